@@ -37,13 +37,14 @@ use settings::{CurrentMode, CurrentRule};
 use stack::Stack;
 use sweeper::Sweeper;
 
-/// Limits by key, over any store, with three verbs: [`allow`](Self::allow), [`reserve`](Self::reserve) and
-/// [`wait`](Self::wait).
+/// Limits by key over any store, with three methods: [`allow`](Self::allow), [`reserve`](Self::reserve) and [`wait`](Self::wait).
 ///
-/// When a bucket is empty, `allow` denies, `reserve` says how long to wait, and `wait` waits. All of them take the
-/// tokens in one call of the store, or take nothing. A key's bucket is one, whatever limiter over the same store asks for it, in
-/// whatever process: those with other rules would change its terms in turns, so let keys say what is limited
-/// (`mail:42`). Clones are the same limiter. A type that does not name the store is over [`AnyStore`].
+/// When a bucket is empty, `allow` denies, `reserve` returns how long to wait, and `wait` waits. Each takes all tokens in one call
+/// of the store, or none.
+///
+/// All limiters over one store, in all processes, share the bucket of a key. Limiters with different rules would keep changing
+/// its limits, so let keys name what they limit (`mail:42`). Clones are the same limiter. A `Limiter` type without a store
+/// parameter is over [`AnyStore`].
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -77,12 +78,12 @@ impl<S: Store> Limiter<S> {
     /// A limiter over a store. The rule is a [`Quota`](crate::Quota), the builder of one, a [`Window`](crate::Window), a text
     /// such as `10/s burst 20`, or a [`Rule`].
     ///
-    /// It has no fallback: while the database does not answer, each call waits for the store's deadline, 5 seconds by default, and
-    /// is an error then. [`LimiterBuilder::fallback`] answers sooner.
+    /// The limiter has no fallback: while the database does not answer, each call waits for the store's deadline (default: 5 s) and
+    /// then fails. [`LimiterBuilder::fallback`] answers sooner.
     ///
     /// # Errors
     ///
-    /// If the figures make no quota.
+    /// If the rule is not valid.
     pub fn new<R>(store: S, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
@@ -91,32 +92,32 @@ impl<S: Store> Limiter<S> {
         Self::builder(store).build(rule)
     }
 
-    /// A limiter over a store, with what is not as usual: a [fallback](LimiterBuilder::fallback), say, without which calls wait
-    /// for the store's deadline, 5 seconds by default, while the database does not answer.
+    /// Builder for a limiter with non-default settings, such as a [fallback](LimiterBuilder::fallback). Without one, calls wait for
+    /// the store's deadline (default: 5 s) while the database does not answer.
     pub fn builder(store: S) -> LimiterBuilder<S> {
         LimiterBuilder::new(store)
     }
 
-    /// How many answers were the fallback's.
+    /// How many times the fallback answered.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
         self.policy.count()
     }
 
-    /// The rule that holds now.
+    /// The current rule.
     #[must_use]
     pub fn rule(&self) -> Rule {
         self.rule.get()
     }
 
-    /// Changes the rule for this limiter and its clones, from the next request on. Tokens that are there stay, up to the
-    /// new capacity.
+    /// Changes the rule for this limiter and its clones, from the next request on. Buckets keep their tokens, up to the new
+    /// capacity.
     ///
-    /// Limiters of other processes keep theirs; a [`Rule::Plan`] changes for all of them at once.
+    /// Limiters of other processes keep their rules. A [`Rule::Plan`] changes for all of them at once.
     ///
     /// # Errors
     ///
-    /// If the builder's figures make no quota.
+    /// If the rule is not valid.
     pub fn set_rule<R>(&self, rule: R) -> Result<(), Error>
     where
         R: TryInto<Rule>,
@@ -132,12 +133,12 @@ impl<S: Store> Limiter<S> {
         self.mode.get()
     }
 
-    /// Switches this limiter and its clones, from the next request on, whatever the store says: the switch that works without
-    /// a database.
+    /// Sets the mode of this limiter and its clones, from the next request on, whatever mode the store has. Works without a
+    /// database.
     ///
-    /// [`Off`](Mode::Off) lets everything pass and [`Block`](Mode::Block) denies everything, both without asking the store;
-    /// in [`Shadow`](Mode::Shadow) the store is asked, what it denies passes, and nobody waits. Limiters of other processes keep their
-    /// modes: [`Admin::set_mode`](crate::Admin::set_mode) is for all of them.
+    /// [`Off`](Mode::Off) grants every request and [`Block`](Mode::Block) denies every request, both without a call of the store. In
+    /// [`Shadow`](Mode::Shadow) the store decides, denied requests pass, and no request waits. Limiters of other processes keep
+    /// their modes: [`Admin::set_mode`](crate::Admin::set_mode) sets the mode of all processes.
     pub fn set_mode(&self, mode: Mode) {
         self.mode.set(mode);
     }
@@ -146,7 +147,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is no [`Key`].
+    /// If the text is not a valid [`Key`].
     pub fn bind<K>(&self, key: K) -> Result<Bound<S>, Error>
     where
         K: TryInto<Key>,
@@ -155,11 +156,11 @@ impl<S: Store> Limiter<S> {
         Ok(Bound { limiter: self.clone(), key: key.try_into()? })
     }
 
-    /// Takes a token now, or not at all.
+    /// Takes a token now, or none.
     ///
     /// # Errors
     ///
-    /// If there is no answer, or none is possible: see [`allow_n`](Self::allow_n).
+    /// As for [`allow_n`](Self::allow_n).
     pub async fn allow<K>(&self, key: K) -> Result<Decision, Error>
     where
         K: TryInto<Key>,
@@ -172,7 +173,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is no [`Key`], the cost is 0 or more than the bucket ever holds, or the store fails and there is no
+    /// If the text is not a valid [`Key`], the cost is 0 or more than the bucket ever holds, or the store fails and there is no
     /// [`fallback`](LimiterBuilder::fallback).
     pub async fn allow_n<K>(&self, key: K, cost: u64) -> Result<Decision, Error>
     where
@@ -182,7 +183,7 @@ impl<S: Store> Limiter<S> {
         self.decide(&self.take(key.try_into()?, cost)).await
     }
 
-    /// Takes a token now or later: the answer says how long to wait.
+    /// Takes a token now or later. The reservation states how long to wait.
     ///
     /// # Errors
     ///
@@ -195,10 +196,10 @@ impl<S: Store> Limiter<S> {
         self.reserve_n(key, 1).await
     }
 
-    /// Takes `cost` tokens now or later: the answer says how long to wait. Later requests queue behind it.
+    /// Takes `cost` tokens now or later. The reservation states how long to wait. Later requests queue behind it.
     ///
-    /// If their turn would come after the [longest wait](LimiterBuilder::longest_wait), nothing is taken. A process that dies
-    /// with a reservation has used its tokens. A cost above the bucket's capacity is an error, not a denial.
+    /// Takes nothing if the wait would exceed the [longest wait](LimiterBuilder::longest_wait). If the process dies, the tokens
+    /// of its reservations count as used. A cost above the bucket's capacity is an error, not a denial.
     ///
     /// # Errors
     ///
@@ -212,7 +213,7 @@ impl<S: Store> Limiter<S> {
         self.reserve_all(&take).await
     }
 
-    /// Waits until a token is there, and takes it.
+    /// Waits for a token, and takes it.
     ///
     /// # Errors
     ///
@@ -225,10 +226,10 @@ impl<S: Store> Limiter<S> {
         self.wait_n(key, 1, self.longest_wait).await
     }
 
-    /// Waits at most `longest` until `cost` tokens are there, and takes them.
+    /// Waits at most `longest` for `cost` tokens, and takes them.
     ///
-    /// If their turn would come later, it is denied at once, and takes nothing. Those who wait for one key of one limiter and its
-    /// clones are served in the order in which they came. It asks the store once and then sleeps.
+    /// Denies at once and takes nothing if the wait would be longer. Requests that wait for one key of one limiter and its clones are
+    /// served in the order in which they came. The limiter calls the store once and then sleeps.
     ///
     /// # Errors
     ///
@@ -236,8 +237,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the tokens back if the store had them wait, and their turn has not come, as far as no later
-    /// request queues behind them. Tokens that were to be had at once are used.
+    /// If dropped before the scheduled time, the tokens are given back, as far as no later request queues behind them. Tokens that
+    /// were granted without a wait count as used.
     pub async fn wait_n<K>(&self, key: K, cost: u64, longest: Duration) -> Result<Decision, Error>
     where
         K: TryInto<Key>,
@@ -247,17 +248,17 @@ impl<S: Store> Limiter<S> {
         Ok(self.wait_all(&take).await?.into_decision())
     }
 
-    /// Lowers a key's bucket to what somebody else says of it, such as a third party that answers 429, for every process
-    /// that shares it; says whether it held more.
+    /// Lowers a key's bucket to what an upstream states, such as one that answers 429, for every process that shares the bucket.
+    /// Returns whether the bucket held more.
     ///
-    /// It is never raised, so anybody may repeat that. Requests that were granted before keep their turn, and what they
-    /// give back when they are cancelled, refunded or settled is there again. What this process has
-    /// [taken ahead](LimiterBuilder::lease) is given back first; other processes use theirs within a second.
+    /// The bucket is never raised, so repeated calls are safe. Granted requests keep their scheduled times, and tokens that they
+    /// give back by a cancellation, refund or settlement are available again. Tokens that this process has
+    /// [prefetched](LimiterBuilder::lease) are given back first. Other processes use theirs within a second.
     ///
     /// # Errors
     ///
-    /// If the rule is a sliding window or has no limit, if a bucket that never refills is to be held back for a time alone, or
-    /// if there is no answer: what a [local fallback](Fallback::Local) grants in this process is held back then.
+    /// If the rule is a sliding window or unlimited, or if a bucket that never refills is throttled for a time alone. If there is
+    /// no answer; a [local fallback](Fallback::Local) of this process is throttled then.
     pub async fn hold_back<K>(&self, key: K, hold: HoldBack) -> Result<bool, Error>
     where
         K: TryInto<Key>,
@@ -266,10 +267,10 @@ impl<S: Store> Limiter<S> {
         self.hold_back_under(&key.try_into()?, None, None, hold).await
     }
 
-    /// The same for a bucket under another limit than the limiter's, for instance one of several that a request names.
+    /// Lowers a bucket under another limit than the limiter's, such as one of several that a request names. See
+    /// [`hold_back`](Self::hold_back).
     ///
-    /// A limiter whose own [mode](Self::set_mode) is [`Off`](Mode::Off) or [`Block`](Mode::Block) asks the store nothing, so
-    /// it changes nothing.
+    /// Changes nothing if the limiter's own [mode](Self::set_mode) is [`Off`](Mode::Off) or [`Block`](Mode::Block).
     ///
     /// # Errors
     ///
@@ -278,8 +279,8 @@ impl<S: Store> Limiter<S> {
         self.hold_back_under(limit.key(), Some(limit.rule()), limit.local.as_deref(), hold).await
     }
 
-    /// Holds a bucket back under a rule, or else the limiter's own; and while the store does not answer, under the quota that the
-    /// limit has in this process, if that is said.
+    /// Lowers a bucket under a rule. Default: the limiter's. While the store does not answer, `local` is the limit's quota in this
+    /// process.
     async fn hold_back_under(
         &self,
         key: &Key,
@@ -294,7 +295,7 @@ impl<S: Store> Limiter<S> {
         }
         let lowering = async {
             let lowered = self.stack.hold_back(key, rule, hold).await;
-            // For a time it cannot be, but to what is left.
+            // The bucket cannot be lowered for a time, but to a number of tokens.
             let (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) = (&lowered, hold.left()) else {
                 return lowered;
             };
@@ -309,11 +310,11 @@ impl<S: Store> Limiter<S> {
         lowered
     }
 
-    /// Reads a key's tokens, and takes none: see [`BucketLevel::available`], negative if requests wait for them already.
+    /// Reads a key's tokens without taking any: see [`BucketLevel::available`], which is negative if requests wait for them.
     ///
-    /// A bucket that nobody has used yet is full, and one that was under other terms, before [`set_rule`](Self::set_rule) or a
-    /// change of its plan, has what the next request would find: its tokens come as before until then, up to the new capacity.
-    /// What this process has [taken ahead](LimiterBuilder::lease) is gone from it. The store is asked twice.
+    /// An unused bucket is full. After [`set_rule`](Self::set_rule) or a change of the plan, the level is what the next request
+    /// would find: until then the tokens come as before, up to the new capacity. Tokens that this process has
+    /// [prefetched](LimiterBuilder::lease) are not in the level. Makes two calls of the store.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -330,8 +331,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is no [`Key`], the rule is a sliding window (see [`peek_window`](Self::peek_window)), there is no such plan or provisioned bucket, a store of
-    /// somebody else's making cannot tell, the role may not look, or there is no answer; there is no fallback then.
+    /// If the text is not a valid [`Key`], the rule is a sliding window (see [`peek_window`](Self::peek_window)), the plan or the
+    /// provisioned bucket does not exist, the store cannot report levels, the role may not read, or there is no answer. The
+    /// fallback does not apply.
     pub async fn peek<K>(&self, key: K) -> Result<BucketLevel, Error>
     where
         K: TryInto<Key>,
@@ -340,8 +342,7 @@ impl<S: Store> Limiter<S> {
         self.peek_under(key, &self.rule()).await
     }
 
-    /// The same for a bucket under another rule than the limiter's: of a client's plan, or one of several that a request
-    /// names.
+    /// Reads a bucket under another rule than the limiter's: a client's plan, or one of several that a request names.
     ///
     /// # Errors
     ///
@@ -358,11 +359,11 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Reads what counts in a key's sliding window, and counts nothing: see [`WindowLevel::available`], negative if requests
-    /// wait for it already.
+    /// Reads the counts of a key's sliding window without counting: see [`WindowLevel::available`], which is negative if requests
+    /// wait.
     ///
-    /// In a window that nobody has used yet, nothing counts. It is read from the store as it is: other terms of the limiter
-    /// show with the first request under them.
+    /// An unused window has no counts. The level has the limits that the store knows: another rule of the limiter shows after the
+    /// first request under it.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore};
@@ -378,8 +379,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is no [`Key`], the rule is no sliding window, a store of somebody else's making cannot tell, the role may not
-    /// look, or there is no answer; there is no fallback then.
+    /// If the text is not a valid [`Key`], the rule is not a sliding window, the store cannot report levels, the role may
+    /// not read, or there is no answer. The fallback does not apply.
     pub async fn peek_window<K>(&self, key: K) -> Result<WindowLevel, Error>
     where
         K: TryInto<Key>,
@@ -394,36 +395,36 @@ impl<S: Store> Limiter<S> {
         self.store().maintenance().ok_or(AdminError::Unsupported)
     }
 
-    /// Gives back what was [taken ahead](LimiterBuilder::lease), and says how many tokens that is. From then on every request
-    /// goes to the store. Denials that were [counted](LimiterBuilder::count_denials) are told to the store.
+    /// Gives back [prefetched](LimiterBuilder::lease) tokens, and returns how many. From then on every request goes to the store.
+    /// Reports the [counted](LimiterBuilder::count_denials) denials to the store.
     ///
-    /// It ends when what was given up is given back, what answers say is passed on and the limiter's tasks have ended, or after
-    /// ten seconds if others go on asking. So a service stops taking requests, closes its limiters, and then closes its pool.
+    /// Ends when the tokens of cancelled requests are given back, answers are delivered and the limiter's tasks have ended, or after
+    /// ten seconds if requests go on. So a service stops taking requests, closes its limiters, and then closes its pool.
     ///
     /// [Without batching](LimiterBuilder::without_batching), calls run in the tasks of their callers, and `close` does not wait
     /// for them: let them end first.
     ///
     /// # Errors
     ///
-    /// If there is no answer. It is not asked again then: they may have been given back, and if not, they are used.
+    /// If there is no answer. The call is not retried: the tokens may have been given back, and otherwise count as used.
     pub async fn close(&self) -> Result<u64, Error> {
         let telling = async {
             if let Some(denied) = &self.denied {
-                // What cannot be told is lost.
+                // On an error, the counts are lost.
                 drop(denied.tell(&*self.stack.store).await);
             }
         };
         self.stack.close(telling).await
     }
 
-    /// The store beneath.
+    /// The underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.stack.store
     }
 
-    /// A request for a token under the limiter's rule, which leaves what the limiter [keeps](LimiterBuilder::keep): to add
-    /// another limit, an id or a wait to, and [decide](Self::decide).
+    /// Builds a request for a token under the limiter's rule and [minimum remaining](LimiterBuilder::keep). Add another limit, an id
+    /// or a wait, and [decide](Self::decide) it.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota, Rule};
@@ -439,7 +440,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is no [`Key`].
+    /// If the text is not a valid [`Key`].
     pub fn request<K>(&self, key: K) -> Result<Take, Error>
     where
         K: TryInto<Key>,
@@ -450,7 +451,7 @@ impl<S: Store> Limiter<S> {
 
     /// Builds a request for tokens of `limit` instead of the limiter's own.
     ///
-    /// The request leaves what the limiter [keeps](LimiterBuilder::keep), unless the limit states its own cost or minimum.
+    /// The request has the limiter's [minimum remaining](LimiterBuilder::keep), unless the limit states its own cost or minimum.
     /// A [local fallback](Fallback::Local) uses the limit's quota, not the one of the limiter.
     ///
     /// ```

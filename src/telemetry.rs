@@ -1,8 +1,8 @@
-//! What the crate says of itself, with the features `metrics` and `tracing`: `docs/seeing.md` lists it all.
+//! Metrics and events, with the features `metrics` and `tracing`: `docs/seeing.md` lists them.
 //!
-//! Without a feature its macros only look at their arguments, and its types are empty: what calls them asks for no feature.
-//! The hot paths keep the instruments that they use, because a recorder looks each up by its name and labels. So the
-//! recorder has to be there before the first decision.
+//! Without a feature, its macros only borrow their arguments and its types are empty, so callers need no `cfg`. The hot paths keep
+//! their instruments, because a recorder looks each up by its name and labels. So the recorder must be installed before the
+//! first decision.
 
 #![cfg_attr(
     not(all(feature = "metrics", feature = "tracing", feature = "_sql")),
@@ -14,7 +14,7 @@
         clippy::needless_pass_by_ref_mut,
         clippy::trivially_copy_pass_by_ref,
         clippy::unused_self,
-        reason = "what a feature would do is nothing without it"
+        reason = "items of a disabled feature are empty"
     )
 )]
 
@@ -48,7 +48,7 @@ macro_rules! record {
     }};
 }
 
-/// Tells what happened: a level, what goes with it, and a text.
+/// Logs an event: a level, fields and a text.
 #[cfg(feature = "tracing")]
 macro_rules! event {
     ($level:ident, $($field:ident = $value:expr,)* $text:literal) => {
@@ -93,7 +93,7 @@ pub(crate) const QUEUE: &str = "tollgate_queue_length";
 pub(crate) const WAITERS: &str = "tollgate_waiters";
 pub(crate) const LEASED: &str = "tollgate_leased_tokens";
 
-/// Tells the recorder what each metric is. It may be told as often as there are limiters.
+/// Describes each metric to the recorder. Every limiter repeats it, which is harmless.
 #[cfg(feature = "metrics")]
 fn describe() {
     use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};

@@ -60,7 +60,7 @@ impl BucketLevel {
     }
 
     /// The level of an unused bucket, which its first request would create.
-    pub(crate) fn unused(key: Key, quota: Quota, plan: Option<Key>) -> Self {
+    fn unused(key: Key, quota: Quota, plan: Option<Key>) -> Self {
         Self {
             key,
             quota,
@@ -146,7 +146,7 @@ pub(crate) async fn window_level_under<S: Admin>(store: &S, key: &Key, window: &
 
 impl Row {
     /// The whole tokens available. A negative number is promised to requests that wait.
-    pub(crate) fn available(&self, now: i64) -> i64 {
+    pub(super) fn available(&self, now: i64) -> i64 {
         let terms = self.terms();
         let owed = self.bucket.full_at.saturating_sub(terms.clock(self.bucket.anchor, now)).max(0);
         match terms.token_ticks {

@@ -6,9 +6,9 @@ use crate::model::{Decision, Error, HoldBack, Key, Source, WindowLevel};
 use crate::requester::{LONGEST_PAUSE, SHORTEST_PAUSE, TokenRequester};
 use crate::store::{AnyStore, Store};
 
-/// A [`Limiter`] of one key: a global limit reads as simply as one in this process.
+/// A [`Limiter`] of one key, which makes a global limit as simple to use as a local one.
 ///
-/// When its bucket is empty, `allow` denies, `reserve` says how long to wait, and `wait` waits.
+/// When its bucket is empty, `allow` denies, `reserve` returns how long to wait, and `wait` waits.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -35,7 +35,7 @@ impl<S: Store> Clone for Bound<S> {
 }
 
 impl<S: Store> Bound<S> {
-    /// The limiter of which this is one key: to change its rule, to close it, or to ask whether it fell back.
+    /// The limiter, to change its rule, close it, or count its fallbacks.
     #[must_use]
     pub fn limiter(&self) -> &Limiter<S> {
         &self.limiter
@@ -45,7 +45,7 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::allow`].
     pub async fn allow(&self) -> Result<Decision, Error> {
         self.limiter.allow(&self.key).await
     }
@@ -54,7 +54,7 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::allow_n`].
     pub async fn allow_n(&self, cost: u64) -> Result<Decision, Error> {
         self.limiter.allow_n(&self.key, cost).await
     }
@@ -63,7 +63,7 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::reserve`].
     pub async fn reserve(&self) -> Result<Reservation<S>, Error> {
         self.limiter.reserve(&self.key).await
     }
@@ -72,7 +72,7 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::reserve_n`].
     pub async fn reserve_n(&self, cost: u64) -> Result<Reservation<S>, Error> {
         self.limiter.reserve_n(&self.key, cost).await
     }
@@ -81,7 +81,7 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::wait`].
     pub async fn wait(&self) -> Result<Decision, Error> {
         self.limiter.wait(&self.key).await
     }
@@ -90,7 +90,7 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::wait_n`].
     pub async fn wait_n(&self, cost: u64, longest: Duration) -> Result<Decision, Error> {
         self.limiter.wait_n(&self.key, cost, longest).await
     }
@@ -99,7 +99,7 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::hold_back`].
     pub async fn hold_back(&self, hold: HoldBack) -> Result<bool, Error> {
         self.limiter.hold_back(&self.key, hold).await
     }
@@ -108,7 +108,7 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::peek`].
     pub async fn peek(&self) -> Result<BucketLevel, Error> {
         self.limiter.peek(&self.key).await
     }
@@ -117,12 +117,12 @@ impl<S: Store> Bound<S> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Limiter::peek_window`].
     pub async fn peek_window(&self) -> Result<WindowLevel, Error> {
         self.limiter.peek_window(&self.key).await
     }
 
-    /// Stands in line for so many, as [`wait_for_token`](TokenRequester::wait_for_token) does for one.
+    /// Waits for `cost` tokens, as [`wait_for_token`](TokenRequester::wait_for_token) does for one.
     pub(crate) async fn wait_for_tokens(&self, cost: u64) -> Result<Decision, Error> {
         let longest = self.limiter.longest_wait;
         loop {
@@ -132,10 +132,10 @@ impl<S: Store> Bound<S> {
                 return Ok(decision);
             }
             let pause = match decision.retry_after().checked_sub(longest) {
-                // What a fallback never has may be there once the store is back.
+                // A cost that the fallback can never grant may be granted once the store is back.
                 Some(_) if is_for_ever => WHILE_AWAY,
                 Some(pause) => pause,
-                // A window that promises no more turns says when all that it promised have come: parts of them come before.
+                // A full window states when all of its promised requests have acted; some act before.
                 None => decision.retry_after() / 100,
             };
             tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
@@ -154,11 +154,11 @@ impl<S: Store> TokenRequester for Bound<S> {
         self.allow().await
     }
 
-    /// Stands in line; for longer than the [longest wait](crate::LimiterBuilder::longest_wait), again and again.
+    /// Waits in the queue. Beyond the [longest wait](crate::LimiterBuilder::longest_wait), it queues again and again.
     async fn wait_for_token(&self) -> Result<Decision, Error> {
         self.wait_for_tokens(1).await
     }
 }
 
-/// How long it is left alone where only a fallback answers.
+/// The pause while only a fallback answers.
 const WHILE_AWAY: Duration = Duration::from_secs(1);

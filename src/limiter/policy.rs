@@ -11,7 +11,7 @@ use crate::model::{Decision, Error, HoldBack, HoldBackError, Key, Quota, Rule, S
 use crate::store::{MemoryStore, Store};
 use crate::telemetry::Decisions;
 
-/// By when a call ends, and what it answers then.
+/// The deadline of a call, the circuit breaker, and the fallback.
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     deadline: Option<Duration>,
@@ -25,7 +25,7 @@ struct Chosen {
     count: AtomicU64,
 }
 
-/// What a request came to, with the decision.
+/// A result that has a decision.
 pub(super) trait Answer {
     fn decision(&self) -> &Decision;
 }
@@ -42,13 +42,13 @@ impl<S: Store> Answer for Turn<S> {
     }
 }
 
-/// What is known of the store, and what those who watch are told of it.
+/// Whether the store answers, and whether that was logged.
 #[derive(Debug)]
 struct Asked {
-    /// Whether they were told that it does not answer.
+    /// Whether it was logged that the store does not answer.
     fails: AtomicBool,
     decisions: Arc<Decisions>,
-    /// Unless each request is to find out for itself.
+    /// `None` if every request asks the store.
     breaker: Option<Breaker>,
 }
 
@@ -65,7 +65,7 @@ impl Policy {
         Self { deadline, instead: fallback.map(chosen).map(Arc::new), asked: Arc::new(asked) }
     }
 
-    /// An answer by the deadline to what is no request for tokens: nothing follows from it for those.
+    /// The answer to a call that takes no tokens, by the deadline. The circuit breaker ignores it.
     pub(super) async fn in_time<T>(
         &self,
         asked: Asking<'_, impl Future<Output = Result<T, Error>>>,
@@ -78,7 +78,7 @@ impl Policy {
         self.instead.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
     }
 
-    /// An answer by the deadline; at once, if there will hardly be one.
+    /// The answer to a request by the deadline, or at once if the circuit breaker is open.
     pub(super) async fn bounded<T: Answer>(
         &self,
         key: &Key,
@@ -92,36 +92,36 @@ impl Policy {
         match &answer {
             Ok(Ok(answer)) if answer.decision().attempts() > 0 => self.asked.answers(),
             Err(error) if self.instead.is_none() && error.is_failure() => self.asked.fails(error),
-            // What memory answers, or what can never be granted, is known without asking.
+            // Answers from memory and requests that can never be granted tell nothing about the store.
             Ok(_) | Err(_) => {}
         }
         answer
     }
 
-    /// What became of a request may say whether the store answers.
+    /// Tells the circuit breaker whether the store answered.
     fn learn<T: Answer>(&self, asking: Asker<'_>, key: &Key, answer: &Result<Result<T, TakeError>, Error>) {
         match answer {
-            // It is there, and busy with others.
+            // The store answers, even if it is busy with others.
             Ok(Ok(answer)) if answer.decision().attempts() > 0 => asking.answered(),
             Err(Error::Contended { .. }) => asking.answered(),
             Ok(Err(error)) if is_of_the_store(error) => asking.answered(),
-            // So many wait in this process.
+            // Too many requests wait in this process, which tells nothing about the store.
             Err(Error::Overloaded(_)) => {}
             Err(error) if error.is_failure() && self.is_to_be_spared(error, asking.waited()) => {
                 asking.failed(key, error);
             }
-            // What memory answers, or what is the request's own fault, may be known without asking.
+            // Answers from memory and invalid requests tell nothing about the store.
             Ok(_) | Err(_) => {}
         }
     }
 
-    /// Whether those who come are better off without asking for such an answer. Where nobody answers instead, one that comes at
-    /// once is better than none: it says what is wrong.
+    /// Whether later requests are better off without such an answer. Without a fallback, a fast error is better than an open
+    /// breaker, because it states what is wrong.
     fn is_to_be_spared(&self, error: &Error, waited: Duration) -> bool {
         self.instead.is_some() || waited >= LONG || matches!(error, Error::DeadlineExceeded(_))
     }
 
-    /// What to answer instead of a failure.
+    /// The fallback's answer to a failure, or the failure.
     pub(super) fn instead(&self, take: &Take, error: Error) -> Result<Decision, Error> {
         let Some(chosen) = self.instead.as_ref().filter(|_| error.is_failure()) else {
             return Err(error);
@@ -132,7 +132,7 @@ impl Policy {
         Ok(chosen.instead.decide(take)?)
     }
 
-    /// Who answers instead of a failure, if somebody does.
+    /// The fallback, if it answers this failure.
     pub(super) fn instead_of(&self, error: &Error) -> Option<&Instead> {
         self.instead.as_ref().filter(|_| error.is_failure()).map(|chosen| &chosen.instead)
     }
@@ -153,7 +153,7 @@ impl Asked {
         }
     }
 
-    /// Nobody answers instead. A store that is asked too much of one bucket, or of all, does answer.
+    /// Logs a failure without a fallback. A contended or overloaded store does answer.
     #[cold]
     fn fails(&self, error: &Error) {
         let answers = matches!(error, Error::Contended { .. } | Error::Overloaded(_));
@@ -163,7 +163,7 @@ impl Asked {
     }
 }
 
-/// Whether nobody else can have said so.
+/// Whether only the store can return this error.
 fn is_of_the_store(error: &TakeError) -> bool {
     matches!(
         error,
@@ -171,10 +171,10 @@ fn is_of_the_store(error: &TakeError) -> bool {
     )
 }
 
-/// The caller keeps it: each future that it is handed to would have room for it, too.
+/// Pinned by the caller, because each future that owned it would grow by its size.
 type Asking<'a, F> = Pin<&'a mut F>;
 
-/// An answer by the deadline, if there is one.
+/// The answer by the deadline, if there is one.
 pub(super) async fn by_deadline<T>(
     deadline: Option<Duration>,
     asked: Asking<'_, impl Future<Output = Result<T, Error>>>,
@@ -185,27 +185,27 @@ pub(super) async fn by_deadline<T>(
     }
 }
 
-/// A request that waits for so long in vain is worth sparing to others.
+/// A failure after this time opens the breaker, so that later requests need not wait as long.
 const LONG: Duration = Duration::from_secs(1);
 
-/// What a limiter answers when its store does not, or not in time.
+/// What a limiter answers while its store does not answer in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// Everything passes.
+    /// Grants every request.
     Open,
-    /// Everything is denied; it says to come again after this time.
+    /// Denies every request, and states this time as retry after.
     Closed(Duration),
-    /// A bucket for each key in this process, under a quota that is safe for one process; what a request
-    /// [keeps](crate::Limit::keep) for others is not kept of it.
+    /// Decides by a bucket for each key in this process, under a quota that is safe for one process. A request's
+    /// [minimum remaining](crate::Limit::keep) does not apply to it.
     ///
-    /// Of several limits it stands for the limiter's own, the first, and for those whose terms are the database's (plans,
-    /// provisioned buckets); others keep the quotas that the request states, each process for itself. A limit that counts
-    /// something else [says its own](crate::Limit::locally).
+    /// With several limits, the quota replaces the limiter's own (the first) and those whose limits are in the database (plans and
+    /// provisioned buckets). Other limits keep the quotas that the request states, in each process by itself. A limit that counts
+    /// something else [states its own quota](crate::Limit::locally).
     Local(Quota),
 }
 
-/// Who answers then.
+/// The fallback with its local buckets.
 #[derive(Debug)]
 pub(super) struct Instead {
     fallback: Fallback,
@@ -223,7 +223,7 @@ impl Instead {
             Fallback::Closed(retry_after) => Decision::denial(*retry_after),
             Fallback::Local(quota) => {
                 let mut local = take.clone();
-                // What it grants cannot be settled, and nobody repeats the request: there is nothing to remember it for.
+                // Local grants cannot be settled and a fresh id is never repeated, so the id need not be remembered.
                 local.id = local.id.filter(|_| !take.has_fresh_id());
                 for (place, limit) in local.limits.iter_mut().enumerate() {
                     let own = place == 0 && take.own;
@@ -231,8 +231,7 @@ impl Instead {
                         (limit.rule, limit.keep) = (Rule::Quota(quota), 0);
                     }
                 }
-                // More than the local quota ever holds, or keys or ids than there is room for, are only not to be had until
-                // the store is back.
+                // A cost above the local capacity, or a full store of keys or ids, is a denial until the store is back.
                 self.local.decide(&local).or_else(|error| match error {
                     TakeError::NeverPossible { .. } | TakeError::TooManyKeys(_) | TakeError::TooManyIds(_) => {
                         Ok(Decision::denial(Duration::MAX))
@@ -244,8 +243,8 @@ impl Instead {
         Ok(decision.by(Source::Fallback).untaken())
     }
 
-    /// What a third party says holds in this process, while that decides. The limit is the limiter's own, or may have a
-    /// [quota of its own](crate::Limit::locally).
+    /// Lowers the local bucket of a limit to what an upstream states. `own`: the limit is the limiter's. `local`: the limit's
+    /// [own quota](crate::Limit::locally).
     pub(super) fn hold_back(&self, key: &Key, rule: &Rule, own: bool, local: Option<&Quota>, hold: HoldBack) {
         let Fallback::Local(quota) = &self.fallback else { return };
         let lower = |rule: &Rule| {
@@ -257,16 +256,16 @@ impl Instead {
                 _ => lowered,
             }
         };
-        // A debt is tokens, which other terms would rescale: so under those that the bucket has, or else will have.
+        // Another quota would rescale the owed tokens, so this lowers the bucket under its current quota, or else its future one.
         if matches!(lower(&Rule::Provisioned), Err(Error::Take(TakeError::UnknownBucket(_)))) {
             let quota = stands_for(*quota, rule, own, local).map(Rule::Quota);
-            // There is no room for it, or it cannot be held back.
+            // Ignores a full store and a bucket that cannot be lowered.
             drop(lower(quota.as_ref().unwrap_or(rule)));
         }
     }
 }
 
-/// The quota under which this process decides, if that is not what the request states.
+/// The quota under which this process decides, if it replaces the request's rule.
 fn stands_for(quota: Quota, rule: &Rule, own: bool, local: Option<&Quota>) -> Option<Quota> {
     let for_others = own || matches!(rule, Rule::Plan(_) | Rule::Provisioned);
     local.copied().or_else(|| for_others.then_some(quota))

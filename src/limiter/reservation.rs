@@ -13,16 +13,16 @@ use crate::model::{Adjusted, Adjustment, AdjustmentKind, Decision, Error, Receip
 use crate::store::{AnyStore, Store};
 use crate::telemetry::{Share, WAITERS};
 
-/// Tokens that were taken for now or for later, or the answer that they were not.
+/// Tokens that were taken for now or for later, or a denial.
 ///
-/// It is a record, not a guard: dropped, its tokens stay taken, as they do when the process dies.
+/// A reservation is a record, not a guard: if it is dropped or the process dies, its tokens stay taken.
 #[derive(Debug)]
 #[must_use = "if it was granted, its tokens are taken: wait for its delay, or cancel it"]
 pub struct Reservation<S: Store = AnyStore> {
     store: Arc<Stack<S>>,
     decision: Decision,
     receipts: Vec<Receipt>,
-    /// Whether not the same number of tokens was asked for of each bucket.
+    /// Whether the costs of the buckets differ.
     has_own_costs: bool,
     /// Whether the request had an id of its own.
     is_remembered: bool,
@@ -32,12 +32,12 @@ pub struct Reservation<S: Store = AnyStore> {
 impl<S: Store> Reservation<S> {
     pub(super) fn new(store: Arc<Stack<S>>, take: &Take, decision: Decision) -> Self {
         let receipts = Receipt::of(take, &decision);
-        // The others follow the first one's cost, unless the request said another.
+        // The other limits follow the first limit's cost, unless the request states another.
         let has_own_costs = take.limits[1..].iter().any(|limit| limit.own_cost) || take.limits[0].cost != take.cost;
         Self { store, decision, receipts, has_own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
-    /// When its tokens may be used, if not at once.
+    /// The scheduled time, if the tokens cannot be used at once.
     fn turn(&self) -> Option<Instant> {
         let wait = Some(self.decision.wait()).filter(|wait| !wait.is_zero());
         wait.and_then(|wait| self.since.checked_add(wait))
@@ -49,7 +49,7 @@ impl<S: Store> Reservation<S> {
         self.decision.is_granted()
     }
 
-    /// How long to wait, from now, before using the tokens; [`Duration::MAX`] if they were not taken.
+    /// How long to wait from now before using the tokens. [`Duration::MAX`] if they were not taken.
     #[must_use]
     pub fn delay(&self) -> Duration {
         if self.is_granted() { self.decision.wait().saturating_sub(self.since.elapsed()) } else { Duration::MAX }
@@ -86,7 +86,7 @@ impl<S: Store> Reservation<S> {
         }
     }
 
-    /// The whole answer.
+    /// The decision.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -95,44 +95,44 @@ impl<S: Store> Reservation<S> {
         self.decision
     }
 
-    /// What was taken, a receipt for each bucket: to cancel, refund or settle it elsewhere, by [`Store::adjust`].
+    /// The receipts of the taken tokens, one for each bucket, to cancel, refund or settle them elsewhere by [`Store::adjust`].
     #[must_use]
     pub fn receipts(&self) -> &[Receipt] {
         &self.receipts
     }
 
-    /// Gives the tokens back unless their time to act has passed, as far as no later request queues behind them, and says
-    /// how many that are. At that very instant they are given back, too.
+    /// Gives the tokens back unless their scheduled time has passed, as far as no later request queues behind them. Returns how
+    /// many. At exactly the scheduled time, they are still given back.
     ///
     /// # Errors
     ///
-    /// If there is no answer, or none by the [`deadline`](crate::LimiterBuilder::deadline). It is not asked again then: they
-    /// may have been given back. And if a bucket is gone; others of the request have their tokens back then.
+    /// If there is no answer, or none by the [`deadline`](crate::LimiterBuilder::deadline). The call is not retried: the tokens may
+    /// have been given back. Also if a bucket does not exist any more; the request's other buckets have their tokens back then.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call goes on in a task of its own.
+    /// If dropped, the call goes on in a task.
     pub async fn cancel(self) -> Result<u64, Error> {
         Ok(given_back(self.adjust(|receipt, ()| receipt.cancel(), repeat(Some(()))).await?))
     }
 
-    /// Gives tokens back that were not used, and says how many. Of several buckets, each gets so many back.
+    /// Gives unused tokens back, and returns how many. With several buckets, each gets this many back.
     ///
     /// # Errors
     ///
-    /// [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost), whatever that is: what was taken stands
-    /// then. And if there is no answer, as for [`cancel`](Self::cancel). A bucket that is gone was full: it gets nothing back.
+    /// [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost), whatever it is; nothing is given back then.
+    /// Also if there is no answer, as for [`cancel`](Self::cancel). A bucket that was swept was full, and gets nothing back.
     ///
     /// # Cancel safety
     ///
-    /// As there.
+    /// As for [`cancel`](Self::cancel).
     pub async fn refund(self, unused: u64) -> Result<u64, Error> {
         self.of_one_cost()?;
         self.refund_each(|_| unused).await
     }
 
-    /// The same for each of its buckets, of which not the same number of tokens was left; nothing is done where that is none.
-    /// Says how many the one got that got least.
+    /// Gives a number of unused tokens back to each bucket, and nothing where the number is 0. Returns the smallest number that a
+    /// bucket got back.
     ///
     /// # Errors
     ///
@@ -140,33 +140,33 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Cancel safety
     ///
-    /// As there.
+    /// As for [`cancel`](Self::cancel).
     pub async fn refund_each(self, unused: impl Fn(&Receipt) -> u64) -> Result<u64, Error> {
         let unused: Vec<u64> = self.receipts.iter().map(unused).collect();
         let unused = unused.into_iter().map(|unused| Some(unused).filter(|unused| *unused > 0));
         Ok(given_back(self.adjust(Receipt::refund, unused).await?))
     }
 
-    /// Pays what the request cost in the end, more or less than was taken, and says how many tokens were given back;
-    /// negative: so many more were taken. Of several buckets, what is true of the one that gave back least.
+    /// Charges the final cost of the request, more or less than was taken. Returns how many tokens were given back; a negative
+    /// number is how many more were taken. With several buckets, returns the result of the bucket that gave back least.
     ///
-    /// Only a request with an [id](Take::id) can be settled, and only until that is forgotten: then it is
-    /// [`Late`](Adjusted::Late), and what was taken stands.
+    /// Only a request with an [id](Take::id) can be settled, and only until the store forgets the id. After that, the result is
+    /// [`Late`](Adjusted::Late) and nothing changes.
     ///
     /// # Errors
     ///
-    /// [`TakeError::WithoutId`] if the request had none; [`TakeError::CostsDiffer`] if a limit has a
-    /// [cost of its own](crate::Limit::cost), whatever that is: the estimate stands then; and as for [`cancel`](Self::cancel).
+    /// [`TakeError::WithoutId`] if the request had no id. [`TakeError::CostsDiffer`] if a limit has a
+    /// [cost of its own](crate::Limit::cost), whatever it is; the estimate stands then. Also as for [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///
-    /// As there.
+    /// As for [`cancel`](Self::cancel).
     pub async fn settle(self, used: u64) -> Result<Adjusted, Error> {
         self.of_one_cost()?;
         self.settle_each(|_| Some(used)).await
     }
 
-    /// The same for each of its buckets, of which not the same number of tokens was used. `None`: what was taken of it stands.
+    /// Charges the final cost of each bucket. `None`: the tokens that were taken from the bucket stand.
     ///
     /// ```
     /// use std::time::Duration;
@@ -189,11 +189,11 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::WithoutId`] if the request had none; and as for [`cancel`](Self::cancel).
+    /// [`TakeError::WithoutId`] if the request had no id. Also as for [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///
-    /// As there.
+    /// As for [`cancel`](Self::cancel).
     pub async fn settle_each(self, used: impl Fn(&Receipt) -> Option<u64>) -> Result<Adjusted, Error> {
         if !self.is_remembered && !self.receipts.is_empty() {
             return Err(TakeError::WithoutId.into());
@@ -202,12 +202,12 @@ impl<S: Store> Reservation<S> {
         self.adjust(Receipt::settle, used).await
     }
 
-    /// Whether what is true of one of its buckets can be true of all.
+    /// Checks that one number of tokens can apply to all buckets.
     fn of_one_cost(&self) -> Result<(), TakeError> {
         if self.has_own_costs { Err(TakeError::CostsDiffer) } else { Ok(()) }
     }
 
-    /// What became of all of it; of several, what is least.
+    /// Makes an adjustment for each bucket, and returns the least result.
     async fn adjust<T>(
         self,
         adjustment: impl Fn(Receipt, T) -> Adjustment,
@@ -258,11 +258,11 @@ impl<S: Store> Drop for Turn<S> {
         let left = self.0.take().filter(|reservation| {
             !reservation.is_remembered && !reservation.receipts.is_empty() && !reservation.decision.wait().is_zero()
         });
-        // No runtime any more: the process is ending, and the tokens are used.
+        // Without a runtime the process is ending, and the tokens count as used.
         if let (Some(reservation), Ok(runtime)) = (left, Handle::try_current()) {
             let tasks = reservation.store.tasks.clone();
             let mut cancel = Box::pin(reservation.cancel());
-            // Polled once, it is in the queue before what the caller asks next.
+            // One poll queues the cancellation before the caller's next request.
             if cancel.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
                 tasks.spawn_on(cancel, &runtime);
             }
@@ -270,12 +270,12 @@ impl<S: Store> Drop for Turn<S> {
     }
 }
 
-/// What became of each of them.
+/// Makes adjustments by the deadline, and returns each result.
 pub(super) async fn adjust_each<S: Store>(
     store: &Stack<S>,
     adjustments: Vec<Adjustment>,
 ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-    // A store that does not answer need not be asked about nothing.
+    // Without adjustments, no call can fail.
     if adjustments.is_empty() {
         return Ok(Vec::new());
     }
@@ -283,18 +283,17 @@ pub(super) async fn adjust_each<S: Store>(
     // The batcher makes the call even if the caller is dropped, at the deadline or before.
     let adjusted = by_deadline(store.deadline, pin!(store.adjust(&adjustments))).await?;
     let adjusted = adjusted.into_iter().zip(kinds).map(|(adjusted, kind)| match (adjusted, kind) {
-        // It was full when it was swept: there is nothing to give back to.
+        // The bucket was full when it was swept, so it gets nothing back.
         (Err(TakeError::UnknownBucket(_)), AdjustmentKind::Refund(_)) => Ok(Adjusted::Done(0)),
         (adjusted, _) => adjusted,
     });
     Ok(adjusted.collect())
 }
 
-/// Of what became of several, what is least.
+/// The least of several results.
 fn least(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeError> {
     let adjusted = adjusted.into_iter().collect::<Result<Vec<Adjusted>, TakeError>>()?;
-    // Nothing was done to those of which it is said that it is late, or that it is done already: rather that than nothing
-    // to be done.
+    // Late and repeated adjustments changed nothing. They come before `Done(0)`, because they tell more.
     let least = |adjusted: &Adjusted| match adjusted {
         Adjusted::Done(tokens) => (*tokens, true),
         Adjusted::Late | Adjusted::Repeated => (0, false),

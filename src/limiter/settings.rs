@@ -1,4 +1,4 @@
-//! What a limiter's clones share and can change at any time: its rule and its own mode.
+//! The settings that a limiter and its clones share and can change at any time: the rule and the mode.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 
 use crate::model::{Decision, Mode, ModeError, Rule, Source};
 
-/// The rule that holds now. Few limiters ever change theirs: until then no counter is touched to read it, which would be a
+/// The current rule. Few limiters ever change their rule. Until then, reading it touches no reference count, which would cost a
 /// tenth of a decision in memory.
 #[derive(Debug)]
 pub(super) struct CurrentRule {
@@ -32,7 +32,7 @@ impl CurrentRule {
     }
 }
 
-/// The mode of a limiter itself: a switch that needs no database.
+/// The mode of the limiter itself, which needs no database.
 #[derive(Debug)]
 pub(super) struct CurrentMode(AtomicU8);
 
@@ -43,10 +43,10 @@ impl CurrentMode {
         current
     }
 
-    /// What the environment says.
+    /// The mode in the environment. Default: enforce.
     pub(super) fn from_environment() -> Result<Mode, ModeError> {
         match std::env::var_os(VARIABLE) {
-            // Emptied it is as good as taken away.
+            // An empty variable counts as unset.
             None => Ok(Mode::Enforce),
             Some(word) if word.is_empty() => Ok(Mode::Enforce),
             Some(word) => word.to_string_lossy().parse(),
@@ -63,7 +63,7 @@ impl CurrentMode {
         self.0.store(u8::try_from(place).unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// The answer that needs no store, if the mode has one.
+    /// The answer of a mode that needs no store.
     #[inline]
     pub(super) fn answer(mode: Mode) -> Option<Decision> {
         let decision = match mode {

@@ -2,7 +2,7 @@ use super::{SWEEPS, SWEPT};
 use crate::admin::Swept;
 use crate::model::Error;
 
-/// What came of a step of clearing away.
+/// Reports a step of a sweep.
 pub(crate) fn swept(step: &Result<Swept, Error>) {
     match step {
         Ok(swept) => {
@@ -35,13 +35,13 @@ mod sql {
     pub(crate) struct Call {
         /// Which kind of database.
         pub(crate) engine: &'static str,
-        /// What it is called for.
+        /// The purpose of the call.
         pub(crate) what: &'static str,
         /// How many requests it carries.
         pub(crate) requests: u64,
     }
 
-    /// Makes a call, and tells how long it took.
+    /// Makes a call, and reports its duration.
     pub(crate) async fn observed<T>(call: Call, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let begun = cfg!(feature = "metrics").then(Instant::now);
         let result = spanned(call, made).await;
@@ -75,13 +75,13 @@ mod sql {
         made.await
     }
 
-    /// A call is made once more, after an error with this code.
+    /// Reports a retry after an error with this code.
     pub(crate) fn retried(code: &str, attempt: u32) {
         count!(RETRIES, 1, "code" => code.to_owned());
         event!(DEBUG, code = code, attempt = attempt, "the database rolled it back: once more");
     }
 
-    /// Synchronous commits were asked for, and the server's are not.
+    /// Warns that synchronous commits were requested, but the server does not make them.
     pub(crate) fn less_durable(engine: &'static str, settings: &str) {
         event!(
             WARN,
@@ -91,7 +91,7 @@ mod sql {
         );
     }
 
-    /// A database's URL has parameters that its driver does not know: they may hold a password, and are not told.
+    /// Warns of unknown parameters in a database's URL. They may hold a password, so only their number is logged.
     #[cfg(feature = "postgres")]
     pub(crate) fn ignored(parameters: usize) {
         event!(
@@ -102,12 +102,12 @@ mod sql {
         );
     }
 
-    /// A migration has run.
+    /// Reports a migration that has run.
     pub(crate) fn migrated(engine: &'static str, migration: &Migration) {
         event!(INFO, engine = engine, version = migration.version(), name = migration.name(), "migrated");
     }
 
-    /// The schema has more than this crate knows of.
+    /// Reports a schema that is newer than this crate.
     pub(crate) fn newer(engine: &'static str, found: i64, known: i64) {
         event!(
             INFO,

@@ -8,17 +8,17 @@ use super::instruments::{Begun, Instruments};
 use super::{DECISIONS, ERRORS, FALLBACKS, HOLDS, REFUND_ERRORS, describe};
 use crate::model::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
 
-/// What a limiter tells of its decisions.
+/// Reports the decisions of a limiter.
 #[derive(Debug)]
 pub(crate) struct Decisions {
     limiter: SmolStr,
-    /// Where a decision of the store is made.
+    /// The source of a store's decision.
     store: &'static str,
     traces_keys: bool,
     instruments: Instruments,
-    /// Of a store that does not answer while nobody answers instead.
+    /// Logs a store that does not answer, without a fallback.
     failures: Seldom,
-    /// Of requests that the service cannot tell whose they are, and of those that it has no terms for.
+    /// Log requests without a key, requests without a rule, and failed refunds.
     refusals: Seldom,
     rules: Seldom,
     refunds: Seldom,
@@ -40,13 +40,13 @@ impl Decisions {
         }
     }
 
-    /// Before a request is decided.
+    /// Called before a request is decided.
     #[inline]
     pub(crate) fn begin(&self) -> Begun {
         self.instruments.begin()
     }
 
-    /// After it was decided.
+    /// Called after a request was decided.
     #[inline]
     pub(crate) fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
         match answer {
@@ -55,7 +55,7 @@ impl Decisions {
         }
     }
 
-    /// A fallback answers instead of the store, because of an error; it may be the first one for a while.
+    /// Reports an answer of the fallback after an error. `first`: logs that the store does not answer.
     pub(crate) fn fell_back(&self, error: &Error, first: bool) {
         let kind = kind(error);
         count!(FALLBACKS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
@@ -72,7 +72,7 @@ impl Decisions {
         }
     }
 
-    /// A request fails, as there is no fallback. Says whether that is told: a store that fails now and then would fill logs.
+    /// Reports a failure without a fallback. Returns whether it was logged, which is seldom, so that logs do not fill up.
     pub(crate) fn fails(&self, error: &Error) -> bool {
         let is_told = self.failures.is_due();
         if is_told {
@@ -88,7 +88,7 @@ impl Decisions {
         is_told
     }
 
-    /// A bucket was to be held back.
+    /// Reports a throttled bucket.
     pub(crate) fn held(&self, key: &Key, hold: HoldBack, lowered: Result<bool, &Error>) {
         let outcome = match lowered {
             Ok(true) => "lowered",
@@ -99,7 +99,7 @@ impl Decisions {
         let (limiter, key) = (self.limiter.as_str(), self.traces_keys.then(|| key.as_str()));
         let (left, seconds) = (hold.left(), hold.wait().as_secs_f64());
         match lowered {
-            // What is left is said by each answer.
+            // Every answer of an upstream states the tokens left, so this is frequent.
             Ok(true) if hold.wait().is_zero() => {
                 event!(DEBUG, limiter = limiter, left = left, seconds = seconds, key = key, "held back");
             }
@@ -117,12 +117,12 @@ impl Decisions {
         }
     }
 
-    /// The environment has switched the limiter that was just built.
+    /// Warns that the environment has set the mode of a new limiter.
     pub(crate) fn switched(&self, mode: Mode) {
         event!(WARN, limiter = self.limiter.as_str(), mode = mode.as_str(), "switched by TOLLGATE_MODE");
     }
 
-    /// What a middleware did without a decision.
+    /// Reports what a middleware did without a decision.
     pub(crate) fn record(&self, event: MiddlewareEvent<'_>) {
         match event {
             MiddlewareEvent::RefusedWithoutKey { status, reason } => self.refused_without_key(status, reason),
@@ -132,9 +132,9 @@ impl Decisions {
         }
     }
 
-    /// A request did not say whose it is, and was refused: in words if that is the service's fault, which is true of many then.
+    /// Reports a refused request without a key. A `reason` is a fault of the service, which applies to many requests.
     fn refused_without_key(&self, status: u16, reason: Option<&str>) {
-        // Clients can leave out what they like: that is no fault of the service.
+        // A client that leaves its key out is no fault of the service.
         self.undecided(Source::Limiter.as_str(), if reason.is_some() { "not_set_up" } else { "no_key" });
         let limiter = self.limiter.as_str();
         if reason.is_some() && self.refusals.is_due() {
@@ -144,7 +144,7 @@ impl Decisions {
         }
     }
 
-    /// A request did not say whose it is, and passes without a token, as the layer was told to let such requests.
+    /// Reports a request without a key that the layer admits by its settings.
     fn admitted_without_key(&self) {
         let (source, mode) = (Source::Limiter.as_str(), Mode::Enforce.as_str());
         count!(
@@ -154,9 +154,9 @@ impl Decisions {
         event!(DEBUG, limiter = self.limiter.as_str(), "nobody's request passes");
     }
 
-    /// The service had no terms for a request, which was refused, or let pass as it is only for show.
+    /// Reports a request whose rule failed. It was refused, or passed in shadow mode.
     fn rule_failed(&self, error: &Error) {
-        // Whatever is wrong with them, they are the service's own.
+        // The rule is the service's own, whatever is wrong with it.
         let kind = "not_set_up";
         self.undecided(Source::Limiter.as_str(), kind);
         let (limiter, error, cause) = (self.limiter.as_str(), kind, self.cause(error));
@@ -167,7 +167,7 @@ impl Decisions {
         }
     }
 
-    /// What a request did not use was not given back, or nobody knows whether it was: its client pays for it.
+    /// Reports a failed or unknown refund, which the client pays for.
     fn refund_failed(&self, error: &Error) {
         let (limiter, kind, code) = (self.limiter.as_str(), kind(error), code(error));
         let (code, cause) = (code.as_deref(), self.cause(error));
@@ -179,7 +179,7 @@ impl Decisions {
         }
     }
 
-    /// The store answers again.
+    /// Logs that the store answers again.
     pub(crate) fn answers_again(&self) {
         event!(INFO, limiter = self.limiter.as_str(), "the store answers again");
     }
@@ -221,8 +221,8 @@ impl Decisions {
         count!(ERRORS, 1, "limiter" => limiter(), "error" => error);
     }
 
-    /// All that is said of an error. A routine's own words may name the key, or that of another request in the same call, so
-    /// those are told only if keys are.
+    /// The text of an error and its sources. A routine's message can name the key of this or another request in the same call, so
+    /// it is included only if keys are traced.
     fn cause(&self, error: &Error) -> String {
         let names_no_key = matches!(
             error,
@@ -277,13 +277,13 @@ fn kind(error: &Error) -> &'static str {
     }
 }
 
-/// An error with all that lies beneath it.
+/// An error with its sources.
 fn chain(error: &Error) -> String {
     let beneath = std::iter::successors(std::error::Error::source(error), |error| error.source());
     beneath.fold(error.to_string(), |text, error| text + ": " + &error.to_string())
 }
 
-/// The code by which the database's manual has what lies beneath an error, if the database said anything. It names no key.
+/// The database's error code beneath an error, if there is one. It names no key.
 #[cfg(feature = "_sql")]
 fn code(error: &Error) -> Option<SmolStr> {
     use crate::store::sql::code_of;
@@ -317,7 +317,7 @@ fn code(_: &Error) -> Option<SmolStr> {
     None
 }
 
-/// What is told aloud the first time, and then once a minute at most: it is true of each request, or of all of a kind.
+/// Limits a log message to the first time and then once a minute, because it can apply to every request.
 #[derive(Debug, Default)]
 struct Seldom(Mutex<Option<Instant>>);
 

@@ -17,20 +17,20 @@ mod chosen {
     use super::super::{DECISION_SECONDS, DECISIONS};
     use crate::model::{Decision, Mode, Source};
 
-    /// A counter for each thing that a decision can be, looked up when it first is.
+    /// A counter for each kind of decision, looked up at the first decision of the kind.
     #[derive(Debug)]
     pub(crate) struct Instruments {
         counters: [[[OnceLock<Counter>; MODES]; SOURCES]; 2],
-        /// None for a store in this process, which answers as fast as a clock does.
+        /// `None` for a store in this process, which answers as fast as a clock.
         seconds: Option<[OnceLock<Histogram>; SOURCES]>,
     }
 
-    /// When a request came, if it is timed.
+    /// The start of a request, if it is timed.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Begun(Option<Instant>);
 
     impl Begun {
-        /// Of a request that this process answers as fast as a clock does.
+        /// For a request that this process answers as fast as a clock.
         #[inline]
         pub(crate) const fn untimed() -> Self {
             Self(None)
@@ -38,7 +38,7 @@ mod chosen {
     }
 
     impl Instruments {
-        /// Those of the store's grants and denials are there from the beginning, and at 0.
+        /// Creates the counters of the store's grants and denials at 0.
         pub(crate) fn new(limiter: &SmolStr, store: &'static str, in_process: bool) -> Self {
             let instruments = Self { counters: Default::default(), seconds: (!in_process).then(Default::default) };
             for decision in [Decision::denial(Duration::ZERO), Decision::grant(0)] {
@@ -136,7 +136,7 @@ mod chosen {
     }
 }
 
-/// A part of a gauge that several objects of the process add up to. What it says goes with it.
+/// One object's part of a gauge to which several objects add. Dropping it removes the part.
 #[derive(Debug)]
 pub(crate) struct Share {
     #[cfg(feature = "metrics")]
@@ -153,7 +153,7 @@ impl Share {
         Self { name, gauge: None, said: 0 }
     }
 
-    /// Says how much it is now.
+    /// Sets the amount of this part.
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
     pub(crate) fn set(&mut self, amount: usize) {
         if amount == self.said {
@@ -180,7 +180,7 @@ impl Share {
 }
 
 impl Share {
-    /// One of those that the gauge counts, for as long as it lives.
+    /// A part of 1, until it is dropped.
     pub(crate) fn one(name: &'static str) -> Self {
         let mut share = Self::of(name);
         share.set(1);
