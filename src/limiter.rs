@@ -75,7 +75,7 @@ pub struct Limiter<S: Store = AnyStore> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over a store. The rule is a [`Quota`](crate::Quota), the builder of one, a [`Window`](crate::Window), a text
+    /// A limiter over a store. The rule is a [`Quota`], the builder of one, a [`Window`](crate::Window), a text
     /// such as `10/s burst 20`, or a [`Rule`].
     ///
     /// The limiter has no fallback: while the database does not answer, each call waits for the store's deadline (default: 5 s) and

@@ -73,9 +73,7 @@ impl BucketLevel {
             next_refill_at: None,
         }
     }
-}
 
-impl BucketLevel {
     /// The level after the next request under a rule has changed the bucket to its effective quota: the tokens stay, up to the
     /// capacity. Unchanged if such a request would fail or touch no bucket.
     fn settled(self, rule: &Rule, explained: &Explanation) -> Self {

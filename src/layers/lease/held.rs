@@ -171,12 +171,6 @@ pub(super) enum Unsized {
     TooLarge,
 }
 
-impl Books {
-    fn new(size: u64, sized_at: u64) -> Self {
-        Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, wanted: 0, looked: 0 }
-    }
-}
-
 impl Held {
     /// How many tokens to request: the demand of the target time, at most twice the last batch, and at most a quarter of the
     /// tokens left in the store.
@@ -252,6 +246,10 @@ impl Held {
 }
 
 impl Books {
+    fn new(size: u64, sized_at: u64) -> Self {
+        Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, wanted: 0, looked: 0 }
+    }
+
     /// Removes a batch, and returns what to give back of it, so that it is given back once. A batch that was requested before
     /// `since` is not given back, because the refill has replaced it.
     fn retire(&mut self, held: &Held, place: usize, since: u64) -> Option<Adjustment> {
