@@ -1,4 +1,4 @@
-//! Metrics and events, with the features `metrics` and `tracing`: `docs/seeing.md` lists them.
+//! Metrics and events, with the features `metrics` and `tracing`: `docs/observability.md` lists them.
 //!
 //! Without a feature, its macros only borrow their arguments and its types are empty, so callers need no `cfg`. The hot paths keep
 //! their instruments, because a recorder looks each up by its name and labels. So the recorder must be installed before the

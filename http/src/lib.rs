@@ -22,7 +22,7 @@ pub use server::{
 /// The programs in the book compile.
 #[cfg(all(doctest, feature = "axum", feature = "tonic", feature = "reqwest"))]
 #[doc = include_str!("../../README.md")]
-#[doc = include_str!("../../docs/calling.md")]
-#[doc = include_str!("../../docs/serving.md")]
+#[doc = include_str!("../../docs/http-client.md")]
+#[doc = include_str!("../../docs/http-server.md")]
 #[doc = include_str!("../../docs/personal-data.md")]
 struct Book;

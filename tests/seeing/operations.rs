@@ -1,4 +1,4 @@
-//! What `ops/` and `docs/seeing.md` name is what the crate emits.
+//! What `ops/` and `docs/observability.md` name is what the crate emits.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -144,21 +144,21 @@ fn is_of_a_name(letter: char) -> bool {
 async fn every_metric_that_is_emitted_is_described_and_on_the_dashboard_and_in_the_documentation() -> anyhow::Result<()>
 {
     let (emitted, scrape) = emitted().await?;
-    let (dashboard, documented) = (names(&read("ops/dashboard.json")?), names(&read("docs/seeing.md")?));
+    let (dashboard, documented) = (names(&read("ops/dashboard.json")?), names(&read("docs/observability.md")?));
     for name in &emitted {
         ensure!(scrape.contains(&format!("# HELP {name} ")), "{name} is not described");
         ensure!(dashboard.contains(name), "{name} is not on the dashboard");
-        ensure!(documented.contains(name), "{name} is not in docs/seeing.md");
+        ensure!(documented.contains(name), "{name} is not in docs/observability.md");
     }
     let unknown: Vec<_> = documented.difference(&emitted).collect();
-    ensure!(unknown.is_empty(), "docs/seeing.md names {unknown:?}");
+    ensure!(unknown.is_empty(), "docs/observability.md names {unknown:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn the_documentation_tells_each_metrics_kind_and_labels() -> anyhow::Result<()> {
     let (emitted, scrape) = emitted().await?;
-    let page = read("docs/seeing.md")?;
+    let page = read("docs/observability.md")?;
     let rows = page.lines().filter(|line| line.starts_with("| `tollgate_"));
     let mut told = 0;
     for row in rows {

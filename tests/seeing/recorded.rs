@@ -2,7 +2,7 @@
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-/// A recorder of one test's own thread, set up as `docs/seeing.md` says.
+/// A recorder of one test's own thread, set up as `docs/observability.md` says.
 pub(crate) fn recorder() -> anyhow::Result<PrometheusRecorder> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &[0.001, 0.1, 10.0])?

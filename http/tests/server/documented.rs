@@ -1,4 +1,4 @@
-//! What `docs/serving.md` shows of the examples is what they answer.
+//! What `docs/http-server.md` shows of the examples is what they answer.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::process::Process;
 
 #[tokio::test]
 async fn http_plans_answers_what_the_documentation_shows() -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/serving.md"))?;
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/http-server.md"))?;
     let mut shown = text.split("$ curl -i ").skip(1).filter_map(|rest| rest.split_once('\n'));
     let mut next = || anyhow::Ok(shown.next().context("there are two answers")?.1);
     let (served, denied) = (next()?, next()?.split("```").next().context("it ends")?);
@@ -36,7 +36,7 @@ async fn http_plans_answers_what_the_documentation_shows() -> anyhow::Result<()>
 async fn http_path_window_answers_curl_as_the_pages_show() -> anyhow::Result<()> {
     let curl = Command::new("curl").arg("--version").output().await;
     ensure!(curl.is_ok_and(|curl| curl.status.success()), "curl is absent: install it, or put it in the path");
-    for page in ["README.md", "docs/serving.md"] {
+    for page in ["README.md", "docs/http-server.md"] {
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page))?;
         let begin = "```text\n$ cargo run -p tollgate-http --example http_path_window";
         let block = text.split_once(begin).and_then(|(_, rest)| rest.split_once("```")).context(page)?.0;

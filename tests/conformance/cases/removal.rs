@@ -1,4 +1,4 @@
-//! What docs/operating.md says removes everything leaves nothing behind, and nothing of the host's is missing.
+//! What docs/operations.md says removes everything leaves nothing behind, and nothing of the host's is missing.
 
 use anyhow::{Context, ensure};
 use sqlx::AssertSqlSafe;
@@ -39,7 +39,7 @@ async fn remove(rig: &Rig) -> anyhow::Result<()> {
         Kind::Postgres => "postgres",
         Kind::Sqlite => "sqlite",
     };
-    let (_, section) = OPERATING.split_once("\n## Removing it\n").context("the page says how to remove it")?;
+    let (_, section) = OPERATIONS.split_once("\n## Removing it\n").context("the page says how to remove it")?;
     let block = section.split_once(&format!("```sql {engine}\n")).and_then(|(_, rest)| rest.split("```").next());
     let block = block.with_context(|| format!("nothing for {engine}"))?;
     if rig.engine.kind == Kind::MySql {
@@ -81,4 +81,4 @@ async fn rows(rig: &Rig, sql: &str) -> anyhow::Result<Vec<String>> {
     Ok(with_pool!(&rig.pool, pool => sqlx::query_scalar(sql).fetch_all(pool).await?))
 }
 
-const OPERATING: &str = include_str!("../../../docs/operating.md");
+const OPERATIONS: &str = include_str!("../../../docs/operations.md");
