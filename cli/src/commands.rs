@@ -218,5 +218,5 @@ mod tests {
         }
     }
 
-    const PAGE: &str = include_str!("../../docs/command-line.md");
+    const PAGE: &str = include_str!("../../docs/cli.md");
 }

@@ -18,7 +18,7 @@ async fn each_picture_is_the_one_that_the_code_draws() -> anyhow::Result<()> {
         assert!(drawn == kept, "docs/{file} is another: cargo run -p tollgate-cli --example pictures");
     }
     // Those that the command draws are compared by live.
-    let others = std::fs::read_to_string(docs.join("simulate.md"))?.matches("](pictures/").count();
+    let others = std::fs::read_to_string(docs.join("cli.md"))?.matches("](pictures/").count();
     assert_eq!(
         std::fs::read_dir(docs.join("pictures"))?.count(),
         pictures.len() + others,

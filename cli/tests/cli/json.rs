@@ -117,11 +117,10 @@ fn what_never_comes_is_null() {
     assert_eq!(database.run(&["list", "--prefix", "nobody", "--json"]).ended(0).json(), Value::Array(Vec::new()));
 }
 
-/// The object has the fields of that table of `docs/command-line.md`, and no others.
+/// Asserts that the object has the fields of this table in `docs/cli.md`, and no others.
 #[track_caller]
 fn assert_documented(object: &Value, table: &str) {
-    let text =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/command-line.md")).expect("it is there");
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cli.md")).expect("it is there");
     let (_, rows) = text.split_once(&format!("\n| {table} | |\n|---|---|\n")).unwrap_or_else(|| panic!("no {table}"));
     let rows = rows.lines().take_while(|line| !line.is_empty());
     let names = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split('`').skip(1).step_by(2));

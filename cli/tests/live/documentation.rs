@@ -1,4 +1,4 @@
-//! What `docs/simulate.md` shows is what the program prints and draws.
+//! The simulations in `docs/cli.md` show what the CLI prints and draws.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,10 +9,10 @@ use uuid::Uuid;
 #[test]
 fn the_documented_commands_print_and_draw_what_is_shown() -> anyhow::Result<()> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    let text = std::fs::read_to_string(docs.join("simulate.md"))?;
-    let shown: Vec<&str> =
-        text.split("```text\n$ ").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
-    ensure!(shown.len() >= 2, "docs/simulate.md shows {} commands", shown.len());
+    let text = std::fs::read_to_string(docs.join("cli.md"))?;
+    let blocks = text.split("```text\n$ ").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+    let shown: Vec<&str> = blocks.filter(|block| block.contains("tollgate simulate ")).collect();
+    ensure!(shown.len() >= 4, "docs/cli.md shows {} simulations", shown.len());
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(Uuid::new_v4().to_string());
     std::fs::create_dir_all(directory.join("docs/pictures"))?;
     for block in shown {
@@ -23,13 +23,13 @@ fn the_documented_commands_print_and_draw_what_is_shown() -> anyhow::Result<()> 
     let mut pictures = 0;
     for picture in std::fs::read_dir(directory.join("docs/pictures"))? {
         let name = picture?.file_name().into_string().ok().context("a name")?;
-        ensure!(text.contains(&format!("](pictures/{name})")), "docs/simulate.md does not show {name}");
+        ensure!(text.contains(&format!("](pictures/{name})")), "docs/cli.md does not show {name}");
         let (kept, drawn) = (docs.join("pictures").join(&name), directory.join("docs/pictures").join(&name));
         let same = std::fs::read_to_string(kept)? == std::fs::read_to_string(drawn)?;
-        ensure!(same, "docs/pictures/{name} is another: run the command that docs/simulate.md shows, at the top");
+        ensure!(same, "docs/pictures/{name} is another: run the command that docs/cli.md shows");
         pictures += 1;
     }
-    ensure!(pictures > 0, "docs/simulate.md draws no picture");
+    ensure!(pictures > 0, "docs/cli.md draws no picture");
     Ok(())
 }
 
