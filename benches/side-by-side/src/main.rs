@@ -1,4 +1,4 @@
-//! What a decision costs beside Redis and others, measured in turns: see `scripts/bench` and `docs/performance.md`.
+//! What a decision costs beside Redis and others, measured in turns: see `scripts/bench` and `docs/benchmarks.md`.
 
 mod arguments;
 mod books;
