@@ -27,7 +27,8 @@ use ticket::{Kind, TakeAnswer, Ticket};
 /// Requests that wait for their tokens, and cancels, refunds and settlements are batched the same way. Requests under a sliding
 /// window that do not wait, and those that came together in one [`take`](Store::take), which is one call already, go to the store as they are.
 ///
-/// Calls run in tasks, so a `Batcher` needs a Tokio runtime with a timer.
+/// Calls run in tasks, so a `Batcher` needs a Tokio runtime with a timer. Use a batcher in one runtime only: when that ends, all
+/// waiting requests fail.
 ///
 /// # Errors
 ///
