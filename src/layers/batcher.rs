@@ -192,10 +192,9 @@ impl<S: Store> Calls<S> {
     }
 
     fn call_after_push(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
+        let batch = if Handle::try_current().is_ok() { queue.next_after_push() } else { None };
         self.gauge.lock().set(queue.len());
-        if Handle::try_current().is_ok()
-            && let Some(batch) = queue.next_after_push()
-        {
+        if let Some(batch) = batch {
             self.spawn(queue, [batch]);
         }
     }

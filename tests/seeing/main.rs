@@ -100,6 +100,7 @@ async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_o
         while !retried() {
             tokio::task::yield_now().await;
         }
+        assert!(queued() < 1.0, "a request whose call is in flight does not wait for one");
         tokio::join!(limiter.allow("a"), limiter.allow("a"), limiter.allow("a"))
     };
     // The first one's call is under way, and the others come too late for it.
