@@ -159,7 +159,7 @@ begin
         if v_made or not v_own then
           leave at_once;
         end if;
-        -- What is not there counts as full.
+        -- A missing bucket counts as full.
         select sum(b.id is null),
                -- The table's checks again: a session of MariaDB can turn those off.
                count(distinct if(v_alike = 0 and b.id is null and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01'
@@ -227,7 +227,7 @@ begin
         set v_uuid = uuid();
         iterate evaluate;
       end if;
-      -- Tokens came while a row was waited for. What is debited is of now, and so is no grant of long before.
+      -- Tokens arrived during the wait for a lock, so grants count from now.
       if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
         set v_again = true;
         iterate evaluate;
@@ -236,7 +236,7 @@ begin
     end loop;
     set v_evaluated = length(v_answers) - length(replace(v_answers, ';', '')) = v_requests;
     if v_evaluated and v_debits > 0 then
-      -- What is taken from a full bucket comes back from now on, when its row is locked.
+      -- Tokens taken from a full bucket return from now on, when its row is locked.
       set v_after = v_after div v_step_ns * v_step_ticks;
       if v_safe then set sql_safe_updates = 0; end if;
       update json_table(p_ids, '$[*]' columns (
@@ -264,7 +264,7 @@ end;
 --
 -- Arguments: p_requests  a JSON array; a request is [id in hexadecimal, cost, max_wait, keep, capacity, refill_seconds,
 --                        refill, plan in hexadecimal, receipt, hold, times], as token_take_v1's arguments; times:
---                        it stands for so many equal requests, decided one after the other; what is left out is null,
+--                        it stands for so many equal requests, decided one after the other; omitted values are null,
 --                        and times 1
 --            p_own       as token_take_v1's
 -- Result:    o_answers   a JSON array of texts, with spaces between what each says and - for null: for how many of the
@@ -416,7 +416,7 @@ begin
       start transaction;
       iterate at_once;
     end if;
-    -- Tokens came while a row was waited for. What is debited is of now, and so is no grant of long before.
+    -- Tokens arrived during the wait for a lock, so grants count from now.
     if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
       set v_again = true;
       iterate at_once;
@@ -480,7 +480,7 @@ begin
     close v_sorted;
   end if;
   if v_grants > 0 then
-    -- What is taken from a full bucket comes back from now on, when its row is locked.
+    -- Tokens taken from a full bucket return from now on, when its row is locked.
     call token_clock(v_now);
     if v_safe then set sql_safe_updates = 0; end if;
     update json_table(v_debits, '$[*]' columns (

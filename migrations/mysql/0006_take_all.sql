@@ -396,7 +396,7 @@ begin
   end if;
   -- Unless each has its bit in one of them.
   if ~(v_denied | v_rest) & (~0 >> 64 - v_requests) <> 0 then
-    -- What is taken from a full bucket comes back from now on, when its row is locked.
+    -- Tokens taken from a full bucket return from now on, when its row is locked.
     call token_clock(v_now);
     if v_safe then set sql_safe_updates = 0; end if;
     update (select unhex(a.id) as id, sum(a.cost) as cost

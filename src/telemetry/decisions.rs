@@ -138,9 +138,9 @@ impl Decisions {
         self.undecided(Source::Limiter.as_str(), if reason.is_some() { "not_set_up" } else { "no_key" });
         let limiter = self.limiter.as_str();
         if reason.is_some() && self.refusals.is_due() {
-            event!(WARN, limiter = limiter, status = status, reason = reason, "nobody's request");
+            event!(WARN, limiter = limiter, status = status, reason = reason, "request without a key");
         } else {
-            event!(DEBUG, limiter = limiter, status = status, reason = reason, "nobody's request");
+            event!(DEBUG, limiter = limiter, status = status, reason = reason, "request without a key");
         }
     }
 
@@ -151,7 +151,7 @@ impl Decisions {
             DECISIONS, 1,
             "limiter" => self.limiter.to_string(), "outcome" => "granted", "source" => source, "mode" => mode,
         );
-        event!(DEBUG, limiter = self.limiter.as_str(), "nobody's request passes");
+        event!(DEBUG, limiter = self.limiter.as_str(), "request without a key passes");
     }
 
     /// Reports a request whose rule failed. It was refused, or passed in shadow mode.

@@ -57,9 +57,9 @@ async fn a_service_that_cannot_know_its_clients_is_told_of_and_counted() -> anyh
     assert_eq!([errors("not_set_up"), errors("no_key")], [Some(4.0), Some(1.0)]);
     let text = told::text();
     for (line, times) in [
-        ("WARN tollgate: nobody's request limiter=\"served\" status=500 reason=", 2),
-        ("DEBUG tollgate: nobody's request limiter=\"served\" status=500 reason=", 2),
-        ("DEBUG tollgate: nobody's request limiter=\"served\" status=400\n", 1),
+        ("WARN tollgate: request without a key limiter=\"served\" status=500 reason=", 2),
+        ("DEBUG tollgate: request without a key limiter=\"served\" status=500 reason=", 2),
+        ("DEBUG tollgate: request without a key limiter=\"served\" status=400\n", 1),
     ] {
         assert_eq!(text.matches(line).count(), times, "{line} in {text}");
     }
@@ -88,7 +88,7 @@ async fn who_passes_without_a_key_is_counted_once_and_is_no_error() -> anyhow::R
     assert_eq!([count("granted", "limiter"), count("granted", "memory")], [Some(1.0), Some(1.0)]);
     assert_eq!((count("error", "limiter"), value(&handle, "tollgate_errors_total", &[])), (None, None));
     let text = told::text();
-    let told = "DEBUG tollgate: nobody's request passes limiter=\"open\"\n";
+    let told = "DEBUG tollgate: request without a key passes limiter=\"open\"\n";
     assert_eq!(text.matches(told).count(), 1, "{text}");
     Ok(())
 }

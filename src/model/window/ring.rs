@@ -289,7 +289,7 @@ mod tests {
     /// Checks every grant against a log of the grants that were not given back: whatever the limits of the others, no interval
     /// has more requests than the maximum.
     #[test]
-    fn no_grant_exceeds_the_maximum_whatever_was_promised_given_back_or_asked_under_other_terms() {
+    fn no_interval_passes_more_than_the_maximum() {
         let mut most_counts = 0;
         for seed in 0..4 {
             let mut random = fastrand::Rng::with_seed(seed);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn no_turn_is_promised_that_would_begin_a_part_beyond_the_thousandth_and_each_can_be_cancelled() {
+    fn reservations_need_at_most_a_thousand_parts() {
         let (window, mut ring) = (window(2, 10, 10), Ring::default());
         let mut turns = Vec::new();
         while let Some(at) = ask(&mut ring, &window, START, 1, 3_600_000 * MS) {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finer_parts_leave_no_room_for_counts_for_a_sixteenth_longer_at_most() {
+    fn merged_parts_count_a_sixteenth_longer_at_most() {
         let (long, fine) = (window(i64::MAX, 3_600_000, 60_000), window(1_000_000, 1000, 1));
         let (mut ring, mut turns, mut now) = (Ring::default(), Vec::new(), START);
         assert!(ask(&mut ring, &long, now, 1, 0).is_some());
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_acted_under_a_coarser_resolution_than_the_last_is_given_back() {
+    fn grants_under_a_coarser_resolution_are_given_back() {
         let (fine, coarse) = (window(10, 10_000, 1000), window(10, 10_000, 10_000));
         let mut ring = Ring::default();
         let first = ask(&mut ring, &coarse, START, 4, 0).expect("the first");
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_locks_nobody_out_for_what_was_waited_long_before() {
+    fn clock_set_back_drops_long_past_waits() {
         let (window, hour) = (window(1, 1000, 100), 3_600_000 * MS);
         let mut ring = Ring::default();
         for _ in 0..900 {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_acted_before_a_clock_was_set_back_gives_nothing_back_of_what_came_after() {
+    fn refund_from_before_a_clock_set_back_frees_nothing_later() {
         let window = window(10, 60_000, 1000);
         let mut ring = Ring { since: START, ..Ring::default() };
         let first = ask(&mut ring, &window, START, 10, 0).expect("there is room");

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_requests_for_a_bucket_are_one_and_unequal_ones_keep_their_order() {
+    fn equal_requests_become_one_entry_and_others_keep_order() {
         let (asks, places) = batch(&[("b", 1, 0), ("a", 2, 0), ("b", 1, 0), ("a", 1, 0), ("a", 1, 0), ("b", 1, 5)]);
         let expected = [("a", 2, 1), ("a", 1, 2), ("b", 1, 2), ("b", 1, 1)];
         assert_eq!(asks, expected.map(|(key, cost, times)| (key.to_owned(), cost, times)));
