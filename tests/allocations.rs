@@ -240,7 +240,7 @@ fn a_request_that_goes_with_others_allocates_its_reply_slot() -> anyhow::Result<
     let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
     let of_many_keys = allocations_of_a_hundred(MANY, ask)?;
     assert!(
-        alone <= 820 && of_one_key <= 215 && of_many_keys <= 225,
+        alone <= 910 && of_one_key <= 215 && of_many_keys <= 225,
         "{alone} for a hundred calls of one request, {of_one_key} of 256 for one bucket, {of_many_keys} of 256 for one each"
     );
     Ok(())
@@ -259,7 +259,7 @@ fn a_limiter_allocates_once_more_than_its_batcher() -> anyhow::Result<()> {
     let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
     let of_many_keys = allocations_of_a_hundred(MANY, ask)?;
     assert!(
-        alone <= 920 && of_one_key <= 315 && of_many_keys <= 325,
+        alone <= 1010 && of_one_key <= 315 && of_many_keys <= 325,
         "{alone} for a hundred calls of one request, {of_one_key} of 256 for one bucket, {of_many_keys} of 256 for one each"
     );
     Ok(())

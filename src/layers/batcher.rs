@@ -122,25 +122,27 @@ impl<S: Store> Calls<S> {
     /// Takes from several buckets share calls only if they do not wait, so a request that would wait first asks without.
     async fn take(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
         if take.limits.len() > 1 && self.max_take_all > 1 && !take.max_wait.is_zero() && take.id.is_none() {
-            let outcome = self.enqueue(&take.clone().max_wait(Duration::ZERO)).await?;
+            let since = Instant::now();
+            let outcome = self.enqueue(&take.clone().max_wait(Duration::ZERO), since).await?;
             if outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
-                return self.enqueue(take).await;
+                return self.enqueue(take, since).await;
             }
             return Ok(outcome);
         }
-        self.enqueue(take).await
+        self.enqueue(take, Instant::now()).await
     }
 
-    async fn enqueue(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
+    /// `since`: from when the caller's longest wait counts.
+    async fn enqueue(self: &Arc<Self>, take: &Take, since: Instant) -> Result<Outcome, Error> {
         let (sender, receiver) = oneshot::channel();
         {
-            let ticket = Ticket::take(take.clone(), self.max_take_all, sender);
+            let ticket = Ticket::take(take.clone(), since, self.max_take_all, sender);
             let mut queue = self.queue.lock();
             if let Some(len) = queue.full(take.key(), MAX_WAITING) {
                 return Err(Error::Overloaded(len));
             }
             queue.push(ticket);
-            self.call_after_push(queue);
+            self.call_all(queue);
         }
         let mut pending = Pending { calls: self, take, receiver, is_answered: false };
         let answer = (&mut pending.receiver).await;
@@ -163,7 +165,7 @@ impl<S: Store> Calls<S> {
                 receiver
             };
             let receivers = adjustments.iter().map(push).collect();
-            self.call_after_push(queue);
+            self.call_all(queue);
             receivers
         };
         let (mut adjusted, mut failed) = (Vec::with_capacity(adjustments.len()), None);
@@ -191,33 +193,16 @@ impl<S: Store> Calls<S> {
         self.call_all(queue);
     }
 
-    fn call_after_push(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
-        let batch = if Handle::try_current().is_ok() { queue.next_after_push() } else { None };
-        self.gauge.lock().set(queue.len());
-        if let Some(batch) = batch {
-            self.spawn(queue, [batch]);
-        }
-    }
-
     /// Starts as many calls as there is room for.
     fn call_all(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
         // Outside of a runtime, requests wait for the next call that ends or starts in one.
-        if Handle::try_current().is_ok() {
-            let batches: Vec<Batch<Ticket>> = std::iter::from_fn(|| queue.next()).collect();
-            self.gauge.lock().set(queue.len());
-            self.spawn(queue, batches);
-        }
-    }
-
-    fn spawn(self: &Arc<Self>, queue: MutexGuard<'_, Queue<Ticket>>, batches: impl IntoIterator<Item = Batch<Ticket>>) {
-        // A runtime that is ending drops the task at once, which locks the queue.
-        drop(queue);
-        for Batch { requests, flight } in batches {
+        let Ok(runtime) = Handle::try_current() else { return };
+        while let Some(Batch { requests, flight }) = queue.next() {
             let call = Call { calls: Arc::clone(self), tickets: requests, flight: Some(flight) };
-            if let Ok(runtime) = Handle::try_current() {
-                self.tasks.spawn_on(call.run(), &runtime);
-            }
+            // A runtime that is ending drops the task at once, which locks the queue.
+            MutexGuard::unlocked(&mut queue, || self.tasks.spawn_on(call.run(), &runtime));
         }
+        self.gauge.lock().set(queue.len());
     }
 }
 
@@ -277,30 +262,36 @@ enum Ended {
 impl<S: Store> Call<S> {
     async fn run(mut self) {
         while let Some(flight) = &self.flight {
-            let tickets = std::mem::take(&mut self.tickets);
-            // Takes from several buckets of one line share their first bucket only.
-            let can_split = tickets.len() > 1 && (flight.keys.len() > 1 || tickets[0].kind() == Kind::TakeAll);
-            let ended = self.make(tickets, can_split).await;
-            if matches!(ended, Ended::Answered) {
+            let (is_shared, keys) = (flight.is_shared, flight.keys.len());
+            let ended = match std::mem::take(&mut self.tickets) {
+                tickets if tickets.is_empty() => Ended::Answered,
+                tickets => {
+                    // Takes from several buckets of one line share their first bucket only.
+                    let can_split = tickets.len() > 1 && (keys > 1 || tickets[0].kind() == Kind::TakeAll);
+                    self.make(tickets, can_split && self.calls.isolates_keys).await
+                }
+            };
+            let may_refill = is_shared && matches!(ended, Ended::Answered);
+            if may_refill {
                 self.gather().await;
             }
-            self.go_on(ended);
+            self.go_on(ended, may_refill);
         }
     }
 
-    async fn make(&mut self, mut tickets: Vec<Ticket>, can_split: bool) -> Ended {
+    /// `is_repeated`: whether the call is repeated key by key if it is rolled back.
+    async fn make(&mut self, mut tickets: Vec<Ticket>, is_repeated: bool) -> Ended {
         let now = Instant::now();
         for ticket in &mut tickets {
             ticket.shorten_wait(now);
         }
         let answered = match tickets.first().map(Queued::kind) {
-            Some(Kind::Adjust) => self.adjust(tickets, can_split).await,
-            _ => self.take(tickets, can_split).await,
+            Some(Kind::Adjust) => self.adjust(tickets, is_repeated).await,
+            _ => self.take(tickets, is_repeated).await,
         };
         let Err((error, tickets)) = answered else { return Ended::Answered };
         let is_locked = self.calls.isolates_keys && matches!(error, Error::Contended { .. });
-        let is_at_fault = self.calls.isolates_keys && matches!(error, Error::Database(_));
-        if can_split && (is_locked || is_at_fault) {
+        if is_repeated && (is_locked || matches!(error, Error::Database(_))) {
             return Ended::RolledBack(tickets);
         }
         if error.is_failure() {
@@ -312,10 +303,10 @@ impl<S: Store> Call<S> {
         if is_locked { Ended::Locked } else { Ended::Answered }
     }
 
-    async fn take(&mut self, tickets: Vec<Ticket>, can_split: bool) -> Result<(), (Error, Vec<Ticket>)> {
+    async fn take(&mut self, tickets: Vec<Ticket>, is_repeated: bool) -> Result<(), (Error, Vec<Ticket>)> {
         let (takes, replies): (Vec<Take>, Vec<_>) = tickets.into_iter().filter_map(Ticket::into_take).unzip();
         let store = Arc::clone(&self.calls.store);
-        let outcomes = match self.note_if_old(can_split, store.take(&takes)).await {
+        let outcomes = match self.note_if_old(is_repeated, store.take(&takes)).await {
             Ok(outcomes) => outcomes,
             Err(error) => return Err((error, takes.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -337,11 +328,11 @@ impl<S: Store> Call<S> {
         Ok(())
     }
 
-    async fn adjust(&mut self, tickets: Vec<Ticket>, can_split: bool) -> Result<(), (Error, Vec<Ticket>)> {
+    async fn adjust(&mut self, tickets: Vec<Ticket>, is_repeated: bool) -> Result<(), (Error, Vec<Ticket>)> {
         let (adjustments, replies): (Vec<Adjustment>, Vec<_>) =
             tickets.into_iter().filter_map(Ticket::into_adjustment).unzip();
         let store = Arc::clone(&self.calls.store);
-        let adjusted = match self.note_if_old(can_split, store.adjust(&adjustments)).await {
+        let adjusted = match self.note_if_old(is_repeated, store.adjust(&adjustments)).await {
             Ok(adjusted) => adjusted,
             Err(error) => return Err((error, adjustments.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -353,8 +344,8 @@ impl<S: Store> Call<S> {
     }
 
     /// Lets others call beside a call that takes long.
-    async fn note_if_old<T>(&mut self, can_split: bool, call: impl Future<Output = T>) -> T {
-        let mut call = Box::pin(IS_REPEATED_BY_KEY.scope(can_split && self.calls.isolates_keys, call));
+    async fn note_if_old<T>(&mut self, is_repeated: bool, call: impl Future<Output = T>) -> T {
+        let mut call = Box::pin(IS_REPEATED_BY_KEY.scope(is_repeated, call));
         if let Ok(answer) = timeout(OLD_CALL, &mut call).await {
             return answer;
         }
@@ -370,7 +361,10 @@ impl<S: Store> Call<S> {
     fn fail_overdue(&self, error: &Error) {
         let now = Instant::now();
         let keys = self.flight.as_ref().map_or(&[][..], |flight| &flight.keys);
-        let overdue = self.calls.queue.lock().remove_overdue(keys, |ticket| ticket.is_overdue(now));
+        let mut queue = self.calls.queue.lock();
+        let overdue = queue.remove_overdue(keys, |ticket| ticket.is_overdue(now));
+        self.calls.gauge.lock().set(queue.len());
+        drop(queue);
         // They were not part of the call, so what became of it is known for them.
         let known =
             if error.is_outcome_unknown() { Error::Unavailable(Arc::new(error.clone())) } else { error.clone() };
@@ -391,16 +385,22 @@ impl<S: Store> Call<S> {
         }
     }
 
-    /// Ends the call, and takes the next one on.
-    fn go_on(&mut self, ended: Ended) {
+    /// Ends the call, and takes the next one on. `may_refill`: whether requests have been gathered for it.
+    fn go_on(&mut self, ended: Ended, may_refill: bool) {
         let Some(flight) = self.flight.take() else { return };
         let mut queue = self.calls.queue.lock();
-        match ended {
-            Ended::Answered => queue.finish(flight, false),
-            Ended::Locked => queue.finish(flight, true),
-            Ended::RolledBack(tickets) => queue.roll_back(flight, tickets),
-        }
-        if let Some(Batch { requests, flight }) = queue.next() {
+        let refilled = match ended {
+            Ended::Answered if may_refill => queue.refill(flight),
+            Ended::Answered | Ended::Locked => {
+                queue.finish(flight, matches!(ended, Ended::Locked));
+                None
+            }
+            Ended::RolledBack(tickets) => {
+                queue.roll_back(flight, tickets);
+                None
+            }
+        };
+        if let Some(Batch { requests, flight }) = refilled.or_else(|| queue.next()) {
             (self.tickets, self.flight) = (requests, Some(flight));
         }
         self.calls.call_all(queue);
@@ -410,13 +410,15 @@ impl<S: Store> Call<S> {
 impl<S: Store> Drop for Call<S> {
     fn drop(&mut self) {
         let Some(flight) = self.flight.take() else { return };
+        let is_made = self.tickets.is_empty() && !flight.keys.is_empty();
         let mut queue = self.calls.queue.lock();
         queue.finish(flight, false);
-        if self.tickets.is_empty() {
+        if is_made {
             return self.calls.call_all(queue);
         }
         // The call was not sent, so the runtime takes no more tasks.
         let waiting = queue.drain();
+        self.calls.gauge.lock().set(queue.len());
         drop(queue);
         self.tickets.drain(..).chain(waiting).for_each(|ticket| ticket.fail(stopped()));
     }

@@ -66,23 +66,34 @@ async fn who_gives_up_before_a_key_is_asked_by_itself_takes_nothing() -> anyhow:
 }
 
 #[tokio::test(start_paused = true)]
-async fn seven_locked_keys_hold_up_no_other_key() -> anyhow::Result<()> {
-    let batcher = Arc::new(Batcher::new(Locking::default()));
-    let mut asking: JoinSet<(bool, Result<Outcome, Error>)> = JoinSet::new();
-    for n in 0..500 {
-        let (batcher, is_locked) = (Arc::clone(&batcher), n % 70 == 10);
-        let request = take(&format!("{n:03}{}", if is_locked { ":locked" } else { "" }));
-        asking.spawn(async move { (is_locked, batcher.take_one(&request).await) });
-    }
-    let mut before = 0;
-    while let Some((is_locked, outcome)) = asking.join_next().await.transpose()? {
-        if is_locked {
-            break;
+async fn seven_locked_keys_delay_no_other_key() -> anyhow::Result<()> {
+    for alone in [0, 6] {
+        let batcher = Arc::new(Batcher::new(Locking::default()));
+        let mut asking: JoinSet<(bool, Result<Outcome, Error>)> = JoinSet::new();
+        let mut start = |n: usize, is_locked| {
+            let batcher = Arc::clone(&batcher);
+            let request = take(&format!("{n:03}{}", if is_locked { ":locked" } else { "" }));
+            asking.spawn(async move { (is_locked, batcher.take_one(&request).await) });
+        };
+        for n in 0..alone {
+            start(n, true);
+            sleep(Duration::from_millis(30)).await;
         }
-        assert!(outcome??.is_granted());
-        before += 1;
+        let free = 500;
+        for n in 0..free {
+            start(100 + n, false);
+        }
+        (alone..7).for_each(|n| start(n, true));
+        let mut before = 0;
+        while let Some((is_locked, outcome)) = asking.join_next().await.transpose()? {
+            if is_locked {
+                break;
+            }
+            assert!(outcome??.is_granted());
+            before += 1;
+        }
+        assert_eq!(before, free, "answers before the first of the locked keys, {alone} of which were called alone");
     }
-    assert_eq!(before, 493, "answers before the first of the 7 locked keys");
     Ok(())
 }
 

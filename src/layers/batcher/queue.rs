@@ -43,8 +43,10 @@ pub(super) struct Queue<T: Queued> {
     max_batch_calls: usize,
     batch_calls: Calls,
     isolated_calls: Calls,
-    /// How many calls carry more than one request.
+    /// How many calls carry more than one request, or are going to.
     shared_calls: usize,
+    /// Whether a call waits to be filled.
+    is_gathering: bool,
 }
 
 #[derive(Debug)]
@@ -60,7 +62,7 @@ struct Calls {
     old: usize,
 }
 
-/// The requests of one call, grouped by key.
+/// The requests of one call, grouped by key. It has none at first if it is to [gather](Queue::refill) them.
 #[derive(Debug)]
 pub(super) struct Batch<T: Queued> {
     pub(super) requests: Vec<T>,
@@ -72,7 +74,8 @@ pub(super) struct Batch<T: Queued> {
 pub(super) struct Flight<K> {
     pub(super) keys: Vec<K>,
     is_isolated: bool,
-    is_shared: bool,
+    /// Whether it carries more than one request, or gathers them.
+    pub(super) is_shared: bool,
     is_old: bool,
 }
 
@@ -90,6 +93,7 @@ impl<T: Queued> Queue<T> {
             batch_calls: Calls::default(),
             isolated_calls: Calls::default(),
             shared_calls: 0,
+            is_gathering: false,
         }
     }
 
@@ -136,23 +140,28 @@ impl<T: Queued> Queue<T> {
         self.cancelled += 1;
     }
 
-    /// The call that a request just pushed starts: at once while few calls are in flight and none of them is shared.
-    pub(super) fn next_after_push(&mut self) -> Option<Batch<T>> {
-        let is_first = self.ready.len() == 1 && self.shared_calls == 0;
-        if is_first && self.max_batch_calls > 1 && self.batch_calls.has_room(MAX_SOLO_CALLS) {
-            self.batch()
-        } else {
-            self.next()
-        }
-    }
-
-    /// The next call, if one may start.
+    /// The next call, if one may start. A key that waits alone while few calls are in flight is called at once. Otherwise the
+    /// call gathers its requests first, one such call at a time.
     pub(super) fn next(&mut self) -> Option<Batch<T>> {
         if self.isolated_calls.has_room(MAX_ISOLATED_CALLS)
             && let Some(batch) = self.isolated_batch()
         {
             return Some(batch);
         }
+        let max_solo_calls = if self.max_batch_calls == 1 { 1 } else { MAX_SOLO_CALLS };
+        if self.ready.len() == 1 && self.shared_calls == 0 && self.batch_calls.has_room(max_solo_calls) {
+            return self.batch();
+        }
+        if self.is_gathering || self.ready.is_empty() || !self.batch_calls.has_room(self.max_batch_calls) {
+            return None;
+        }
+        self.is_gathering = true;
+        Some(self.start(Vec::new(), Vec::new(), false))
+    }
+
+    /// Ends a call that was answered or has gathered requests, and fills the next one in its place.
+    pub(super) fn refill(&mut self, flight: Flight<T::Key>) -> Option<Batch<T>> {
+        self.finish(flight, false);
         if self.batch_calls.has_room(self.max_batch_calls) { self.batch() } else { None }
     }
 
@@ -176,7 +185,7 @@ impl<T: Queued> Queue<T> {
         for key in passed.into_iter().rev() {
             self.ready.push_front(key);
         }
-        self.start(requests, keys, false)
+        if keys.is_empty() { None } else { Some(self.start(requests, keys, false)) }
     }
 
     fn isolated_batch(&mut self) -> Option<Batch<T>> {
@@ -184,7 +193,7 @@ impl<T: Queued> Queue<T> {
             if self.front(&key).is_some() {
                 let mut requests = Vec::new();
                 self.call(&key, &mut requests, T::max_isolated);
-                return self.start(requests, vec![key], true);
+                return Some(self.start(requests, vec![key], true));
             }
         }
         None
@@ -233,19 +242,23 @@ impl<T: Queued> Queue<T> {
         }
     }
 
-    fn start(&mut self, requests: Vec<T>, keys: Vec<T::Key>, is_isolated: bool) -> Option<Batch<T>> {
-        if requests.is_empty() {
-            return None;
-        }
-        let is_shared = requests.len() > 1;
+    fn start(&mut self, requests: Vec<T>, keys: Vec<T::Key>, is_isolated: bool) -> Batch<T> {
+        let is_shared = !is_isolated && requests.len() != 1;
         self.shared_calls += usize::from(is_shared);
         self.calls(is_isolated).in_flight += 1;
-        Some(Batch { requests, flight: Flight { keys, is_isolated, is_shared, is_old: false } })
+        Batch { requests, flight: Flight { keys, is_isolated, is_shared, is_old: false } }
     }
 
-    /// Counts a call as old: another one may start beside it.
+    /// Counts a call as old: another one may start beside it. Beyond the most that may, a call for one key, which may be
+    /// locked, counts as isolated.
     pub(super) fn note_old(&mut self, flight: &mut Flight<T::Key>) {
         flight.is_old = true;
+        if !flight.is_isolated && flight.keys.len() == 1 && self.batch_calls.old >= MAX_OLD_CALLS {
+            self.shared_calls -= usize::from(flight.is_shared);
+            (flight.is_isolated, flight.is_shared) = (true, false);
+            self.batch_calls.in_flight -= 1;
+            self.isolated_calls.in_flight += 1;
+        }
         self.calls(flight.is_isolated).old += 1;
     }
 
@@ -253,6 +266,7 @@ impl<T: Queued> Queue<T> {
     pub(super) fn finish(&mut self, flight: Flight<T::Key>, is_locked: bool) {
         let Flight { keys, is_isolated, is_shared, is_old } = flight;
         self.shared_calls -= usize::from(is_shared);
+        self.is_gathering &= !keys.is_empty();
         let calls = self.calls(is_isolated);
         calls.in_flight -= 1;
         calls.old -= usize::from(is_old);
@@ -319,7 +333,7 @@ impl Calls {
     }
 }
 
-/// Up to so many calls in flight, a request starts its own call at once.
+/// Up to so many calls in flight, a key that waits alone is called at once.
 const MAX_SOLO_CALLS: usize = 4;
 
 /// Calls for isolated keys in flight.
@@ -415,8 +429,11 @@ mod tests {
     }
 
     impl Model {
-        fn start(&mut self, batch: Option<Batch<Ask>>) {
-            let Some(batch) = batch else { return };
+        fn start(&mut self, mut batch: Batch<Ask>) {
+            while batch.requests.is_empty() {
+                let Some(refilled) = self.queue.refill(batch.flight) else { return };
+                batch = refilled;
+            }
             let Batch { requests, flight } = &batch;
             assert!((1..=MAX_BATCH).contains(&requests.len()));
             assert!(requests.iter().all(|ask| ask.kind == requests[0].kind), "{requests:?}");
@@ -431,7 +448,7 @@ mod tests {
 
         fn start_all(&mut self) {
             while let Some(batch) = self.queue.next() {
-                self.start(Some(batch));
+                self.start(batch);
             }
         }
 
@@ -440,7 +457,9 @@ mod tests {
             for ask in requests {
                 self.answered.entry(ask.key).or_default().push(ask.number);
             }
-            self.queue.finish(flight, false);
+            if let Some(refilled) = self.queue.refill(flight) {
+                self.start(refilled);
+            }
             self.start_all();
         }
 
@@ -448,8 +467,7 @@ mod tests {
             match step {
                 Step::Push { key, kind, cost, is_cancelled } => {
                     self.queue.push(Ask { key, kind, cost, number, is_cancelled });
-                    let batch = self.queue.next_after_push();
-                    self.start(batch);
+                    self.start_all();
                 }
                 _ if self.flying.is_empty() => {}
                 Step::Age(at) => {
@@ -542,13 +560,47 @@ mod tests {
         for ask in [ask(1, 0), ask(2, 1), ask(1, 2)] {
             queue.push(ask);
         }
-        let Batch { requests, flight } = queue.next().expect("two keys");
+        let Batch { requests, flight } = queue.batch().expect("two keys");
         queue.push(ask(1, 3));
         queue.roll_back(flight, requests);
         let numbers =
             |batch: Option<Batch<Ask>>| batch.map(|batch| batch.requests.iter().map(|ask| ask.number).collect());
         assert_eq!(numbers(queue.next()), Some(vec![0, 2, 3]));
         assert_eq!(numbers(queue.next()), Some(vec![1]));
+    }
+
+    #[test]
+    fn few_keys_are_called_alone_and_many_together() {
+        let mut queue = Queue::new(BATCH_CALLS);
+        let push = |queue: &mut Queue<Ask>, key| {
+            queue.push(ask(key, 0));
+            queue.next()
+        };
+        let alone: Vec<_> = (1..=4).filter_map(|key| push(&mut queue, key)).collect();
+        assert!(alone.iter().all(|Batch { requests, .. }| requests.len() == 1), "{alone:?}");
+        assert_eq!(alone.len(), 4);
+        for key in 5..=7 {
+            assert!(push(&mut queue, key).is_none(), "four calls are in flight");
+        }
+        for Batch { flight, .. } in alone {
+            queue.finish(flight, false);
+        }
+        let gathering = queue.next().expect("there is room");
+        assert!(gathering.requests.is_empty(), "{gathering:?}");
+        assert!(push(&mut queue, 8).is_none(), "one call gathers at a time");
+        assert_eq!(queue.refill(gathering.flight).map(|batch| batch.requests.len()), Some(4));
+    }
+
+    #[test]
+    fn locked_keys_that_were_called_alone_leave_room_for_others() {
+        let mut queue = Queue::new(BATCH_CALLS);
+        for key in 0..10 {
+            queue.push(ask(key, 0));
+            let Batch { mut flight, .. } = queue.next().expect("a call of its own");
+            queue.note_old(&mut flight);
+        }
+        queue.push(ask(10, 0));
+        assert!(queue.next().is_some_and(|Batch { requests, .. }| requests.len() == 1));
     }
 
     #[test]

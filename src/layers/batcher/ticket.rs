@@ -42,7 +42,7 @@ pub(super) enum Kind {
 
 impl Ticket {
     /// `max_take_all`: how many takes from several buckets one call carries.
-    pub(super) fn take(take: Take, max_take_all: usize, answer: oneshot::Sender<TakeAnswer>) -> Self {
+    pub(super) fn take(take: Take, since: Instant, max_take_all: usize, answer: oneshot::Sender<TakeAnswer>) -> Self {
         let (kind, max_batch) = match (take.limits.len(), take.is_momentary()) {
             _ if take.window().is_some() => (Kind::Alone, 1),
             (1, true) => (Kind::Take, MAX_TAKES),
@@ -50,7 +50,7 @@ impl Ticket {
             (_, true) if max_take_all > 1 => (Kind::TakeAll, max_take_all),
             _ => (Kind::Alone, 1),
         };
-        let since = if take.max_wait.is_zero() { None } else { Some(Instant::now()) };
+        let since = if take.max_wait.is_zero() { None } else { Some(since) };
         Self::Take(take, Reply { answer, kind, max_batch, since })
     }
 
