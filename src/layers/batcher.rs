@@ -262,7 +262,8 @@ enum Ended {
 impl<S: Store> Call<S> {
     async fn run(mut self) {
         while let Some(flight) = &self.flight {
-            let (is_shared, keys) = (flight.is_shared, flight.keys.len());
+            let (is_shared, keys) = (flight.is_shared(), flight.keys.len());
+            let answered = self.tickets.len();
             let ended = match std::mem::take(&mut self.tickets) {
                 tickets if tickets.is_empty() => Ended::Answered,
                 tickets => {
@@ -273,7 +274,7 @@ impl<S: Store> Call<S> {
             };
             let may_refill = is_shared && matches!(ended, Ended::Answered);
             if may_refill {
-                self.gather().await;
+                self.gather(answered).await;
             }
             self.go_on(ended, may_refill);
         }
@@ -373,13 +374,13 @@ impl<S: Store> Call<S> {
         }
     }
 
-    /// Lets the callers that were just answered ask again, as long as more of them do: fuller calls cost each request less.
-    async fn gather(&self) {
+    /// Lets the callers that were just answered ask again: fuller calls cost each request less.
+    async fn gather(&self, answered: usize) {
         let mut waiting = self.calls.queue.lock().len();
         for _ in 0..MAX_YIELDS {
             yield_now().await;
-            let now = self.calls.queue.lock().len();
-            if now == std::mem::replace(&mut waiting, now) {
+            let before = std::mem::replace(&mut waiting, self.calls.queue.lock().len());
+            if waiting >= answered && waiting == before {
                 break;
             }
         }

@@ -58,6 +58,8 @@ struct Line<T> {
 #[derive(Debug, Default)]
 struct Calls {
     in_flight: usize,
+    /// How many requests they carry.
+    requests: usize,
     /// Calls that have taken longer than [`OLD_CALL`](super::OLD_CALL).
     old: usize,
 }
@@ -74,9 +76,15 @@ pub(super) struct Batch<T: Queued> {
 pub(super) struct Flight<K> {
     pub(super) keys: Vec<K>,
     is_isolated: bool,
-    /// Whether it carries more than one request, or gathers them.
-    pub(super) is_shared: bool,
+    requests: usize,
     is_old: bool,
+}
+
+impl<K> Flight<K> {
+    /// Whether it carries more than one request, or gathers them.
+    pub(super) fn is_shared(&self) -> bool {
+        !self.is_isolated && self.requests != 1
+    }
 }
 
 impl<T: Queued> Queue<T> {
@@ -166,7 +174,9 @@ impl<T: Queued> Queue<T> {
     }
 
     /// Fills a call from the keys that are ready, oldest first. Keys whose first request is of another kind keep their places.
+    /// A call takes its share of the requests that wait or are in flight, so that the next ones are of about the same size.
     fn batch(&mut self) -> Option<Batch<T>> {
+        let share = (self.waiting + self.batch_calls.requests).div_ceil(self.batch_calls.most(self.max_batch_calls));
         let (mut requests, mut keys, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         while passed.len() < MAX_PASSED
             && let Some(key) = self.ready.pop_front()
@@ -178,7 +188,7 @@ impl<T: Queued> Queue<T> {
             }
             self.call(&key, &mut requests, T::max_batch);
             keys.push(key);
-            if requests.len() >= requests[0].max_batch() {
+            if requests.len() >= requests[0].max_batch().min(share) {
                 break;
             }
         }
@@ -243,10 +253,10 @@ impl<T: Queued> Queue<T> {
     }
 
     fn start(&mut self, requests: Vec<T>, keys: Vec<T::Key>, is_isolated: bool) -> Batch<T> {
-        let is_shared = !is_isolated && requests.len() != 1;
-        self.shared_calls += usize::from(is_shared);
-        self.calls(is_isolated).in_flight += 1;
-        Batch { requests, flight: Flight { keys, is_isolated, is_shared, is_old: false } }
+        let flight = Flight { keys, requests: requests.len(), is_isolated, is_old: false };
+        self.shared_calls += usize::from(flight.is_shared());
+        self.calls(is_isolated).start(requests.len());
+        Batch { requests, flight }
     }
 
     /// Counts a call as old: another one may start beside it. Beyond the most that may, a call for one key, which may be
@@ -254,21 +264,21 @@ impl<T: Queued> Queue<T> {
     pub(super) fn note_old(&mut self, flight: &mut Flight<T::Key>) {
         flight.is_old = true;
         if !flight.is_isolated && flight.keys.len() == 1 && self.batch_calls.old >= MAX_OLD_CALLS {
-            self.shared_calls -= usize::from(flight.is_shared);
-            (flight.is_isolated, flight.is_shared) = (true, false);
-            self.batch_calls.in_flight -= 1;
-            self.isolated_calls.in_flight += 1;
+            self.shared_calls -= usize::from(flight.is_shared());
+            flight.is_isolated = true;
+            self.batch_calls.end(flight.requests);
+            self.isolated_calls.start(flight.requests);
         }
         self.calls(flight.is_isolated).old += 1;
     }
 
     /// Ends a call. `is_locked`: one of its rows was held by another transaction, so its key is called by itself next.
     pub(super) fn finish(&mut self, flight: Flight<T::Key>, is_locked: bool) {
-        let Flight { keys, is_isolated, is_shared, is_old } = flight;
-        self.shared_calls -= usize::from(is_shared);
+        self.shared_calls -= usize::from(flight.is_shared());
+        let Flight { keys, requests, is_isolated, is_old } = flight;
         self.is_gathering &= !keys.is_empty();
         let calls = self.calls(is_isolated);
-        calls.in_flight -= 1;
+        calls.end(requests);
         calls.old -= usize::from(is_old);
         for key in keys {
             let Some(line) = self.lines.get_mut(&key) else { continue };
@@ -328,8 +338,23 @@ impl<T: Queued> Queue<T> {
 }
 
 impl Calls {
+    /// How many calls may be in flight.
+    fn most(&self, max_calls: usize) -> usize {
+        max_calls + self.old.min(MAX_OLD_CALLS)
+    }
+
     fn has_room(&self, max_calls: usize) -> bool {
-        self.in_flight < max_calls + self.old.min(MAX_OLD_CALLS)
+        self.in_flight < self.most(max_calls)
+    }
+
+    fn start(&mut self, requests: usize) {
+        self.in_flight += 1;
+        self.requests += requests;
+    }
+
+    fn end(&mut self, requests: usize) {
+        self.in_flight -= 1;
+        self.requests -= requests;
     }
 }
 
