@@ -17,7 +17,7 @@ mod common;
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
     let slow =
-        Limiter::builder(database.store()).longest_wait(Duration::from_hours(1)).build(Quota::per_hour(6).burst(3))?;
+        Limiter::builder(database.store()).max_wait(Duration::from_hours(1)).build(Quota::per_hour(6).burst(3))?;
     let slow = slow.bind(database.key("reports")?)?;
 
     // Now or not at all.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::Quota;
-use tollgate::model::bucket::{Bucket, Request, Terms};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 
 use checker::{Call, Fault, Limit};
 
@@ -76,7 +76,7 @@ fn history() -> impl Strategy<Value = Vec<Call>> {
 fn decided(limit: &Limit, mut calls: Vec<Call>) -> Vec<Call> {
     let mut bucket = Bucket::full(&limit.terms, limit.anchor);
     for call in &mut calls {
-        let request = Request { cost: call.cost, max_wait: 0, keep: 0 };
+        let request = BucketRequest { cost: call.cost, max_wait: 0, min_remaining: 0 };
         call.granted = bucket.take(&limit.terms, call.done, request).granted;
     }
     calls
@@ -92,7 +92,7 @@ fn windows(calls: &[Call]) -> impl Iterator<Item = (i64, i64, i64)> {
 }
 
 fn limit(quota: Result<Quota, tollgate::model::QuotaError>) -> Limit {
-    Limit { terms: Terms::from(&quota.expect("a quota")), anchor: 0 }
+    Limit { terms: BucketQuota::from(&quota.expect("a quota")), anchor: 0 }
 }
 
 fn is_by_database(fault: &Fault) -> bool {

@@ -9,8 +9,8 @@ use tollgate::{Admin, Key, Limiter, LimiterBuilder, MemoryStore, clock::ManualCl
 
 const TOLD_BY: Duration = Duration::from_secs(11);
 
-fn counting(store: &Arc<MemoryStore>, most_keys: usize) -> LimiterBuilder<Arc<MemoryStore>> {
-    Limiter::builder(Arc::clone(store)).count_denials(most_keys)
+fn counting(store: &Arc<MemoryStore>, max_keys: usize) -> LimiterBuilder<Arc<MemoryStore>> {
+    Limiter::builder(Arc::clone(store)).count_denials(max_keys)
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::model::bucket::{Bucket, Receipt, Request, Terms};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest, GrantRecord};
 use tollgate::{
     Adjusted, Adjustment, Error, Key, Limiter, MemoryStore, Quota, Reservation, Rule, Store, Take, TakeError,
     clock::ManualClock, model::Outcome, store::Capabilities,
@@ -211,9 +211,9 @@ proptest! {
             _ => Quota::continuous(capacity, period),
         };
         let quota = quota.or_else(|_| Quota::interval(capacity, period)).expect("a quota");
-        for (cost, keep, later) in asks {
+        for (cost, min_remaining, later) in asks {
             let cost = cost.min(capacity);
-            let take = take(key(0), quota).cost(cost).keep(keep.min(capacity - cost));
+            let take = take(key(0), quota).cost(cost).min_remaining(min_remaining.min(capacity - cost));
             let ask = || at_once(store.take_one(&take)).expect("answered").expect("possible");
             let denied = ask();
             if !denied.is_granted() {
@@ -251,7 +251,7 @@ proptest! {
                 [Ok(Adjusted::Late)] => prop_assert_eq!(what, 0),
                 other => prop_assert!(false, "{other:?}"),
             }
-            let looked = at_once(store.take_one(&take(key(0), ten_a_second(8)).keep(7))).expect("answered").expect("had");
+            let looked = at_once(store.take_one(&take(key(0), ten_a_second(8)).min_remaining(7))).expect("answered").expect("had");
             prop_assert!(looked.remaining() <= 8);
             clock.advance(ms(later));
         }
@@ -260,11 +260,11 @@ proptest! {
     #[test]
     fn i5_a_turn_that_is_cancelled_after_a_reset_gives_nothing_back(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
         let quota = Quota::continuous(capacity.unsigned_abs(), Duration::from_secs(1)).expect("a quota");
-        let terms = Terms::from(&quota);
+        let terms = BucketQuota::from(&quota);
         let mut bucket = Bucket::full(&terms, START);
         let cost = cost.min(capacity);
-        bucket.take(&terms, START, Request { cost, max_wait: 0, keep: 0 });
-        let receipt = Receipt { cost, granted: bucket.granted, acts_at: START + wait };
+        bucket.take(&terms, START, BucketRequest { cost, max_wait: 0, min_remaining: 0 });
+        let receipt = GrantRecord { cost, granted: bucket.granted, acts_at: START + wait };
         bucket.reset(&terms, START);
         let full = bucket;
         prop_assert_eq!(bucket.cancel(&terms, START, &receipt), 0);
@@ -321,7 +321,7 @@ proptest! {
     ) {
         let clock = ManualClock::default();
         clock.set(START);
-        let small = MemoryStore::with_clock(clock.clone()).most_keys(8);
+        let small = MemoryStore::with_clock(clock.clone()).max_keys(8);
         let large = MemoryStore::with_clock(clock.clone());
         let shown = |outcome: Outcome| {
             outcome.map(|told| (told.is_granted(), told.remaining(), told.wait(), told.retry_after(), told.reset_after()))

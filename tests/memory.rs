@@ -17,7 +17,7 @@ use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Mode, Quota, Receipt, Rule, Store, Take, TakeError,
-    admin::{Filter, Origin, Override, Swept},
+    admin::{Filter, Origin, Override, SweepResult},
     clock::{Clock, ManualClock, ProcessClock, SystemClock},
     model::Outcome,
     store::{Maintenance, MaintenanceFuture},
@@ -46,7 +46,7 @@ fn its_time_is_the_hosts_of_at_most_ten_microseconds_ago() {
 
 #[tokio::test]
 async fn a_request_for_which_one_bucket_has_no_room_takes_from_none() -> anyhow::Result<()> {
-    let store = MemoryStore::with_clock(ManualClock::default()).most_keys(1);
+    let store = MemoryStore::with_clock(ManualClock::default()).max_keys(1);
     let take = |key: String| anyhow::Ok(Take::from(Key::try_from(key)?).rule(Rule::Quota("1/s".parse()?)));
     let mut names = (0..10_000).map(|n| format!("user:{n}"));
     let full = loop {
@@ -67,7 +67,7 @@ async fn a_request_for_which_one_bucket_has_no_room_takes_from_none() -> anyhow:
 #[tokio::test]
 async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<()> {
     let clock = ManualClock::default();
-    let store = Arc::new(MemoryStore::with_clock(clock.clone()).most_keys(64));
+    let store = Arc::new(MemoryStore::with_clock(clock.clone()).max_keys(64));
     let limiter = Limiter::new(Arc::clone(&store), "1/s")?;
     let mut refused = 0;
     for n in 0..10_000 {
@@ -90,7 +90,7 @@ async fn a_full_store_has_room_a_refill_after_its_clock_was_set_back() -> anyhow
         let clock = ManualClock::default();
         clock.advance(Duration::from_hours(10));
         // One in each shard.
-        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).most_keys(1), rule)?;
+        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).max_keys(1), rule)?;
         let ask_many = async |name: &str| {
             let mut granted = 0;
             for n in 0..1000 {
@@ -112,7 +112,7 @@ async fn a_full_store_has_room_a_refill_after_its_clock_was_set_back() -> anyhow
 async fn a_request_never_takes_of_one_bucket_what_another_of_its_own_has_no_room_for() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     // One in each shard.
-    let store = MemoryStore::with_clock(clock.clone()).most_keys(1);
+    let store = MemoryStore::with_clock(clock.clone()).max_keys(1);
     let (first, rule) = (Key::try_from("first")?, Rule::Quota("1/s".parse()?));
     let mut refused = 0;
     for n in 0..1000 {
@@ -183,7 +183,7 @@ async fn a_full_store_has_room_as_soon_as_a_window_is_empty() -> anyhow::Result<
 
 /// With room for so many keys in each of its shards.
 fn store_of(clock: &ManualClock, keys: usize) -> MemoryStore<ManualClock> {
-    MemoryStore::with_clock(clock.clone()).most_keys(64 * keys)
+    MemoryStore::with_clock(clock.clone()).max_keys(64 * keys)
 }
 
 #[tokio::test]
@@ -298,11 +298,11 @@ async fn sweeps_that_find_little_take_a_fiftieth_of_the_time_however_many_reques
     }
 
     impl Maintenance for Sweeping {
-        fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+        fn sweep(&self, _: u32) -> MaintenanceFuture<'_, SweepResult> {
             Box::pin(async {
                 self.2.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(10)).await;
-                let mut swept = Swept::default();
+                let mut swept = SweepResult::default();
                 swept.deleted = self.1.ok_or_else(|| Error::other(std::io::Error::other("no answer")))?;
                 Ok(swept)
             })
@@ -344,7 +344,7 @@ impl Store for Forbidden {
 }
 
 impl Maintenance for Forbidden {
-    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, SweepResult> {
         Box::pin(async {
             tokio::time::sleep(self.1).await;
             self.2.fetch_add(1, Ordering::SeqCst);

@@ -32,21 +32,21 @@ enum Is {
     /// So many tokens were given back.
     Back(u64),
     Never,
-    NoTokens,
+    ZeroCost,
     Changed,
     /// So many tokens were there; negative: promised to those who wait.
     Tokens(i64),
 }
 
 use Do::{Allow, Cancel, Change, Peek, Reserve, Wait};
-use Is::{Back, Changed, Denied, Granted, Never, NoTokens, Tokens};
+use Is::{Back, Changed, Denied, Granted, Never, Tokens, ZeroCost};
 
 type Life<'a> = &'a [(i64, Do, Is)];
 
 async fn live(quota: &str, life: Life<'_>) -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let store = Arc::new(MemoryStore::with_clock(clock.clone()));
-    let limiter = Limiter::builder(store).longest_wait(Duration::from_secs(10)).build(quota)?;
+    let limiter = Limiter::builder(store).max_wait(Duration::from_secs(10)).build(quota)?;
     let mut reservations: Vec<Option<Reservation<_>>> = Vec::new();
     for (line, (ms, ask, expected)) in life.iter().enumerate() {
         clock.set(START + ms * 1_000_000);
@@ -78,8 +78,8 @@ fn is(answer: Result<Decision, Error>) -> anyhow::Result<Is> {
             assert!(decision.wait().is_zero() && !decision.retry_after().is_zero(), "{decision:?}");
             Ok(Denied)
         }
-        Err(Error::Take(TakeError::NeverPossible { .. })) => Ok(Never),
-        Err(Error::Take(TakeError::NoTokens)) => Ok(NoTokens),
+        Err(Error::Take(TakeError::ExceedsCapacity { .. })) => Ok(Never),
+        Err(Error::Take(TakeError::ZeroCost)) => Ok(ZeroCost),
         Err(error) => Err(error.into()),
     }
 }
@@ -122,7 +122,7 @@ async fn without_a_rate_the_burst_is_granted_and_then_nothing() -> anyhow::Resul
 #[test]
 fn without_a_burst_there_is_no_limiter_instead_of_one_that_never_grants() {
     for none in [Quota::per_second(10).burst(0), Quota::rate(0.0), Quota::rate(10.0).burst(0), Quota::per_second(0)] {
-        assert_eq!(none.build(), Err(QuotaError::NoCapacity), "{none:?}");
+        assert_eq!(none.build(), Err(QuotaError::ZeroCapacity), "{none:?}");
     }
 }
 
@@ -146,7 +146,7 @@ async fn tokens_come_one_by_one_up_to_the_burst() -> anyhow::Result<()> {
     live(
         "10/s burst 3",
         &[
-            (0, Allow(0), NoTokens),
+            (0, Allow(0), ZeroCost),
             (0, Allow(4), Never),
             (0, Allow(2), Granted(0)),
             (0, Allow(2), Denied),
@@ -174,7 +174,7 @@ async fn a_reservation_waits_for_those_before_it_and_never_overtakes_them() -> a
             (0, Reserve(2), Granted(200)),
             (0, Reserve(1), Granted(300)),
             (0, Reserve(3), Never),
-            (0, Reserve(0), NoTokens),
+            (0, Reserve(0), ZeroCost),
             (50, Reserve(1), Granted(350)),
             // A small one is no quicker than the large one that came first, and who would not wait has nothing.
             (50, Reserve(2), Granted(550)),
@@ -340,7 +340,7 @@ async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()
         "10/s burst 3",
         &[
             (0, Wait(4, 86_400_000), Never),
-            (0, Wait(0, 1), NoTokens),
+            (0, Wait(0, 1), ZeroCost),
             (0, Wait(3, 0), Granted(0)),
             // Beyond its longest wait: it does not wait in vain, and takes nothing.
             (0, Wait(1, 0), Denied),

@@ -6,10 +6,10 @@ use tollgate::{Decision, Key, Mode, Store, Take};
 use uuid::Uuid;
 
 use crate::output::{GREEN, RED, plain, say, say_json};
-use crate::request::{Request, limiter};
+use crate::quota_args::{distinct, key};
+use crate::request::{RequestArgs, limiter};
 use crate::signals::Signals;
-use crate::terms::{distinct, key};
-use crate::wait::{self, Turn};
+use crate::wait::{self, WaitOutcome};
 use crate::{exit, times};
 
 /// Take tokens: exit code 0 if they were granted, 75 if not
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
     #[command(flatten)]
-    request: Request,
+    request: RequestArgs,
     /// Wait for the tokens, but no longer than this
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "0s", hide_default_value = true)]
     wait: Duration,
@@ -46,8 +46,8 @@ impl Args {
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, self.remember));
         let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?, resting).await;
         let decision = match turn? {
-            Turn::Decided(decision) => decision,
-            Turn::Interrupted(ended) => return Err(ended.into()),
+            WaitOutcome::Decided(decision) => decision,
+            WaitOutcome::Interrupted(ended) => return Err(ended.into()),
         };
         if self.json {
             say_json(&json!({

@@ -50,7 +50,7 @@ create table if not exists token_buckets (
                  comment 'nanoseconds since 1970: the first step of its clock',
   full_at        bigint not null default 0 comment 'ticks: when it is full again',
   granted        bigint not null default 0 comment 'tokens, ever',
-  longest_wait   bigint not null default 0 comment 'ticks: the longest that was granted',
+  max_granted_wait   bigint not null default 0 comment 'ticks: the longest that was granted',
   constraint token_bucket_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_bucket_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_bucket_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),

@@ -118,7 +118,7 @@ sql security definer
 begin
   declare v_own boolean default @@autocommit or p_own;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_clock, v_longest_wait, v_due, v_until bigint;
+  declare v_clock, v_max_granted_wait, v_due, v_until bigint;
   declare v_plan varbinary(1024);
   declare v_uuid char(36) character set ascii;
   declare v_ruled boolean;
@@ -155,10 +155,10 @@ begin
     end if;
     set v_times = io_times, io_times = 0;
     ready: loop
-      select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, longest_wait, plan,
+      select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, max_granted_wait, plan,
              overridden or capacity <> under_capacity or refill_seconds <> under_seconds or refill <> under_refill
              or p_capacity <> capacity or p_refill_seconds <> refill_seconds or p_refill <> refill
-        into o_full_at, o_granted, o_burst, o_anchor, o_step_ns, o_step_ticks, o_token_ticks, v_longest_wait,
+        into o_full_at, o_granted, o_burst, o_anchor, o_step_ns, o_step_ticks, o_token_ticks, v_max_granted_wait,
              v_plan, v_ruled
         from token_buckets where id = v_id for update;
       select v_ruled is true or coalesce(max(mode <> 'enforce'), false) or exists (select 1 from token_overrides)
@@ -178,7 +178,7 @@ begin
          where p.name = coalesce(cast(p_plan as binary), v_plan);
       end if;
       if not v_ruled and (p_capacity is null or v_plan is null)
-         and (o_full_at - v_clock <= o_burst + v_longest_wait + (1000000000 div o_step_ns + 1) * o_step_ticks
+         and (o_full_at - v_clock <= o_burst + v_max_granted_wait + (1000000000 div o_step_ns + 1) * o_step_ticks
               or p_cost > o_burst div o_token_ticks - p_keep) then
         leave ready;
       end if;
@@ -249,7 +249,7 @@ begin
           set o_full_at = greatest(o_full_at, v_clock, v_due) + io_times * p_cost * o_token_ticks,
               o_granted = o_granted + io_times * p_cost;
           update token_buckets
-             set full_at = o_full_at, granted = o_granted, longest_wait = greatest(v_longest_wait, v_due - v_clock)
+             set full_at = o_full_at, granted = o_granted, max_granted_wait = greatest(v_max_granted_wait, v_due - v_clock)
            where id = v_id;
         end if;
         if io_times = v_times then

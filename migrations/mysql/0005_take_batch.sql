@@ -150,7 +150,7 @@ begin
              and b.burst = v_burst and b.anchor = 0 and b.step_ns = v_step_ns and b.step_ticks = v_step_ticks
              and b.token_ticks = v_token_ticks
              -- or else the clock was set back
-             and b.full_at - v_clock <= v_burst + b.longest_wait + (1000000000 div v_step_ns + 1) * v_step_ticks
+             and b.full_at - v_clock <= v_burst + b.max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks
          for update /*!80000 of b */;  -- MySQL needs it, and MariaDB skips it
       set v_uuid = uuid();
       set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
@@ -349,12 +349,12 @@ begin
                      when not rule <=> 'tokens' then rule
                      when cost > burst div token_ticks - keep then 'never'
                      -- or else the clock was set back
-                     when full_at - clock <= burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks
+                     when full_at - clock <= burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks
                        then 'denied'
                    end as word
               from (
                 select r.id, r.place, r.cost, r.keep, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
-                       b.step_ticks, b.token_ticks, b.longest_wait, b.plan is not null as planned,
+                       b.step_ticks, b.token_ticks, b.max_granted_wait, b.plan is not null as planned,
                        (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
                        (r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
                         and r.times >= 1 and r.max_wait = 0 and r.receipt is null

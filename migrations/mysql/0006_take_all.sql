@@ -70,7 +70,7 @@ begin
                        and r.refill_seconds = b.refill_seconds and r.refill = b.refill)
                 and (r.cost > b.burst div b.token_ticks - r.keep
                      or b.full_at - (v_at - b.anchor) div b.step_ns * b.step_ticks
-                        <= b.burst + b.longest_wait + (1000000000 div b.step_ns + 1) * b.step_ticks)) is true),
+                        <= b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks)) is true),
            sum(if(r.cost <= b.burst div b.token_ticks - r.keep,
                   b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
                     <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks, false)),
@@ -149,8 +149,8 @@ begin
                id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]', keep bigint path '$[2]')) as r
         straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
          set b.granted = b.granted + r.cost,
-             b.longest_wait = greatest(
-               b.longest_wait,
+             b.max_granted_wait = greatest(
+               b.max_granted_wait,
                if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
                     > (v_at - b.anchor) div b.step_ns * b.step_ticks,
                   (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
@@ -313,7 +313,7 @@ begin
                             b.plan is null and a.capacity = b.capacity
                             and a.refill_seconds = b.refill_seconds and a.refill = b.refill)
                      and b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks
-                         <= b.burst + b.longest_wait + (1000000000 div b.step_ns + 1) * b.step_ticks) is not true
+                         <= b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks) is not true
                  then null
                when a.cost > b.burst div b.token_ticks - a.keep then 'never'
                when greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0)

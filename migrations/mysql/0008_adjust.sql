@@ -18,7 +18,7 @@ adjust: begin
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
   declare v_new boolean default false;
-  declare v_now, v_clock, v_most, v_furthest, v_full_at, v_longest_wait, v_granted, v_burst, v_token_ticks bigint;
+  declare v_now, v_clock, v_most, v_furthest, v_full_at, v_max_granted_wait, v_granted, v_burst, v_token_ticks bigint;
   declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
 
@@ -77,8 +77,8 @@ adjust: begin
   select (v_now - anchor) div step_ns * step_ticks,
          (v_now + least(coalesce(p_max_debt, 31622400000000000), 31622400000000000) - 1 - anchor)
            div step_ns * step_ticks + 1 - token_ticks,
-         burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks, longest_wait
-    into v_clock, v_most, v_furthest, v_longest_wait from token_buckets where id = v_id for update;
+         burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks, max_granted_wait
+    into v_clock, v_most, v_furthest, v_max_granted_wait from token_buckets where id = v_id for update;
   if o_given_back >= 0 then
     -- More than the bucket holds, too: debts may be from before it held less. What is granted after it is no sum that
     -- overflows.
@@ -87,7 +87,7 @@ adjust: begin
   else
     -- The clock was set back: it is empty from now on, as a request would find it.
     if v_full_at - v_clock > v_furthest then
-      set v_full_at = v_clock + v_burst, v_longest_wait = 0;
+      set v_full_at = v_clock + v_burst, v_max_granted_wait = 0;
     end if;
     set v_owed = greatest(v_full_at, v_clock) - cast(o_given_back as decimal(65, 0)) * v_token_ticks;
     set v_full_at = greatest(v_full_at, least(v_owed, greatest(v_clock, v_most) + cast(v_burst as decimal(65, 0)))),
@@ -95,7 +95,7 @@ adjust: begin
   end if;
   update token_buckets
      set full_at = v_full_at, granted = v_granted,
-         longest_wait = greatest(v_longest_wait, if(o_given_back < 0, v_full_at - v_clock - v_burst, 0))
+         max_granted_wait = greatest(v_max_granted_wait, if(o_given_back < 0, v_full_at - v_clock - v_burst, 0))
    where id = v_id;
   update token_receipts
      set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
@@ -385,7 +385,7 @@ begin
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_now, v_until, v_capacity, v_clock, v_before, v_to bigint;
-  declare v_full_at, v_longest_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_full_at, v_max_granted_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_changed boolean;
   declare v_attempt int default 0;
   declare exit handler for sqlexception
@@ -403,8 +403,8 @@ begin
   held: begin
     ready: loop
       set v_burst = null;
-      select full_at, longest_wait, burst, anchor, step_ns, step_ticks, token_ticks
-        into v_full_at, v_longest_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
+      select full_at, max_granted_wait, burst, anchor, step_ns, step_ticks, token_ticks
+        into v_full_at, v_max_granted_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
         from token_buckets where id = v_id for update;
       call token_clock(v_now);
       -- It needs more tokens than any bucket holds: whether the clock was set back is checked here.
@@ -432,9 +432,9 @@ begin
     end if;
 
     set v_clock = (v_now - v_anchor) div v_step_ns * v_step_ticks, v_before = v_full_at;
-    if v_full_at - v_clock > v_burst + v_longest_wait + (1000000000 div v_step_ns + 1) * v_step_ticks then
+    if v_full_at - v_clock > v_burst + v_max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks then
       -- The clock was set back since: it is empty.
-      set v_full_at = v_clock + v_burst, v_longest_wait = 0;
+      set v_full_at = v_clock + v_burst, v_max_granted_wait = 0;
     end if;
     set v_to = greatest(v_full_at, v_clock);
     if p_remaining is not null then
@@ -446,10 +446,10 @@ begin
     end if;
     set o_outcome = if(v_to > greatest(v_full_at, v_clock), 'lowered', 'unchanged');
     if o_outcome = 'lowered' then
-      set v_full_at = v_to, v_longest_wait = greatest(v_longest_wait, v_to - v_clock - v_burst);
+      set v_full_at = v_to, v_max_granted_wait = greatest(v_max_granted_wait, v_to - v_clock - v_burst);
     end if;
     if v_full_at <> v_before then
-      update token_buckets set full_at = v_full_at, longest_wait = v_longest_wait where id = v_id;
+      update token_buckets set full_at = v_full_at, max_granted_wait = v_max_granted_wait where id = v_id;
     end if;
   end held;
 

@@ -410,20 +410,20 @@ end;
 -- Arguments: p_id             the bucket
 --            p_remaining      no more tokens than these are left; null: not said
 --            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
---            p_longest_ms     for how many at most, whatever was said; null: an hour
+--            p_max_wait_ms     for how many at most, whatever was said; null: an hour
 -- Result:    one row: lowered: whether it held more: 1 or 0
 -- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · 45000 no such bucket or plan
 -- Locks:     see token_throttle_v1. In a transaction of yours the bucket stays locked until it ends.
 drop procedure if exists token_throttle;
 create procedure token_throttle(
   in p_id varchar(256) character set utf8mb4, in p_remaining decimal(40, 20), in p_retry_after_ms decimal(40, 20),
-  in p_longest_ms decimal(40, 20))
+  in p_max_wait_ms decimal(40, 20))
 modifies sql data
 sql security definer
 begin
   declare v_remaining bigint default p_remaining;
   declare v_retry_after_ms bigint default p_retry_after_ms;
-  declare v_longest_ms bigint default p_longest_ms;
+  declare v_longest_ms bigint default p_max_wait_ms;
   declare v_outcome varchar(10) character set ascii;
   declare v_message varchar(128) character set utf8mb4;
   if p_remaining <> floor(p_remaining) then
@@ -432,8 +432,8 @@ begin
   if p_retry_after_ms <> floor(p_retry_after_ms) then
     call token_not_whole('token_throttle', 'retry_after_ms', p_retry_after_ms);
   end if;
-  if p_longest_ms <> floor(p_longest_ms) then
-    call token_not_whole('token_throttle', 'longest_ms', p_longest_ms);
+  if p_max_wait_ms <> floor(p_max_wait_ms) then
+    call token_not_whole('token_throttle', 'max_wait_ms', p_max_wait_ms);
   end if;
   -- Without strict mode the server has put ? for each byte that it could not convert.
   if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then

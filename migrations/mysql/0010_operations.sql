@@ -80,7 +80,7 @@ begin
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_settles boolean;
   declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
-  declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait bigint;
+  declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait bigint;
 
   call token_check_id('bucket id', v_id);
   call token_terms('bucket', v_id, p_capacity, p_refill_seconds, p_refill,
@@ -102,12 +102,12 @@ begin
     -- Unless the state is under an override's terms, or others than the row's: what rules the next request settles it.
     select not overridden and capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
            and not (under_capacity = p_capacity and under_seconds = p_refill_seconds and under_refill = p_refill),
-           burst, step_ns, step_ticks, token_ticks, anchor, full_at, longest_wait
-      into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait
+           burst, step_ns, step_ticks, token_ticks, anchor, full_at, max_granted_wait
+      into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait
       from token_buckets where id = v_id for update;
     if v_settles then
       call token_settle(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
-                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
+                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
     end if;
     update token_buckets
        set provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill,
@@ -115,7 +115,7 @@ begin
            under_seconds = if(v_settles, p_refill_seconds, under_seconds),
            under_refill = if(v_settles, p_refill, under_refill),
            burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
-           anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait
+           anchor = b_anchor, full_at = b_full_at, max_granted_wait = b_max_granted_wait
      where id = v_id;
     if v_own then commit and no chain no release; end if;
   end;
@@ -176,7 +176,7 @@ begin
   end if;
   call token_clock(v_now);
   update token_buckets
-     set full_at = (v_now - anchor) div step_ns * step_ticks, longest_wait = 0,
+     set full_at = (v_now - anchor) div step_ns * step_ticks, max_granted_wait = 0,
          granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, 4611686018427387903)
    where id = cast(p_id as binary);
   set v_found = row_count() > 0;

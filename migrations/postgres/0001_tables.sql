@@ -68,7 +68,7 @@ create table if not exists tollgate.token_buckets (
   anchor         bigint not null default tollgate.clock(), -- nanoseconds since 1970
   full_at        bigint not null default 0,                         -- ticks: when it is full again
   granted        bigint not null default 0,                         -- tokens, ever
-  longest_wait   bigint not null default 0,                         -- ticks: the longest that was granted
+  max_granted_wait   bigint not null default 0,                         -- ticks: the longest that was granted
   burst          bigint not null,                                   -- ticks from empty to full; a trigger gives these four
   step_ns        bigint not null,
   step_ticks     bigint not null,

@@ -105,7 +105,7 @@ $$;
 create or replace function tollgate.bucket_furthest(p_bucket tollgate.token_buckets) returns bigint
 language sql immutable
 as $$
-  select p_bucket.burst + p_bucket.longest_wait
+  select p_bucket.burst + p_bucket.max_granted_wait
          + (1000000000 / p_bucket.step_ns + 1) * p_bucket.step_ticks
 $$;
 

@@ -135,7 +135,7 @@ begin
          token_ticks = v_new.token_ticks,
          anchor = v_new.anchor,
          full_at = v_new.full_at,
-         longest_wait = greatest(v_new.full_at - v_new.burst - tollgate.bucket_clock(v_new, v_now), 0),
+         max_granted_wait = greatest(v_new.full_at - v_new.burst - tollgate.bucket_clock(v_new, v_now), 0),
          overridden = p_overridden
    where b.id = p_id;
 end
@@ -305,7 +305,7 @@ begin
     -- After a step of the clock backwards a bucket is empty, once: keys are locked out for a refill at most.
     -- By a clock from before a wait for the row, what others were granted since would look like such a step.
     update tollgate.token_buckets t
-       set full_at = tollgate.bucket_clock(t, tollgate.clock()) + t.burst, longest_wait = 0
+       set full_at = tollgate.bucket_clock(t, tollgate.clock()) + t.burst, max_granted_wait = 0
      where t.id = p_id
        and t.full_at - tollgate.bucket_clock(t, tollgate.clock()) > tollgate.bucket_furthest(t);
     changed := true;

@@ -169,8 +169,8 @@ begin
       update tollgate.token_buckets t
          set room = null,
              granted = t.granted + p_cost,
-             longest_wait = greatest(
-               t.longest_wait,
+             max_granted_wait = greatest(
+               t.max_granted_wait,
                tollgate.bucket_step(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst, v_clock) - v_clock),
              full_at = greatest(
                t.full_at,

@@ -189,8 +189,8 @@ begin
       update tollgate.token_buckets l
          set room = null,
              granted = l.granted + i.cost,
-             longest_wait = greatest(
-               l.longest_wait,
+             max_granted_wait = greatest(
+               l.max_granted_wait,
                tollgate.bucket_step(
                  l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock(l, f.now))
                  - tollgate.bucket_clock(l, f.now)),
@@ -292,8 +292,8 @@ begin
     update tollgate.token_buckets l
        set room = null,
            granted = l.granted + i.cost,
-           longest_wait = greatest(
-             l.longest_wait,
+           max_granted_wait = greatest(
+             l.max_granted_wait,
              tollgate.bucket_step(
                l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock(l, v_now))
                - tollgate.bucket_clock(l, v_now)),

@@ -83,7 +83,7 @@ begin
     if b.full_at - v_clock > tollgate.bucket_furthest(b) then
       -- The clock was set back: it is empty from now on, as a request would find it.
       b.full_at := v_clock + b.burst;
-      b.longest_wait := 0;
+      b.max_granted_wait := 0;
     end if;
     b.full_at := greatest(b.full_at, least(
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,
@@ -93,7 +93,7 @@ begin
   end if;
   update tollgate.token_buckets t
      set full_at = b.full_at, granted = b.granted,
-         longest_wait = greatest(b.longest_wait, case when given_back < 0 then b.full_at - v_clock - t.burst end)
+         max_granted_wait = greatest(b.max_granted_wait, case when given_back < 0 then b.full_at - v_clock - t.burst end)
    where t.id = p_id;
 end
 $$;
@@ -297,7 +297,7 @@ begin
     if b.full_at - v_clock > tollgate.bucket_furthest(b) then
       -- The clock was set back since: it is empty.
       b.full_at := v_clock + b.burst;
-      b.longest_wait := 0;
+      b.max_granted_wait := 0;
     end if;
     -- What was not said is null, which greatest() leaves out, and least() would not.
     v_full_at := greatest(
@@ -310,11 +310,11 @@ begin
     v_lowered := v_full_at > greatest(b.full_at, v_clock);
     if v_lowered then
       b.full_at := v_full_at;
-      b.longest_wait := greatest(b.longest_wait, v_full_at - v_clock - b.burst);
+      b.max_granted_wait := greatest(b.max_granted_wait, v_full_at - v_clock - b.burst);
     end if;
     if b.full_at <> v_before then
       update tollgate.token_buckets t
-         set room = null, full_at = b.full_at, longest_wait = b.longest_wait
+         set room = null, full_at = b.full_at, max_granted_wait = b.max_granted_wait
        where t.id = p_id;
     end if;
     return case when v_lowered then 'lowered' else 'unchanged' end;

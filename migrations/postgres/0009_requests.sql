@@ -404,14 +404,14 @@ $$;
 -- Arguments: p_id             the bucket
 --            p_remaining      no more tokens than these are left; null: not said
 --            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
---            p_longest_ms     for how many at most, whatever was said: an hour, unless given
+--            p_max_wait_ms     for how many at most, whatever was said: an hour, unless given
 --            p_plan           the plan of a bucket that its first request makes; null: it exists
 -- Result:    whether it held more
 -- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · P0002 no such bucket or plan
 -- Locks:     see throttle_v1. In a transaction of yours the bucket stays locked until it ends.
 create or replace function tollgate.throttle(
   p_id text, p_remaining double precision default null, p_retry_after_ms double precision default null,
-  p_longest_ms double precision default 3600000, p_plan text default null)
+  p_max_wait_ms double precision default 3600000, p_plan text default null)
 returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -419,18 +419,18 @@ as $$
 declare
   v_outcome text;
 begin
-  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and coalesce(p_retry_after_ms, 0) >= 0 and p_longest_ms >= 0
+  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and coalesce(p_retry_after_ms, 0) >= 0 and p_max_wait_ms >= 0
       and coalesce(p_remaining, p_retry_after_ms) is not null
-      and coalesce(p_remaining, 0) < 9007199254740992 and greatest(p_retry_after_ms, p_longest_ms) <= 'infinity'
+      and coalesce(p_remaining, 0) < 9007199254740992 and greatest(p_retry_after_ms, p_max_wait_ms) <= 'infinity'
       and coalesce(p_remaining = trunc(p_remaining), true) and coalesce(p_retry_after_ms = trunc(p_retry_after_ms), true)
-      and p_longest_ms = trunc(p_longest_ms)) is not true then
+      and p_max_wait_ms = trunc(p_max_wait_ms)) is not true then
     raise exception 'tollgate: throttle(%, %, %, %): give a bucket''s id, and a number of tokens, a wait in '
                     'milliseconds, or both, of 0 or more, in whole numbers; of tokens, below 2^53',
-                    quote_nullable(left(p_id, 255)), p_remaining, p_retry_after_ms, p_longest_ms
+                    quote_nullable(left(p_id, 255)), p_remaining, p_retry_after_ms, p_max_wait_ms
       using errcode = 'invalid_parameter_value';
   end if;
   v_outcome := tollgate.throttle_v1(
-    p_id, p_remaining::bigint, least(coalesce(p_retry_after_ms, 0), p_longest_ms, 31622400000)::bigint * 1000000,
+    p_id, p_remaining::bigint, least(coalesce(p_retry_after_ms, 0), p_max_wait_ms, 31622400000)::bigint * 1000000,
     null, null, null, p_plan);
   case v_outcome
     when 'unknown' then

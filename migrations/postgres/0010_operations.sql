@@ -106,7 +106,7 @@ begin
     end loop;
   end if;
   update tollgate.token_buckets b
-     set full_at = tollgate.bucket_clock(b, tollgate.clock()), longest_wait = 0,
+     set full_at = tollgate.bucket_clock(b, tollgate.clock()), max_granted_wait = 0,
          granted = least(b.granted::numeric + b.burst / b.token_ticks, 4611686018427387903)
    where b.id = p_id;
   v_found := found;

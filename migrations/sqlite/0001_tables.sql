@@ -31,7 +31,7 @@ create table if not exists token_buckets (
                  default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000),
   full_at        integer not null default 0,             -- ticks: when it is full again
   granted        integer not null default 0,             -- tokens, ever
-  longest_wait   integer not null default 0,             -- ticks: the longest that was granted
+  max_granted_wait   integer not null default 0,             -- ticks: the longest that was granted
   refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
   step_ns        integer as (
                    case coalesce(over_refill, refill)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{advance, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Decision, Error, Fallback, HoldBack, Key, Mode, Rule, Store, Take, TakeError, Window,
+    Adjusted, Adjustment, Admin, Decision, Error, Fallback, Key, Mode, Rule, Store, Take, TakeError, Throttle, Window,
     layers::DenyCache,
     model::{Outcome, Source},
 };
@@ -116,8 +116,8 @@ async fn a_denial_of_a_bucket_that_is_held_back_tells_for_how_long() -> anyhow::
     let one = take("a", "4/s burst 1")?;
     assert!(cache.take_one(&one).await??.is_granted());
     assert_eq!(cache.take_one(&one).await??.retry_after(), Duration::from_millis(250));
-    let hold = HoldBack::retry_after(Duration::from_secs(60));
-    assert!(cache.hold_back(one.key(), &Rule::try_from("4/s burst 1")?, hold).await?);
+    let hold = Throttle::retry_after(Duration::from_secs(60));
+    assert!(cache.throttle(one.key(), &Rule::try_from("4/s burst 1")?, hold).await?);
     assert_eq!(cache.take_one(&one).await??.retry_after(), Duration::from_secs(60));
     assert_eq!(cache.take_one(&one).await??.source(), Source::DenyCache);
     Ok(())
@@ -209,22 +209,22 @@ async fn a_denial_that_a_refund_overtook_is_not_kept() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn as_many_tokens_or_more_are_denied_and_fewer_are_asked_for() -> anyhow::Result<()> {
     let (store, cache) = both();
-    let of = |cost, keep| anyhow::Ok(take("a", "10/h")?.cost(cost).keep(keep));
+    let of = |cost, min_remaining| anyhow::Ok(take("a", "10/h")?.cost(cost).min_remaining(min_remaining));
     assert!(cache.take_one(&of(5, 0)?).await??.is_granted());
     assert!(!cache.take_one(&of(7, 2)?).await??.is_granted());
     store.costs();
     // Whatever of them it would leave to others.
-    for (cost, keep) in [(6, 3), (6, 4), (9, 0), (7, 3)] {
-        assert!(!cache.take_one(&of(cost, keep)?).await??.is_granted());
+    for (cost, min_remaining) in [(6, 3), (6, 4), (9, 0), (7, 3)] {
+        assert!(!cache.take_one(&of(cost, min_remaining)?).await??.is_granted());
     }
     assert!(store.costs().is_empty());
-    assert_eq!(cache.take_one(&of(0, 10)?).await?, Err(TakeError::NoTokens));
+    assert_eq!(cache.take_one(&of(0, 10)?).await?, Err(TakeError::ZeroCost));
     store.costs();
     assert!(cache.take_one(&of(5, 0)?).await??.is_granted());
     assert!(!cache.take_one(&of(1, 0)?).await??.is_granted());
     store.costs();
-    for (cost, keep) in [(10, 0), (1, 9), (2, 2), (1, 0)] {
-        assert!(!cache.take_one(&of(cost, keep)?).await??.is_granted());
+    for (cost, min_remaining) in [(10, 0), (1, 9), (2, 2), (1, 0)] {
+        assert!(!cache.take_one(&of(cost, min_remaining)?).await??.is_granted());
     }
     assert!(store.costs().is_empty(), "as many as the bucket holds are possible");
     Ok(())
@@ -236,12 +236,12 @@ async fn what_is_never_possible_stays_an_error() -> anyhow::Result<()> {
     let one = take("a", "10/h")?;
     assert!(cache.take_one(&one.clone().cost(10)).await??.is_granted());
     assert!(!cache.take_one(&one).await??.is_granted());
-    for (cost, keep) in [(11, 0), (10, 1), (u64::MAX, u64::MAX), (11, 0)] {
-        let outcome = cache.take_one(&one.clone().cost(cost).keep(keep)).await?;
-        assert!(matches!(outcome, Err(TakeError::NeverPossible { .. })), "{outcome:?}");
+    for (cost, min_remaining) in [(11, 0), (10, 1), (u64::MAX, u64::MAX), (11, 0)] {
+        let outcome = cache.take_one(&one.clone().cost(cost).min_remaining(min_remaining)).await?;
+        assert!(matches!(outcome, Err(TakeError::ExceedsCapacity { .. })), "{outcome:?}");
         assert!(!cache.take_one(&one.clone().cost(10)).await??.is_granted());
     }
-    assert_eq!(cache.take_one(&one.clone().cost(0)).await?, Err(TakeError::NoTokens));
+    assert_eq!(cache.take_one(&one.clone().cost(0)).await?, Err(TakeError::ZeroCost));
     Ok(())
 }
 
@@ -324,7 +324,7 @@ async fn a_million_denied_keys_take_no_more_room_than_said() -> anyhow::Result<(
         }
     }
 
-    let cache = DenyCache::new(Denying).most_keys(10_000);
+    let cache = DenyCache::new(Denying).max_keys(10_000);
     let rule = Rule::try_from("1/h")?;
     for key in 0..1_000_000_u64 {
         assert!(!cache.take_one(&Take::from(Key::from_hash(key)).rule(rule.clone())).await??.is_granted());

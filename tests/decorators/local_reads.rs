@@ -101,7 +101,7 @@ async fn what_it_denies_from_memory_does_not_say_that_the_store_answers() -> any
         assert!(matches!(failed, Err(Error::DeadlineExceeded(_))), "{failed:?}");
     }
     let crowd = (0..10).map(|number| limiter.allow(format!("crowd:{number}")));
-    let not_asked = join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::NotAsked { .. })));
+    let not_asked = join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::CircuitOpen { .. })));
     assert_eq!(not_asked.count(), 9, "one at a time asks");
     Ok(())
 }
@@ -304,7 +304,7 @@ fn who_is_denied_needs_no_runtime() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn keys_beyond_as_many_as_it_remembers_are_the_stores_to_decide() -> anyhow::Result<()> {
     let store = Counting::new();
-    let reads = LocalReads::new(store.clone()).most_keys(2);
+    let reads = LocalReads::new(store.clone()).max_keys(2);
     fill(&reads, "a", 10).await?;
     fill(&reads, "b", 10).await?;
     store.counted();
@@ -326,7 +326,9 @@ async fn who_may_wait_or_keeps_some_for_others_is_decided_by_the_store() -> anyh
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     let plain = Take::from(key("a")?).rule(Rule::Window(window()?));
-    for take in [plain.clone().max_wait(INTERVAL), plain.clone().keep(1), plain.id(uuid::Uuid::new_v4(), INTERVAL)] {
+    for take in
+        [plain.clone().max_wait(INTERVAL), plain.clone().min_remaining(1), plain.id(uuid::Uuid::new_v4(), INTERVAL)]
+    {
         assert_eq!(reads.take_one(&take).await??.source(), Source::Store);
     }
     assert_eq!((store.counted(), store.taken()), (vec![], 3));

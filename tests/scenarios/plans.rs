@@ -154,7 +154,7 @@ pub(crate) async fn a_smaller_plan_leaves_no_more_than_it_holds<W: World>(world:
     client.plan("40/h", None).await?;
     assert_eq!(left(&client.ask(1).await?), (true, 39));
     let beyond = world.store().take_one(&client.take(41)).await?;
-    assert!(matches!(beyond, Err(TakeError::NeverPossible { capacity: 40, .. })), "{beyond:?}");
+    assert!(matches!(beyond, Err(TakeError::ExceedsCapacity { capacity: 40, .. })), "{beyond:?}");
     Ok(())
 }
 

@@ -16,9 +16,9 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, HoldBack, Limit, Limiter, MemoryStore, Mode, Rule, SqliteStore, Store, Take,
-    TakeError,
-    admin::Swept,
+    Adjusted, Adjustment, Error, Fallback, Limit, Limiter, MemoryStore, Mode, Rule, SqliteStore, Store, Take,
+    TakeError, Throttle,
+    admin::SweepResult,
     layers::Lease,
     model::Outcome,
     store::{Maintenance, MaintenanceFuture},
@@ -35,7 +35,7 @@ async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()
         let _ = limiter.allow("a").await?;
     }
     let invalid = limiter.allow_n("a", 0).await;
-    assert!(matches!(invalid, Err(Error::Take(TakeError::NoTokens))));
+    assert!(matches!(invalid, Err(Error::Take(TakeError::ZeroCost))));
     limiter.set_mode(Mode::Shadow);
     assert!(limiter.allow("a").await?.is_granted());
     limiter.set_mode(Mode::Block);
@@ -165,19 +165,19 @@ async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyh
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     told::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("calls").build("100 once")?;
-    assert!(limiter.hold_back("secret.example", HoldBack::remaining(3)).await?);
-    assert!(!limiter.hold_back("secret.example", HoldBack::remaining(3)).await?);
+    assert!(limiter.throttle("secret.example", Throttle::remaining(3)).await?);
+    assert!(!limiter.throttle("secret.example", Throttle::remaining(3)).await?);
     assert!(
         limiter
-            .hold_back_limit(&Limit::new("secret.example".try_into()?, "unlimited".try_into()?), HoldBack::remaining(3))
+            .throttle_limit(&Limit::new("secret.example".try_into()?, "unlimited".try_into()?), Throttle::remaining(3))
             .await
             .is_err()
     );
-    let minute = HoldBack::retry_after(Duration::from_mins(1));
-    assert!(limiter.hold_back_limit(&Limit::new("other.example".try_into()?, "100/h".try_into()?), minute).await?);
-    let never_refills = limiter.hold_back("secret.example", minute.and(HoldBack::remaining(3))).await;
+    let minute = Throttle::retry_after(Duration::from_mins(1));
+    assert!(limiter.throttle_limit(&Limit::new("other.example".try_into()?, "100/h".try_into()?), minute).await?);
+    let never_refills = limiter.throttle("secret.example", minute.and(Throttle::remaining(3))).await;
     assert!(!never_refills?, "it is held back to what is left, which is no news");
-    let emptied = limiter.hold_back("secret.example", minute.and(HoldBack::remaining(2))).await;
+    let emptied = limiter.throttle("secret.example", minute.and(Throttle::remaining(2))).await;
     assert!(emptied?, "that is");
     for (outcome, count) in [("lowered", 3.0), ("unchanged", 2.0), ("error", 1.0)] {
         let labels = [("limiter", "calls"), ("outcome", outcome)];
@@ -320,10 +320,9 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
         tokio::task::yield_now().await;
     }
     assert!(
-        limiter.hold_back("c", HoldBack::remaining(0)).await?
-            && !limiter.hold_back("c", HoldBack::remaining(0)).await?
+        limiter.throttle("c", Throttle::remaining(0)).await? && !limiter.throttle("c", Throttle::remaining(0)).await?
     );
-    assert!(failing.hold_back("c", HoldBack::remaining(0)).await.is_err());
+    assert!(failing.throttle("c", Throttle::remaining(0)).await.is_err());
     let lease = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
     let shown = |name| value(handle, name, &[]).is_some();
     while !shown("tollgate_leased_tokens") || !shown("tollgate_swept_total") {
@@ -409,7 +408,7 @@ impl Store for Broken {
 }
 
 impl Maintenance for Broken {
-    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, SweepResult> {
         Box::pin(async { Err(Error::other(std::io::Error::other("broken"))) })
     }
 }

@@ -80,7 +80,7 @@ impl Figures {
 /// The repeats of a contestant at a number of tasks.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
-    pub(crate) contestant: String,
+    pub(crate) system: String,
     pub(crate) tasks: usize,
     pub(crate) repeats: Vec<Figures>,
 }
@@ -146,8 +146,8 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    pub(crate) fn row(&self, contestant: &str, tasks: usize) -> Option<&Row> {
-        self.rows.iter().find(|row| row.contestant == contestant && row.tasks == tasks)
+    pub(crate) fn row(&self, system: &str, tasks: usize) -> Option<&Row> {
+        self.rows.iter().find(|row| row.system == system && row.tasks == tasks)
     }
 
     /// The number of tasks to show: that of the headline, or the only one where processes share the tasks.
@@ -159,7 +159,7 @@ impl Measured {
     pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
         let of_row = move |row: &Row| {
             let faults = row.repeats.iter().filter_map(|figures| figures.fault.as_ref());
-            let named = |fault| format!("{}, {}, {} tasks: {fault}", self.workload, row.contestant, row.tasks);
+            let named = |fault| format!("{}, {}, {} tasks: {fault}", self.workload, row.system, row.tasks);
             faults.map(named).collect::<Vec<_>>()
         };
         let broken = self.broken.iter().map(move |reason| format!("{}, {reason}", self.workload));
@@ -187,7 +187,7 @@ mod tests {
         if fault {
             repeats[2] = Figures::fault("over-granted".to_owned());
         }
-        Row { contestant: "tollgate@postgres".to_owned(), tasks: 256, repeats }
+        Row { system: "tollgate@postgres".to_owned(), tasks: 256, repeats }
     }
 
     #[test]

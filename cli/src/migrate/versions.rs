@@ -20,7 +20,7 @@ impl Version {
     pub(super) fn first(format: Format, files: &[String], count: usize) -> Self {
         let started = Utc::now().naive_utc() - TimeDelta::seconds(i64::try_from(count).unwrap_or(0));
         let Some(newest) =
-            files.iter().filter_map(|file| Said::by(format, file)).max_by(|a, b| a.numbers.cmp(&b.numbers))
+            files.iter().filter_map(|file| FileVersion::by(format, file)).max_by(|a, b| a.numbers.cmp(&b.numbers))
         else {
             return Self::number(number(started));
         };
@@ -51,13 +51,13 @@ impl fmt::Display for Version {
 }
 
 /// What a migration's file is named by, with all parts of Flyway's 1.2.
-struct Said<'a> {
+struct FileVersion<'a> {
     text: &'a str,
     numbers: Vec<i64>,
     is_own: bool,
 }
 
-impl<'a> Said<'a> {
+impl<'a> FileVersion<'a> {
     fn by(format: Format, file: &'a str) -> Option<Self> {
         let Some((name, "go" | "sql")) = file.rsplit_once('.') else { return None };
         let (text, title) = match format {
@@ -115,7 +115,7 @@ mod tests {
             (Format::Sqlx, "20260131 notes.txt", None),
             (Format::Goose, "99999999999999999999_users.sql", None),
         ] {
-            assert_eq!(Said::by(format, file).map(|said| said.numbers).as_deref(), expected, "{file}");
+            assert_eq!(FileVersion::by(format, file).map(|said| said.numbers).as_deref(), expected, "{file}");
         }
     }
 

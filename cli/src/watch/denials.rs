@@ -7,7 +7,7 @@ use tollgate::Key;
 
 /// How often keys were denied in the last 24 hours, as one look found it.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct DenialCounts {
     by_key: HashMap<Key, u64>,
     /// A key that is not among them was denied so often at most.
     others: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Counts {
     pub(crate) none: Option<&'static str>,
 }
 
-impl Counts {
+impl DenialCounts {
     /// Of the keys that were denied most, the most denied first; `full` if there may be others.
     pub(crate) fn of(denied: Vec<(Key, u64)>, full: bool) -> Self {
         Self {
@@ -44,11 +44,11 @@ impl Counts {
 pub(crate) struct DenialRates {
     /// When the looks were, and by how much counts had grown since the one before.
     told: VecDeque<(Duration, HashMap<Key, u64>)>,
-    pub(crate) now: Counts,
+    pub(crate) now: DenialCounts,
 }
 
 impl DenialRates {
-    pub(crate) fn see(&mut self, at: Duration, counts: Counts) {
+    pub(crate) fn see(&mut self, at: Duration, counts: DenialCounts) {
         let before = std::mem::replace(&mut self.now, counts);
         // A count is less than before when an hour is left behind: that tells nothing.
         let grown = self.now.by_key.iter().filter_map(|(key, now)| {
@@ -56,7 +56,7 @@ impl DenialRates {
             (more > 0).then(|| (key.clone(), more))
         });
         self.told.push_back((at, grown.collect()));
-        while self.told.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= SPAN) {
+        while self.told.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= MIN_RATE_SPAN) {
             self.told.pop_front();
         }
     }
@@ -75,7 +75,7 @@ impl DenialRates {
     fn per_second(&self, denied: impl Fn(&HashMap<Key, u64>) -> u64) -> Option<f64> {
         let ((from, _), (to, _)) = (self.told.front()?, self.told.back()?);
         let passed = to.saturating_sub(*from);
-        if self.now.none.is_some() || passed < TOLD_EVERY {
+        if self.now.none.is_some() || passed < REPORT_INTERVAL {
             return None;
         }
         // What the first look found had been told before it.
@@ -85,9 +85,9 @@ impl DenialRates {
 }
 
 /// As `LimiterBuilder::count_denials` says.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Over less than that, a rate would be nothing, nothing, and then a heap.
-const SPAN: Duration = Duration::from_secs(30);
+const MIN_RATE_SPAN: Duration = Duration::from_secs(30);
 
 const NOT_COUNTED: &str = "no denials counted in 24 h: services do so by LimiterBuilder::count_denials";
 const NOT_PERMITTED: &str = "this role may not see denials: run the grants again, `tollgate migrate --print grants`";
@@ -100,8 +100,8 @@ mod tests {
         Key::try_from(key).expect("a key")
     }
 
-    fn counts(denied: &[(&str, u64)], full: bool) -> Counts {
-        Counts::of(denied.iter().map(|(id, denied)| (key(id), *denied)).collect(), full)
+    fn counts(denied: &[(&str, u64)], full: bool) -> DenialCounts {
+        DenialCounts::of(denied.iter().map(|(id, denied)| (key(id), *denied)).collect(), full)
     }
 
     /// What looks came to, each so many seconds after the first.

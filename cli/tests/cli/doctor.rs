@@ -259,18 +259,20 @@ fn what_a_limiter_does_beside_taking_and_a_role_may_not_is_a_warning() {
         let (grants, removal, names) = if engine.is_mysql() {
             let to = format!("to '{role}'@'%'");
             let lines = grants.lines().filter(|line| line.ends_with(" to tollgate_app;"));
-            let lines = lines.filter(|line| BESIDE.iter().all(|name| !line.contains(&format!("token_{name} "))));
+            let lines =
+                lines.filter(|line| OPTIONAL_ROUTINES.iter().all(|name| !line.contains(&format!("token_{name} "))));
             let grants = lines.map(|line| line.replace("to tollgate_app", &to)).collect::<String>();
             let user = format!("create user '{role}'@'%' identified by '{SECRET}';");
-            (user + &grants, format!("drop user '{role}'@'%'"), BESIDE.map(|name| format!("token_{name}")))
+            (user + &grants, format!("drop user '{role}'@'%'"), OPTIONAL_ROUTINES.map(|name| format!("token_{name}")))
         } else {
             let begin = grants.find("\ngrant usage on").expect("grants");
             let end = grants.find("\ngrant tollgate_app to").expect("the operators'");
             let lines = grants[begin..end].replace("to tollgate_app", &format!("to {role}"));
-            let revoked =
-                BESIDE.map(|name| format!("revoke execute on function tollgate.{name} from {role};")).join("");
+            let revoked = OPTIONAL_ROUTINES
+                .map(|name| format!("revoke execute on function tollgate.{name} from {role};"))
+                .join("");
             let user = format!("create role {role} login;");
-            let names = BESIDE.map(|name| format!("tollgate.{name}"));
+            let names = OPTIONAL_ROUTINES.map(|name| format!("tollgate.{name}"));
             (user + &lines + &revoked, format!("drop owned by {role}; drop role {role}"), names)
         };
         database.sql(&grants);
@@ -483,4 +485,4 @@ fn found<'r>(report: &'r Value, name: &str) -> &'r str {
 }
 
 /// What a limiter calls beside its requests.
-const BESIDE: [&str; 3] = ["count_denials_v1", "peek_window", "sweep_v1"];
+const OPTIONAL_ROUTINES: [&str; 3] = ["count_denials_v1", "peek_window", "sweep_v1"];

@@ -177,7 +177,7 @@ fn granted(grants: &str, before: &str, role: &str) -> Names {
 fn looked_at(dialect: &str, before: &str, what: &str) -> Names {
     let source = read(&format!("cli/src/doctor/{dialect}.rs"));
     let list = if dialect == "mysql" {
-        let begin = if what == "takes" { "const TAKING:" } else { "const BESIDE:" };
+        let begin = if what == "takes" { "const REQUIRED_ROUTINES:" } else { "const OPTIONAL_ROUTINES:" };
         source.split_once(begin).and_then(|(_, rest)| rest.split_once("];"))
     } else {
         let (list, _) = source.split_once(&format!(") as {what}")).expect("an end");

@@ -68,7 +68,7 @@ fn who_waits_is_granted_later_or_denied_at_once() {
     let report = json(&arguments);
     assert_eq!(outcomes(&report), [(4, 1)]);
     let limit = &report["limits"][0];
-    assert_eq!((&limit["waited"]["requests"], &limit["longest_wait_ms"]), (&3.into(), &3000.into()));
+    assert_eq!((&limit["waited"]["requests"], &limit["max_wait_ms"]), (&3.into(), &3000.into()));
     assert_eq!((&limit["mean_wait_ms"], &limit["most_granted_in_window"]), (&1500.into(), &1.into()));
 }
 

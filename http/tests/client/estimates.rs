@@ -11,22 +11,22 @@ use tollgate::{
     Adjusted, Admin, Error, Fallback, Key, Limit, Limiter, MemoryStore, Mode, Quota, Store, TakeError,
     clock::{ManualClock, RuntimeClock},
 };
-use tollgate_http::{Answer, ClientLimit, Estimate, Outgoing, Preset};
+use tollgate_http::{ClientLimit, Estimate, HeaderPreset, OutgoingRequest, UpstreamResponse};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
 use super::slow::Slow;
-use super::third_party::{ThirdParty, answer};
+use super::third_party::{Upstream, answer};
 
 /// What an answer says was used.
-fn used(answer: &Answer<'_>) -> Option<u64> {
+fn used(answer: &UpstreamResponse<'_>) -> Option<u64> {
     answer.headers().get("x-used")?.to_str().ok()?.parse().ok()
 }
 
 /// A token's limit for everybody, of which each request takes so many.
 pub(super) fn of_tokens<S: Store>(limiter: Limiter<S>, cost: u64) -> ClientLimit<S> {
-    ClientLimit::new(limiter).max_wait(Duration::ZERO).keyed_by(|_| Key::try_from("tokens").ok()).cost(move |_| cost)
+    ClientLimit::new(limiter).max_wait(Duration::ZERO).key(|_| Key::try_from("tokens").ok()).cost(move |_| cost)
 }
 
 pub(super) async fn left<S: Admin>(store: &S, key: &str) -> anyhow::Result<i64> {
@@ -56,7 +56,7 @@ pub(super) async fn asks<S: Store>(
 async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
     for kind in KINDS {
         for by_head in [true, false] {
-            let third_party = ThirdParty::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
+            let third_party = Upstream::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
             let replicas = Replicas::new()?;
             let limiter = replicas.limiter("1000 once").await?;
             let limit = of_tokens(limiter.clone(), 900);
@@ -97,7 +97,7 @@ async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> 
     for (left_over, expected) in [("5000", 5000), ("8900", 8900), ("9500", 9500), ("9501", 9500), ("0", 0)] {
         for by_head in [true, false] {
             let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
-            let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens);
+            let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens);
             let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
             let headers = [("x-ratelimit-remaining-tokens", left_over), ("x-used", "500")];
             if let Some(estimate) = asks(limit.clone(), &headers).await?.1 {
@@ -105,7 +105,7 @@ async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> 
             }
             limiter.close().await?;
             assert_eq!(left(limiter.store(), "tokens").await?, expected, "by the head: {by_head}");
-            assert_eq!(limit.missed(), 0);
+            assert_eq!(limit.unreported(), 0);
         }
     }
     Ok(())
@@ -117,7 +117,7 @@ async fn what_was_left_long_ago_lowers_no_bucket_and_a_wait_lasts_no_longer_for_
         [("x-ratelimit-limit-tokens", "1"), ("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "60s")];
     for (headers, level) in [(&headers[1..2], 30 + 90), (&headers[..], -29)] {
         let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s burst 1000")?;
-        let limit = of_tokens(limiter.clone(), 100).read(Preset::OpenAiTokens).settle_later();
+        let limit = of_tokens(limiter.clone(), 100).read(HeaderPreset::OpenAiTokens).settle_later();
         let estimate = asks(limit, headers).await?.1.expect("it was served");
         tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(estimate.settle(10).await?, Adjusted::Done(90));
@@ -129,7 +129,7 @@ async fn what_was_left_long_ago_lowers_no_bucket_and_a_wait_lasts_no_longer_for_
 #[tokio::test]
 async fn an_estimate_whose_answer_nobody_reads_stands_and_what_is_left_is_known() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
-    let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+    let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
     assert!(asks(limit.clone(), &[]).await?.1.is_some());
     assert_eq!(left(limiter.store(), "tokens").await?, 8800);
     drop(asks(limit.clone(), &[("x-ratelimit-remaining-tokens", "700")]).await?);
@@ -167,7 +167,7 @@ async fn an_estimate_that_its_answer_settles_too_late_is_missed() -> anyhow::Res
     let clock = ManualClock::default();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "1000 once")?;
     let limit = of_tokens(limiter.clone(), 100).settle(|_| Some(10)).settle_within(Duration::from_secs(60));
-    for (seconds, left_over, missed) in [(59, 990, 0), (61, 890, 1)] {
+    for (seconds, left_over, unreported) in [(59, 990, 0), (61, 890, 1)] {
         let clock = clock.clone();
         let slow = service_fn(move |_: Request<()>| {
             clock.advance(Duration::from_secs(seconds));
@@ -176,7 +176,11 @@ async fn an_estimate_that_its_answer_settles_too_late_is_missed() -> anyhow::Res
         let request = Request::get("http://example.com/").body(())?;
         limit.clone().layer(slow).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
         limiter.close().await?;
-        assert_eq!((left(limiter.store(), "tokens").await?, limit.missed()), (left_over, missed), "{seconds} s");
+        assert_eq!(
+            (left(limiter.store(), "tokens").await?, limit.unreported()),
+            (left_over, unreported),
+            "{seconds} s"
+        );
     }
     Ok(())
 }
@@ -198,7 +202,7 @@ async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> a
     for (used, settled) in [(1200, Adjusted::Done(0)), (1300, Adjusted::Done(-100)), (500, Adjusted::Late)] {
         let clock = ManualClock::default();
         let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "10000 once")?;
-        let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+        let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
         let estimate = asks(limit.settle_within(Duration::from_secs(60)), &headers).await?.1.expect("it was served");
         limiter.close().await?;
         // Somebody gives back what they had taken before.
@@ -213,7 +217,7 @@ async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> a
     }
     // What it gave back the first time is not to be told again, either.
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000 once")?;
-    let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+    let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
     let estimate = asks(limit, &headers).await?.1.expect("it was served");
     assert_eq!(estimate.settle(500).await?, Adjusted::Done(700));
     limiter.store().reset(&Key::try_from("tokens")?).await?;
@@ -225,7 +229,7 @@ async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> a
 #[tokio::test]
 async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow::Result<()> {
     // With as many as usual, and with few.
-    for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().most_keys(64), 500)] {
+    for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().max_keys(64), 500)] {
         let limiter = Limiter::new(store, "1000000/s")?;
         let by_body = of_tokens(limiter.clone(), 20).settle_later();
         let by_head = of_tokens(limiter.clone(), 20).settle(|_| Some(10));
@@ -236,7 +240,7 @@ async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow
             asks(by_head.clone(), &[]).await?;
             limiter.close().await?;
         }
-        assert_eq!(by_head.missed(), 0);
+        assert_eq!(by_head.unreported(), 0);
     }
     Ok(())
 }
@@ -257,8 +261,8 @@ async fn a_local_limit_grants_any_number_of_estimates_while_the_store_is_away() 
 #[tokio::test]
 async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_tokens_back() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
-        let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::MAX).build("100/h")?;
+        let third_party = Upstream::new([]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::MAX).build("100/h")?;
         let limit = of_tokens(limiter.clone(), 100).settle_later().max_wait(Duration::from_hours(5));
         let client = AnyClient::new(kind, limit);
         let url = third_party.url("/");
@@ -284,10 +288,10 @@ async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_t
 /// Requests and tokens of one account.
 fn account<S: Store>(limiter: Limiter<S>, tokens: &'static str) -> ClientLimit<S> {
     ClientLimit::new(limiter)
-        .keyed_by(|_| Key::try_from("requests").ok())
-        .read(Preset::OpenAiRequests)
+        .key(|_| Key::try_from("requests").ok())
+        .read(HeaderPreset::OpenAiRequests)
         .and(move |_| Some(Limit::new(Key::try_from("tokens").ok()?, tokens.try_into().ok()?).cost(300)))
-        .read(Preset::OpenAiTokens)
+        .read(HeaderPreset::OpenAiTokens)
 }
 
 #[tokio::test]
@@ -309,7 +313,7 @@ async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody
             let (_, estimate) = asks(limit.clone(), &headers).await?;
             assert!(estimate.is_none(), "nobody has a body to settle it by");
             assert_eq!(left(limiter.store(), "tokens").await?, expected, "{status}, {left_over} left");
-            assert_eq!(limit.missed(), 0);
+            assert_eq!(limit.unreported(), 0);
         }
     }
     Ok(())
@@ -327,7 +331,7 @@ async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used(
     for (headers, expected) in [(&headers[..4], 700), (&headers[..], 900)] {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "600/h")?;
         let limit = account(limiter.clone(), "1000 once").max_wait(Duration::ZERO).settle(used);
-        asks(limit.refused_by(|answer| answer.status() == 503), headers).await?;
+        asks(limit.refused_if(|answer| answer.status() == 503), headers).await?;
         assert_eq!(left(limiter.store(), "tokens").await?, expected, "{headers:?}");
     }
     Ok(())
@@ -337,7 +341,7 @@ async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used(
 async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
     for by_head in [true, false] {
         let refusal = || answer(429, &[("retry-after", "0.02"), ("x-ratelimit-remaining-requests", "0")]);
-        let third_party = ThirdParty::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
+        let third_party = Upstream::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "1000/s")?;
         let limit = account(limiter.clone(), "1000 once");
         let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
@@ -358,7 +362,7 @@ async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Re
     for kind in KINDS {
         let refusal = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
         let served = || answer(200, &[("x-used", "100")]);
-        let third_party = ThirdParty::new([answer(429, &refusal), served(), served()]).await?;
+        let third_party = Upstream::new([answer(429, &refusal), served(), served()]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
         let client = AnyClient::new(kind, account(limiter.clone(), "1000 once").settle(used));
         let url = third_party.url("/");
@@ -375,7 +379,7 @@ async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Re
 async fn several_estimates_of_a_request_are_settled_each() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
     let output =
-        |_: &Outgoing<'_>| Some(Limit::new(Key::try_from("output").ok()?, "1000/h".try_into().ok()?).cost(500));
+        |_: &OutgoingRequest<'_>| Some(Limit::new(Key::try_from("output").ok()?, "1000/h".try_into().ok()?).cost(500));
     let limit = of_tokens(limiter.clone(), 300).settle_later().and(output).settle_later();
     let estimate = asks(limit, &[]).await?.1.expect("it was served");
     let differ = estimate.settle(1).await;

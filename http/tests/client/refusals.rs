@@ -19,7 +19,7 @@ type Memory = MemoryStore<RuntimeClock>;
 
 /// When requests were sent to it, in milliseconds.
 #[derive(Clone)]
-struct ThirdParty {
+struct Upstream {
     since: Instant,
     sent: Arc<Mutex<Vec<u128>>>,
 }
@@ -27,7 +27,7 @@ struct ThirdParty {
 /// An answer is on its way for so long.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
-impl ThirdParty {
+impl Upstream {
     fn new() -> Self {
         Self { since: Instant::now(), sent: Arc::default() }
     }
@@ -110,7 +110,7 @@ async fn of_a_line_those_ask_again_whose_turns_come_before_the_end_of_a_refusal_
 }
 
 async fn sent_of_ten<S: Store>(limiter: Limiter<S>, seconds: Option<u64>) -> Vec<u128> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let outcomes = third_party.asked(&ClientLimit::new(limiter), seconds, 10).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{seconds:?}: {outcomes:?}");
     third_party.sent()
@@ -120,11 +120,11 @@ async fn sent_of_ten<S: Store>(limiter: Limiter<S>, seconds: Option<u64>) -> Vec
 async fn a_refusal_that_holds_nothing_back_costs_those_in_line_no_turn() -> anyhow::Result<()> {
     let mut sent = Vec::new();
     for seconds in [None, Some(20)] {
-        let third_party = ThirdParty::new();
+        let third_party = Upstream::new();
         let limit = ClientLimit::new(limiter("1 in 1s at 100ms")?);
         let outcomes = third_party.asked(&limit, seconds, 3).await;
         assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
-        assert_eq!(limit.missed(), u64::from(seconds.is_some()));
+        assert_eq!(limit.unreported(), u64::from(seconds.is_some()));
         sent.push(third_party.sent());
     }
     assert_eq!(sent[0], sent[1]);
@@ -134,7 +134,7 @@ async fn a_refusal_that_holds_nothing_back_costs_those_in_line_no_turn() -> anyh
 /// Whoever waits otherwise is not refused with them, and keeps its turn.
 #[tokio::test(start_paused = true)]
 async fn those_who_ask_again_stand_behind_who_does_not() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let limiter = limiter_in_calls("1/s burst 1")?;
     let limit = ClientLimit::new(limiter.clone());
     // One after the other.
@@ -155,7 +155,7 @@ async fn those_who_ask_again_stand_behind_who_does_not() -> anyhow::Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn a_short_refusal_of_one_fails_nobody_behind() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let limit = ClientLimit::new(limiter("5/s burst 5")?);
     let outcomes = third_party.asked(&limit, Some(1), 100).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
@@ -166,7 +166,7 @@ async fn a_short_refusal_of_one_fails_nobody_behind() -> anyhow::Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_outlasts_the_line_holds_it_as_long_and_no_longer() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let limit = ClientLimit::new(limiter("1/s burst 1")?);
     let outcomes = third_party.asked(&limit, Some(20), 5).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
@@ -176,7 +176,7 @@ async fn a_refusal_that_outlasts_the_line_holds_it_as_long_and_no_longer() -> an
 
 #[tokio::test(start_paused = true)]
 async fn who_would_wait_for_too_long_after_a_refusal_is_told_when_it_comes() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let limit = ClientLimit::new(limiter("1/s burst 1")?).max_wait(Duration::from_secs(9));
     let outcomes = third_party.asked(&limit, Some(60), 10).await;
     assert!(matches!(outcomes[0], (Ok(StatusCode::TOO_MANY_REQUESTS), 100)), "{outcomes:?}");
@@ -190,7 +190,7 @@ async fn who_would_wait_for_too_long_after_a_refusal_is_told_when_it_comes() -> 
 /// Whoever leaves the line of one limit has the turn that another one gave.
 #[tokio::test(start_paused = true)]
 async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the_others() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let limiter = limiter("10/s")?;
     let tokens = Limit::new(Key::try_from("tokens")?, Rule::try_from("1/s burst 10")?).cost(10);
     let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
@@ -205,7 +205,7 @@ async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the
 
 #[tokio::test(start_paused = true)]
 async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_of_the_others() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let (limiter, key) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
     let tokens = Limit::new(key.clone(), Rule::try_from("1/s burst 10")?).cost(10);
     let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
@@ -219,13 +219,13 @@ async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_
 
 #[tokio::test(start_paused = true)]
 async fn what_was_refused_after_it_was_kept_is_not_given_back_either() -> anyhow::Result<()> {
-    let [of_hosts, of_tokens, of_both] = [(); 3].map(|()| ThirdParty::new());
+    let [of_hosts, of_tokens, of_both] = [(); 3].map(|()| Upstream::new());
     let (limiter, tokens) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
     let hosts = ClientLimit::new(limiter.clone());
     let (key, rule) = (tokens.clone(), limiter.rule());
     let both = hosts.clone().and(move |_| Some(Limit::new(key.clone(), rule.clone())));
     let key = tokens.clone();
-    let only_tokens = hosts.clone().keyed_by(move |_| Some(key.clone()));
+    let only_tokens = hosts.clone().key(move |_| Some(key.clone()));
     let after = |millis| sleep(Duration::from_millis(millis));
     // Of the one in line, the host is refused at 100 ms, and at 150 the tokens, which it had of its first turn.
     let (_, _, outcomes) = tokio::join!(
@@ -242,7 +242,7 @@ async fn what_was_refused_after_it_was_kept_is_not_given_back_either() -> anyhow
 
 #[tokio::test(start_paused = true)]
 async fn throttle_revokes_reservations_of_clones() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let one = ClientLimit::new(limiter("1/s burst 1")?);
     let other = one.clone().cost(|_| 1);
     let (first, behind) = tokio::join!(third_party.asked(&one, Some(20), 1), third_party.asked(&other, None, 3));
@@ -255,7 +255,7 @@ async fn throttle_revokes_reservations_of_clones() -> anyhow::Result<()> {
 /// As of another process: who has a reservation is sent, and whoever asks afterwards waits.
 #[tokio::test(start_paused = true)]
 async fn throttle_revokes_no_reservation_of_another_client_limit() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let third_party = Upstream::new();
     let limiter = limiter("1/s burst 1")?;
     let [one, other] = [limiter.clone(), limiter].map(ClientLimit::new);
     let (first, behind, after) = tokio::join!(
@@ -283,7 +283,7 @@ async fn a_refusal_by_a_limit_in_shadow_costs_nobody_their_place_in_the_line_of_
     let hosts = ClientLimit::new(limiter.clone());
     let (key, rule) = (tokens.clone(), limiter.rule());
     let both = hosts.clone().and(move |_| Some(Limit::new(key.clone(), rule.clone())));
-    let only_tokens = hosts.clone().keyed_by(move |_| Some(tokens.clone()));
+    let only_tokens = hosts.clone().key(move |_| Some(tokens.clone()));
     let sent = Arc::new(Mutex::new(Vec::new()));
     let asks = async |limit: &ClientLimit<_>, name: &'static str, millis, refused: Option<u64>| {
         let (sent, mut response) = (Arc::clone(&sent), Response::new(()));

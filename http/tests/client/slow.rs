@@ -7,9 +7,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tollgate::{
-    Adjusted, Adjustment, Error, HoldBack, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError, model::Outcome,
+    Adjusted, Adjustment, Error, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError, Throttle, model::Outcome,
 };
-use tollgate_http::Preset;
+use tollgate_http::HeaderPreset;
 
 use super::clients::{AnyClient, KINDS};
 use super::estimates::{asks, left, of_tokens};
@@ -45,7 +45,7 @@ async fn who_gives_up_while_an_estimate_is_settled_does_not_stop_it() -> anyhow:
 async fn an_answer_does_not_wait_for_its_estimate_to_be_settled_unless_it_refuses() -> anyhow::Result<()> {
     let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: true });
     let limiter = Limiter::builder(Arc::clone(&store)).deadline(Duration::MAX).build("1000 once")?;
-    let limit = of_tokens(limiter.clone(), 300).read(Preset::OpenAiTokens).settle(|_| Some(100));
+    let limit = of_tokens(limiter.clone(), 300).read(HeaderPreset::OpenAiTokens).settle(|_| Some(100));
     let said = [("x-ratelimit-remaining-tokens", "500"), ("status", "429")];
     let long = Duration::from_hours(1);
     for headers in [&[][..], &said[..1]] {
@@ -80,7 +80,7 @@ impl Store for Slow {
         adjusted
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        self.store.hold_back(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        self.store.throttle(key, rule, hold).await
     }
 }

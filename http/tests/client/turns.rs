@@ -7,17 +7,17 @@ use futures_util::future::{join_all, poll_fn};
 use reqwest::Method;
 use reqwest_middleware::ClientBuilder;
 use tollgate::{Admin, Key, Limit, Limiter, MemoryStore, Mode, Rule, clock::ManualClock};
-use tollgate_http::{ClientLimit, ClientLimitError, Preset};
+use tollgate_http::{ClientLimit, ClientLimitError, HeaderPreset};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS, Kind};
 use super::replicas::Replicas;
-use super::third_party::{ThirdParty, answer};
+use super::third_party::{Upstream, answer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_requests_than_its_limit_reach_a_third_party() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = Arc::new(ThirdParty::new([]).await?);
+        let third_party = Arc::new(Upstream::new([]).await?);
         let replicas = Replicas::new()?;
         let mut requests = Vec::new();
         for _ in 0..4 {
@@ -47,7 +47,7 @@ async fn no_more_requests_than_its_limit_reach_a_third_party() -> anyhow::Result
 #[tokio::test]
 async fn requests_are_sent_in_the_order_in_which_they_came() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
+        let third_party = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
         let client = AnyClient::new(kind, ClientLimit::new(limiter));
         let urls: Vec<String> = (0..5).map(|number| third_party.url(&format!("/{number}"))).collect();
@@ -62,7 +62,7 @@ async fn requests_are_sent_in_the_order_in_which_they_came() -> anyhow::Result<(
 #[tokio::test]
 async fn who_was_given_a_turn_before_a_refusal_asks_for_another_one() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let third_party = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let replicas = Replicas::new()?;
         let limit = ClientLimit::new(replicas.limiter("1/s").await?);
         let client = AnyClient::new(kind, limit.max_wait(Duration::from_secs(5)));
@@ -81,8 +81,8 @@ async fn who_was_given_a_turn_before_a_refusal_asks_for_another_one() -> anyhow:
 #[tokio::test]
 async fn a_request_that_is_given_up_before_its_turn_gives_its_token_back() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
-        let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::MAX).build("1/h")?;
+        let third_party = Upstream::new([]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::MAX).build("1/h")?;
         let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()).max_wait(Duration::from_hours(5)));
         let url = third_party.url("/");
         assert_eq!(client.get(&url).await??, 200);
@@ -110,11 +110,11 @@ async fn a_request_that_is_given_up_before_its_turn_gives_its_token_back() -> an
 #[tokio::test]
 async fn a_request_has_the_key_and_the_cost_that_it_is_given() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
+        let third_party = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "10/h")?;
         let limit = ClientLimit::new(limiter.clone())
             .max_wait(Duration::ZERO)
-            .keyed_by(|request| Key::try_from(request.path().split('/').nth(1)?).ok())
+            .key(|request| Key::try_from(request.path().split('/').nth(1)?).ok())
             .cost(|request| request.path().len() as u64 - 4);
         let client = AnyClient::new(kind, limit);
         assert_eq!(client.get(&third_party.url("/abc/1234")).await??, 200);
@@ -123,7 +123,7 @@ async fn a_request_has_the_key_and_the_cost_that_it_is_given() -> anyhow::Result
         assert!(matches!(client.get(&third_party.url("/abc/12345")).await?, Err(ClientLimitError::Limited { .. })));
         assert_eq!(client.get(&third_party.url("/def")).await??, 200, "it costs nothing");
         assert_eq!(limiter.store().peek(&Key::try_from("def")?).await?, None);
-        assert!(matches!(client.get(&third_party.url("//nameless")).await?, Err(ClientLimitError::NoKey)));
+        assert!(matches!(client.get(&third_party.url("//nameless")).await?, Err(ClientLimitError::MissingKey)));
         let impossible = client.get(&third_party.url("/abc/12345678901")).await?;
         assert!(matches!(impossible, Err(ClientLimitError::Limiter(_))), "{impossible:?}");
         assert_eq!(third_party.reached(), 2);
@@ -135,14 +135,14 @@ async fn a_request_has_the_key_and_the_cost_that_it_is_given() -> anyhow::Result
 async fn a_refused_request_is_sent_again_only_if_that_is_asked_for() -> anyhow::Result<()> {
     let refusals = || (0..3).map(|_| answer(429, &[("retry-after", "0.02")]));
     for (retries, status, reached) in [(0, 429, 1), (2, 429, 3), (3, 200, 4), (9, 200, 4)] {
-        let third_party = ThirdParty::new(refusals()).await?;
+        let third_party = Upstream::new(refusals()).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(retries)).build();
         let response = client.post(third_party.url("/")).body("a body").send().await?;
         assert_eq!((response.status().as_u16(), third_party.reached()), (status, reached), "{retries} retries");
     }
     // It is not sent again if its turn does not come in time.
-    let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+    let third_party = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
     let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?).max_wait(Duration::from_secs(1));
     let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();
     let response = client.get(third_party.url("/")).send().await?;
@@ -152,19 +152,19 @@ async fn a_refused_request_is_sent_again_only_if_that_is_asked_for() -> anyhow::
 
 #[tokio::test]
 async fn nothing_is_sent_again_that_nobody_holds_back() -> anyhow::Result<()> {
-    for (rule, mode, missed) in [
+    for (rule, mode, unreported) in [
         ("100 in 60s at 1s", Mode::Enforce, 1),
         ("1000/s", Mode::Off, 0),
         ("1000/s", Mode::Shadow, 0),
         ("9 once", Mode::Enforce, 0),
     ] {
-        let third_party = ThirdParty::new((0..3).map(|_| answer(429, &[("retry-after", "60")]))).await?;
+        let third_party = Upstream::new((0..3).map(|_| answer(429, &[("retry-after", "60")]))).await?;
         let limiter = Limiter::builder(MemoryStore::new()).mode(mode).build(rule)?;
         let limit = ClientLimit::new(limiter);
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.clone().middleware().retries(2)).build();
         let response = client.get(third_party.url("/")).send().await?;
         assert_eq!((response.status().as_u16(), third_party.reached()), (429, 1), "{rule}, {mode:?}");
-        assert_eq!(limit.missed(), missed, "{rule}, {mode:?}");
+        assert_eq!(limit.unreported(), unreported, "{rule}, {mode:?}");
     }
     Ok(())
 }
@@ -195,15 +195,15 @@ async fn where_the_limiter_or_its_store_is_in_shadow_requests_are_sent_at_once()
 #[tokio::test]
 async fn after_an_overload_only_what_may_be_done_twice_is_sent_again() -> anyhow::Result<()> {
     for (method, reached) in [(Method::GET, 2), (Method::PUT, 2), (Method::POST, 1), (Method::PATCH, 1)] {
-        let third_party = ThirdParty::new([answer(503, &[("retry-after", "0.02")])]).await?;
+        let third_party = Upstream::new([answer(503, &[("retry-after", "0.02")])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
         client.request(method.clone(), third_party.url("/")).send().await?;
         assert_eq!(third_party.reached(), reached, "{method}");
         // Nor if it is a refusal because somebody says so.
-        let third_party = ThirdParty::new([answer(503, &[])]).await?;
+        let third_party = Upstream::new([answer(503, &[])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
-        let limit = limit.refused_by(|answer| answer.status() == 503);
+        let limit = limit.refused_if(|answer| answer.status() == 503);
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
         client.request(method.clone(), third_party.url("/")).send().await?;
         assert_eq!(third_party.reached(), reached, "{method}");
@@ -214,7 +214,7 @@ async fn after_an_overload_only_what_may_be_done_twice_is_sent_again() -> anyhow
 #[tokio::test]
 async fn a_refusal_empties_a_bucket_that_never_refills() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let third_party = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "20 once")?);
         let client = AnyClient::new(kind, limit);
         assert_eq!(client.get(&third_party.url("/")).await??, 429);
@@ -230,7 +230,10 @@ async fn a_request_that_goes_nowhere_is_refused() -> anyhow::Result<()> {
     let long = format!("http://{}/", "a".repeat(256));
     for (url, reason) in [("/a/path/alone", "no host"), (&long, "more than 255 bytes")] {
         let refused = client.get(url).await?.expect_err("nobody knows where to");
-        assert!(matches!(refused, ClientLimitError::NoKey) && refused.to_string().contains(reason), "{url}: {refused}");
+        assert!(
+            matches!(refused, ClientLimitError::MissingKey) && refused.to_string().contains(reason),
+            "{url}: {refused}"
+        );
     }
     Ok(())
 }
@@ -238,12 +241,12 @@ async fn a_request_that_goes_nowhere_is_refused() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_request_under_several_limits_takes_from_all_of_them_or_is_not_sent() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
+        let third_party = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "3/h")?;
         let tokens: Rule = "100/h".try_into()?;
         let limit = ClientLimit::new(limiter.clone())
             .max_wait(Duration::ZERO)
-            .keyed_by(|_| Key::try_from("requests").ok())
+            .key(|_| Key::try_from("requests").ok())
             .cost(|request| u64::from(request.path() != "/free"))
             .and(move |request| {
                 let cost = request.path().trim_start_matches('/').parse().ok()?;
@@ -283,8 +286,8 @@ async fn a_request_under_several_limits_takes_from_all_of_them_or_is_not_sent() 
 #[tokio::test]
 async fn a_limit_may_cost_something_where_the_limiters_own_costs_nothing() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
-        let limiter = Limiter::builder(MemoryStore::new()).keep(5).build("10/h")?;
+        let third_party = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).min_remaining(5).build("10/h")?;
         let limit = ClientLimit::new(limiter.clone())
             .max_wait(Duration::ZERO)
             .cost(|_| 0)
@@ -313,11 +316,11 @@ async fn a_limit_may_cost_something_where_the_limiters_own_costs_nothing() -> an
 async fn who_asks_for_another_turn_has_paid_for_what_was_not_refused() -> anyhow::Result<()> {
     for kind in KINDS {
         let headers = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
-        let third_party = ThirdParty::new([answer(429, &headers)]).await?;
+        let third_party = Upstream::new([answer(429, &headers)]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
         let limit = ClientLimit::new(limiter.clone())
-            .keyed_by(|_| Key::try_from("requests").ok())
-            .read(Preset::OpenAiRequests)
+            .key(|_| Key::try_from("requests").ok())
+            .read(HeaderPreset::OpenAiRequests)
             .and(|_| Some(Limit::new(Key::try_from("tokens").ok()?, "1000 once".try_into().ok()?).cost(300)));
         let client = AnyClient::new(kind, limit);
         let url = third_party.url("/");

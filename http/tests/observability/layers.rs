@@ -74,7 +74,7 @@ async fn who_passes_without_a_key_is_counted_once_and_is_no_error() -> anyhow::R
     let limiter = Limiter::builder(MemoryStore::new()).name("open").build("9/h")?;
     let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let client = || Header::new(http::HeaderName::from_static("x-client"));
-    let one = RateLimitLayer::new(limiter.clone()).key(client()).pass_without_key();
+    let one = RateLimitLayer::new(limiter.clone()).key(client()).allow_missing_key();
     let both = one.clone().and("all", |_: &Parts| Some("all"), "9/h")?;
     for layer in [one, both] {
         let answer = layer.layer(inner).oneshot(Request::new(Body::empty())).await?;

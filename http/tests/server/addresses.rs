@@ -277,7 +277,7 @@ fn is_reset(error: &io::Error) -> bool {
 async fn a_server_that_does_not_know_its_peers_says_how_to() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
     // Who passes without a key says nothing of themselves: that is no leave for a service that does not listen.
-    for layer in [RateLimitLayer::new(limiter.clone()), RateLimitLayer::new(limiter.clone()).pass_without_key()] {
+    for layer in [RateLimitLayer::new(limiter.clone()), RateLimitLayer::new(limiter.clone()).allow_missing_key()] {
         let router = Router::new().route("/", get(|| async {})).layer(layer);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address: SocketAddr = listener.local_addr()?;

@@ -11,7 +11,7 @@ use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tollgate::{Admin, Limiter, MemoryStore, Mode, Quota, admin::Filter, clock::ManualClock};
-use tollgate_http::{Everybody, Header, RateLimitLayer, succeeded};
+use tollgate_http::{GlobalKey, Header, RateLimitLayer, is_success};
 use tonic::service::LayerExt;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -73,7 +73,7 @@ async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
 async fn who_is_blocked_is_told_of_no_tokens_that_are_left() -> anyhow::Result<()> {
     let store = MemoryStore::with_clock(ManualClock::default());
     store.set_mode(Mode::Block, None, None).await?;
-    let layer = RateLimitLayer::new(Limiter::new(store, Quota::per_minute(40).burst(2))?).key(Everybody);
+    let layer = RateLimitLayer::new(Limiter::new(store, Quota::per_minute(40).burst(2))?).key(GlobalKey);
     let server = serve(layer.clone()).await?;
     let denied = check(&mut server.client().await?).await.unwrap_err();
     let limits = denied.get_details_quota_failure().map(|failure| failure.violations).unwrap_or_default();
@@ -88,7 +88,7 @@ async fn who_is_blocked_is_told_of_no_tokens_that_are_left() -> anyhow::Result<(
 #[tokio::test]
 async fn a_call_that_fails_is_no_success_though_its_answer_is_200() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
-    let refund = |answer: &http::response::Parts, cost| if succeeded(answer) { cost } else { 0 };
+    let refund = |answer: &http::response::Parts, cost| if is_success(answer) { cost } else { 0 };
     let server = serve(RateLimitLayer::new(limiter).refund(refund)).await?;
     let mut client = server.client().await?;
     for _ in 0..5 {
@@ -148,7 +148,7 @@ async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
         ("application/grpcurl", false),
         ("text/plain", false),
     ] {
-        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody).cost(|_| 2);
+        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(GlobalKey).cost(|_| 2);
         let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
         let request = Request::post("/").header(CONTENT_TYPE, content_type).body(())?;
         let refused = layer.layer(inner).oneshot(request).await?;
@@ -165,7 +165,7 @@ async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
 /// Whatever it calls itself: a page that is refused with 200 is one that caches keep.
 #[tokio::test]
 async fn what_no_grpc_client_sends_is_refused_as_http() -> anyhow::Result<()> {
-    let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody);
+    let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(GlobalKey);
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()))));
     for (method, status) in [("GET", 200), ("GET", 429), ("PUT", 429), ("POST", 200)] {
         let request = Request::builder().method(method).header(CONTENT_TYPE, "application/grpc").body(())?;

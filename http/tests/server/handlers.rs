@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::DATE;
 use tokio::time::Duration;
 use tollgate::{Admin, AnyStore, Decision, Key, Limiter, MemoryStore, Quota, Rule, Store, clock::ManualClock};
-use tollgate_http::{Everybody, RateLimitHeaders, RateLimitLayer, Refusal, respond};
+use tollgate_http::{GlobalKey, RateLimitHeaders, RateLimitLayer, Refusal, respond};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tower::ServiceExt;
@@ -26,7 +26,7 @@ async fn a_handler_refuses_as_the_layer_does() -> anyhow::Result<()> {
         let limiter = limiter(MemoryStore::with_clock(ManualClock::default()), quota)?;
         let layered = Router::new().route("/{cost}", get(|| async { "served" }));
         let layer = RateLimitLayer::new(limiter.clone())
-            .key(Everybody)
+            .key(GlobalKey)
             .headers(RateLimitHeaders::Always)
             .cost(|head| head.uri.path()[1..].parse().unwrap());
         let layered = Server::start(layered.layer(layer)).await?;
@@ -96,7 +96,7 @@ async fn a_layer_outside_finds_the_decision_and_the_refusal() -> anyhow::Result<
 async fn a_layer_outside_finds_what_the_innermost_said_and_nothing_of_a_trial() -> anyhow::Result<()> {
     let limit = |name: &str, tokens| {
         let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(tokens)?)?);
-        anyhow::Ok(layer.name(name).key(Everybody))
+        anyhow::Ok(layer.name(name).key(GlobalKey))
     };
     for (trial, expected) in [(false, ["0 200", "0 429"]), (true, ["8 200", "7 200"])] {
         let inner = if trial { limit("inner", 1)?.shadow() } else { limit("inner", 1)? };
@@ -144,7 +144,7 @@ async fn what_a_layer_has_left_for_a_client_can_be_shown() -> anyhow::Result<()>
     let server = Server::start(Router::new().route("/", get(|| async { "served" })).layer(layer)).await?;
     let paid = Rule::Plan(Key::try_from("paid")?);
     for left in [1000, 999] {
-        assert_eq!(limiter.peek_under("3=api 127.0.0.1", &paid).await?.available, left);
+        assert_eq!(limiter.peek_with_rule("3=api 127.0.0.1", &paid).await?.available, left);
         assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::OK);
     }
     assert_eq!(limiter.peek("nobody").await?.available, 10);

@@ -14,7 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tollgate::{Admin, Key, Limiter, MemoryStore, Quota};
-use tollgate_http::{Everybody, RateLimitLayer};
+use tollgate_http::{GlobalKey, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_http::cors::CorsLayer;
 use tower_http::timeout::TimeoutLayer;
@@ -93,7 +93,7 @@ async fn layers_of_tower_http_go_around_it() -> anyhow::Result<()> {
         _ => Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello")))),
     });
     let behind =
-        RateLimitLayer::new(limiter).key(Everybody).exempt(|request| request.uri.path() == "/slow").layer(inner);
+        RateLimitLayer::new(limiter).key(GlobalKey).exempt(|request| request.uri.path() == "/slow").layer(inner);
     let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(1));
     let service = CorsLayer::permissive().layer(timeout.layer(behind));
     let ask = async |method, path| {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tollgate::{Admin, Decision, Fallback, Limiter, MemoryStore, Mode, Quota, clock::ManualClock};
-use tollgate_http::{Everybody, Header, RateLimitLayer, Refusal, Shadowed};
+use tollgate_http::{GlobalKey, Header, RateLimitLayer, Refusal, ShadowRefusal};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -29,7 +29,7 @@ use super::server::Server;
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(2));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(2));
     let served = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&served);
     let service = layer.layer(service_fn(move |request: Request<u32>| {
@@ -54,7 +54,7 @@ async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Resul
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let ask = || service.clone().oneshot(Request::new(()));
     assert_eq!(ask().await?.status(), StatusCode::OK);
@@ -73,7 +73,7 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
 -> anyhow::Result<()> {
     let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(2)?)?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let ask = || tokio::spawn(service.clone().oneshot(Request::new(())));
     // The first is being asked for; behind it stand one that goes away and one that stays.
@@ -91,7 +91,7 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
 
     let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let goes = tokio::spawn(service.clone().oneshot(Request::new(())));
     store.asked.notified().await;
@@ -107,7 +107,7 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
 async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make_room() -> anyhow::Result<()> {
     let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let mut context = Context::from_waker(std::task::Waker::noop());
     let mut ask = || {
@@ -129,7 +129,8 @@ async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make
 #[tokio::test]
 async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -> anyhow::Result<()> {
     let tell = middleware::map_response(async |mut response: Response<Body>| {
-        let shadowed = response.extensions().get::<Shadowed>().map(|Shadowed(refusal)| refusal.status().as_u16());
+        let shadowed =
+            response.extensions().get::<ShadowRefusal>().map(|ShadowRefusal(refusal)| refusal.status().as_u16());
         response.headers_mut().insert("x-shadowed", shadowed.unwrap_or(0).into());
         response
     });
@@ -163,13 +164,13 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
 async fn of_several_layers_in_the_shadow_the_innermost_says_why_it_would_have_refused() -> anyhow::Result<()> {
     let trial = |name: &str| {
         let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
-        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(Everybody).shadow())
+        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(GlobalKey).shadow())
     };
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let service = trial("outer")?.layer(trial("inner")?.layer(inner));
     service.clone().oneshot(Request::new(())).await?;
     let answer = service.oneshot(Request::new(())).await?;
-    let Some(Shadowed(Refusal::Denied { limit, .. })) = answer.extensions().get() else { panic!("{answer:?}") };
+    let Some(ShadowRefusal(Refusal::Denied { limit, .. })) = answer.extensions().get() else { panic!("{answer:?}") };
     assert_eq!(&**limit, "inner");
     Ok(())
 }
@@ -211,13 +212,13 @@ async fn in_the_shadow_nobody_waits_and_what_would_have_waited_is_not_refused() 
     let orders: [Set; 2] = [|layer| layer.wait(WAIT).shadow(), |layer| layer.shadow().wait(WAIT)];
     for set in orders {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
-        let layer = set(RateLimitLayer::new(limiter).key(Everybody));
+        let layer = set(RateLimitLayer::new(limiter).key(GlobalKey));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
         let begun = tokio::time::Instant::now();
         for refused in [false, false, true, true] {
             let answer = service.clone().oneshot(Request::new(())).await?;
             assert_eq!(answer.status(), StatusCode::OK);
-            assert_eq!(answer.extensions().get::<Shadowed>().is_some(), refused);
+            assert_eq!(answer.extensions().get::<ShadowRefusal>().is_some(), refused);
         }
         assert!(begun.elapsed() < WAIT, "somebody waited");
     }
@@ -238,7 +239,7 @@ async fn where_the_limiter_or_its_store_is_in_shadow_nobody_waits_and_who_would_
             }
         };
         set(Mode::Shadow).await?;
-        let layer = RateLimitLayer::new(limiter.clone()).key(Everybody).wait(Duration::from_secs(5));
+        let layer = RateLimitLayer::new(limiter.clone()).key(GlobalKey).wait(Duration::from_secs(5));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
         let begun = tokio::time::Instant::now();
         let asked: Vec<_> = (0..10).map(|_| tokio::spawn(service.clone().oneshot(Request::new(())))).collect();
@@ -269,7 +270,7 @@ async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback()
         let store = Gated::before_it_takes(); // it never answers
         let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback.clone());
         let layer =
-            RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(Everybody).wait(Duration::from_secs(90));
+            RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(GlobalKey).wait(Duration::from_secs(90));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
         let begun = tokio::time::Instant::now();
         let asked = statuses.map(|_| tokio::spawn(service.clone().oneshot(Request::new(()))));
@@ -285,7 +286,7 @@ async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback()
 async fn a_service_that_is_not_ready_is_not_asked_and_takes_nothing() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
     let inner = OneAtATime { places: Arc::new(Semaphore::new(1)), place: None };
-    let mut service = RateLimitLayer::new(limiter.clone()).key(Everybody).layer(inner);
+    let mut service = RateLimitLayer::new(limiter.clone()).key(GlobalKey).layer(inner);
 
     service.ready().await?;
     let first = service.call(Request::new(()));
@@ -300,7 +301,7 @@ async fn a_service_that_is_not_ready_is_not_asked_and_takes_nothing() -> anyhow:
     // A denied request gives its place back.
     let none = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
     let inner = OneAtATime { places: Arc::new(Semaphore::new(1)), place: None };
-    let service = RateLimitLayer::new(none).key(Everybody).layer(inner);
+    let service = RateLimitLayer::new(none).key(GlobalKey).layer(inner);
     for status in [200, 429, 429, 429] {
         assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), status);
     }
@@ -357,7 +358,7 @@ async fn a_client_that_goes_away_gets_nothing_back() -> anyhow::Result<()> {
             }
         }
     };
-    let layer = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost);
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost);
     let service = layer.layer(service_fn(handler));
     for _ in 0..2 {
         let asked = tokio::spawn(service.clone().oneshot(Request::new(())));

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate::{Admin, Decision, Key, Limiter, MemoryStore, Quota, admin::Filter};
-use tollgate_http::{Everybody, MatchedRoute, RateLimitHeaders, RateLimitLayer};
+use tollgate_http::{GlobalKey, MatchedRoute, RateLimitHeaders, RateLimitLayer};
 use tower::ServiceExt;
 
 use super::client::Client;
@@ -88,7 +88,7 @@ async fn a_method_is_a_request_like_any_other() -> anyhow::Result<()> {
 async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Result<()> {
     let left = async |Extension(decision): Extension<Decision>| decision.remaining().to_string();
     let (inner, outer) = (limiter(2)?, limiter(9)?);
-    let layer = |limiter: &Limiter<MemoryStore>| RateLimitLayer::new(limiter.clone()).key(Everybody);
+    let layer = |limiter: &Limiter<MemoryStore>| RateLimitLayer::new(limiter.clone()).key(GlobalKey);
     let router = Router::new().route("/", get(left)).layer(layer(&inner)).layer(layer(&outer));
     let server = Server::start(router).await?;
     let client = Client::new(server.address);

@@ -155,8 +155,8 @@ impl Author {
         }
         let wait = [0, 0, 0, 1, 700_000_000, 3_000_000_000, u64::MAX][self.random.usize(..7)];
         let cost = [1, 1, 1, 2, 3, 7, 0][self.random.usize(..7)];
-        let keep = [0, 0, 0, 1, 4][self.random.usize(..5)];
-        take.cost(cost).keep(keep).max_wait(Duration::from_nanos(wait))
+        let min_remaining = [0, 0, 0, 1, 4][self.random.usize(..5)];
+        take.cost(cost).min_remaining(min_remaining).max_wait(Duration::from_nanos(wait))
     }
 
     /// By what a request wants to be ruled: mostly by one quota, so that there are tokens left at times.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Admin, HoldBack, Key, Mode, Quota, Receipt, Rule, Store, Take, Window,
+    Admin, Key, Mode, Quota, Receipt, Rule, Store, Take, Throttle, Window,
     admin::{Filter, Override},
     store::{Maintenance, SharedWindows},
 };
@@ -134,7 +134,7 @@ async fn take_and_adjust(
         note!(lines, other.take_one(&Take::from(key.clone()).cost(2)).await);
         note!(lines, store.take_one(&Take::from(key.clone())).await);
         note!(lines, store.reset(key).await);
-        note!(lines, store.hold_back(key, &Rule::Provisioned, HoldBack::remaining(1)).await);
+        note!(lines, store.throttle(key, &Rule::Provisioned, Throttle::remaining(1)).await);
         note!(lines, other.peek(key).await);
         note!(lines, store.reset(key).await);
     }
@@ -215,7 +215,7 @@ async fn operate(lines: &mut Vec<String>, store: &AnyStore, other: &AnyStore, ke
     }
     note!(lines, store.overrides(Some(&keys[1]), 9).await);
     note!(lines, store.count_denials(&keys.clone().map(|key| (key, 2))).await);
-    let denied = |denials: tollgate::admin::Page<tollgate::admin::Denials>| {
+    let denied = |denials: tollgate::admin::Page<tollgate::admin::DenialCount>| {
         denials.into_iter().map(|of| (of.key, of.denied)).collect::<Vec<_>>()
     };
     note!(lines, other.most_denied(9).await.map(denied));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::{Admin, HoldBack, Quota, Rule, Store, Take};
+use tollgate::{Admin, Quota, Rule, Store, Take, Throttle};
 
 use crate::engines::{Engine, Kind};
 use crate::held::Held;
@@ -42,7 +42,7 @@ async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig)
     assert_eq!(lower(&format!("null, 60000{rest}")).await?, 1);
     assert_eq!(rig.take(&key).await?.retry_after(), Duration::from_secs(60));
     assert_eq!(lower(&format!("null, 9223372036854775807{rest}")).await?, 1);
-    assert_eq!(rig.take(&key).await?.retry_after(), HoldBack::LONGEST);
+    assert_eq!(rig.take(&key).await?.retry_after(), Throttle::DEFAULT_MAX_WAIT);
     assert_eq!(lower("null, 9223372036854775807, 7200000").await?, 1);
     assert_eq!(rig.take(&key).await?.retry_after(), Duration::from_hours(2));
 
@@ -82,7 +82,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
     let store = rig.store().deadline(Duration::from_secs(60));
     let holding = tokio::spawn({
         let key = key.clone();
-        async move { store.hold_back(&key, &Rule::Provisioned, HoldBack::retry_after(Duration::from_secs(30))).await }
+        async move { store.throttle(&key, &Rule::Provisioned, Throttle::retry_after(Duration::from_secs(30))).await }
     });
     held.blocks(rig).await?;
     // Let some time pass, so that a clock read before the wait would be seen.
@@ -92,7 +92,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
     assert!(holding.await??);
     let row = rig.row(&key).await?.expect("it is there");
     let quota = Quota::continuous(1_000_000, Duration::from_secs(1))?;
-    let terms = tollgate::model::bucket::Terms::from(&quota);
+    let terms = tollgate::model::bucket::BucketQuota::from(&quota);
     let first = terms.instant(row.anchor, row.full_at - terms.burst() + terms.token_ticks);
     ensure!(
         first >= released + 30_000_000_000,
@@ -118,8 +118,8 @@ async fn nobody_passes_a_bucket_that_is_held_back(rig: Rig) -> anyhow::Result<()
                     granted += i64::from(decision.is_granted());
                     // Each of them hears of it at some time, and says so.
                     if round >= 5 + number {
-                        let hold = HoldBack::retry_after(Duration::from_secs(60));
-                        store.hold_back(&key, &Rule::Provisioned, hold).await?;
+                        let hold = Throttle::retry_after(Duration::from_secs(60));
+                        store.throttle(&key, &Rule::Provisioned, hold).await?;
                         heard.store(true, Ordering::SeqCst);
                     }
                 }

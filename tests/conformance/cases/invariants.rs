@@ -30,9 +30,10 @@ async fn a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier
         rig.at(now).await?;
         let key = rig.bucket(quota).await?;
         let mut granted = 0;
-        for (cost, keep) in requests {
+        for (cost, min_remaining) in requests {
             let cost = (quota.capacity() * cost / 100).max(1);
-            let take = Take::from(key.clone()).cost(cost).keep((quota.capacity() - cost) * keep / 100);
+            let take =
+                Take::from(key.clone()).cost(cost).min_remaining((quota.capacity() - cost) * min_remaining / 100);
             let decision = rig.decide(take.clone()).await?;
             granted += if decision.is_granted() { cost } else { 0 };
             let wait = i64::try_from(decision.retry_after().as_nanos())?;

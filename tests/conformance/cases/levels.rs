@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tollgate::model::bucket::Terms;
+use tollgate::model::bucket::BucketQuota;
 use tollgate::{
     Admin, Key, Quota, Rule, Take, Window,
     admin::{BucketLevel, Filter},
@@ -63,7 +63,7 @@ async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
             assert_eq!((levels[0].text("full_us")?, levels[0].text("next_us")?), (None, None), "{quota}");
             continue;
         };
-        let terms = Terms::from(&quota);
+        let terms = BucketQuota::from(&quota);
         let instant = |tick| terms.instant(row.anchor, tick) / 1000;
         // The last token comes when the bucket is full, the next one so many tokens earlier.
         close(&rig, levels[0].number("full_us")?, instant(row.full_at))?;
@@ -109,7 +109,7 @@ async fn the_listing_shows_what_the_view_does(rig: Rig) -> anyhow::Result<()> {
         ensure!(level.quota == quota && level.provisioned && level.available == available, "{level:?}");
         assert_eq!(level.granted, row.granted.unsigned_abs());
         let shown = |instant: Option<chrono::DateTime<chrono::Utc>>| instant.map(|instant| instant.timestamp_micros());
-        let terms = Terms::from(&quota);
+        let terms = BucketQuota::from(&quota);
         let instant = |tick| terms.instant(row.anchor, tick) / 1000;
         match tokens_until_full {
             None => assert_eq!((level.full_at, level.next_refill_at), (None, None)),

@@ -85,8 +85,8 @@ async fn the_library_refuses_figures_that_make_no_quota(_: Rig) -> anyhow::Resul
     let (second, century) = (Duration::from_secs(1), ns(CENTURY_NS));
     let most = i64::MAX.unsigned_abs();
     for make in [Quota::interval, Quota::continuous] {
-        assert_eq!(make(0, second), Err(QuotaError::NoCapacity));
-        assert_eq!(make(1, Duration::ZERO), Err(QuotaError::NoRefill));
+        assert_eq!(make(0, second), Err(QuotaError::ZeroCapacity));
+        assert_eq!(make(1, Duration::ZERO), Err(QuotaError::ZeroRefillTime));
         assert_eq!(make(1, century + ns(1)), Err(QuotaError::RefillTooLong));
         assert_eq!(make(1, Duration::MAX), Err(QuotaError::RefillTooLong));
         assert_eq!(make(most + 1, century), Err(QuotaError::CapacityTooLarge(most + 1)));

@@ -7,7 +7,7 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use tollgate::{
-    Adjusted, Admin, Error, HoldBack, Limiter, Mode, Quota, Receipt, Rule, Store, TakeError,
+    Adjusted, Admin, Error, Limiter, Mode, Quota, Receipt, Rule, Store, TakeError, Throttle,
     admin::{Filter, Override},
     store::Maintenance,
 };
@@ -120,7 +120,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     assert!(rows[0].numbers(["deleted", "finished"]).is_ok(), "figures tell no key");
     app.store().sweep(10).await?;
     // What a third party says of its limit it passes on.
-    assert!(app.store().hold_back(&rig.key(), &Rule::try_from("5/s")?, HoldBack::remaining(1)).await?);
+    assert!(app.store().throttle(&rig.key(), &Rule::try_from("5/s")?, Throttle::remaining(1)).await?);
     match rig.engine.kind {
         Kind::MySql => app.pool.run(format!("call token_throttle({id}, 0, null, null)")).await?,
         _ => app.pool.run(format!("select tollgate.throttle({id}, 0)")).await?,

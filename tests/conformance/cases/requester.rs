@@ -37,7 +37,7 @@ async fn an_action_runs_for_each_token_and_never_without_one(rig: Rig) -> anyhow
         }
         for _ in 0..3 {
             match limited.call().await {
-                Err(LimitError::NoTokens { retry_after }) => assert!(!retry_after.is_zero() && retry_after <= A_DAY),
+                Err(LimitError::Denied { retry_after }) => assert!(!retry_after.is_zero() && retry_after <= A_DAY),
                 other => anyhow::bail!("{other:?}"),
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
 use tollgate::{
-    Adjusted, Admin, HoldBack, Key, Limiter, Mode, Receipt, Rule, Store, Take, Window,
+    Adjusted, Admin, Key, Limiter, Mode, Receipt, Rule, Store, Take, Throttle, Window,
     admin::{Filter, Override},
     store::Maintenance,
 };
@@ -191,7 +191,7 @@ async fn sweep_goes_on_where_another_store_stopped(rig: Rig) -> anyhow::Result<(
 async fn bucket_that_is_held_back_is_not_swept(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (key, store) = (rig.key(), scratch.rig.store());
-    ensure!(store.hold_back(&key, &"10/s".try_into()?, HoldBack::retry_after(Duration::from_secs(60))).await?);
+    ensure!(store.throttle(&key, &"10/s".try_into()?, Throttle::retry_after(Duration::from_secs(60))).await?);
     assert_eq!(store.sweep(100).await?.deleted, 0);
     ensure!(!scratch.rig.decide(under(&key, "10/s")?).await?.is_granted());
     Ok(())

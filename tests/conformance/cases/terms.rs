@@ -140,7 +140,7 @@ async fn tokens_promised_ahead_stay_promised(rig: Rig) -> anyhow::Result<()> {
 
 async fn a_change_is_settled_even_by_a_denial(rig: Rig) -> anyhow::Result<()> {
     let (slow, fast) = (Quota::continuous(10, secs(10_000))?, Quota::continuous(10, secs(10))?);
-    let mut bucket = Bucket::new(&rig, Means::Request, slow).await?;
+    let mut bucket = Bucket::new(&rig, Means::BucketRequest, slow).await?;
     bucket.drain(10).await?;
     bucket.pass(500 * SECOND).await?;
     bucket.change(fast).await?;
@@ -160,14 +160,14 @@ enum Means {
     /// It is provisioned, and provisioned anew.
     Create,
     /// Its requests make it, and bring another quota.
-    Request,
+    BucketRequest,
     /// A statement changes the columns.
     Update,
 }
 
 impl Means {
     fn of(rig: &Rig) -> Vec<Self> {
-        let mut means = vec![Self::Create, Self::Request];
+        let mut means = vec![Self::Create, Self::BucketRequest];
         // SQLite reckons the level anew then, and its table says so.
         means.extend((rig.engine.kind != Kind::Sqlite).then_some(Self::Update));
         means
@@ -187,7 +187,7 @@ impl<'a> Bucket<'a> {
         // At the end of each second, minute and so on, for those whose periods are the calendar's.
         let now = 1_800_000_000 * SECOND;
         rig.at(now).await?;
-        let key = if by == Means::Request { rig.key() } else { rig.bucket(quota).await? };
+        let key = if by == Means::BucketRequest { rig.key() } else { rig.bucket(quota).await? };
         Ok(Self { rig, by, key, quota, now })
     }
 
@@ -195,7 +195,7 @@ impl<'a> Bucket<'a> {
         self.quota = quota;
         match self.by {
             Means::Create => self.rig.create(&self.key, quota).await?,
-            Means::Request => {}
+            Means::BucketRequest => {}
             Means::Update => {
                 let (capacity, seconds) = (quota.capacity(), quota.refill_time().as_secs());
                 let refill = format!("{:?}", quota.refill()).to_lowercase();
@@ -235,7 +235,7 @@ impl<'a> Bucket<'a> {
 
     async fn decide(&self, how: impl Fn(Take) -> Take) -> anyhow::Result<Decision> {
         let take = how(Take::from(self.key.clone()));
-        self.rig.decide(if self.by == Means::Request { take.rule(Rule::Quota(self.quota)) } else { take }).await
+        self.rig.decide(if self.by == Means::BucketRequest { take.rule(Rule::Quota(self.quota)) } else { take }).await
     }
 }
 

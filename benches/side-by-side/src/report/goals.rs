@@ -54,7 +54,7 @@ impl Run<'_> {
         let name = on.map_or_else(|| goal.of.to_owned(), |on| format!("{}@{on}", goal.of));
         let (measured, floor) = match goal.figure {
             Figure::Late | Figure::CallsOfEach | Figure::Inversions => {
-                let waited = self.waiters.iter().find(|waited| waited.contestant == name)?;
+                let waited = self.waiters.iter().find(|waited| waited.system == name)?;
                 (of_waiters(goal.figure, waited), None)
             }
             figure => {
@@ -81,13 +81,13 @@ impl Run<'_> {
                 (other > 0.0).then(|| row.median(|repeat| repeat.p99) / other)
             }
             Figure::SlowerThan(other) => {
-                let other = self.workload(other)?.row(&row.contestant, row.tasks)?;
+                let other = self.workload(other)?.row(&row.system, row.tasks)?;
                 let speed = |row: &Row| Some(row.median(|repeat| repeat.per_second)).filter(|&speed| speed > 0.0);
                 Some(speed(other)? / speed(row)?)
             }
             Figure::CallsByTasks => {
                 let calls = |row: &Row| row.median_of(|repeat| Some(repeat.calls? * repeat.per_second));
-                let own = || measured.rows.iter().filter(|other| other.contestant == row.contestant);
+                let own = || measured.rows.iter().filter(|other| other.system == row.system);
                 let (fewest, most) = (own().min_by_key(|row| row.tasks)?, own().max_by_key(|row| row.tasks)?);
                 let sound = most.tasks > fewest.tasks && most.is_sound() && fewest.is_sound();
                 if sound { Some(calls(most)? / calls(fewest)?) } else { None }
@@ -184,9 +184,9 @@ mod tests {
     use super::*;
     use crate::figures::Figures;
 
-    fn row(contestant: &str, per_second: f64, p99: f64) -> Row {
+    fn row(system: &str, per_second: f64, p99: f64) -> Row {
         let figures = Figures { per_second, p99, ..Figures::default() };
-        Row { contestant: contestant.to_owned(), tasks: 256, repeats: vec![figures] }
+        Row { system: system.to_owned(), tasks: 256, repeats: vec![figures] }
     }
 
     fn judged(rows: Vec<Row>) -> Vec<Judged> {

@@ -3,7 +3,7 @@
 select group_concat(line, ',')
   from (
 select format('bucket %s %s %s %s %s %s %s %s %s %s %s %s %s',
-              asked.key, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, hex(plan),
+              asked.key, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, hex(plan),
               over_capacity, over_refill_ns, over_refill) as line
   from json_each(?1) asked cross join token_buckets bucket on bucket.id = asked.value
 union all

@@ -245,7 +245,7 @@ impl<'a> Draw<'a> {
             "p_taking" => "true",
             "p_counting" | "p_own" | "p_in_window" => "false",
             "p_granted" | "p_acts_at" | "p_max_wait" | "p_max_waits" | "p_keep" | "p_keeps" | "p_hold" | "p_holds"
-            | "p_max_wait_ms" | "p_retry_after_ms" | "p_longest_ms" | "p_wait" | "p_place" => "0",
+            | "p_max_wait_ms" | "p_retry_after_ms" | "p_wait" | "p_place" => "0",
             "p_capacity" | "p_capacities" | "p_refill_seconds" | "p_refill" | "p_refills" | "p_plan" | "p_plans"
             | "hex_plan" | "p_max_debt" | "p_max_debts" | "p_receipt" | "p_request" | "p_receipts" => {
                 return Value::Null;

@@ -109,7 +109,7 @@ fn take(random: &mut Rng, key: &Key, plan: &Key, provisioned: bool) -> Take {
         _ => Rule::Quota(quota(0)),
     };
     let cost = [1, 1, 1, 2, 3, 7, 30][random.usize(..7)];
-    Take::from(key.clone()).rule(rule).cost(cost).keep([0, 0, 0, 1, 4][random.usize(..5)])
+    Take::from(key.clone()).rule(rule).cost(cost).min_remaining([0, 0, 0, 1, 4][random.usize(..5)])
 }
 
 fn quota(place: usize) -> Quota {

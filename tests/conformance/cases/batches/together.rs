@@ -92,9 +92,9 @@ fn take(random: &mut Rng, keys: &[Key], plan: &Key, others: u32) -> Take {
     let mut take = Take::from(key).rule(rule);
     for (key, rule) in limits.collect::<Vec<_>>() {
         let limit = Limit::new(key, rule);
-        take = take.and_limit(if own { limit.cost(1 + random.u64(..3)).keep(random.u64(..2)) } else { limit });
+        take = take.and_limit(if own { limit.cost(1 + random.u64(..3)).min_remaining(random.u64(..2)) } else { limit });
     }
-    take.cost([1, 1, 2, 3, 7, 30][random.usize(..6)]).keep([0, 0, 0, 1, 4][random.usize(..5)])
+    take.cost([1, 1, 2, 3, 7, 30][random.usize(..6)]).min_remaining([0, 0, 0, 1, 4][random.usize(..5)])
 }
 
 fn quota(place: usize) -> Quota {

@@ -40,7 +40,7 @@ async fn what_a_process_reserved_stays_taken_when_it_is_killed(rig: Rig) -> anyh
     let key = rig.bucket(quota).await?;
     let holder = Callers::new(&rig, std::slice::from_ref(&key), quota).start_holder().await?;
     holder.kill().await?;
-    let limiter = Limiter::builder(rig.store()).longest_wait(quota.refill_time() * 4).build(Rule::Provisioned)?;
+    let limiter = Limiter::builder(rig.store()).max_wait(quota.refill_time() * 4).build(Rule::Provisioned)?;
     assert!(!limiter.allow(&key).await?.is_granted(), "two were to be used at once");
     let next = limiter.reserve(&key).await?;
     let hours = next.decision().wait().as_secs().div_ceil(3600);

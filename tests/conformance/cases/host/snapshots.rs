@@ -49,12 +49,12 @@ async fn turns_that_were_promised_since_stay_promised(rig: Rig) -> anyhow::Resul
     let limiter = Limiter::new(rig.store(), Rule::Provisioned)?;
     let _promised = limiter.reserve_n(key.clone(), 10).await?;
     let _later = limiter.reserve_n(key.clone(), 10).await?;
-    let promised = rig.row(&key).await?.context("it is there")?.longest_wait;
+    let promised = rig.row(&key).await?.context("it is there")?.max_granted_wait;
     assert!(promised > 0);
     let arguments = format!("'refund', '{}', '{key}', 1, 1, 0, 1, false", Uuid::new_v4());
     host.call("token_adjust_v1", &arguments).await?;
     host.commit().await?;
-    assert_eq!(rig.row(&key).await?.context("it is there")?.longest_wait, promised);
+    assert_eq!(rig.row(&key).await?.context("it is there")?.max_granted_wait, promised);
     Ok(())
 }
 

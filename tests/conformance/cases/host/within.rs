@@ -70,7 +70,7 @@ async fn a_refusal_within_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Re
         assert!(take_within(&mut *transaction, &Take::from(key.clone())).await??.is_granted());
         let unknown = take_within(&mut *transaction, &Take::from(nobodys.clone())).await?;
         assert_eq!(unknown.map(drop), Err(TakeError::UnknownBucket(nobodys)));
-        assert_eq!(take_within(&mut *transaction, &Take::from(key.clone()).cost(0)).await?.map(drop), Err(TakeError::NoTokens));
+        assert_eq!(take_within(&mut *transaction, &Take::from(key.clone()).cost(0)).await?.map(drop), Err(TakeError::ZeroCost));
         transaction.commit().await?;
     });
     assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1));

@@ -82,7 +82,7 @@ async fn routine_refuses_a_fraction_for_a_whole_number(rig: Rig) -> anyhow::Resu
         ("request_tokens_in_window", format!("{id}, 5, 60, 5, 1, 0.5"), "max_wait_ms"),
         ("token_throttle", format!("{id}, 1.5, null, null"), "remaining"),
         ("token_throttle", format!("{id}, null, 0.5, null"), "retry_after_ms"),
-        ("token_throttle", format!("{id}, null, 1, 0.5"), "longest_ms"),
+        ("token_throttle", format!("{id}, null, 1, 0.5"), "max_wait_ms"),
         ("token_adjust_v1", format!("'refund', {uuid}, {id}, 1.5, 0, 0, 1, false"), "cost"),
         ("token_adjust_v1", format!("'refund', {uuid}, {id}, 1, 0, 0, 0.5, false"), "tokens"),
         ("token_adjust_window_v1", format!("'refund', {uuid}, {id}, 1, 0, 0.5, false"), "tokens"),

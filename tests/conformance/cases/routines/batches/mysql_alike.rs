@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tollgate::model::bucket::{Bucket, Request, Terms};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 use tollgate::{Admin, Key, Mode, Quota, Rule, Store, Take, admin::Override};
 
 use super::super::{MS, SECOND, START};
@@ -45,7 +45,7 @@ async fn requests_that_are_alike_are_decided_as_defined(rig: Rig) -> anyhow::Res
 struct Batch {
     ms: i64,
     cost: i64,
-    keep: i64,
+    min_remaining: i64,
     /// For each bucket: how many requests, if any.
     times: Vec<Option<i64>>,
 }
@@ -54,7 +54,12 @@ const BUCKETS: usize = 6;
 
 fn batch() -> impl Strategy<Value = Batch> {
     let times = vec(prop::option::weighted(0.7, 1_i64..8), BUCKETS);
-    (0_i64..5000, 1_i64..6, 0_i64..4, times).prop_map(|(ms, cost, keep, times)| Batch { ms, cost, keep, times })
+    (0_i64..5000, 1_i64..6, 0_i64..4, times).prop_map(|(ms, cost, min_remaining, times)| Batch {
+        ms,
+        cost,
+        min_remaining,
+        times,
+    })
 }
 
 async fn live(
@@ -65,7 +70,7 @@ async fn live(
     let mut now = START;
     rig.at(now).await?;
     let quota = quota(capacity, seconds, refill)?;
-    let terms = Terms::from(&quota);
+    let terms = BucketQuota::from(&quota);
     let mut buckets: Vec<(Key, Option<Bucket>)> = (0..BUCKETS).map(|_| (rig.key(), None)).collect();
     let mut terms_said = format!("{capacity}, {seconds}, '{refill}', null");
     if planned {
@@ -77,14 +82,14 @@ async fn live(
         rig.create(&buckets[0].0, quota).await?;
         buckets[0].1 = Some(Bucket::full(&terms, now));
     }
-    for Batch { ms, cost, keep, times } in batches {
+    for Batch { ms, cost, min_remaining, times } in batches {
         now += ms * MS;
         rig.at(now).await?;
         let asked: Vec<(usize, i64)> =
             times.iter().enumerate().filter_map(|(at, times)| times.map(|times| (at, times))).collect();
         let ids: Vec<String> = asked.iter().map(|(at, times)| entry(&buckets[*at].0, *times)).collect();
-        let said = call_with(rig, &ids, &format!("{cost}, {keep}, {terms_said}")).await?;
-        if cost + keep > terms.capacity {
+        let said = call_with(rig, &ids, &format!("{cost}, {min_remaining}, {terms_said}")).await?;
+        if cost + min_remaining > terms.capacity {
             ensure!(said.is_none(), "never: {said:?}");
             continue;
         }
@@ -97,8 +102,9 @@ async fn live(
             let (at, times) = asked[usize::try_from(place - 1)?];
             let (key, state) = &mut buckets[at];
             let state = state.get_or_insert_with(Bucket::default);
-            let grants =
-                (0..times).filter(|_| state.take(&terms, now, Request { cost, max_wait: 0, keep }).granted).count();
+            let grants = (0..times)
+                .filter(|_| state.take(&terms, now, BucketRequest { cost, max_wait: 0, min_remaining }).granted)
+                .count();
             ensure!(granted_times == i64::try_from(grants)?, "{grants} should be granted, not {granted_times}");
             let tokens = granted_times * cost;
             let after = (full_at + tokens * terms.token_ticks, granted + tokens);
