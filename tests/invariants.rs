@@ -264,7 +264,7 @@ proptest! {
         let mut bucket = Bucket::full(&terms, START);
         let cost = cost.min(capacity);
         bucket.take(&terms, START, BucketRequest { cost, max_wait: 0, min_remaining: 0 });
-        let receipt = GrantRecord { cost, granted: bucket.granted, acts_at: START + wait };
+        let receipt = GrantRecord { cost, granted: bucket.granted, scheduled_at: START + wait };
         bucket.reset(&terms, START);
         let full = bucket;
         prop_assert_eq!(bucket.cancel(&terms, START, &receipt), 0);

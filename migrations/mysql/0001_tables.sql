@@ -164,7 +164,7 @@ create table if not exists token_receipts (
   bucket     varbinary(256) not null comment 'of a sliding window: x''01'' and its id',
   cost       bigint not null comment 'tokens',
   granted    bigint not null comment 'the bucket''s granted after it',
-  acts_at    bigint not null comment 'when the tokens may be used, in nanoseconds since 1970',
+  scheduled_at    bigint not null comment 'when the tokens may be used, in nanoseconds since 1970',
   state      varchar(9) character set ascii collate ascii_bin not null comment 'open, cancelled, refunded, settled',
   expires_at bigint not null comment 'in nanoseconds since 1970; from then on what it says stands',
   primary key (id, bucket),
@@ -175,7 +175,7 @@ create table if not exists token_receipts (
 -- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
 create table if not exists token_windows (
   id            varbinary(255) not null primary key,
-  most          bigint not null comment 'the terms that it was last counted under: requests in any interval',
+  max_requests          bigint not null comment 'the terms that it was last counted under: requests in any interval',
   interval_ns   bigint not null,
   resolution_ns bigint not null,
   counts        longtext character set ascii not null

@@ -13,12 +13,12 @@ begin
                - 122192928000000000) * 100;
 end;
 
--- token_not_whole: refuses a number with a fraction, which the server would round to a whole number without an error.
+-- token_require_whole_number: refuses a number with a fraction, which the server would round to a whole number without an error.
 --
 -- Arguments: p_routine, p_argument: as the caller knows them; p_number
 -- Errors:    22023 always
-drop procedure if exists token_not_whole;
-create procedure token_not_whole(
+drop procedure if exists token_require_whole_number;
+create procedure token_require_whole_number(
   in p_routine varchar(40) character set ascii, in p_argument varchar(20) character set ascii,
   in p_number decimal(40, 20))
 no sql
@@ -48,14 +48,14 @@ begin
   end if;
 end;
 
--- token_terms: a quota in a bucket's own units; an error if the values make none.
+-- token_bucket_limits: a quota in a bucket's own units; an error if the values make none.
 --
 -- Arguments: p_kind, p_name: what it is for, as errors name it
 --            p_capacity in tokens, p_refill_seconds from empty to full, p_refill: see token_buckets
 -- Result:    o_burst, o_step_ns, o_step_ticks, o_token_ticks: see there
 -- Errors:    23514 values that make no quota
-drop procedure if exists token_terms;
-create procedure token_terms(
+drop procedure if exists token_bucket_limits;
+create procedure token_bucket_limits(
   in p_kind varchar(20) character set ascii, in p_name varbinary(1024),
   in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin,

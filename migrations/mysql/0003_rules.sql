@@ -40,7 +40,7 @@ begin
     declare exit handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025
     begin
       call token_check_id('bucket id', p_id);
-      call token_terms('bucket', p_id, c_capacity, c_seconds, c_refill,
+      call token_bucket_limits('bucket', p_id, c_capacity, c_seconds, c_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       resignal;
     end;
@@ -96,7 +96,7 @@ begin
     elseif b_capacity is null then
       -- A session without strict mode would cut off a longer id, and one of MariaDB can turn the table's checks off.
       call token_check_id('bucket id', p_id);
-      call token_terms('bucket', p_id, c_capacity, c_seconds, c_refill,
+      call token_bucket_limits('bucket', p_id, c_capacity, c_seconds, c_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
       values (p_id, c_capacity, c_seconds, c_refill, c_plan, false, 0)
@@ -120,7 +120,7 @@ begin
       set b_plan = c_plan, v_own = true;
     end if;
     if v_own then
-      call token_terms('bucket', p_id, b_capacity, b_seconds, b_refill,
+      call token_bucket_limits('bucket', p_id, b_capacity, b_seconds, b_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       update token_buckets set capacity = b_capacity, refill_seconds = b_seconds, refill = b_refill, plan = b_plan
        where id = p_id;
@@ -133,7 +133,7 @@ begin
        or (coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks
            and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
                > b_burst + b_max_granted_wait + (1000000000 div b_step_ns + 1) * b_step_ticks) then
-      call token_terms('bucket', p_id, v_capacity, v_seconds, v_refill,
+      call token_bucket_limits('bucket', p_id, v_capacity, v_seconds, v_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       call token_settle(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
                            b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);

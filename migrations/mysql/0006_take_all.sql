@@ -35,8 +35,8 @@ begin
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
   declare v_refill_seconds decimal(19, 9);
-  declare v_place, v_capacity, v_cost, v_keep, v_at, v_times bigint;
-  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_place, v_capacity, v_cost, v_min_remaining, v_at, v_times bigint;
+  declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
     select place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan)
       from json_table(p_limits, '$[*]' columns (
@@ -193,19 +193,19 @@ begin
     set o_answers = '[]', v_done = false;
     open v_sorted;
     decide: loop
-      fetch v_sorted into v_place, v_id, v_cost, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan;
+      fetch v_sorted into v_place, v_id, v_cost, v_min_remaining, v_capacity, v_refill_seconds, v_refill, v_plan;
       if v_done then leave decide; end if;
       set v_times = 1;
-      call token_take_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_keep, v_capacity, v_refill_seconds,
+      call token_take_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_min_remaining, v_capacity, v_refill_seconds,
                            v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
                            v_pass = 3, false, v_times,
-                           v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                           v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                            v_step_ticks, v_token_ticks);
       set v_done = false;
       set v_spare = v_spare or (v_pass > 1 and v_outcome <> 'granted');
       set v_all = v_all and v_outcome = 'granted';
       set o_answers = json_array_append(o_answers, '$', concat_ws(
-        ' ', v_place, v_outcome, coalesce(v_mode, '-'), v_now, coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'),
+        ' ', v_place, v_outcome, coalesce(v_mode, '-'), v_now, coalesce(v_scheduled_at, '-'), coalesce(v_full_at, '-'),
         coalesce(v_granted, '-'), coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'),
         coalesce(v_step_ticks, '-'), coalesce(v_token_ticks, '-')));
     end loop;

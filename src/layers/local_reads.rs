@@ -88,7 +88,8 @@ impl<S: SharedWindows> LocalReads<S> {
                 if due {
                     self.refresh_in_background(key.clone(), *window);
                 }
-                let word = if request.cost > window.most() { OutcomeCode::Never } else { OutcomeCode::Denied };
+                let word =
+                    if request.cost > window.signed_max_requests() { OutcomeCode::Never } else { OutcomeCode::Denied };
                 let outcome = WindowUsage { word, ..counted }.outcome(take, window, request);
                 let decision = |decision: Decision| if asked { decision } else { decision.aged(Duration::ZERO) };
                 return Ok(outcome.map(|denied| decision(denied).by(Source::LocalReads)));
@@ -254,7 +255,7 @@ impl LocalWindow {
             ring,
             on_their_way: 0,
             mode: counted.mode,
-            blocked_until: counted.acts_at.filter(|_| counted.mode == Mode::Block),
+            blocked_until: counted.scheduled_at.filter(|_| counted.mode == Mode::Block),
             asked: counted.now,
             // The store read its clock between the two instants; half-way is the best estimate.
             asked_at: sent + (answered - sent) / 2,
@@ -270,10 +271,10 @@ impl LocalWindow {
     fn decide(&mut self, window: &Window, cost: i64) -> Result<bool, WindowUsage> {
         let now = self.now();
         let counted = self.ring.estimate(window, now).saturating_add(self.on_their_way);
-        let has_room = counted.saturating_add(cost) <= window.most();
+        let has_room = counted.saturating_add(cost) <= window.signed_max_requests();
         let granted = match self.mode {
             Mode::Enforce => has_room,
-            Mode::Shadow => cost <= window.most(),
+            Mode::Shadow => cost <= window.signed_max_requests(),
             Mode::Off => true,
             Mode::Block => false,
         };
@@ -284,7 +285,7 @@ impl LocalWindow {
         let mut counted =
             WindowUsage { mode: self.mode, ..WindowUsage::new(OutcomeCode::Denied, now, now, &self.ring) };
         if self.mode == Mode::Block {
-            counted.acts_at = self.blocked_until;
+            counted.scheduled_at = self.blocked_until;
         }
         if self.on_their_way > 0 {
             let mut ring = self.ring.clone();

@@ -35,7 +35,7 @@ pub struct BucketAnswer {
     pub(crate) mode: Mode,
     pub(crate) now: i64,
     /// When the tokens may be used; if blocked, until when.
-    pub(crate) acts_at: Option<i64>,
+    pub(crate) scheduled_at: Option<i64>,
     /// The tokens that it would hold, of a bucket that does not exist yet.
     pub(crate) capacity: Option<i64>,
     pub(crate) state: Option<(BucketQuota, Bucket)>,
@@ -44,13 +44,17 @@ pub struct BucketAnswer {
 impl BucketAnswer {
     /// Why there is no decision.
     pub(crate) fn refused(word: OutcomeCode, now: i64) -> Self {
-        Self { word, mode: Mode::Enforce, now, acts_at: None, capacity: None, state: None }
+        Self { word, mode: Mode::Enforce, now, scheduled_at: None, capacity: None, state: None }
     }
 
     /// A grant of tokens.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn granted(now: i64, acts_at: i64, terms: BucketQuota, bucket: Bucket) -> Self {
-        Self { acts_at: Some(acts_at), state: Some((terms, bucket)), ..Self::refused(OutcomeCode::Granted, now) }
+    pub(crate) fn granted(now: i64, scheduled_at: i64, terms: BucketQuota, bucket: Bucket) -> Self {
+        Self {
+            scheduled_at: Some(scheduled_at),
+            state: Some((terms, bucket)),
+            ..Self::refused(OutcomeCode::Granted, now)
+        }
     }
 
     /// What it was to an earlier one of equal requests, before so many later ones.
@@ -93,8 +97,8 @@ impl BucketAnswer {
     /// What the grant took, if it took anything.
     pub(crate) fn receipt(&self, request: BucketRequest) -> Option<GrantRecord> {
         let (_, bucket) = self.state?;
-        let acts_at = self.acts_at.unwrap_or(self.now);
-        self.took().then_some(GrantRecord { cost: request.cost, granted: bucket.granted, acts_at })
+        let scheduled_at = self.scheduled_at.unwrap_or(self.now);
+        self.took().then_some(GrantRecord { cost: request.cost, granted: bucket.granted, scheduled_at })
     }
 
     pub(crate) fn took(&self) -> bool {
@@ -130,12 +134,12 @@ impl BucketAnswer {
         let mut verdict = bucket.verdict(terms, self.now, request, self.word != OutcomeCode::Denied);
         verdict.wait = 0;
         if self.mode == Mode::Block {
-            verdict.retry_after = self.acts_at.map_or(NEVER_NS, |until| until - self.now);
+            verdict.retry_after = self.scheduled_at.map_or(NEVER_NS, |until| until - self.now);
         }
         let Some(receipt) = self.receipt(request) else {
             return Decision::new(verdict).under(self.mode).of_terms(terms);
         };
-        verdict.wait = receipt.acts_at - self.now;
+        verdict.wait = receipt.scheduled_at - self.now;
         Decision::of(verdict, Some(receipt)).of_terms(terms)
     }
 }

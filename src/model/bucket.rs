@@ -247,7 +247,7 @@ impl Bucket {
     /// Gives back what a request took whose time to act has not passed, and says how many tokens that is: those that no later
     /// request queues behind. If it was the last one, it is as if it had never been.
     pub fn cancel(&mut self, terms: &BucketQuota, now: i64, receipt: &GrantRecord) -> i64 {
-        if now > receipt.acts_at || self.granted < receipt.granted {
+        if now > receipt.scheduled_at || self.granted < receipt.granted {
             return 0;
         }
         let later = self.granted - receipt.granted;
@@ -323,7 +323,7 @@ pub struct GrantRecord {
     /// What the bucket's `granted` was after it.
     pub granted: i64,
     /// When they may be used, in nanoseconds since 1970.
-    pub acts_at: i64,
+    pub scheduled_at: i64,
 }
 
 /// No bucket holds more tokens: as many as a century has nanoseconds.

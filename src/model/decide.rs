@@ -171,8 +171,8 @@ impl BucketRow {
             return None;
         }
         let verdict = self.bucket.take(&terms, now, request);
-        let acts_at = now.saturating_add(verdict.wait);
-        let receipt = GrantRecord { cost: request.cost, granted: self.bucket.granted, acts_at };
+        let scheduled_at = now.saturating_add(verdict.wait);
+        let receipt = GrantRecord { cost: request.cost, granted: self.bucket.granted, scheduled_at };
         Some(Decision::of(verdict, verdict.granted.then_some(receipt)).of_terms(&terms))
     }
 
@@ -225,7 +225,7 @@ impl BucketRow {
 /// A bucket as it is.
 pub(crate) fn look(EffectiveBucket { row, mode, capacity, .. }: &EffectiveBucket, now: i64) -> BucketAnswer {
     let state = row.as_ref().map(|row| (row.terms(), row.bucket));
-    BucketAnswer { word: OutcomeCode::Granted, mode: *mode, now, acts_at: Some(now), capacity: *capacity, state }
+    BucketAnswer { word: OutcomeCode::Granted, mode: *mode, now, scheduled_at: Some(now), capacity: *capacity, state }
 }
 
 /// Decides a request for a bucket that nothing rules but its tokens.
@@ -241,7 +241,7 @@ pub(crate) fn take_row(row: &mut BucketRow, request: BucketRequest, now: i64) ->
     }
     let verdict = row.bucket.take(&terms, now, request);
     let word = if verdict.granted { OutcomeCode::Granted } else { OutcomeCode::Denied };
-    BucketAnswer { acts_at: Some(now.saturating_add(verdict.wait)), ..answer(word, row) }
+    BucketAnswer { scheduled_at: Some(now.saturating_add(verdict.wait)), ..answer(word, row) }
 }
 
 /// Decides a request for a bucket. It is changed if tokens were taken, and only then.
@@ -252,12 +252,12 @@ pub(crate) fn take(ruled: &mut EffectiveBucket, request: BucketRequest, now: i64
     };
     match ruled.mode {
         Mode::Off => answer,
-        Mode::Block => BucketAnswer { word: OutcomeCode::Denied, acts_at: ruled.until, ..answer },
+        Mode::Block => BucketAnswer { word: OutcomeCode::Denied, scheduled_at: ruled.until, ..answer },
         Mode::Enforce => take_row(row, request, now),
         // Nobody waits for what would not be denied.
         Mode::Shadow => match take_row(row, BucketRequest { max_wait: 0, ..request }, now) {
             denied @ BucketAnswer { word: OutcomeCode::Denied, .. } => {
-                BucketAnswer { word: OutcomeCode::Granted, mode: Mode::Shadow, acts_at: Some(now), ..denied }
+                BucketAnswer { word: OutcomeCode::Granted, mode: Mode::Shadow, scheduled_at: Some(now), ..denied }
             }
             decided => decided,
         },
@@ -315,7 +315,7 @@ impl StoredReceipt {
         BucketAnswer {
             word: if same { OutcomeCode::Granted } else { OutcomeCode::Reused },
             mode: Mode::Enforce,
-            acts_at: Some(self.receipt.acts_at.max(answer.now)),
+            scheduled_at: Some(self.receipt.scheduled_at.max(answer.now)),
             state,
             ..answer
         }
@@ -365,7 +365,7 @@ pub(crate) fn adjust<A: Account>(
 ) -> (Result<Adjusted, OutcomeCode>, Option<StoredReceipt>) {
     // What was remembered counts, whatever the caller says.
     let receipt = held.map_or(receipt.taken, |held| GrantRecord { cost: receipt.taken.cost, ..held.receipt });
-    if kind == AdjustmentKind::Cancel && now > receipt.acts_at {
+    if kind == AdjustmentKind::Cancel && now > receipt.scheduled_at {
         return (Ok(Adjusted::Late), None);
     }
     let held = match (held, kind) {
@@ -401,7 +401,7 @@ pub(crate) fn adjust<A: Account>(
 /// How long an adjustment is remembered: as long as it could be asked for again, and no longer than the longest wait, whatever a
 /// receipt of the caller's says.
 fn remembered_until(receipt: GrantRecord, now: i64) -> i64 {
-    receipt.acts_at.max(now + DAY_NS).min(now + MAX_WAIT_NS)
+    receipt.scheduled_at.max(now + DAY_NS).min(now + MAX_WAIT_NS)
 }
 
 const DAY_NS: i64 = 86_400_000_000_000;

@@ -162,14 +162,14 @@ impl Decision {
 
     /// When it was decided, by the store's clock, if it took something.
     pub(crate) fn decided_at(&self) -> Option<i64> {
-        let decided_at = |one: &Self| Some(one.taken?.acts_at.saturating_sub(one.wait.0));
+        let decided_at = |one: &Self| Some(one.taken?.scheduled_at.saturating_sub(one.wait.0));
         self.each().iter().find_map(decided_at)
     }
 
     /// Says how long to wait from an instant of the store's clock, after it was decided.
     pub(crate) fn waiting_from(mut self, now: i64) -> Self {
-        if let Some(acts_at) = self.taken().map(|(_, receipt)| receipt.acts_at).max() {
-            self.wait = Span(acts_at.saturating_sub(now).max(0));
+        if let Some(scheduled_at) = self.taken().map(|(_, receipt)| receipt.scheduled_at).max() {
+            self.wait = Span(scheduled_at.saturating_sub(now).max(0));
         }
         self
     }

@@ -37,7 +37,7 @@ impl Receipt {
     #[must_use]
     pub fn new(id: Uuid, key: Key, cost: u64) -> Self {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX).clamp(1, bucket::MAX_TOKENS);
-        let taken = bucket::GrantRecord { cost, granted: 0, acts_at: 0 };
+        let taken = bucket::GrantRecord { cost, granted: 0, scheduled_at: 0 };
         Self { id, id_of: IdOf::Caller, key, taken, window: false }
     }
 
@@ -45,7 +45,7 @@ impl Receipt {
     #[must_use]
     pub fn in_window(mut self, granted_at: Duration) -> Self {
         self.taken.cost = self.taken.cost.min(crate::model::window::MAX_REQUESTS);
-        self.taken.acts_at = nanoseconds(granted_at);
+        self.taken.scheduled_at = nanoseconds(granted_at);
         self.window = true;
         self
     }

@@ -47,7 +47,7 @@ impl Examine for Postgres {
         let strange: Option<String> = sqlx::query_scalar(
             "select b.id from (select * from tollgate.token_buckets limit $1) b
               where not b.overridden
-                and tollgate.terms('bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill)
+                and tollgate.bucket_limits('bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill)
                     <> row(b.burst, b.step_ns, b.step_ticks, b.token_ticks)
               limit 1",
         )

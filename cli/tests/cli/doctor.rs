@@ -169,10 +169,10 @@ fn missing_mode_row_and_unsettled_bucket_are_warnings() {
     let database = Database::migrated(Engine::Postgres);
     database.run(&["create", "a", "--capacity", "5", "--per", "60s"]).ended(0);
     let doctor = || database.run(&["doctor"]);
-    database.sql("alter table tollgate.token_buckets disable trigger new_terms");
-    doctor().ended(1).says(&["fail  triggers", "alter table tollgate.token_buckets enable always trigger new_terms"]);
+    database.sql("alter table tollgate.token_buckets disable trigger new_limits");
+    doctor().ended(1).says(&["fail  triggers", "alter table tollgate.token_buckets enable always trigger new_limits"]);
     database.sql("update tollgate.token_buckets set capacity = 7");
-    database.sql("alter table tollgate.token_buckets enable always trigger new_terms");
+    database.sql("alter table tollgate.token_buckets enable always trigger new_limits");
     doctor().ended(0).says(&["warn  content", "bucket a is under other terms", "set capacity = capacity"]);
     database.sql("update tollgate.token_buckets set capacity = capacity");
     assert!(!doctor().ended(0).out.contains("other terms"));

@@ -159,7 +159,7 @@ fn rows_that_cannot_be_read_are_skipped_with_a_warning() {
         "pragma ignore_check_constraints = on;
          insert into token_buckets (id, capacity, refill_seconds) values (cast(x'ff' as text), 1, 1), ('zero', 0, 1);
          insert into token_plans (name, capacity, refill_seconds) values ('zero', 0, 1);
-         insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted)
+         insert into token_windows (id, max_requests, interval_ns, resolution_ns, counts, empty_at, granted)
          values ('zero', 0, 1, 1, '', 0, 1);
          insert into token_stats (hour, id, denied, last_denied_at)
          select datetime('now'), ids.id, 1, datetime('now') from (select 'user:1' as id union all select char(1)) ids",

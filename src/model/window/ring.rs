@@ -49,19 +49,19 @@ impl Ring {
     /// Counts a request for at most the maximum if it can act within its longest wait, and returns when it acts. The caller has
     /// called [`step_back`](Self::step_back).
     fn take(&mut self, window: &Window, now: i64, request: BucketRequest) -> Option<i64> {
-        let acts_at = self.earliest(window, window.most - request.cost - request.min_remaining, now);
-        if acts_at > now + request.max_wait || !self.may_promise(window, now, acts_at) {
+        let scheduled_at = self.earliest(window, window.max_requests - request.cost - request.min_remaining, now);
+        if scheduled_at > now + request.max_wait || !self.may_promise(window, now, scheduled_at) {
             return None;
         }
-        self.count(window, now, acts_at, request.cost);
-        Some(acts_at)
+        self.count(window, now, scheduled_at, request.cost);
+        Some(scheduled_at)
     }
 
     /// Whether the ring may promise this instant: no wait begins a sub-interval beyond the thousandth ahead.
-    fn may_promise(&self, window: &Window, now: i64, acts_at: i64) -> bool {
-        let begun = self.counts.last().is_some_and(|(newest, _)| *newest >= end(window, acts_at));
+    fn may_promise(&self, window: &Window, now: i64, scheduled_at: i64) -> bool {
+        let begun = self.counts.last().is_some_and(|(newest, _)| *newest >= end(window, scheduled_at));
         let has_room = self.counts.iter().rev().nth(MAX_SUB_INTERVALS_AHEAD - 1).is_none_or(|(end, _)| *end <= now);
-        acts_at == now || begun || has_room
+        scheduled_at == now || begun || has_room
     }
 
     /// Counts requests at an instant, whatever the maximum, and forgets requests that no longer count.
@@ -116,10 +116,10 @@ impl Ring {
     }
 
     /// Gives back requests that were to act at an instant, and returns how many.
-    fn give_back(&mut self, acts_at: i64, tokens: i64) -> i64 {
+    fn give_back(&mut self, scheduled_at: i64, tokens: i64) -> i64 {
         // A forgotten sub-interval gives nothing back in another one. Otherwise the requests are in the first sub-interval
         // that ends after they act, or in a later one. Giving them back in the first raises what no interval sees.
-        let theirs = self.counts.iter_mut().find(|(end, _)| *end > acts_at).filter(|_| acts_at >= self.since);
+        let theirs = self.counts.iter_mut().find(|(end, _)| *end > scheduled_at).filter(|_| scheduled_at >= self.since);
         let Some((_, count)) = theirs else {
             return 0;
         };
@@ -188,20 +188,20 @@ pub(crate) fn decide(
     if let Some(held) = held {
         let same = held.receipt.cost == request.cost && held.state != State::Cancelled;
         let word = if same { OutcomeCode::Granted } else { OutcomeCode::Reused };
-        return WindowUsage::new(word, now, held.receipt.acts_at.max(now), &row.ring);
+        return WindowUsage::new(word, now, held.receipt.scheduled_at.max(now), &row.ring);
     }
     if mode == Mode::Block {
-        return WindowUsage { acts_at: until, ..answer(OutcomeCode::Denied, row) };
+        return WindowUsage { scheduled_at: until, ..answer(OutcomeCode::Denied, row) };
     }
-    if request.cost > window.most() - request.min_remaining {
+    if request.cost > window.signed_max_requests() - request.min_remaining {
         return answer(OutcomeCode::Never, row);
     }
     // No request waits in shadow mode.
     let max_wait = if mode == Mode::Shadow { 0 } else { request.max_wait };
     match row.ring.take(window, now, BucketRequest { max_wait, ..request }) {
-        Some(acts_at) => {
+        Some(scheduled_at) => {
             row.window = *window;
-            WindowUsage::new(OutcomeCode::Granted, now, acts_at, &row.ring)
+            WindowUsage::new(OutcomeCode::Granted, now, scheduled_at, &row.ring)
         }
         None if mode == Mode::Shadow => answer(OutcomeCode::Granted, row),
         None => answer(OutcomeCode::Denied, row),
@@ -217,7 +217,7 @@ impl WindowRow {
 
     /// The limits that the SQL stores know: the longest interval since it was empty, and the newest sub-interval's resolution.
     pub(crate) fn terms(&self) -> Window {
-        Window::stored(self.window.most, self.ring.retention_ns, self.ring.resolution_ns)
+        Window::stored(self.window.max_requests, self.ring.retention_ns, self.ring.resolution_ns)
     }
 
     /// Whether no request counts any more.
@@ -242,7 +242,11 @@ impl WindowRow {
             self.window = *window;
         }
         let counted = WindowUsage { mode, ..WindowUsage::new(OutcomeCode::Granted, now, now, &self.ring) };
-        if mode == Mode::Block { WindowUsage { word: OutcomeCode::Denied, acts_at: until, ..counted } } else { counted }
+        if mode == Mode::Block {
+            WindowUsage { word: OutcomeCode::Denied, scheduled_at: until, ..counted }
+        } else {
+            counted
+        }
     }
 
     /// Now, or the later instant at which the last granted requests act.
@@ -255,11 +259,11 @@ impl Account for WindowRow {
     const MAX_USED: i64 = MAX_REQUESTS;
 
     fn cancel(&mut self, receipt: &GrantRecord, _: i64) -> Option<i64> {
-        Some(self.ring.give_back(receipt.acts_at, receipt.cost))
+        Some(self.ring.give_back(receipt.scheduled_at, receipt.cost))
     }
 
     fn refund(&mut self, receipt: &GrantRecord, tokens: i64) {
-        self.ring.give_back(receipt.acts_at, tokens);
+        self.ring.give_back(receipt.scheduled_at, tokens);
     }
 
     fn charge(&mut self, now: i64, tokens: i64, _: i64) {
@@ -311,7 +315,7 @@ mod tests {
                     let counted =
                         turns.iter().filter(|(other, _)| *other > at - window.interval_ns).map(|(_, cost)| cost);
                     let counted: i64 = counted.sum();
-                    assert!(counted + cost <= window.most, "{counted} and {cost} of {window:?}, seed {seed}");
+                    assert!(counted + cost <= window.max_requests, "{counted} and {cost} of {window:?}, seed {seed}");
                     turns.push((at, cost));
                 }
                 if !turns.is_empty() && random.u8(..) < 90 {

@@ -309,10 +309,10 @@ impl TryFrom<Explained> for Explanation {
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) fn window(key: &Key, columns: WindowCounts) -> Result<WindowLevel, sqlx::Error> {
-    let (most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
+    let (max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
     Ok(WindowLevel {
         key: key.clone(),
-        window: terms(most, interval_ns, resolution_ns)?,
+        window: terms(max_requests, interval_ns, resolution_ns)?,
         counted: count(counted)?,
         granted: count(granted)?,
         retry_after: Duration::from_millis(count(retry_after_ms)?),
@@ -321,8 +321,8 @@ pub(super) fn window(key: &Key, columns: WindowCounts) -> Result<WindowLevel, sq
 
 #[cfg(feature = "postgres")]
 pub(super) fn windowed(columns: Windowed) -> Result<WindowLevel, sqlx::Error> {
-    let (id, most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
-    window(&key(id)?, (most, interval_ns, resolution_ns, counted, granted, retry_after_ms))
+    let (id, max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
+    window(&key(id)?, (max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms))
 }
 
 pub(super) fn over((capacity, refill_ns, refill, mode, reason, expires_at): Over) -> Result<Override, sqlx::Error> {
@@ -361,12 +361,12 @@ pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota
 }
 
 /// The limits of a window.
-pub(super) fn terms(most: i64, interval_ns: i64, resolution_ns: i64) -> Result<Window, sqlx::Error> {
+pub(super) fn terms(max_requests: i64, interval_ns: i64, resolution_ns: i64) -> Result<Window, sqlx::Error> {
     let within = |number: i64| number >= 1;
-    if !within(most) || !within(interval_ns) || !within(resolution_ns) {
-        return Err(strange("window", &format!("{most} in {interval_ns} ns by {resolution_ns} ns")));
+    if !within(max_requests) || !within(interval_ns) || !within(resolution_ns) {
+        return Err(strange("window", &format!("{max_requests} in {interval_ns} ns by {resolution_ns} ns")));
     }
-    Ok(Window::stored(most, interval_ns, resolution_ns))
+    Ok(Window::stored(max_requests, interval_ns, resolution_ns))
 }
 
 /// A number that must not be negative.

@@ -61,9 +61,22 @@ impl TryFrom<AnswerColumns> for Entry {
     type Error = sqlx::Error;
 
     fn try_from(columns: AnswerColumns) -> Result<Self, sqlx::Error> {
-        let (request, times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, ticks) =
-            columns;
-        let answer = BucketAnswer { now, acts_at, capacity: burst, ..answer(&outcome, mode.as_deref())? };
+        let (
+            request,
+            times,
+            outcome,
+            mode,
+            now,
+            scheduled_at,
+            full_at,
+            granted,
+            burst,
+            anchor,
+            step_ns,
+            step_ticks,
+            ticks,
+        ) = columns;
+        let answer = BucketAnswer { now, scheduled_at, capacity: burst, ..answer(&outcome, mode.as_deref())? };
         let state = [full_at, granted, burst, anchor, step_ns, step_ticks, ticks];
         Ok(Self { request, times, answer: BucketAnswer { state: parse_state(state), ..answer } })
     }
@@ -89,9 +102,16 @@ pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(BucketQuota, Buc
 type WindowColumns = (String, Option<String>, i64, Option<i64>, Counts, i64);
 
 pub(super) fn counted(columns: WindowColumns) -> Result<WindowUsage, sqlx::Error> {
-    let (outcome, mode, now, acts_at, mut counts, resolution_ns) = columns;
+    let (outcome, mode, now, scheduled_at, mut counts, resolution_ns) = columns;
     counts.sort_unstable();
-    Ok(WindowUsage { word: word(&outcome)?, mode: parse_mode(mode.as_deref())?, now, acts_at, counts, resolution_ns })
+    Ok(WindowUsage {
+        word: word(&outcome)?,
+        mode: parse_mode(mode.as_deref())?,
+        now,
+        scheduled_at,
+        counts,
+        resolution_ns,
+    })
 }
 
 fn parse_mode(mode: Option<&str>) -> Result<Mode, sqlx::Error> {

@@ -210,7 +210,7 @@ fn window(rig: &Rig, id: &str, most: &str, granted: i64) -> String {
         Kind::Sqlite => (", counts, empty_at", ", '', 0"),
     };
     format!(
-        "token_windows (id, most, interval_ns, resolution_ns, granted{columns})
+        "token_windows (id, max_requests, interval_ns, resolution_ns, granted{columns})
          values ({id}, {most}, 1000000000, 1000000000, {granted}{values})"
     )
 }

@@ -123,7 +123,7 @@ async fn a_cancelled_turn_is_remembered_until_it_would_have_come(rig: Rig) -> an
     ensure!(first.delay() < day && second.delay() > day, "{:?} {:?}", first.delay(), second.delay());
     ensure!(second.cancel().await? == 1, "nobody is behind it");
     // Forgotten earlier, it could be cancelled once more when somebody else has its turn.
-    assert_eq!(rows(rig, "token_receipts where expires_at < acts_at").await?, 0);
+    assert_eq!(rows(rig, "token_receipts where expires_at < scheduled_at").await?, 0);
     assert_eq!(rows(rig, "token_receipts").await?, 1);
 
     // Nor under a window, whose third request waits for two days or more.
@@ -132,7 +132,7 @@ async fn a_cancelled_turn_is_remembered_until_it_would_have_come(rig: Rig) -> an
     let third = limiter.reserve_all(&take.id(Uuid::new_v4(), Duration::from_hours(1))).await?;
     ensure!(third.delay() > day, "{:?}", third.delay());
     ensure!(third.cancel().await? == 1, "nobody is behind it");
-    assert_eq!(rows(rig, "token_receipts where expires_at < acts_at").await?, 0);
+    assert_eq!(rows(rig, "token_receipts where expires_at < scheduled_at").await?, 0);
     assert_eq!(rows(rig, "token_receipts").await?, 2);
     Ok(())
 }
@@ -310,7 +310,7 @@ async fn a_sweep_reads_no_receipts_but_those_of_its_buckets(rig: Rig) -> anyhow:
     for key in keys("full", 20) {
         ensure!(rig.decide(under(&key, "1000/s")?).await?.is_granted());
     }
-    let others = "insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+    let others = "insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
                   select gen_random_uuid(), 'account ' || i % 2, 1, i, 0, 'open', 9223372036854775807
                     from generate_series(1, 20000) i";
     sqlx::query(others).execute(pool).await?;

@@ -30,8 +30,8 @@ async fn a_window_forgets_no_turn_that_it_promised_and_promises_none_beyond_a_th
         let id = Uuid::new_v4();
         let decision = both.decide(waiting.clone().id(id, ms(3_600_000))).await?;
         ensure!(decision.is_granted());
-        let acts_at = Duration::from_nanos(START.unsigned_abs()) + ms(now) + decision.wait();
-        Ok((decision.wait(), Receipt::new(id, plain.key().clone(), 1).in_window(acts_at).cancel()))
+        let scheduled_at = Duration::from_nanos(START.unsigned_abs()) + ms(now) + decision.wait();
+        Ok((decision.wait(), Receipt::new(id, plain.key().clone(), 1).in_window(scheduled_at).cancel()))
     };
     let mut turns = Vec::new();
     for _ in 0..1000 {

@@ -43,9 +43,9 @@ pub(super) fn adjustments(adjustments: &[Adjustment]) -> String {
     array(adjustments.iter().map(|Adjustment { receipt, kind, max_debt, .. }| {
         let ((kind, tokens), taken) = (kind.figures(), receipt.taken);
         let (id, key) = (receipt.id.hyphenated(), hex(Some(receipt.key.as_str())));
-        let (cost, granted, acts_at) = (taken.cost, taken.granted, taken.acts_at);
+        let (cost, granted, scheduled_at) = (taken.cost, taken.granted, taken.scheduled_at);
         format!(
-            "[\"{kind}\",\"{id}\",{key},{cost},{granted},{acts_at},{tokens},{},{max_debt}]",
+            "[\"{kind}\",\"{id}\",{key},{cost},{granted},{scheduled_at},{tokens},{},{max_debt}]",
             u8::from(receipt.window)
         )
     }))
@@ -84,7 +84,7 @@ pub(super) fn texts(array: &str) -> impl Iterator<Item = &str> {
 /// Parses the text of an answer about one bucket.
 pub(super) fn parse_columns(text: &str) -> Result<AnswerColumns, sqlx::Error> {
     let words: Vec<Option<&str>> = text.split(' ').map(|word| Some(word).filter(|word| *word != "-")).collect();
-    let &[entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =
+    let &[entry, outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =
         words.as_slice()
     else {
         return Err(sqlx::Error::Protocol(format!("the answer {text:?}")));
@@ -98,7 +98,7 @@ pub(super) fn parse_columns(text: &str) -> Result<AnswerColumns, sqlx::Error> {
         outcome.unwrap_or_default().to_owned(),
         mode.map(str::to_owned),
         needed(now)?,
-        number(acts_at)?,
+        number(scheduled_at)?,
         number(full_at)?,
         number(granted)?,
         number(burst)?,

@@ -72,11 +72,36 @@ async fn take_one(
     }
     let rows: Vec<OutParameters> = call.fetch_all(connection).await?;
     let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let (granted_times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
-        row;
+    let (
+        granted_times,
+        outcome,
+        mode,
+        now,
+        scheduled_at,
+        full_at,
+        granted,
+        burst,
+        anchor,
+        step_ns,
+        step_ticks,
+        token_ticks,
+    ) = row;
     let (outcome, mode) = (text(outcome), mode.map(text));
-    let columns =
-        (1, ask.times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks);
+    let columns = (
+        1,
+        ask.times,
+        outcome,
+        mode,
+        now,
+        scheduled_at,
+        full_at,
+        granted,
+        burst,
+        anchor,
+        step_ns,
+        step_ticks,
+        token_ticks,
+    );
     Ok(parts(granted_times, columns).collect())
 }
 
@@ -266,7 +291,7 @@ pub(super) async fn take_window(
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
             .bind(ask.request.min_remaining)
-            .bind(window.most())
+            .bind(window.signed_max_requests())
             .bind(window.interval_ns())
             .bind(window.resolution_ns())
             .bind(ask.id().map(|id| id.hyphenated().to_string()))
@@ -282,7 +307,7 @@ pub(super) async fn take_window(
             .fetch_all(connection)
             .await?;
     let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let (outcome, mode, now, acts_at, counts, resolution) = row;
+    let (outcome, mode, now, scheduled_at, counts, resolution) = row;
     let counts = call::parse_counts(&text(counts))?;
-    answers::counted((text(outcome), mode.map(text), now, acts_at, counts, resolution))
+    answers::counted((text(outcome), mode.map(text), now, scheduled_at, counts, resolution))
 }

@@ -159,13 +159,13 @@ pub(super) async fn take_window(
     counting: Counting,
 ) -> Result<WindowUsage, sqlx::Error> {
     let window = ask.window()?;
-    let (outcome, mode, now, acts_at, ends, counts, resolution) =
+    let (outcome, mode, now, scheduled_at, ends, counts, resolution) =
         sqlx::query_as("select t.* from tollgate.take_window_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) t")
             .bind(ask.key().as_str())
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
             .bind(ask.request.min_remaining)
-            .bind(window.most())
+            .bind(window.signed_max_requests())
             .bind(window.interval_ns())
             .bind(window.resolution_ns())
             .bind(ask.id())
@@ -174,7 +174,7 @@ pub(super) async fn take_window(
             .fetch_one(connection)
             .await?;
     let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
-    answers::counted((outcome, mode, now, acts_at, ends.into_iter().zip(counts).collect(), resolution))
+    answers::counted((outcome, mode, now, scheduled_at, ends.into_iter().zip(counts).collect(), resolution))
 }
 
 /// A row of `answers_v1`: arrays, for all requests with the same outcome. The arrays `burst`, `step_ns`, `step_ticks`
@@ -185,7 +185,7 @@ struct AnswerArrays {
     outcome: String,
     mode: Option<String>,
     now: Vec<i64>,
-    acts_at: Option<Vec<Option<i64>>>,
+    scheduled_at: Option<Vec<Option<i64>>>,
     state: [Vec<Option<i64>>; 7],
 }
 
@@ -197,7 +197,7 @@ impl<'r> FromRow<'r, PgRow> for AnswerArrays {
             outcome: row.try_get("outcome")?,
             mode: row.try_get("mode")?,
             now: row.try_get("now")?,
-            acts_at: row.try_get("acts_at")?,
+            scheduled_at: row.try_get("scheduled_at")?,
             state: [
                 row.try_get("full_at")?,
                 row.try_get("granted")?,
@@ -215,7 +215,7 @@ impl AnswerArrays {
     /// Returns the answers to the requests of the row, in their order.
     fn entries(self) -> Result<impl Iterator<Item = Entry>, sqlx::Error> {
         let length = self.entries.len();
-        let lengths = [self.times.len(), self.now.len(), self.acts_at.as_ref().map_or(length, Vec::len)];
+        let lengths = [self.times.len(), self.now.len(), self.scheduled_at.as_ref().map_or(length, Vec::len)];
         let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = self.state.each_ref().map(Vec::len);
         let lengths = lengths.into_iter().chain([full_at, granted, anchor]).all(|other| other == length);
         let terms = [burst, step_ns, step_ticks, token_ticks].into_iter().all(|other| other == length || other == 1);
@@ -226,8 +226,9 @@ impl AnswerArrays {
         Ok((0..length).map(move |place| {
             let state = self.state.each_ref().map(|column| column[place.min(column.len() - 1)]);
             let now = self.now[place];
-            let acts_at = self.acts_at.as_ref().map_or(Some(now), |acts_at| acts_at[place]);
-            let answer = BucketAnswer { now, acts_at, capacity: state[2], state: answers::parse_state(state), ..all };
+            let scheduled_at = self.scheduled_at.as_ref().map_or(Some(now), |scheduled_at| scheduled_at[place]);
+            let answer =
+                BucketAnswer { now, scheduled_at, capacity: state[2], state: answers::parse_state(state), ..all };
             Entry { request: self.entries[place], times: self.times[place], answer }
         }))
     }

@@ -157,14 +157,14 @@ pub(super) async fn find_receipt(
     key: &Key,
 ) -> Result<Option<StoredReceipt>, sqlx::Error> {
     let found: Option<(i64, i64, i64, String, i64)> = sqlx::query_as(
-        "select cost, granted, acts_at, state, expires_at from token_receipts where id = ?1 and bucket = ?2",
+        "select cost, granted, scheduled_at, state, expires_at from token_receipts where id = ?1 and bucket = ?2",
     )
     .bind(id.hyphenated().to_string())
     .bind(key.as_str())
     .fetch_optional(connection)
     .await?;
     found
-        .map(|(cost, granted, acts_at, state, expires_at)| held(cost, granted, acts_at, &state, expires_at))
+        .map(|(cost, granted, scheduled_at, state, expires_at)| held(cost, granted, scheduled_at, &state, expires_at))
         .transpose()
 }
 
@@ -173,9 +173,15 @@ pub(super) fn receipt_of_line(line: &ResultRow<'_>) -> Result<StoredReceipt, sql
     held(line.number(2)?, line.number(3)?, line.number(4)?, line.word(5), line.number(6)?)
 }
 
-fn held(cost: i64, granted: i64, acts_at: i64, state: &str, expires_at: i64) -> Result<StoredReceipt, sqlx::Error> {
+fn held(
+    cost: i64,
+    granted: i64,
+    scheduled_at: i64,
+    state: &str,
+    expires_at: i64,
+) -> Result<StoredReceipt, sqlx::Error> {
     let state = State::parse(state).ok_or_else(|| sqlx::Error::Protocol(format!("the state {state:?}")))?;
-    Ok(StoredReceipt { receipt: GrantRecord { cost, granted, acts_at }, state, expires_at })
+    Ok(StoredReceipt { receipt: GrantRecord { cost, granted, scheduled_at }, state, expires_at })
 }
 
 /// Writes a receipt.
@@ -193,12 +199,12 @@ pub(super) async fn write_receipt(
 /// Writes receipts. The argument of the statement is an array of arrays, one for each [`push_receipt`].
 pub(super) async fn write_receipts(connection: &mut SqliteConnection, receipts: Array) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+        "insert into token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
          select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
            from json_each(?1)
           where true
              on conflict (id, bucket) do update
-            set cost = excluded.cost, granted = excluded.granted, acts_at = excluded.acts_at, state = excluded.state,
+            set cost = excluded.cost, granted = excluded.granted, scheduled_at = excluded.scheduled_at, state = excluded.state,
                 expires_at = excluded.expires_at",
     )
     .bind(receipts.into_text())
@@ -219,7 +225,7 @@ pub(super) fn push_receipt(
         key.as_str().into(),
         receipt.cost.into(),
         receipt.granted.into(),
-        receipt.acts_at.into(),
+        receipt.scheduled_at.into(),
         state.as_str().into(),
         (*expires_at).into(),
     ]);

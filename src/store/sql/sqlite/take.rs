@@ -148,8 +148,8 @@ fn granted(FoundBucket { row, .. }: &FoundBucket, request: BucketRequest, now: i
     let terms = row.terms();
     let due = row.bucket.full_at + request.min_remaining * terms.token_ticks - terms.burst();
     let there = due <= terms.clock(row.bucket.anchor, now);
-    let acts_at = if there { now } else { terms.instant(row.bucket.anchor, due).max(now) };
-    BucketAnswer::granted(now, acts_at, terms, row.bucket)
+    let scheduled_at = if there { now } else { terms.instant(row.bucket.anchor, due).max(now) };
+    BucketAnswer::granted(now, scheduled_at, terms, row.bucket)
 }
 
 /// The answer to a request from the bucket as it is, unless more than the bucket's own limits apply.

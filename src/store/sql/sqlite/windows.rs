@@ -41,8 +41,8 @@ pub(super) async fn take(
     }
     let took = counted.word == OutcomeCode::Granted && counted.mode == Mode::Enforce;
     if let (Some(id), None, true) = (ask.id(), held, took) {
-        let acts_at = counted.acts_at.unwrap_or(now);
-        let receipt = GrantRecord { cost: ask.request.cost, granted: 0, acts_at };
+        let scheduled_at = counted.scheduled_at.unwrap_or(now);
+        let receipt = GrantRecord { cost: ask.request.cost, granted: 0, scheduled_at };
         let held = StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
         rows::write_receipt(connection, id, &key.of_window(), &held).await?;
     }
@@ -59,7 +59,7 @@ pub(super) async fn peek(
     key: &Key,
 ) -> Result<Option<RowResult<WindowRow>>, sqlx::Error> {
     let found = sqlx::query(
-        "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows where id = ?1",
+        "select id, max_requests, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows where id = ?1",
     )
     .bind(key.as_str())
     .fetch_optional(connection)
@@ -76,7 +76,7 @@ pub(super) async fn page(
 ) -> Result<Vec<RowResult<(Key, WindowRow)>>, sqlx::Error> {
     let (first, last) = filter.range();
     let rows = sqlx::query(
-        "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows
+        "select id, max_requests, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows
           where granted <> 0 and id > ?1 and id >= ?2 and (?3 is null or id <= ?3) order by id limit ?4 offset ?5",
     )
     .bind(after.key.as_ref().map_or("", Key::as_str))
@@ -94,10 +94,10 @@ pub(super) async fn page(
 type WindowRowColumns = (String, i64, i64, i64, String, i64, i64, i64);
 
 fn read(columns: &SqliteRow) -> RowResult<(Key, WindowRow)> {
-    let (id, most, interval_ns, resolution_ns, counts, granted, last_wait, since) =
+    let (id, max_requests, interval_ns, resolution_ns, counts, granted, last_wait, since) =
         WindowRowColumns::from_row(columns)?;
     count(granted)?;
-    let found = row(terms(most, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
+    let found = row(terms(max_requests, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
     // Larger counts would overflow a computation.
     let is_sound = |&(end, count): &(i64, i64)| end <= i64::MAX / 2 && count <= 1_000_000_000_000_000;
     if !found.ring.counts.iter().all(is_sound) {
@@ -135,13 +135,13 @@ async fn write(connection: &mut SqliteConnection, key: &Key, row: &WindowRow) ->
 /// Writes whole windows.
 pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted, last_wait, since)
+        "insert into token_windows (id, max_requests, interval_ns, resolution_ns, counts, empty_at, granted, last_wait, since)
          select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
                 value ->> 8
            from json_each(?1)
           where true
              on conflict (id) do update
-            set most = excluded.most, interval_ns = excluded.interval_ns, resolution_ns = excluded.resolution_ns,
+            set max_requests = excluded.max_requests, interval_ns = excluded.interval_ns, resolution_ns = excluded.resolution_ns,
                 counts = excluded.counts, empty_at = excluded.empty_at, granted = excluded.granted,
                 last_wait = excluded.last_wait, since = excluded.since",
     )
@@ -160,7 +160,7 @@ pub(super) fn push(rows: &mut Array, key: &Key, WindowRow { window, ring }: &Win
     });
     rows.push_row(&[
         key.as_str().into(),
-        window.most().into(),
+        window.signed_max_requests().into(),
         ring.retention_ns.into(),
         ring.resolution_ns.into(),
         counts.as_str().into(),

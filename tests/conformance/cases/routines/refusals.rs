@@ -71,7 +71,7 @@ async fn routine_refuses_a_fraction_for_a_whole_number(rig: Rig) -> anyhow::Resu
         ("token_create_plan", format!("{id}, 2.5, 60, 'continuous'"), "capacity"),
         ("request_tokens", format!("{id}, 1.5, 0, 0"), "tokens"),
         ("request_tokens", format!("{id}, 1, 0.5, 0"), "max_wait_ms"),
-        ("request_tokens", format!("{id}, 1, 0, 0.5"), "keep"),
+        ("request_tokens", format!("{id}, 1, 0, 0.5"), "min_remaining"),
         ("request_planned_tokens", format!("{id}, 'p', 1.5, 0, 0"), "tokens"),
         ("request_tokens_once", format!("{id}, 1.5, 0, 0, {uuid}"), "tokens"),
         ("request_tokens_many", format!("json_array(json_array({id}, 1.5))"), "tokens"),
@@ -223,7 +223,7 @@ async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Resu
     let (id, receipt) = (rig.quoted(key.as_str()), rig.quoted(&uuid::Uuid::new_v4().to_string()));
     let (least, most) = (i64::MIN, i64::MAX);
     for kind in ["cancel", "refund", "settle"] {
-        for (cost, granted, acts_at, tokens) in [
+        for (cost, granted, scheduled_at, tokens) in [
             ("0", "1", "0", "1"),
             ("-1", "1", "0", "1"),
             ("null", "1", "0", "1"),
@@ -236,14 +236,14 @@ async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Resu
             ("1", "1", "0", "null"),
             ("1", "1", "0", &*most.to_string()),
         ] {
-            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {granted}, {acts_at}, {tokens}{own}");
+            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {granted}, {scheduled_at}, {tokens}{own}");
             let refusal = rig.refusal(rig.calling(&format!("{prefix}adjust_v1"), &arguments)).await?;
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }
-        for (cost, acts_at, tokens) in
+        for (cost, scheduled_at, tokens) in
             [("0", "0", "1"), ("1", &*least.to_string(), "1"), ("1", "-1", "1"), ("1", "null", "1"), ("1", "0", "-1")]
         {
-            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {acts_at}, {tokens}{own}");
+            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {scheduled_at}, {tokens}{own}");
             let refusal = rig.refusal(rig.calling(&format!("{prefix}adjust_window_v1"), &arguments)).await?;
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }

@@ -84,7 +84,7 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow:
         for place in in_order(requests) {
             let request = &requests[place];
             let single = format!(
-                "select 1 as times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
+                "select 1 as times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).scheduled_at,
                         (t.taken).full_at, (t.taken).granted
                    from (select tollgate.take_v1('{}', {} + 0 * i, 0, {}, {}, null, 0) as taken
                            from generate_series(1, {}) i offset 0) t",
@@ -144,7 +144,7 @@ fn agree(rows: &[Row], singles: &[Row]) -> anyhow::Result<()> {
     for row in rows {
         for nth in 1..=row.number("times")? {
             let single = singles.next().context("fewer requests")?;
-            let mut columns = vec!["outcome", "mode", "now", "acts_at"];
+            let mut columns = vec!["outcome", "mode", "now", "scheduled_at"];
             if nth == row.number("times")? {
                 columns.extend(["full_at", "granted"]);
             }
@@ -277,7 +277,7 @@ fn batch_of(requests: &[BucketRequest], alike: bool, asked: impl Fn(&BucketReque
                            array_agg(v.refill::text order by v.place) refills,
                            array_agg(v.plan::text order by v.place) plans,
                            array_agg(0::bigint order by v.place) zeros from v)
-         select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
+         select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).scheduled_at,
                 (t.taken).full_at, (t.taken).granted
            from a, lateral tollgate.take_batch_v1(
                   a.ids, a.costs{once}, a.zeros{once}, a.keeps{once}, a.capacities{once}, a.seconds{once}, a.refills{once},
