@@ -37,7 +37,7 @@ pub enum Error {
     /// The database refused the statement.
     #[error("the database refused the request")]
     Database(#[source] Cause),
-    /// The limit cannot be held back. Nothing was changed.
+    /// The limit cannot be throttled. Nothing was changed.
     #[error(transparent)]
     Throttle(#[from] ThrottleError),
     /// The text is no key.

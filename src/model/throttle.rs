@@ -87,7 +87,7 @@ impl Throttle {
         self.remaining
     }
 
-    /// In the arithmetic's units, for a bucket that can be held back.
+    /// In the arithmetic's units, for a bucket that can be throttled.
     pub(crate) fn of(&self, key: &Key, rule: &Rule) -> Result<ThrottleLevel, ThrottleError> {
         match rule {
             Rule::Window(_) => return Err(ThrottleError::Window(key.clone())),
@@ -99,21 +99,21 @@ impl Throttle {
     }
 }
 
-/// Why a limit cannot be held back. Nothing was changed.
+/// Why a limit cannot be throttled. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThrottleError {
-    /// A bucket that never refills: held back for a time, it would be for ever.
-    #[error("bucket '{0}' never refills, so it can be held back to a number of tokens, and not for a time")]
+    /// A bucket that never refills: throttled for a time, it would be for ever.
+    #[error("bucket '{0}' never refills, so it can be throttled to a number of tokens, and not for a time")]
     NeverRefills(Key),
     /// No limit.
-    #[error("'{0}' has no limit that could be held back: give it a quota")]
+    #[error("'{0}' has no limit that could be throttled: give it a quota")]
     Unlimited(Key),
     /// A store that does not know how.
-    #[error("this store holds nothing back: implement Store::throttle for it")]
+    #[error("this store does not throttle: implement Store::throttle for it")]
     Unsupported,
     /// A sliding window, which counts what has passed.
-    #[error("'{0}' is under a sliding window, which cannot be held back: limit it by a quota")]
+    #[error("'{0}' is under a sliding window, which cannot be throttled: limit it by a quota")]
     Window(Key),
 }
 

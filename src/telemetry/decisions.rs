@@ -101,9 +101,9 @@ impl Decisions {
         match lowered {
             // Every answer of an upstream states the tokens left, so this is frequent.
             Ok(true) if hold.wait().is_zero() => {
-                event!(DEBUG, limiter = limiter, left = left, seconds = seconds, key = key, "held back");
+                event!(DEBUG, limiter = limiter, left = left, seconds = seconds, key = key, "throttled");
             }
-            Ok(true) => event!(INFO, limiter = limiter, left = left, seconds = seconds, key = key, "held back"),
+            Ok(true) => event!(INFO, limiter = limiter, left = left, seconds = seconds, key = key, "throttled"),
             Ok(false) => {}
             Err(error) => event!(
                 WARN,
@@ -112,7 +112,7 @@ impl Decisions {
                 seconds = seconds,
                 error = kind(error),
                 key = key,
-                "could not hold back"
+                "could not throttle"
             ),
         }
     }
@@ -256,7 +256,7 @@ fn kind(error: &Error) -> &'static str {
         Error::DeadlineExceeded(_) => "deadline_exceeded",
         Error::Database(_) => "refused",
         Error::NewerSchema { .. } => "newer_schema",
-        Error::CircuitOpen { .. } => "not_asked",
+        Error::CircuitOpen { .. } => "circuit_open",
         Error::NotMigrated(_) => "not_migrated",
         Error::NotPermitted(_) => "not_permitted",
         Error::OutcomeUnknown(_) => "outcome_unknown",

@@ -101,8 +101,9 @@ async fn what_it_denies_from_memory_does_not_say_that_the_store_answers() -> any
         assert!(matches!(failed, Err(Error::DeadlineExceeded(_))), "{failed:?}");
     }
     let crowd = (0..10).map(|number| limiter.allow(format!("crowd:{number}")));
-    let not_asked = join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::CircuitOpen { .. })));
-    assert_eq!(not_asked.count(), 9, "one at a time asks");
+    let circuit_open =
+        join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::CircuitOpen { .. })));
+    assert_eq!(circuit_open.count(), 9, "one at a time asks");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Buckets that are held back to what somebody else says of them.
+//! Buckets that are throttled to what somebody else says of them.
 
 use std::time::Duration;
 
@@ -214,7 +214,7 @@ pub(crate) async fn a_clock_set_back_shuts_a_held_bucket_for_no_longer_than_it_w
     assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(100));
     world.at_ms(100_000).await?;
     assert!(lowered(world, &take, "10/s", Throttle::retry_after(ms(5000))).await?);
-    // Here it is who holds back that finds it.
+    // Here it is who throttles that finds it.
     world.at_ms(0).await?;
     assert!(!lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
     assert_eq!(world.decide(take).await?.retry_after(), ms(100));

@@ -176,19 +176,19 @@ async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyh
     let minute = Throttle::retry_after(Duration::from_mins(1));
     assert!(limiter.throttle_limit(&Limit::new("other.example".try_into()?, "100/h".try_into()?), minute).await?);
     let never_refills = limiter.throttle("secret.example", minute.and(Throttle::remaining(3))).await;
-    assert!(!never_refills?, "it is held back to what is left, which is no news");
+    assert!(!never_refills?, "it is throttled to what is left, which is no news");
     let emptied = limiter.throttle("secret.example", minute.and(Throttle::remaining(2))).await;
     assert!(emptied?, "that is");
     for (outcome, count) in [("lowered", 3.0), ("unchanged", 2.0), ("error", 1.0)] {
         let labels = [("limiter", "calls"), ("outcome", outcome)];
-        assert_eq!(value(&handle, "tollgate_holds_total", &labels), Some(count), "{outcome}");
+        assert_eq!(value(&handle, "tollgate_throttles_total", &labels), Some(count), "{outcome}");
     }
     let text = told::text();
     for line in [
-        "DEBUG tollgate: held back limiter=\"calls\" left=3 seconds=0.0",
-        "DEBUG tollgate: held back limiter=\"calls\" left=2 seconds=0.0",
-        "INFO tollgate: held back limiter=\"calls\" seconds=60.0",
-        "WARN tollgate: could not hold back limiter=\"calls\" left=3 seconds=0.0 error=\"invalid_request\"",
+        "DEBUG tollgate: throttled limiter=\"calls\" left=3 seconds=0.0",
+        "DEBUG tollgate: throttled limiter=\"calls\" left=2 seconds=0.0",
+        "INFO tollgate: throttled limiter=\"calls\" seconds=60.0",
+        "WARN tollgate: could not throttle limiter=\"calls\" left=3 seconds=0.0 error=\"invalid_request\"",
     ] {
         assert_eq!(text.matches(line).count(), 1, "{line} in {text}");
     }

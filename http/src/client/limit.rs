@@ -56,7 +56,7 @@ impl<S: Store> ClientLimit<S> {
     /// Under a limiter: a token a request, by host, for which it waits up to 30 seconds.
     ///
     /// Let its quota be a continuous one, or its periods be short: see [`Throttle::retry_after`]. A sliding window limits what
-    /// is sent, but cannot be held back: what others answer is [`unreported`](Self::unreported), and nothing is sent again.
+    /// is sent, but cannot be throttled: what others answer is [`unreported`](Self::unreported), and nothing is sent again.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl<S: Store> ClientLimit<S> {
     /// # }
     /// ```
     ///
-    /// A refusal holds back those limits of which less is left than the request took, by their [own headers](Self::read). If
+    /// A refusal throttles those limits of which less is left than the request took, by their [own headers](Self::read). If
     /// those do not say, it is of the limiter's own and of those with headers to read, but for such as have enough by
     /// them: so a limit without any, for instance of a tenant of yours, is none that a third party refuses. No limit among
     /// several can be a [`Window`](tollgate::Window): such requests are not sent.
@@ -176,7 +176,7 @@ impl<S: Store> ClientLimit<S> {
         self
     }
 
-    /// Answers that are refusals as well, of whichever limits: they hold back for as long as they say by `Retry-After` or by what
+    /// Answers that are refusals as well, of whichever limits: they throttle for as long as they say by `Retry-After` or by what
     /// is read, and are sent again as a 429 is, as if nobody had begun with them. Of an overload (503, 529) nobody knows that:
     /// only what is idempotent is sent again, and an estimate stands unless the answer says what was used.
     #[must_use]
@@ -239,7 +239,7 @@ impl<S: Store> ClientLimit<S> {
         Self { settle_within: hold, ..self }
     }
 
-    /// How many answers could not be passed on to the store, because it failed, because the limit cannot be held back, or because
+    /// How many answers could not be passed on to the store, because it failed, because the limit cannot be throttled, or because
     /// an estimate was settled too late by the head of its answer.
     #[must_use]
     pub fn unreported(&self) -> u64 {
@@ -305,8 +305,8 @@ impl<S: Store> ClientLimit<S> {
         }
     }
 
-    /// Passes on what an answer says. Says whether it was a refusal that holds back whoever asks again, and has what is for whoever
-    /// reads the body. Who asks again at once must find there what holds back, so the answer waits for the store; but only a
+    /// Passes on what an answer says. Says whether it was a refusal that throttles whoever asks again, and has what is for whoever
+    /// reads the body. Who asks again at once must find there what throttles, so the answer waits for the store; but only a
     /// refusal waits for a settlement, or a store that stalls would keep every answer. A caller who gives up does not stop it.
     pub(super) async fn answered(&self, ticket: Ticket, answer: &UpstreamResponse<'_>) -> (bool, Option<Estimate>) {
         let UpstreamReport { settled, held, open } = ticket.told(answer, &self.refused_if);

@@ -81,7 +81,7 @@ pub(super) fn within(hold: Throttle, max_throttle: Duration) -> Throttle {
     hold.and(Throttle::retry_after(Duration::ZERO).max_wait(max_throttle))
 }
 
-/// When whoever was refused because of this limit would not be any more, if it can be held back until then.
+/// When whoever was refused because of this limit would not be any more, if it can be throttled until then.
 fn refused_until(held: &UpstreamLimit, of_limiter: &Rule) -> Option<Instant> {
     let can_be_held = !matches!(held.limit.as_ref().map_or(of_limiter, Limit::rule), Rule::Window(_));
     (held.refused && can_be_held).then(|| Instant::now() + held.hold.wait())

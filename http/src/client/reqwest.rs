@@ -43,7 +43,7 @@ impl<S: Store> LimitMiddleware<S> {
     /// for its turn; not at all if not said. After an overload, 503 or 529, only an idempotent one is, as the other side may have
     /// begun with it.
     ///
-    /// If its turn does not come in time, if its body is a stream, or if the limit could not be held back (see
+    /// If its turn does not come in time, if its body is a stream, or if the limit could not be throttled (see
     /// [`unreported`](ClientLimit::unreported)) or is not in force, the refusal is the answer.
     #[must_use]
     pub fn retries(self, retries: u32) -> Self {

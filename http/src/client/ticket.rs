@@ -28,7 +28,7 @@ struct ChargedLimit {
     remaining: Option<u64>,
     /// The latest, if the cost is an estimate: tokens of a revoked reservation stay with those of the throttle.
     receipt: Option<Receipt>,
-    /// Whether it would have denied the request: else the next one is not held back either.
+    /// Whether it would have denied the request: else the next one is not throttled either.
     enforced: bool,
 }
 
@@ -104,7 +104,7 @@ impl PricedRequest {
         let fell_back = decision.source() == Source::Fallback;
         for (place, key) in asked.iter().enumerate() {
             let one = decision.each().iter().find(|one| one.limit() == place);
-            // Of a bucket that was not asked there is nothing to lower, and without a limit, nothing to hold back.
+            // Of a bucket that was not asked there is nothing to lower, and without a limit, nothing to throttle.
             let remaining = if fell_back { Some(0) } else { one.map(Decision::remaining) };
             if let Some(limit) = self.limits.iter_mut().find(|limit| limit.limit.key() == key) {
                 limit.remaining = remaining;
@@ -163,7 +163,7 @@ pub(super) struct UpstreamLimit {
     pub(super) hold: Throttle,
     /// Whether the request was refused because of it, as far as anybody knows.
     pub(super) refused: bool,
-    /// Whether who asks again is held back by it.
+    /// Whether who asks again is throttled by it.
     pub(super) enforced: bool,
 }
 

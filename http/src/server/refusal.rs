@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn whoever_is_not_asked_for_is_told_when_the_next_one_is() {
         let source = Arc::new(std::fmt::Error);
-        let not_asked = Refusal::Failed(Error::CircuitOpen { retry_after: Duration::from_millis(4200), source });
-        assert_eq!((not_asked.status(), not_asked.retry_after()), (StatusCode::SERVICE_UNAVAILABLE, Some(5)));
+        let circuit_open = Refusal::Failed(Error::CircuitOpen { retry_after: Duration::from_millis(4200), source });
+        assert_eq!((circuit_open.status(), circuit_open.retry_after()), (StatusCode::SERVICE_UNAVAILABLE, Some(5)));
         let in_vain = Refusal::Failed(Error::DeadlineExceeded(Duration::from_secs(5)));
         assert_eq!((in_vain.status(), in_vain.retry_after()), (StatusCode::SERVICE_UNAVAILABLE, None));
     }

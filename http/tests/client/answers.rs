@@ -19,7 +19,7 @@ fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
     }
 }
 
-/// For how long a client is held back that does not wait, after this answer.
+/// For how long a client is throttled that does not wait, after this answer.
 async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Option<Duration>> {
     let status = answer.0;
     let third_party = Upstream::new([answer]).await?;
@@ -67,14 +67,14 @@ async fn a_429_seen_by_one_replica_holds_all_back() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_third_partys_clock_may_be_years_off() -> anyhow::Result<()> {
     let headers = [("date", "Sat, 01 Jan 2000 00:00:00 GMT"), ("retry-after", "Sat, 01 Jan 2000 00:10:00 GMT")];
-    let held = held_by(answer(429, &headers), &[]).await?.expect("it holds back");
+    let held = held_by(answer(429, &headers), &[]).await?.expect("it throttles");
     assert!(held <= Duration::from_mins(10) && held > Duration::from_mins(5), "{held:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn ten_years_are_an_hour() -> anyhow::Result<()> {
-    let held = held_by(answer(429, &[("retry-after", "315360000")]), &[]).await?.expect("it holds back");
+    let held = held_by(answer(429, &[("retry-after", "315360000")]), &[]).await?.expect("it throttles");
     assert!(held <= Duration::from_hours(1) && held > Duration::from_mins(50), "{held:?}");
     Ok(())
 }
@@ -83,7 +83,7 @@ async fn ten_years_are_an_hour() -> anyhow::Result<()> {
 async fn a_429_that_says_no_more_empties_the_bucket() -> anyhow::Result<()> {
     for nonsense in [None, Some("later"), Some("-5")] {
         let headers: Vec<_> = nonsense.map(|value| ("retry-after", value)).into_iter().collect();
-        let held = held_by(answer(429, &headers), &[]).await?.expect("it holds back");
+        let held = held_by(answer(429, &headers), &[]).await?.expect("it throttles");
         assert!(held <= Duration::from_millis(3600), "{held:?}");
     }
     Ok(())
@@ -104,7 +104,7 @@ async fn only_an_overload_that_says_so_holds_back() -> anyhow::Result<()> {
 async fn a_403_that_says_it_is_a_limit_holds_back_if_the_client_reads_that() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
     assert_eq!(held_by(answer(403, &headers), &[]).await?, None);
-    let held = held_by(answer(403, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it holds back");
+    let held = held_by(answer(403, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it throttles");
     assert!(held <= Duration::from_mins(1) && held > Duration::from_secs(30), "{held:?}");
     Ok(())
 }
@@ -113,7 +113,7 @@ async fn a_403_that_says_it_is_a_limit_holds_back_if_the_client_reads_that() -> 
 async fn headers_are_read_if_the_client_is_told_to() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800")];
     assert_eq!(held_by(answer(200, &headers), &[]).await?, None);
-    let held = held_by(answer(200, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it holds back");
+    let held = held_by(answer(200, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it throttles");
     assert!(held <= Duration::from_mins(30) && held > Duration::from_mins(20), "{held:?}");
     let malformed: Answer =
         (200, vec![("ratelimit", vec![0xff, b'"', 0xc3]), ("x-ratelimit-remaining", b"\xf0\x9f".to_vec())]);
@@ -150,7 +150,7 @@ async fn an_answer_reaches_its_caller_whatever_becomes_of_the_limit() -> anyhow:
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), window)?);
         let client = AnyClient::new(kind, limit.clone());
         assert_eq!(client.get(&third_party.url("/")).await??, 429);
-        assert_eq!(limit.unreported(), 1, "a window cannot be held back");
+        assert_eq!(limit.unreported(), 1, "a window cannot be throttled");
     }
     Ok(())
 }

@@ -91,7 +91,7 @@ async fn who_gives_up_while_a_refusal_is_passed_on_does_not_stop_it() -> anyhow:
     Ok(())
 }
 
-/// A store that holds back when it has leave, and tells before and after.
+/// A store that throttles when it has leave, and tells before and after.
 struct Slow {
     store: MemoryStore,
     asked: Notify,

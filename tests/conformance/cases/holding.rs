@@ -114,7 +114,7 @@ async fn nobody_passes_a_bucket_that_is_held_back(rig: Rig) -> anyhow::Result<()
                 for round in 0..20 {
                     let known = heard.load(Ordering::SeqCst);
                     let decision = store.take_one(&Take::from(key.clone())).await??;
-                    ensure!(!known || !decision.is_granted(), "{number} passed a bucket that was held back");
+                    ensure!(!known || !decision.is_granted(), "{number} passed a bucket that was throttled");
                     granted += i64::from(decision.is_granted());
                     // Each of them hears of it at some time, and says so.
                     if round >= 5 + number {
