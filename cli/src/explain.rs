@@ -173,7 +173,7 @@ fn as_json(key: &Key, why: &Explanation, shortfall: Option<Shortfall>) -> Value 
         "mode_until": times::timestamp(why.mode_until),
         "override_reason": why.override_reason,
         "override_until": times::timestamp(why.override_until),
-        "prospect": match (shortfall, why.expected_outcome) {
+        "expected_outcome": match (shortfall, why.expected_outcome) {
             (Some(Shortfall::Ever), _) => "never",
             (Some(Shortfall::Now(_)), _) | (_, ExpectedOutcome::Denied) => "denied",
             (_, ExpectedOutcome::Granted) => "granted",

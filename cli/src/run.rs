@@ -28,7 +28,7 @@ use command::become_command;
 #[command(after_help = "Examples:\n\
 \x20 tollgate run third-party-api -- curl https://api.example.com/\n\
 \x20 tollgate run --no-wait nightly-mail --quota '100 per 1h' -- ./send-mail\n\
-\x20 tollgate run --wait 30s builds -- make; test $? -eq 75 && echo busy\n\
+\x20 tollgate run --max-wait 30s builds -- make; test $? -eq 75 && echo busy\n\
 \x20 tollgate run --if-unavailable run mail -- ./send-mail   # better unlimited than not at all")]
 pub(crate) struct Args {
     /// The bucket
@@ -40,11 +40,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     request: RequestArgs,
     /// Give up at once if there is no token
-    #[arg(long, conflicts_with = "wait")]
+    #[arg(long, conflicts_with = "max_wait")]
     no_wait: bool,
     /// Give up at once if there will be no token within this time [default: wait as long as it takes]
     #[arg(long, value_name = "SPAN", value_parser = times::parse)]
-    wait: Option<Duration>,
+    max_wait: Option<Duration>,
     /// The exit code when there is no token
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::DENIED)]
     denied_exit_code: u8,
@@ -80,7 +80,7 @@ impl Args {
         resting: impl Future<Output = ()>,
         leaving: impl Future<Output = ()>,
     ) -> anyhow::Result<ExitCode> {
-        let max_wait = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
+        let max_wait = if self.no_wait { Duration::ZERO } else { self.max_wait.unwrap_or(Duration::MAX) };
         let name = self.name.as_ref().or(self.dashed.as_ref()).expect("one of them is required");
         let take = self.request.take(std::slice::from_ref(name)).max_wait(max_wait);
         let mut signals = Signals::new()?;

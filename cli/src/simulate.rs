@@ -66,7 +66,7 @@ pub(crate) struct Args {
     seed: u64,
     /// Requests wait for their turn; one whose turn would come later than this is denied at once
     #[arg(long, value_name = "SPAN", value_parser = times::parse)]
-    wait: Option<Duration>,
+    max_wait: Option<Duration>,
     /// The bucket is there before the first request: the periods of an interval begin with the traffic then, and not with
     /// the calendar's
     #[arg(long)]
@@ -133,7 +133,7 @@ impl Args {
             limits: &limits,
             lasted,
             window,
-            max_wait: self.wait,
+            max_wait: self.max_wait,
             skipped: traffic.skipped,
             clients: &traffic.clients,
             tallies: &tallies,
@@ -168,12 +168,12 @@ impl Args {
     }
 
     fn limit(&self, rule: &Rule) -> SimulatedLimit {
-        let max_wait = self.wait.unwrap_or_default();
+        let max_wait = self.max_wait.unwrap_or_default();
         SimulatedLimit { rule: rule.clone(), provisioned: self.provisioned, max_wait }
     }
 
     fn title(&self, rule: &Rule) -> String {
-        match self.wait {
+        match self.max_wait {
             None => text(rule),
             Some(longest) => format!("{}, waiting for up to {}", text(rule), report::format_span(longest)),
         }
@@ -221,7 +221,7 @@ Examples:
   tollgate simulate '10/s burst 20' --pattern 'poisson:12/s' --for 5min
   tollgate simulate '10/s burst 50' --traffic access.log --by-client   # whom would it deny?
   tollgate simulate '100/min' '100 in 60s at 5s' --traffic access.log --svg limits.svg
-  tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --wait 2s";
+  tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --max-wait 2s";
 
 #[cfg(test)]
 mod tests {

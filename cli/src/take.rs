@@ -17,7 +17,7 @@ use crate::{exit, times};
 #[command(after_help = "Examples:\n\
 \x20 tollgate take third-party-api && curl …\n\
 \x20 tollgate take user:42 --quota '10/s burst 20' --cost 3\n\
-\x20 tollgate take tenant:7 user:42 --plan free --wait 5s   # of both or of none\n\
+\x20 tollgate take tenant:7 user:42 --plan free --max-wait 5s   # of both or of none\n\
 \x20 id=$(uuidgen); until tollgate take mail --id $id; test $? -ne 69; do sleep 1; done   # taken once")]
 pub(crate) struct Args {
     /// The bucket; of several, all grant it or none
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     request: RequestArgs,
     /// Wait for the tokens, but no longer than this
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "0s", hide_default_value = true)]
-    wait: Duration,
+    max_wait: Duration,
     /// The request's id: repeated with it, because nobody knows what became of the first, it takes nothing more
     #[arg(long, value_name = "UUID")]
     id: Option<Uuid>,
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run<S: Store>(self, store: S, resting: impl Future<Output = ()>) -> anyhow::Result<ExitCode> {
         distinct(&self.keys, "name each bucket once; `--cost` says how many tokens each gives")?;
-        let take = self.request.take(&self.keys).max_wait(self.wait);
+        let take = self.request.take(&self.keys).max_wait(self.max_wait);
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, self.remember));
         let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?, resting).await;
         let decision = match turn? {

@@ -57,7 +57,7 @@ impl Sliding {
     pub(super) fn json(&self, cost: u64) -> Value {
         let mut json = windows::json(&self.level);
         json["mode"] = self.mode.as_str().into();
-        json["prospect"] = match self.outcome(cost) {
+        json["expected_outcome"] = match self.outcome(cost) {
             WindowOutcome::Granted => "granted",
             WindowOutcome::Denied => "denied",
             WindowOutcome::Never => "never",

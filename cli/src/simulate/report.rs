@@ -35,7 +35,7 @@ impl SimulationReport<'_> {
         };
         let skipped = counted(self.skipped, "line");
         let skipped = if self.skipped == 0 { String::new() } else { format!("; {skipped} skipped") };
-        let text = format!("{} of traffic; verb: {verb}{skipped}\n\n", format_span(self.lasted));
+        let text = format!("{} of traffic; method: {verb}{skipped}\n\n", format_span(self.lasted));
         let mut table = Table::new([Column::Left(""), Column::Right(""), Column::Right("")]);
         let cells = |name: &str, cells: &[String]| {
             // Two limits at most: what is not there is empty.
@@ -65,8 +65,8 @@ impl SimulationReport<'_> {
                 "mean_wait_ms": times::milliseconds(figures.mean_wait()),
                 "max_wait_ms": times::milliseconds(figures.max_wait),
                 "max_denied_ms": times::milliseconds(figures.max_denied_span),
-                "most_asked_in_window": figures.most_asked,
-                "most_granted_in_window": figures.most_used,
+                "max_requested_in_window": figures.most_asked,
+                "max_granted_in_window": figures.most_used,
                 "clients": tallies.map(Vec::len),
                 "clients_denied": tallies.map(|tallies| clients::denied(tallies)),
                 "most_denied": tallies.map(|tallies| {
@@ -80,7 +80,7 @@ impl SimulationReport<'_> {
         });
         json!({
             "lasted_ms": times::milliseconds(self.lasted),
-            "verb": if self.max_wait.is_some() { "wait" } else { "allow" },
+            "method": if self.max_wait.is_some() { "wait" } else { "allow" },
             "max_wait_ms": self.max_wait.map(times::milliseconds),
             "window_ms": times::milliseconds(self.window),
             "skipped_lines": self.skipped,

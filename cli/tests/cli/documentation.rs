@@ -60,7 +60,7 @@ fn the_commands_of_the_runbook_do_what_their_rows_say() {
             shown += 1;
         }
         match row.split('|').nth(1).expect("a cell").trim() {
-            "raise" => ends(&format!("{take} --wait 5s"), 0),
+            "raise" => ends(&format!("{take} --max-wait 5s"), 0),
             "make full" => ends(take, 0),
             "switch off" => ends(take_another, 0),
             "block" => ends(take_another, 75),

@@ -19,10 +19,10 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
         database.run(&["explain", "api"]).ended(0).says(&["would be granted"]);
         database.run(&["explain", "api", "--cost", "2"]).ended(0).says(&["would be denied: a token is missing"]);
         let why = database.run(&["explain", "api", "--cost", "2", "--json"]).ended(0).json();
-        assert_eq!((&why["prospect"], &why["available"]), (&"denied".into(), &1.into()));
+        assert_eq!((&why["expected_outcome"], &why["available"]), (&"denied".into(), &1.into()));
         database.run(&["reset", "api"]).ended(0);
         database.run(&["take", "api", "--cost", "2"]).ended(0);
-        let never = database.run(&["take", "api", "--cost", "3", "--keep", "1"]).ended(64);
+        let never = database.run(&["take", "api", "--cost", "3", "--min-remaining", "1"]).ended(64);
         never.says(&[
             "holds 2 tokens: 3, with 1 to keep",
             "`tollgate explain api`",

@@ -195,7 +195,7 @@ fn arguments_that_are_no_text_are_refused_unless_they_are_a_commands_or_a_files(
         &["take"][..],
         &["peek", "a"],
         &["take", "a", "--quota"],
-        &["take", "a", "--wait"],
+        &["take", "a", "--max-wait"],
         &["list", "--prefix"],
         &["mode", "off", "--reason"],
         &["plan", "set"],

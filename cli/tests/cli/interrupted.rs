@@ -62,7 +62,7 @@ fn who_waits_long_has_no_connection_meanwhile_and_gives_its_token_back_all_the_s
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let looker = runtime.block_on(PgConnection::connect(&database.url_of_root())).expect("it connects");
     let looker = std::cell::RefCell::new(looker);
-    for wait in [&["run", "a", "--", "echo", "ran"][..], &["take", "a", "--wait", "9d"]] {
+    for wait in [&["run", "a", "--", "echo", "ran"][..], &["take", "a", "--max-wait", "9d"]] {
         let child = database.command(wait).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         until(|| available() == -1);
         until(|| {
@@ -86,7 +86,7 @@ fn a_shell_that_is_interrupted_while_it_waits_does_not_go_on() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
     database.run(&["take", "a"]).ended(0);
-    for wait in ["run a -- true", "take a --wait 9d"] {
+    for wait in ["run a -- true", "take a --max-wait 9d"] {
         let mut shell = std::process::Command::new("bash");
         shell.args(["-c", &format!("\"$0\" {wait}; echo on"), env!("CARGO_BIN_EXE_tollgate")]).process_group(0);
         shell.env("DATABASE_URL", &database.url).current_dir(&database.directory).stdin(Stdio::null());

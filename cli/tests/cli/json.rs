@@ -26,7 +26,7 @@ fn every_json_output_has_the_fields_that_are_documented() {
 
     let why = json(&["explain", "api"]);
     assert_documented(&why, "`explain`");
-    assert_eq!((&why["quota_from"], &why["prospect"]), (&"bucket".into(), &"granted".into()));
+    assert_eq!((&why["quota_from"], &why["expected_outcome"]), (&"bucket".into(), &"granted".into()));
     assert_eq!(why["window"], Value::Null);
 
     let doctor = json(&["doctor"]);
@@ -51,9 +51,9 @@ fn a_sliding_window_has_the_fields_that_are_documented() {
     assert_eq!((&peeked[0]["max_requests"], &peeked[0]["interval_ms"]), (&1.into(), &60_000.into()));
     let window = &database.run(&["explain", "search", "--json"]).ended(0).json()["window"];
     let more = fields(window).difference(&fields(&peeked[0])).cloned().collect::<Vec<_>>();
-    assert_eq!(more, ["mode", "prospect"]);
+    assert_eq!(more, ["mode", "expected_outcome"]);
     assert_eq!((&window["counted"], &window["mode"]), (&1.into(), &"enforce".into()));
-    assert_eq!(window["prospect"], "denied");
+    assert_eq!(window["expected_outcome"], "denied");
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn a_plan_that_is_deleted_is_told_with_the_buckets_that_fail_and_the_command_tha
             again,
         ]);
         let why = database.run(&["explain", "a", "--json"]).ended(0).json();
-        assert_eq!((&why["plan"], &why["prospect"]), (&"gold".into(), &"unknown plan".into()));
+        assert_eq!((&why["plan"], &why["expected_outcome"]), (&"gold".into(), &"unknown plan".into()));
         database.run(&["explain", "c", "--plan", "none"]).ended(0).says(&["none: the plan 'none' is not there"]);
         let hint = "`tollgate explain a` says which";
         database.run(&["take", "a"]).ended(64).says(&["follows a plan that is not there any more", hint]);

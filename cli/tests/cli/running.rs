@@ -38,7 +38,7 @@ fn command_inherits_the_url_only_if_told_to() {
 #[test]
 fn a_key_may_begin_with_a_dash() {
     let database = Database::migrated(Engine::Sqlite);
-    for key in ["-x", "--wait", "--"] {
+    for key in ["-x", "--max-wait", "--"] {
         database.run(&["create", "--quota", "1 per 1d", "--", key]).ended(0);
         assert_eq!(database.run(&["run", "--key", key, "--", "echo", "ran"]).ended(0).out, "ran\n");
         assert_eq!(database.run(&["run", &format!("--key={key}"), "--no-wait", "--", "echo"]).ended(75).out, "");
@@ -86,7 +86,7 @@ fn without_a_token_the_command_does_not_run() {
     let database = Database::migrated(Engine::Sqlite);
     let run = |arguments: &[&str]| database.run(&[&["run", "a", "--quota", "1 per 1d"], arguments].concat());
     run(&["--no-wait", "--", "echo", "ran"]).ended(0).says(&["ran"]);
-    for give_up in [&["--no-wait"][..], &["--wait", "1s"], &["--wait", "0s"]] {
+    for give_up in [&["--no-wait"][..], &["--max-wait", "1s"], &["--max-wait", "0s"]] {
         let ran = run(&[give_up, &["--", "echo", "ran"]].concat()).ended(75).says(&["denied by a: try again in"]);
         assert_eq!(ran.out, "");
     }

@@ -54,7 +54,7 @@ fn shows_no_password(url: &str, database: &Database) {
     for misplaced in [
         &[url][..],
         &["take", "a", url],
-        &["take", "a", "--wait", url],
+        &["take", "a", "--max-wait", url],
         &["create", "a", "--quota", url],
         &["create", "a", url],
         &["--url", url],

@@ -55,7 +55,7 @@ fn a_simulation_tells_what_it_reads_and_that_it_draws() -> anyhow::Result<()> {
 fn who_waits_at_a_terminal_is_told_what_for() -> anyhow::Result<()> {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "a", "--quota", "1 per 1d"]).ended(0);
-    for command in ["take a --wait 2d", "run a -- echo ran"] {
+    for command in ["take a --max-wait 2d", "run a -- echo ran"] {
         let pty = Pty::start(&database, command)?;
         pty.shows("a: a token in ")?;
         pty.kill("INT")?;
@@ -73,7 +73,7 @@ fn elsewhere_nothing_of_it_is_written() {
     for arguments in [
         &["migrate"][..],
         &["take", "a", "--quota", "20/s burst 1"],
-        &["take", "a", "--quota", "20/s burst 1", "--wait", "1min"],
+        &["take", "a", "--quota", "20/s burst 1", "--max-wait", "1min"],
         &["list"],
         &["sweep"],
         &["watch", "--once"],
