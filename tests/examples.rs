@@ -84,7 +84,7 @@ fn each_small_example_has_fewer_than_sixty_lines() -> anyhow::Result<()> {
 }
 
 /// What shows one thing each, on any database.
-const SMALL: [&str; 6] = ["three_verbs", "plans", "sliding_window", "many_limits", "settle", "own_transaction"];
+const SMALL: [&str; 6] = ["three_methods", "plans", "sliding_window", "many_limits", "settle", "own_transaction"];
 
 /// The blocks that show the output of an example.
 fn blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{AnyStore, Bound, Limiter, MemoryStore, Window, clock::ManualClock, layers::LocalReads, model::Source};
 
-use super::beneath::Broken;
+use super::underlying::Broken;
 
 #[tokio::test]
 async fn memory_is_asked_without_layers_so_that_a_clock_that_is_moved_is_seen_at_once() -> anyhow::Result<()> {

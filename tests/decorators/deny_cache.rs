@@ -13,7 +13,7 @@ use tollgate::{
 };
 use uuid::Uuid;
 
-use super::beneath::{Broken, Falling, Noting, receipt, take};
+use super::underlying::{Broken, Falling, Noting, receipt, take};
 
 #[tokio::test(start_paused = true)]
 async fn an_attack_costs_one_call_for_each_key_and_second() -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ use tollgate::{
 
 mod requests;
 
-use super::beneath::{Noting, take};
+use super::underlying::{Noting, take};
 
 type Leasing = Lease<Noting, RuntimeClock>;
 

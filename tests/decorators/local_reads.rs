@@ -14,8 +14,8 @@ use tollgate::{
     model::Source, store::SharedWindows,
 };
 
-use super::beneath::take;
 use super::counting::Counting;
+use super::underlying::take;
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use anyhow::{bail, ensure};
 use tokio::task::JoinHandle;
 use tollgate::Error;
 
-use crate::books::{Books, Request};
+use crate::accounting::{Books, Request};
 use crate::database::Database;
 use crate::gate::BUCKETS;
 

@@ -12,7 +12,7 @@ use tollgate::{
     store::Capabilities,
 };
 
-use crate::books::{Books, Request};
+use crate::accounting::{Books, Request};
 use crate::database::Database;
 
 pub struct Together {

@@ -2,17 +2,17 @@
 
 pub(crate) mod adjustments;
 pub(crate) mod admin;
-pub(crate) mod holding;
 pub(crate) mod inputs;
 pub(crate) mod listing;
 pub(crate) mod local_reads;
 pub(crate) mod memory;
+pub(crate) mod methods;
 pub(crate) mod other_terms;
 pub(crate) mod plans;
 pub(crate) mod receipts;
 pub(crate) mod several;
 pub(crate) mod shadow;
-pub(crate) mod verbs;
+pub(crate) mod throttling;
 pub(crate) mod windows;
 
 use std::time::Duration;
@@ -82,25 +82,25 @@ pub(crate) const START: i64 = 1_800_057_600_000_000_000;
 macro_rules! for_each_scenario {
     ($run:ident) => {
         $run! {
-            verbs: a_denied_call_takes_nothing,
-            verbs: a_burst_of_ten_is_granted_and_then_a_token_a_millisecond,
-            verbs: tokens_are_kept_for_others,
-            verbs: a_reservation_says_how_long_to_wait_and_later_ones_queue_behind_it,
-            verbs: a_reservation_beyond_the_longest_wait_takes_nothing,
-            verbs: a_cancelled_reservation_is_as_if_it_had_never_been_if_it_was_the_last,
-            verbs: a_cancelled_reservation_gives_back_only_what_nobody_queues_behind,
-            verbs: a_reservation_whose_turn_has_come_gives_nothing_back,
-            verbs: reservation_cancelled_at_its_time_is_given_back,
-            verbs: a_wait_that_would_last_too_long_is_denied_and_takes_nothing,
-            verbs: a_wait_for_a_token_that_is_there_takes_it_at_once,
-            verbs: those_who_wait_are_served_in_the_order_in_which_they_came,
-            verbs: a_wait_that_is_given_up_gives_its_token_back,
-            verbs: a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repeats_it,
-            verbs: more_than_the_burst_is_never_possible,
-            verbs: without_a_limit_everything_is_granted,
-            verbs: without_a_rate_the_burst_is_granted_and_then_nothing,
-            verbs: a_changed_limit_keeps_what_was_earned_at_the_old_rate,
-            verbs: a_calendars_day_begins_at_midnight,
+            methods: a_denied_call_takes_nothing,
+            methods: a_burst_of_ten_is_granted_and_then_a_token_a_millisecond,
+            methods: tokens_are_kept_for_others,
+            methods: a_reservation_says_how_long_to_wait_and_later_ones_queue_behind_it,
+            methods: a_reservation_beyond_the_longest_wait_takes_nothing,
+            methods: a_cancelled_reservation_is_as_if_it_had_never_been_if_it_was_the_last,
+            methods: a_cancelled_reservation_gives_back_only_what_nobody_queues_behind,
+            methods: a_reservation_whose_turn_has_come_gives_nothing_back,
+            methods: reservation_cancelled_at_its_time_is_given_back,
+            methods: a_wait_that_would_last_too_long_is_denied_and_takes_nothing,
+            methods: a_wait_for_a_token_that_is_there_takes_it_at_once,
+            methods: those_who_wait_are_served_in_the_order_in_which_they_came,
+            methods: a_wait_that_is_given_up_gives_its_token_back,
+            methods: a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repeats_it,
+            methods: more_than_the_burst_is_never_possible,
+            methods: without_a_limit_everything_is_granted,
+            methods: without_a_rate_the_burst_is_granted_and_then_nothing,
+            methods: a_changed_limit_keeps_what_was_earned_at_the_old_rate,
+            methods: a_calendars_day_begins_at_midnight,
             several: all_grant_or_none_takes_anything,
             several: a_full_call_is_decided_to_its_last_request,
             several: each_of_a_batch_is_told_what_those_before_it_have_left,
@@ -196,17 +196,17 @@ macro_rules! for_each_scenario {
             admin: what_can_never_rule_is_refused,
             admin: an_end_that_no_clock_reaches_is_none,
             admin: an_explanation_names_what_rules,
-            holding: a_bucket_is_lowered_to_what_is_left_and_never_raised,
-            holding: no_token_comes_before_the_time_that_was_said,
-            holding: both_are_the_stricter_of_each,
-            holding: an_intervals_tokens_come_with_the_first_period_after_the_wait,
-            holding: a_bucket_that_nobody_has_used_is_held_back_too,
-            holding: what_was_granted_before_keeps_its_turn,
-            holding: ten_years_are_an_hour_unless_said,
-            holding: what_cannot_be_held_back_is_an_error_that_says_why,
-            holding: a_mode_that_is_off_holds_nothing_back,
-            holding: other_terms_rule_before_a_bucket_is_held_back,
-            holding: a_clock_set_back_shuts_a_held_bucket_for_no_longer_than_it_was_held,
+            throttling: a_bucket_is_lowered_to_what_is_left_and_never_raised,
+            throttling: no_token_comes_before_the_time_that_was_said,
+            throttling: both_are_the_stricter_of_each,
+            throttling: an_intervals_tokens_come_with_the_first_period_after_the_wait,
+            throttling: a_bucket_that_nobody_has_used_is_held_back_too,
+            throttling: what_was_granted_before_keeps_its_turn,
+            throttling: ten_years_are_an_hour_unless_said,
+            throttling: what_cannot_be_held_back_is_an_error_that_says_why,
+            throttling: a_mode_that_is_off_holds_nothing_back,
+            throttling: other_terms_rule_before_a_bucket_is_held_back,
+            throttling: a_clock_set_back_shuts_a_held_bucket_for_no_longer_than_it_was_held,
             inputs: a_request_that_can_never_be_is_the_same_error_alone_and_among_others,
             inputs: what_nobody_made_is_an_error_whatever_is_asked_of_it,
             inputs: any_text_is_a_key_of_its_own_or_a_typed_error,

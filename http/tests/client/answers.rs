@@ -9,7 +9,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
-use super::third_party::{Answer, Upstream, answer};
+use super::upstream::{Answer, Upstream, answer};
 
 /// When a request that was not sent could be.
 fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
@@ -22,7 +22,7 @@ fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
 /// For how long a client is throttled that does not wait, after this answer.
 async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Option<Duration>> {
     let status = answer.0;
-    let third_party = Upstream::new([answer]).await?;
+    let upstream = Upstream::new([answer]).await?;
     let mut found = Vec::new();
     for kind in KINDS {
         let limiter = Limiter::new(MemoryStore::new(), "1000/h")?;
@@ -30,10 +30,10 @@ async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Opt
         let limit = presets.iter().fold(limit, |limit, preset| limit.read(*preset));
         let client = AnyClient::new(kind, limit.clone());
         // Both see the same answer: it is told again.
-        third_party.again();
-        assert_eq!(client.get(&third_party.url("/")).await??, status, "{kind:?}");
+        upstream.again();
+        assert_eq!(client.get(&upstream.url("/")).await??, status, "{kind:?}");
         assert_eq!(limit.unreported(), 0);
-        found.push(match client.get(&third_party.url("/")).await? {
+        found.push(match client.get(&upstream.url("/")).await? {
             Ok(_) => None,
             held => Some(limited(held)),
         });
@@ -45,21 +45,21 @@ async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Opt
 #[tokio::test]
 async fn a_429_seen_by_one_replica_holds_all_back() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = Upstream::new([answer(200, &[]), answer(429, &[("retry-after", "60")])]).await?;
+        let upstream = Upstream::new([answer(200, &[]), answer(429, &[("retry-after", "60")])]).await?;
         let replicas = Replicas::new()?;
         let mut clients = Vec::new();
         for _ in 0..3 {
             let limit = ClientLimit::new(replicas.limiter("1000/s").await?).max_wait(Duration::from_secs(1));
             clients.push(AnyClient::new(kind, limit));
         }
-        let url = third_party.url("/");
+        let url = upstream.url("/");
         assert_eq!(clients[0].get(&url).await??, 200);
         assert_eq!(clients[1].get(&url).await??, 429, "it is the caller's to see");
         for client in clients.iter().cycle().take(30) {
             let retry_after = limited(client.get(&url).await?);
             assert!((30..=60).contains(&retry_after.as_secs()), "{retry_after:?}");
         }
-        assert_eq!(third_party.reached(), 2);
+        assert_eq!(upstream.reached(), 2);
     }
     Ok(())
 }
@@ -126,7 +126,7 @@ async fn what_is_left_by_the_headers_is_what_all_replicas_have() -> anyhow::Resu
     for kind in KINDS {
         let left = answer(200, &[("ratelimit", r#""default";r=3;t=3600"#)]);
         let more = answer(200, &[("ratelimit", r#""default";r=900;t=3600"#)]);
-        let third_party = Upstream::new([left, more]).await?;
+        let upstream = Upstream::new([left, more]).await?;
         let replicas = Replicas::new()?;
         let mut clients = Vec::new();
         for _ in 0..3 {
@@ -135,9 +135,9 @@ async fn what_is_left_by_the_headers_is_what_all_replicas_have() -> anyhow::Resu
         }
         let mut sent = 0;
         for client in clients.iter().cycle().take(30) {
-            sent += usize::from(client.get(&third_party.url("/")).await?.is_ok());
+            sent += usize::from(client.get(&upstream.url("/")).await?.is_ok());
         }
-        assert_eq!((sent, third_party.reached()), (4, 4), "what it said later raised nothing");
+        assert_eq!((sent, upstream.reached()), (4, 4), "what it said later raised nothing");
     }
     Ok(())
 }
@@ -145,11 +145,11 @@ async fn what_is_left_by_the_headers_is_what_all_replicas_have() -> anyhow::Resu
 #[tokio::test]
 async fn an_answer_reaches_its_caller_whatever_becomes_of_the_limit() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
+        let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let window = Window::new(10, Duration::from_secs(60), Duration::from_secs(1))?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), window)?);
         let client = AnyClient::new(kind, limit.clone());
-        assert_eq!(client.get(&third_party.url("/")).await??, 429);
+        assert_eq!(client.get(&upstream.url("/")).await??, 429);
         assert_eq!(limit.unreported(), 1, "a window cannot be throttled");
     }
     Ok(())
@@ -175,12 +175,12 @@ async fn one_hosts_answer_holds_back_no_other() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_limiter_that_is_switched_off_passes_nothing_on() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
+        let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let limiter = Limiter::builder(MemoryStore::new()).mode(Mode::Off).build("1000/s")?;
         let limit = ClientLimit::new(limiter.clone()).read(HeaderPreset::XRateLimit);
         let client = AnyClient::new(kind, limit.clone());
-        assert_eq!(client.get(&third_party.url("/")).await??, 429);
-        let key = Key::try_from(third_party.address.to_string())?;
+        assert_eq!(client.get(&upstream.url("/")).await??, 429);
+        let key = Key::try_from(upstream.address.to_string())?;
         assert_eq!((limiter.store().peek(&key).await?, limit.unreported()), (None, 0), "{kind:?}");
     }
     Ok(())
@@ -190,7 +190,7 @@ async fn a_limiter_that_is_switched_off_passes_nothing_on() -> anyhow::Result<()
 async fn account(
     answer: Answer,
 ) -> anyhow::Result<(Upstream, [AnyClient<SqliteStore>; 2], Limiter<SqliteStore>, Replicas)> {
-    let third_party = Upstream::new([answer]).await?;
+    let upstream = Upstream::new([answer]).await?;
     let replicas = Replicas::new()?;
     let client = async |kind| {
         let limit = ClientLimit::new(replicas.limiter("600/h").await?)
@@ -203,7 +203,7 @@ async fn account(
     };
     let clients = [client(KINDS[0]).await?, client(KINDS[1]).await?];
     let limiter = replicas.limiter("600/h").await?;
-    Ok((third_party, clients, limiter, replicas))
+    Ok((upstream, clients, limiter, replicas))
 }
 
 #[tokio::test]
@@ -217,8 +217,8 @@ async fn of_several_limits_those_are_held_back_of_which_an_answer_says_that_too_
         (429, left("0", "50000"), -10..=-9, 50_000..=50_099),
         (429, left("400", "50000"), -10..=-9, -1000..=-900),
     ] {
-        let (third_party, clients, limiter, _replicas) = account(answer(status, &headers)).await?;
-        assert_eq!(clients[0].get(&third_party.url("/")).await??, status);
+        let (upstream, clients, limiter, _replicas) = account(answer(status, &headers)).await?;
+        assert_eq!(clients[0].get(&upstream.url("/")).await??, status);
         let available = async |key: &str| {
             let level = limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked");
             anyhow::Ok(level.available)
@@ -227,10 +227,10 @@ async fn of_several_limits_those_are_held_back_of_which_an_answer_says_that_too_
         assert!(requests.contains(&found), "{status} {headers:?}: {found} requests");
         assert!(tokens.contains(&of_tokens), "{status} {headers:?}: {of_tokens} tokens");
         if status == 429 {
-            let held = limited(clients[1].get(&third_party.url("/")).await?);
+            let held = limited(clients[1].get(&upstream.url("/")).await?);
             assert!((50..=70).contains(&held.as_secs()), "{held:?}");
         } else {
-            assert_eq!(clients[1].get(&third_party.url("/")).await??, 200);
+            assert_eq!(clients[1].get(&upstream.url("/")).await??, 200);
         }
     }
     Ok(())
@@ -249,14 +249,14 @@ async fn each_limit_reads_the_policy_that_is_its_own() -> anyhow::Result<()> {
     let said = r#""second";r=9;t=1, "bytes";r=0;t=40"#;
     for (status, held) in [(200, -30), (429, -30)] {
         for kind in KINDS {
-            let third_party = Upstream::new([answer(status, &[("ratelimit", said)])]).await?;
+            let upstream = Upstream::new([answer(status, &[("ratelimit", said)])]).await?;
             let limiter = Limiter::new(MemoryStore::new(), "1/s burst 10")?;
             let limit = ClientLimit::new(limiter.clone())
                 .key(|_| Key::try_from("requests").ok())
                 .read(HeaderPreset::Policy("second"))
                 .and(|_| Some(Limit::new(Key::try_from("bytes").ok()?, "1/s burst 100".try_into().ok()?).cost(10)))
                 .read(HeaderPreset::Policy("bytes"));
-            assert_eq!(AnyClient::new(kind, limit).get(&third_party.url("/")).await??, status);
+            assert_eq!(AnyClient::new(kind, limit).get(&upstream.url("/")).await??, status);
             let left = async |key: &str| {
                 anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available)
             };
@@ -270,7 +270,7 @@ async fn each_limit_reads_the_policy_that_is_its_own() -> anyhow::Result<()> {
 #[tokio::test]
 async fn what_no_preset_reads_a_closure_does_for_its_limit() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = Upstream::new([answer(200, &[("x-left", "7")]), answer(418, &[("x-left", "50")])]).await?;
+        let upstream = Upstream::new([answer(200, &[("x-left", "7")]), answer(418, &[("x-left", "50")])]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "100 once")?;
         let limit = ClientLimit::new(limiter.clone())
             .key(|_| Key::try_from("requests").ok())
@@ -281,10 +281,10 @@ async fn what_no_preset_reads_a_closure_does_for_its_limit() -> anyhow::Result<(
         let left = async |key: &str| {
             anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available)
         };
-        assert_eq!(client.get(&third_party.url("/")).await??, 200);
+        assert_eq!(client.get(&upstream.url("/")).await??, 200);
         assert_eq!((left("requests").await?, left("tokens").await?), (99, 7));
         limiter.store().reset(&Key::try_from("tokens")?).await?;
-        assert_eq!(client.get(&third_party.url("/")).await??, 418);
+        assert_eq!(client.get(&upstream.url("/")).await??, 418);
         assert_eq!((left("requests").await?, left("tokens").await?), (0, 50), "it is of the limit that says nothing");
     }
     Ok(())
@@ -293,7 +293,7 @@ async fn what_no_preset_reads_a_closure_does_for_its_limit() -> anyhow::Result<(
 /// Also when it is passed on once more, with a settlement.
 #[tokio::test(start_paused = true)]
 async fn of_two_longest_waits_the_shorter_one_counts() -> anyhow::Result<()> {
-    let third_party = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(())));
+    let upstream = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(())));
     for (of_closure, client_error, expected) in [
         (Some(5), None, 5),
         (Some(5), Some(60), 5),
@@ -312,7 +312,7 @@ async fn of_two_longest_waits_the_shorter_one_counts() -> anyhow::Result<()> {
             limit = limit.max_throttle(Duration::from_secs(seconds));
         }
         let request = Request::get("http://example.com/").body(())?;
-        let answer = limit.layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        let answer = limit.layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
         let held = async || anyhow::Ok(limiter.allow("example.com").await?.retry_after().as_secs());
         assert_eq!(held().await?, expected, "{of_closure:?} {client_error:?}");
         answer.extensions().get::<Estimate>().expect("it was served").settle(0).await?;

@@ -17,7 +17,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
 use super::slow::Slow;
-use super::third_party::{Upstream, answer};
+use super::upstream::{Upstream, answer};
 
 /// What an answer says was used.
 fn used(answer: &UpstreamResponse<'_>) -> Option<u64> {
@@ -40,7 +40,7 @@ pub(super) async fn asks<S: Store>(
 ) -> anyhow::Result<(u16, Option<Estimate>)> {
     let headers: Vec<(String, String)> =
         headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let third_party = service_fn(move |_: Request<()>| {
+    let upstream = service_fn(move |_: Request<()>| {
         let lines = headers.iter().filter(|(name, _)| name != "status");
         let status = headers.iter().find(|(name, _)| name == "status").map_or("200", |(_, status)| status);
         let response =
@@ -48,7 +48,7 @@ pub(super) async fn asks<S: Store>(
         std::future::ready(response.body(()))
     });
     let request = Request::get("http://example.com/").body(())?;
-    let response = limit.layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+    let response = limit.layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
     Ok((response.status().as_u16(), response.extensions().get().cloned()))
 }
 
@@ -56,20 +56,20 @@ pub(super) async fn asks<S: Store>(
 async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
     for kind in KINDS {
         for by_head in [true, false] {
-            let third_party = Upstream::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
+            let upstream = Upstream::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
             let replicas = Replicas::new()?;
             let limiter = replicas.limiter("1000 once").await?;
             let limit = of_tokens(limiter.clone(), 900);
             let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
             let client = AnyClient::new(kind, limit);
-            let (_, estimate) = client.get_and_settle(&third_party.url("/")).await??;
+            let (_, estimate) = client.get_and_settle(&upstream.url("/")).await??;
             match estimate {
                 Some(estimate) => assert_eq!(estimate.settle(100).await?, Adjusted::Done(800)),
                 None => assert!(by_head, "{kind:?}"),
             }
             limiter.close().await?;
             let another = AnyClient::new(kind, of_tokens(replicas.limiter("1000 once").await?, 900));
-            assert_eq!(another.get(&third_party.url("/")).await??, 200, "{kind:?}");
+            assert_eq!(another.get(&upstream.url("/")).await??, 200, "{kind:?}");
         }
     }
     Ok(())
@@ -261,11 +261,11 @@ async fn a_local_limit_grants_any_number_of_estimates_while_the_store_is_away() 
 #[tokio::test]
 async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_tokens_back() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = Upstream::new([]).await?;
+        let upstream = Upstream::new([]).await?;
         let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::MAX).build("100/h")?;
         let limit = of_tokens(limiter.clone(), 100).settle_later().max_wait(Duration::from_hours(5));
         let client = AnyClient::new(kind, limit);
-        let url = third_party.url("/");
+        let url = upstream.url("/");
         assert_eq!(client.get(&url).await??, 200);
         let mut waiting = Box::pin(client.get(&url));
         while left(limiter.store(), "tokens").await? >= 0 {
@@ -280,7 +280,7 @@ async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_t
         while left(limiter.store(), "tokens").await? < 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(third_party.reached(), 1);
+        assert_eq!(upstream.reached(), 1);
     }
     Ok(())
 }
@@ -341,13 +341,13 @@ async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used(
 async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
     for by_head in [true, false] {
         let refusal = || answer(429, &[("retry-after", "0.02"), ("x-ratelimit-remaining-requests", "0")]);
-        let third_party = Upstream::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
+        let upstream = Upstream::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "1000/s")?;
         let limit = account(limiter.clone(), "1000 once");
         let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
-        let response = client.get(third_party.url("/")).send().await?;
-        assert_eq!((response.status().as_u16(), third_party.reached()), (200, 3));
+        let response = client.get(upstream.url("/")).send().await?;
+        assert_eq!((response.status().as_u16(), upstream.reached()), (200, 3));
         if let Some(estimate) = response.extensions().get::<Estimate>() {
             assert_eq!(estimate.settle(100).await?, Adjusted::Done(200));
         }
@@ -362,10 +362,10 @@ async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Re
     for kind in KINDS {
         let refusal = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
         let served = || answer(200, &[("x-used", "100")]);
-        let third_party = Upstream::new([answer(429, &refusal), served(), served()]).await?;
+        let upstream = Upstream::new([answer(429, &refusal), served(), served()]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
         let client = AnyClient::new(kind, account(limiter.clone(), "1000 once").settle(used));
-        let url = third_party.url("/");
+        let url = upstream.url("/");
         let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
         let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<Result<_, _>>>()??;
         assert_eq!(statuses, [429, 200, 200]);

@@ -76,7 +76,7 @@ proptest! {
             limit = if by_body { limit.settle_later() } else { limit.settle(|answer| figure(answer.headers().get("x-used")?.to_str().ok()?)) };
             // All are sent before the first one is answered.
             let all_sent = Arc::new(Barrier::new(requests));
-            let third_party = service_fn(move |_: Request<()>| {
+            let upstream = service_fn(move |_: Request<()>| {
                 let (all_sent, headers) = (Arc::clone(&all_sent), headers.clone());
                 async move {
                     all_sent.wait().await;
@@ -85,7 +85,7 @@ proptest! {
                     Ok::<_, Infallible>(response)
                 }
             });
-            let client = limit.layer(third_party);
+            let client = limit.layer(upstream);
             let asked = (0..requests).map(|_| client.clone().oneshot(Request::get("http://example.com/").body(()).unwrap()));
             for response in join_all(asked).await {
                 let response = response.map_err(anyhow::Error::from_boxed)?;
@@ -138,13 +138,13 @@ async fn answered(status: StatusCode, headers: HeaderMap) -> anyhow::Result<()> 
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
     let limit = HeaderPreset::ALL.iter().fold(ClientLimit::new(limiter.clone()), |limit, preset| limit.read(*preset));
     let sent = headers.clone();
-    let third_party = service_fn(move |_: Request<()>| {
+    let upstream = service_fn(move |_: Request<()>| {
         let mut response = Response::new(());
         (*response.status_mut(), *response.headers_mut()) = (status, sent.clone());
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let request = Request::get("http://example.com/").body(())?;
-    let response = limit.clone().layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+    let response = limit.clone().layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
     assert_eq!((response.status(), response.headers()), (status, &headers), "it is the caller's to see");
     assert_eq!(limit.unreported(), 0);
     let level = limiter.store().peek(&Key::try_from("example.com")?).await?.expect("it was asked for");

@@ -14,7 +14,7 @@ use tollgate_http::{ClientLimit, HeaderPreset};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS, Kind};
-use super::third_party::{Upstream, answer};
+use super::upstream::{Upstream, answer};
 
 /// Nobody knows how far it came.
 #[tokio::test]
@@ -34,11 +34,11 @@ async fn a_request_that_fails_has_used_its_token() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_redirect_is_followed_in_the_turn_of_the_host_that_was_asked() -> anyhow::Result<()> {
     let other = Upstream::new([]).await?;
-    let third_party = Upstream::new([answer(302, &[("location", &other.url("/"))])]).await?;
+    let upstream = Upstream::new([answer(302, &[("location", &other.url("/"))])]).await?;
     let limiter = Limiter::new(MemoryStore::new(), "10 once")?;
     let client = AnyClient::new(Kind::Reqwest, ClientLimit::new(limiter.clone()));
-    assert_eq!(client.get(&third_party.url("/")).await??, 200);
-    assert_eq!((third_party.reached(), other.reached()), (1, 1));
+    assert_eq!(client.get(&upstream.url("/")).await??, 200);
+    assert_eq!((upstream.reached(), other.reached()), (1, 1));
     assert_eq!(limiter.store().peek(&Key::try_from(other.address.to_string())?).await?, None);
     Ok(())
 }
@@ -64,10 +64,10 @@ async fn of_a_bucket_that_was_not_asked_nothing_is_lowered() -> anyhow::Result<(
 
     let limiter = Limiter::builder(Down).fallback(Duration::from_millis(50), Fallback::Open).build("10/h")?;
     let limit = ClientLimit::new(limiter).read(HeaderPreset::RateLimit);
-    let third_party = service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5").body(()));
+    let upstream = service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5").body(()));
     for _ in 0..3 {
         let request = Request::get("http://example.com/").body(())?;
-        let answer = limit.clone().layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        let answer = limit.clone().layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
         assert_eq!(answer.status(), 200);
     }
     assert_eq!(limit.unreported(), 0);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sqlx::{ConnectOptions, Row};
 use tollgate::{Error, Key, Limiter, Quota, Store, Take, layers::LeaseOptions, model::Outcome};
 
-use crate::giving_up;
+use crate::cancellation;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::all_given_back;
 use crate::rig::{AnyPool, Rig};
@@ -59,7 +59,7 @@ async fn calls_of_every_verb_through_a_limiter_leave_the_books_balanced(rig: Rig
         for builder in [Limiter::builder(store.clone()), Limiter::builder(store).lease(LeaseOptions::default())] {
             let keys = std::array::from_fn(|_| rig.key());
             let limiter = builder.build("1/s")?;
-            giving_up::give_up(&limiter, limiter.store(), keys, calls(usual)?).await?;
+            cancellation::give_up(&limiter, limiter.store(), keys, calls(usual)?).await?;
         }
     });
     all_given_back(&rig.pool).await;

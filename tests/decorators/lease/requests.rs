@@ -12,7 +12,7 @@ use tollgate::{
 use uuid::Uuid;
 
 use super::{MS, ask, both, over};
-use crate::decorators::beneath::{Broken, Falling, Noting, take};
+use crate::decorators::underlying::{Broken, Falling, Noting, take};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_ahead_from_a_fallback_or_while_a_mode_decides() -> anyhow::Result<()> {

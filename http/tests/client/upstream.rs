@@ -41,9 +41,9 @@ impl Upstream {
         let address = listener.local_addr()?;
         let router = Router::new().fallback(reply).with_state(Arc::clone(&state));
         let serving = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
-        let third_party = Self { address, state, serving };
-        third_party.again();
-        Ok(third_party)
+        let upstream = Self { address, state, serving };
+        upstream.again();
+        Ok(upstream)
     }
 
     /// From now on it answers the same once more.

@@ -12,7 +12,7 @@ use tollgate::{
     store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows},
 };
 
-use super::beneath::take;
+use super::underlying::take;
 
 #[tokio::test]
 async fn each_method_of_the_store_within_is_asked_and_no_default_in_its_place() -> anyhow::Result<()> {

@@ -1,8 +1,8 @@
 //! `allow`, `reserve` and `wait`: what each does when there is a token, and when there is none.
 //!
 //! ```text
-//! cargo run --example three_verbs                             # on SQLite, in memory
-//! cargo run --example three_verbs -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! cargo run --example three_methods                             # on SQLite, in memory
+//! cargo run --example three_methods -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
 
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! What an operator sees: metrics as a Prometheus server scrapes them, and events.
 
 mod durability;
+mod logged;
 mod operations;
 mod outage;
 mod recorded;
 mod sources;
-mod told;
 mod urls;
 
 use std::path::PathBuf;
@@ -146,7 +146,7 @@ async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow:
 async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_answers() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let broken = Limiter::builder(Broken).name("api").fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
     for _ in 0..3 {
         assert!(broken.allow("a").await?.is_granted());
@@ -154,7 +154,8 @@ async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_a
     let labels = [("limiter", "api"), ("error", "other")];
     assert_eq!(value(&handle, "tollgate_fallbacks_total", &labels), Some(3.0));
     assert_eq!(value(&handle, "tollgate_decisions_total", &[("source", "fallback")]), Some(3.0));
-    let (text, warning) = (told::text(), "WARN tollgate: the store does not answer: the fallback does limiter=\"api\"");
+    let (text, warning) =
+        (logged::text(), "WARN tollgate: the store does not answer: the fallback does limiter=\"api\"");
     assert_eq!(text.matches(warning).count(), 1, "{text}");
     Ok(())
 }
@@ -163,7 +164,7 @@ async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_a
 async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("calls").build("100 once")?;
     assert!(limiter.throttle("secret.example", Throttle::remaining(3)).await?);
     assert!(!limiter.throttle("secret.example", Throttle::remaining(3)).await?);
@@ -183,7 +184,7 @@ async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyh
         let labels = [("limiter", "calls"), ("outcome", outcome)];
         assert_eq!(value(&handle, "tollgate_throttles_total", &labels), Some(count), "{outcome}");
     }
-    let text = told::text();
+    let text = logged::text();
     for line in [
         "DEBUG tollgate: throttled limiter=\"calls\" left=3 seconds=0.0",
         "DEBUG tollgate: throttled limiter=\"calls\" left=2 seconds=0.0",
@@ -200,14 +201,14 @@ async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyh
 async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let database = Database::new().await?;
-    let text = told::text();
+    let text = logged::text();
     assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_tables\""), "{text}");
     sqlx::query("insert into token_migrations (version, name) values (999, 'later')").execute(&database.pool).await?;
     tollgate::migrate(&database.pool).await?;
     let (text, newer) =
-        (told::text(), "a newer version has migrated: nothing is pending engine=\"sqlite\" version=999");
+        (logged::text(), "a newer version has migrated: nothing is pending engine=\"sqlite\" version=999");
     assert!(text.contains(newer), "{text}");
 
     let limiter = Limiter::new(MemoryStore::new(), "1000000/s")?;
@@ -225,7 +226,7 @@ async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
 async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let database = Database::new().await?;
     let key = "203.0.113.7";
     let ask = async |traced: bool| {
@@ -234,7 +235,7 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
         for cost in [1, 1, 1, 0, 5] {
             drop(limiter.allow_n(key, cost).await);
         }
-        anyhow::Ok(told::text())
+        anyhow::Ok(logged::text())
     };
     let silent = ask(false).await?;
     assert!(silent.contains("tollgate.store_call") && silent.contains("outcome=\"denied\""), "{silent}");
@@ -247,12 +248,12 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
 /// What a store says in its own words may name a key.
 #[tokio::test]
 async fn why_a_fallback_answers_is_told_in_words_that_name_no_key() -> anyhow::Result<()> {
-    told::listen();
+    logged::listen();
     let told_of = async |traced: bool| {
         let builder = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open);
         let limiter = if traced { builder.trace_keys() } else { builder }.build("1/h")?;
         assert!(limiter.allow("a").await?.is_granted());
-        anyhow::Ok(told::text())
+        anyhow::Ok(logged::text())
     };
     let silent = told_of(false).await?;
     assert!(silent.contains("the store does not answer") && !silent.contains("broken"), "{silent}");
@@ -264,13 +265,13 @@ async fn why_a_fallback_answers_is_told_in_words_that_name_no_key() -> anyhow::R
 /// What the database said may name a key as well; its code does not, and is in its manual.
 #[tokio::test]
 async fn what_a_database_refuses_is_told_by_its_code() -> anyhow::Result<()> {
-    told::listen();
+    logged::listen();
     let database = Database::new().await?;
     let refuse = "create trigger refuse before insert on token_buckets begin select raise(abort, 'no a'); end";
     sqlx::raw_sql(refuse).execute(&database.pool).await?;
     let limiter = Limiter::new(database.store(), "1/h")?;
     assert!(matches!(limiter.allow("a").await, Err(Error::Database(_))));
-    let text = told::text();
+    let text = logged::text();
     assert!(text.contains("error=\"refused\" code=\"1811\"") && !text.contains("no a"), "{text}");
     Ok(())
 }
@@ -278,10 +279,10 @@ async fn what_a_database_refuses_is_told_by_its_code() -> anyhow::Result<()> {
 /// What the next one runs, in a process with an environment of its own.
 #[test]
 fn a_limiter_is_built() -> anyhow::Result<()> {
-    told::listen();
+    logged::listen();
     let _chosen = Limiter::builder(MemoryStore::new()).name("chosen").mode(Mode::Off).build("1/h")?;
     let _limiter = Limiter::builder(MemoryStore::new()).name("api").build("1/h")?;
-    println!("{}", told::text());
+    println!("{}", logged::text());
     Ok(())
 }
 
