@@ -74,7 +74,7 @@ fn a_configuration_has_keys_rules_and_modes_in_words() {
 
 #[cfg(feature = "serde")]
 #[test]
-fn json_that_is_no_quota_is_refused_and_says_what_it_was() {
+fn invalid_quota_json_error_names_the_value() {
     for json in [
         "null",
         "10",
@@ -104,7 +104,7 @@ fn json_that_is_no_quota_is_refused_and_says_what_it_was() {
 }
 
 #[test]
-fn i14_figures_that_make_no_quota_are_typed_errors() {
+fn i14_invalid_quota_values_are_typed_errors() {
     for rate in [f64::NAN, -1.0, -0.5, f64::NEG_INFINITY, f64::MIN] {
         assert!(matches!(Quota::rate(rate).burst(5).build(), Err(QuotaError::InvalidRate(_))), "{rate}");
     }
@@ -131,7 +131,7 @@ fn i14_figures_that_make_no_quota_are_typed_errors() {
 }
 
 #[test]
-fn a_window_is_the_one_that_its_text_says() -> anyhow::Result<()> {
+fn window_round_trips_through_text() -> anyhow::Result<()> {
     for (text, most, interval_ms, resolution_ms) in
         [("100 in 1min at 5s", 100, 60_000, 5_000), ("1 in 1500ms at 250ms", 1, 1_500, 250)]
     {
@@ -152,7 +152,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_quota_is_the_one_that_its_text_says(quota in quota(CENTURY_NS), kind in 0..3_u8) {
+    fn quota_round_trips_through_text(quota in quota(CENTURY_NS), kind in 0..3_u8) {
         let (capacity, refill) = (quota.capacity(), quota.refill_time());
         let other = match kind {
             0 => Ok(quota),
@@ -198,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn a_denial_changes_nothing_and_a_grant_moves_the_clock_of_fullness_forwards(
+    fn denial_changes_nothing_and_grant_delays_full_at(
         story in story(0..YEAR_2100, 1 << 31, 30)
     ) {
         replay(&story, |before, now, request, verdict| {
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bucket_held_back_holds_no_more_than_was_said_and_no_longer_than_need_be(
+    fn throttle_lowers_a_bucket_no_more_than_stated(
         story in story(0..YEAR_2100, 1 << 31, 30),
         percent in prop::option::of(0..120_i64),
         wait in prop_oneof![Just(0), 1..10_i64, 1..1_i64 << 45],
@@ -284,7 +284,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_terms_keep_what_is_there_up_to_the_new_capacity(
+    fn changed_quota_keeps_tokens_up_to_the_new_capacity(
         story in story(0..YEAR_2100, 1 << 31, 30),
         new in quota(1 << 31),
     ) {

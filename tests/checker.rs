@@ -27,7 +27,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_arithmetic_decides_is_never_at_fault(asked in history(), continuous: bool) {
+    fn checker_accepts_every_decision_of_the_arithmetic(asked in history(), continuous: bool) {
         let make = if continuous { Quota::continuous } else { Quota::interval };
         let limit = limit(make(5, HALF_A_SECOND));
         prop_assert_eq!(limit.faults(&decided(&limit, asked)), vec![]);
@@ -51,7 +51,7 @@ proptest! {
 }
 
 #[test]
-fn calls_that_lie_in_a_window_as_a_whole_are_counted_by_the_callers_clocks() {
+fn checker_counts_calls_entirely_within_a_window() {
     let limit = limit(Quota::continuous(2, Duration::from_secs(2)));
     let call = |sent, done| Call { sent, done, at: None, cost: 1, granted: true };
     assert_eq!(limit.faults(&[call(0, 10), call(5, 20), call(-1_000_000_000, 20)]), []);

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use sqlx::Connection;
 
 #[test]
-fn each_example_prints_what_the_documentation_shows() -> anyhow::Result<()> {
+fn examples_print_the_documented_output() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(repository().join("docs/examples.md"))?;
     let shown: Vec<(&str, &str)> = blocks(&text).collect();
     ensure!(shown.len() >= 4, "docs/examples.md shows {} outputs", shown.len());

@@ -79,8 +79,7 @@ async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_failures_in_a_row_one_request_at_a_time_waits_for_the_store_and_the_others_do_not() -> anyhow::Result<()>
-{
+async fn open_circuit_lets_one_request_at_a_time_call_the_store() -> anyhow::Result<()> {
     let store =
         Arc::new(Recovering { asked: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
     let builder = Limiter::builder(Arc::clone(&store)).without_batching();
@@ -109,7 +108,7 @@ async fn after_failures_in_a_row_one_request_at_a_time_waits_for_the_store_and_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_as_long_as_it_takes_has_a_token_once_the_store_is_back() -> anyhow::Result<()> {
+async fn unbounded_wait_gets_a_token_once_the_store_is_back() -> anyhow::Result<()> {
     let store = Arc::new(Away { is_back: AtomicBool::new(false), memory: MemoryStore::new() });
     let one = limiter(Arc::clone(&store), Fallback::Closed(Duration::MAX))?.bind("a")?;
     let waiting = tokio::spawn(async move { one.wait_for_token().await });
@@ -172,7 +171,7 @@ async fn open_grants_and_closed_denies_everything() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_kept_for_others_is_not_kept_of_a_local_limit() -> anyhow::Result<()> {
+async fn minimum_remaining_does_not_apply_to_the_local_limit() -> anyhow::Result<()> {
     let limiter = Limiter::builder(Broken)
         .min_remaining(20)
         .fallback(DEADLINE, Fallback::Local(Quota::once(2)?))
@@ -208,7 +207,7 @@ async fn a_limit_may_have_a_local_quota_of_its_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_answer() -> anyhow::Result<()> {
+async fn throttle_applies_locally_during_an_outage() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(9).build()?))?;
     assert_eq!(limiter.allow("asked before").await?.remaining(), 8);
     for key in ["asked before", "new"] {
@@ -274,8 +273,7 @@ async fn a_local_limit_keeps_so_many_keys_and_no_more() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn of_several_limits_a_local_one_stands_for_the_first_and_for_what_the_database_alone_knows() -> anyhow::Result<()>
-{
+async fn local_quota_replaces_the_first_and_stored_limits() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(2).build()?))?;
     let granted = async |key: &str, other: (&str, Rule)| {
         let take = Take::from(Key::try_from(key)?).rule("1000/h".try_into()?).and(Key::try_from(other.0)?, other.1);
@@ -297,7 +295,7 @@ async fn of_several_limits_a_local_one_stands_for_the_first_and_for_what_the_dat
 }
 
 #[tokio::test]
-async fn what_a_fallback_granted_is_never_given_back_to_the_store() -> anyhow::Result<()> {
+async fn fallback_grant_is_never_given_back_to_the_store() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Open)?;
     let reservation = limiter.reserve("a").await?;
     assert!(reservation.is_granted() && reservation.receipts().is_empty());
@@ -305,7 +303,7 @@ async fn what_a_fallback_granted_is_never_given_back_to_the_store() -> anyhow::R
 }
 
 #[tokio::test]
-async fn a_request_that_can_never_be_granted_stays_an_error() -> anyhow::Result<()> {
+async fn impossible_request_is_an_error_during_an_outage() -> anyhow::Result<()> {
     let limiter = limiter(MemoryStore::new(), Fallback::Open)?;
     assert!(matches!(limiter.allow_n("a", 11).await, Err(Error::Take(TakeError::ExceedsCapacity { .. }))));
     assert!(matches!(limiter.allow("").await, Err(Error::Key(_))));
@@ -314,7 +312,7 @@ async fn a_request_that_can_never_be_granted_stays_an_error() -> anyhow::Result<
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_without_the_store_is_said_while_it_does_not_answer() -> anyhow::Result<()> {
+async fn locally_known_answers_are_given_during_an_outage() -> anyhow::Result<()> {
     let limiter = limiter(Silent, Fallback::Closed(Duration::from_secs(9)))?;
     for _ in 0..16 {
         assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);

@@ -105,7 +105,7 @@ proptest! {
 
     /// With reservations that are cancelled: one that is cancelled by its time to act uses nothing.
     #[test]
-    fn i1_no_window_passes_more_than_the_quota_when_reservations_are_cancelled(
+    fn i1_no_window_exceeds_the_quota_with_cancelled_reservations(
         burst in 1..6_u64,
         asks in prop::collection::vec((0..300_u64, 1..6_u64, 0..1_500_u64, any::<prop::sample::Index>(), 0..4_u8), 1..60),
     ) {
@@ -169,7 +169,7 @@ proptest! {
 
     /// Requests with ids over a line that is cut before or after the store has decided, until there is an answer.
     #[test]
-    fn i4_what_became_of_a_request_is_told_or_unknown_and_repeated_it_pays_once(
+    fn i4_outcome_is_stated_or_unknown_and_a_retry_pays_once(
         requests in prop::collection::vec((1..9_u64, prop::collection::vec(any::<bool>(), 0..4)), 1..20),
     ) {
         let (store, _) = memory();
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn i6_a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier(
+    fn i6_denied_request_is_granted_exactly_at_retry_after(
         capacity in 1..50_u64,
         period in 1_000..10_000_000_000_u64,
         kind in 0..3_u8,
@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn i5_what_is_given_back_was_taken_and_is_given_back_once(
+    fn i5_only_taken_tokens_are_given_back_once(
         grants in prop::collection::vec((1..8_u64, 0..3_000_u64), 1..12),
         adjustments in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8, 0..9_u64, 0..200_u64), 1..60),
     ) {
@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn i5_a_turn_that_is_cancelled_after_a_reset_gives_nothing_back(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
+    fn i5_reservation_cancelled_after_a_reset_gives_nothing_back(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
         let quota = Quota::continuous(capacity.unsigned_abs(), Duration::from_secs(1)).expect("a quota");
         let terms = BucketQuota::from(&quota);
         let mut bucket = Bucket::full(&terms, START);
@@ -272,7 +272,7 @@ proptest! {
     }
 
     #[test]
-    fn i7_what_is_asked_of_one_key_changes_no_answer_of_another(
+    fn i7_requests_for_one_key_do_not_affect_another(
         asks in prop::collection::vec((0..4_usize, 1..5_u64, 0..500_u64, 0..200_u64), 1..80),
     ) {
         let ((alone, clock_alone), (shared, clock)) = (memory(), memory());
@@ -316,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn i12_nobody_notices_that_full_buckets_are_forgotten(
+    fn i12_deleting_full_buckets_is_invisible(
         asks in prop::collection::vec((0..300_usize, 1..5_u64, 0..300_u64, 0..30_u64), 100..300),
     ) {
         let clock = ManualClock::default();
@@ -363,7 +363,7 @@ proptest! {
 }
 
 #[test]
-fn i2_what_threads_are_told_is_what_one_after_the_other_would_be() {
+fn i2_concurrent_answers_equal_a_sequential_order() {
     let (store, _) = memory();
     let quota = Quota::once(1_000).expect("a quota");
     let mut told: Vec<Option<u64>> = std::thread::scope(|scope| {

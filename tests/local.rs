@@ -29,7 +29,7 @@ async fn two_a_second_grants_two_in_each_second() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_tasks_have_what_the_bucket_holds_and_no_more() -> anyhow::Result<()> {
+async fn tasks_share_exactly_the_tokens_of_a_bucket() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let bucket = Arc::new(LocalBucket::with_clock(Quota::continuous(1000, SECOND)?, clock.clone()));
     for expected in [1000, 250] {
@@ -55,7 +55,7 @@ async fn many_tasks_have_what_the_bucket_holds_and_no_more() -> anyhow::Result<(
 }
 
 #[test]
-fn figures_that_make_no_quota_make_no_bucket() {
+fn invalid_quota_values_make_no_bucket() {
     assert_eq!(LocalBucket::new(0, SECOND).map(drop), Err(QuotaError::ZeroCapacity));
     assert_eq!(LocalBucket::new(1, Duration::ZERO).map(drop), Err(QuotaError::ZeroRefillTime));
     assert_eq!(LocalBucket::new(1, Duration::MAX).map(drop), Err(QuotaError::RefillTooLong));

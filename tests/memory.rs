@@ -109,7 +109,7 @@ async fn a_full_store_has_room_a_refill_after_its_clock_was_set_back() -> anyhow
 }
 
 #[tokio::test]
-async fn a_request_never_takes_of_one_bucket_what_another_of_its_own_has_no_room_for() -> anyhow::Result<()> {
+async fn request_takes_from_all_buckets_or_none_when_full() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     // One in each shard.
     let store = MemoryStore::with_clock(clock.clone()).max_keys(1);
@@ -203,7 +203,7 @@ async fn a_mode_for_all_rules_until_its_end() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Result<()> {
+async fn sweep_deletes_expired_rows_step_by_step() -> anyhow::Result<()> {
     let memory = Memory::new();
     memory.at_ms(0).await?;
     let (fast, slow) = (Limiter::new(memory.store(), "1000/s")?, Limiter::new(memory.store(), "10/h")?);
@@ -238,7 +238,7 @@ async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn what_can_be_settled_is_there_until_it_is() -> anyhow::Result<()> {
+async fn unsettled_receipt_is_kept_until_its_end() -> anyhow::Result<()> {
     let memory = Memory::new();
     memory.at_ms(0).await?;
     let limiter = Limiter::new(memory.store(), "1000/s")?;
@@ -260,7 +260,7 @@ async fn what_can_be_settled_is_there_until_it_is() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> {
+async fn limiter_sweeps_keys_used_once() -> anyhow::Result<()> {
     for sweeps in [true, false] {
         let memory = Memory::new();
         let limiter = Limiter::builder(memory.store());
@@ -279,7 +279,7 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn sweeps_that_find_little_take_a_fiftieth_of_the_time_however_many_requests_there_are() -> anyhow::Result<()> {
+async fn sweeps_with_little_to_delete_use_two_percent_of_time() -> anyhow::Result<()> {
     /// Sweeps for 10 ms, and finds so many rows, or gives no answer.
     struct Sweeping(MemoryStore, Option<u64>, Arc<AtomicU64>);
 
@@ -368,14 +368,14 @@ async fn tries(after: Duration, requests: u64) -> anyhow::Result<[u64; 2]> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_may_not_sweep_limits_all_the_same() -> anyhow::Result<()> {
+async fn limiter_works_without_permission_to_sweep() -> anyhow::Result<()> {
     // It tries more and more seldom: after 1, 3, 7 and 15 times so many.
     assert_eq!(tries(Duration::ZERO, 16).await?, [4, 4]);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_closes_waits_for_a_sweep_that_is_under_way() -> anyhow::Result<()> {
+async fn close_waits_for_a_running_sweep() -> anyhow::Result<()> {
     assert_eq!(tries(Duration::from_secs(1), 1).await?, [0, 1]);
     Ok(())
 }

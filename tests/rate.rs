@@ -120,7 +120,7 @@ async fn without_a_rate_the_burst_is_granted_and_then_nothing() -> anyhow::Resul
 }
 
 #[test]
-fn without_a_burst_there_is_no_limiter_instead_of_one_that_never_grants() {
+fn missing_burst_makes_no_limiter() {
     for none in [Quota::per_second(10).burst(0), Quota::rate(0.0), Quota::rate(10.0).burst(0), Quota::per_second(0)] {
         assert_eq!(none.build(), Err(QuotaError::ZeroCapacity), "{none:?}");
     }
@@ -166,7 +166,7 @@ async fn tokens_come_one_by_one_up_to_the_burst() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_reservation_waits_for_those_before_it_and_never_overtakes_them() -> anyhow::Result<()> {
+async fn reservation_never_overtakes_earlier_ones() -> anyhow::Result<()> {
     live(
         "10/s burst 2",
         &[
@@ -202,7 +202,7 @@ async fn a_reservation_waits_for_those_before_it_and_never_overtakes_them() -> a
 }
 
 #[tokio::test]
-async fn a_cancelled_reservation_gives_back_what_nobody_queues_behind() -> anyhow::Result<()> {
+async fn cancelled_reservation_gives_back_only_the_queue_end() -> anyhow::Result<()> {
     let lives: [Life<'_>; 7] = [
         // The last: as if it had never been.
         &[
@@ -303,7 +303,7 @@ async fn tokens_are_read_without_being_taken() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_changed_limit_keeps_what_was_earned_and_what_was_promised() -> anyhow::Result<()> {
+async fn changed_limit_keeps_earned_and_reserved_tokens() -> anyhow::Result<()> {
     live(
         "10/s burst 10",
         &[
@@ -361,7 +361,7 @@ async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()
 const START: i64 = 1_800_057_600_000_000_000;
 
 #[tokio::test(start_paused = true)]
-async fn who_stands_in_line_for_a_window_that_promises_no_more_turns_asks_now_and_then() -> anyhow::Result<()> {
+async fn waiter_for_a_full_window_polls_at_intervals() -> anyhow::Result<()> {
     struct Asked(Arc<AtomicU64>);
 
     impl Clock for Asked {

@@ -28,7 +28,7 @@ async fn items_come_in_their_order_each_with_a_token() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_item_takes_what_it_costs_and_one_that_costs_nothing_does_not_wait() -> anyhow::Result<()> {
+async fn stream_item_takes_its_cost_and_free_item_does_not_wait() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "10/s burst 100")?;
     let jobs = stream::iter([100_u64, 0, 50, 10, 200]);
     let mut items = pin!(limit_stream(limiter.bind("jobs")?, jobs).cost(|cost| *cost));
@@ -45,7 +45,7 @@ async fn each_item_takes_what_it_costs_and_one_that_costs_nothing_does_not_wait(
 }
 
 #[tokio::test]
-async fn several_streams_share_a_limit_and_a_dropped_one_takes_no_more() -> anyhow::Result<()> {
+async fn streams_share_a_limit_and_a_dropped_stream_takes_no_more() -> anyhow::Result<()> {
     let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::from_hours(2)).build("1/h")?;
     let key = Key::try_from("jobs")?;
     let mut first = Box::pin(limit_stream(limiter.bind(&key)?, stream::iter(0..10)));
@@ -65,7 +65,7 @@ async fn several_streams_share_a_limit_and_a_dropped_one_takes_no_more() -> anyh
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_waits_asks_nobody_meanwhile() -> anyhow::Result<()> {
+async fn waiting_stream_makes_no_calls() -> anyhow::Result<()> {
     struct Counting(Arc<AtomicU64>);
 
     impl TokenRequester for Counting {
@@ -88,7 +88,7 @@ async fn a_stream_that_waits_asks_nobody_meanwhile() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_polled_on_after_errors_asks_ever_more_rarely() -> anyhow::Result<()> {
+async fn stream_polled_after_errors_backs_off() -> anyhow::Result<()> {
     struct Failing(AtomicU64);
 
     impl TokenRequester for Failing {

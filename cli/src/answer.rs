@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_not_answered_is_told_what_to_look_for() {
+    async fn timeout_message_says_where_to_look() {
         let error = within_patience(std::future::pending::<Result<(), sqlx::Error>>()).await.expect_err("no answer");
         assert_eq!(error.to_string(), "no answer within 10s: is a table locked?");
         assert!(error.downcast_ref::<CliError>().is_some_and(|refusal| refusal.hint.contains("left open")));

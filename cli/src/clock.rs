@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_so_long_from_the_servers_time_unless_it_is_past_for_this_host() {
+    fn end_is_relative_to_server_time_unless_past_for_host() {
         let (minute, server) = (Duration::from_secs(60), DateTime::UNIX_EPOCH);
         let end = |ahead| end_by(5 * minute, server, server + TimeDelta::minutes(ahead));
         for ahead in [-6, 0, 4] {

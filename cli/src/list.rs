@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_are_asked_for_are_found_in_pages_of_all() {
+    async fn list_filter_matches_across_pages() {
         let store = store().await;
         for (limit, found, more, pages) in [("3", 2, false, 6), ("2", 2, false, 6), ("1", 1, true, 5)] {
             let (out, is_more, asked) = listed(&store, &["--provisioned", "--json", "--limit", limit], 9).await;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_is_written_page_by_page_as_it_would_be_at_once() {
+    async fn paged_list_equals_unpaged_list() {
         let store = store().await;
         let all = store.list(&Filter::default(), None, 9999).await.expect("they are listed");
         let at_once = format!("{:#}\n", Value::Array(all.iter().map(levels::json).collect()));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_nobody_reads_any_more_nothing_more_is_read() {
+    async fn list_stops_reading_when_pipe_closes() {
         let store = store().await;
         for words in [&["--json"][..], &[]] {
             let (out, is_more, asked) = listed(&store, words, 1).await;

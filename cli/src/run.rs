@@ -154,7 +154,7 @@ mod tests {
     use crate::database::close;
 
     #[test]
-    fn that_a_bucket_is_contended_is_an_answer_and_that_nobody_knows_is_none() {
+    fn contended_bucket_is_an_answer_and_unknown_outcome_is_not() {
         let cause = || Arc::new(io::Error::other("broken"));
         for (error, expected) in [
             (Error::Contended { attempts: 9, source: cause() }, false),

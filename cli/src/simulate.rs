@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_became_of_each_request_is_kept_only_for_a_picture() {
+    async fn request_outcomes_are_kept_only_for_a_picture() {
         for (more, kept) in [(&[][..], 0), (&["--svg", "limits.svg"], 2)] {
             let words = ["simulate", "10/s", "20/s", "--pattern", "steady:5/s"].iter().chain(more);
             let args = Line::try_parse_from(words).expect("arguments").args;

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_over_by_the_time_that_is_given() {
+    fn relative_end_is_past_once_its_time_is_reached() {
         let now = DateTime::UNIX_EPOCH;
         let end = after(Duration::from_secs(300), now).unwrap();
         assert_eq!(end - now, TimeDelta::minutes(5));

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn while_all_that_fail_are_for_one_bucket_one_more_asks_for_any_other() {
+    fn failures_of_one_bucket_allow_one_probe_for_others() {
         let (circuit_breaker, [held, one, another]) = (CircuitBreaker::new(), [0, 1, 2].map(key));
         for _ in 0..FAILURE_THRESHOLD {
             circuit_breaker.ask(&held).expect("not yet").failed(&held, &failure());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn that_another_bucket_is_answered_lets_all_ask() {
+    fn answer_for_another_bucket_closes_the_circuit() {
         let (circuit_breaker, [held, one]) = (CircuitBreaker::new(), [0, 1].map(key));
         for _ in 0..FAILURE_THRESHOLD {
             circuit_breaker.ask(&held).expect("not yet").failed(&held, &failure());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn after_failures_in_a_row_one_asks_at_a_time_until_one_is_answered() {
+    fn open_circuit_probes_one_at_a_time_until_an_answer() {
         let circuit_breaker = CircuitBreaker::new();
         fail(&circuit_breaker, FAILURE_THRESHOLD);
         let probe = circuit_breaker.ask(&key(0)).expect("one may");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_and_is_not_polled_any_more_keeps_the_others_from_it_for_a_while_only() {
+    async fn dropped_probe_blocks_other_probes_only_briefly() {
         let circuit_breaker = CircuitBreaker::new();
         fail(&circuit_breaker, FAILURE_THRESHOLD);
         let _stuck = circuit_breaker.ask(&key(0)).expect("one may");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_in_vain_while_others_are_answered_is_no_failure_of_the_store() {
+    async fn timeout_while_others_succeed_is_not_a_store_failure() {
         let circuit_breaker = CircuitBreaker::new();
         for is_answered in [true, false] {
             let waiting: Vec<_> =

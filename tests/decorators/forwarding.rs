@@ -15,7 +15,7 @@ use tollgate::{
 use super::underlying::take;
 
 #[tokio::test]
-async fn each_method_of_the_store_within_is_asked_and_no_default_in_its_place() -> anyhow::Result<()> {
+async fn forwarding_store_calls_each_method_of_its_inner_store() -> anyhow::Result<()> {
     let within = Telling::default();
     let store = AnyStore::new(within.clone());
     assert_eq!(asked_for_all(&store, &within).await?, ALL);
@@ -24,7 +24,7 @@ async fn each_method_of_the_store_within_is_asked_and_no_default_in_its_place() 
 
 /// By hand, too: a limiter, or `Batcher`, above them asks what it would ask the store.
 #[tokio::test]
-async fn layers_ask_as_they_were_asked() -> anyhow::Result<()> {
+async fn layers_forward_requests_unchanged() -> anyhow::Result<()> {
     let within = Telling::default();
     assert_eq!(asked_for_all(&DenyCache::new(within.clone()), &within).await?, ALL);
     // At once these answer what they know themselves, or nothing.
@@ -40,7 +40,7 @@ async fn layers_ask_as_they_were_asked() -> anyhow::Result<()> {
 
 /// But for one in front of which requests queue: whatever is beneath, they are not decided at once.
 #[test]
-fn layers_can_do_what_the_store_can() {
+fn layers_report_the_capabilities_of_the_store() {
     let within = Telling::default();
     let capabilities = within.capabilities();
     assert_eq!(AnyStore::new(within.clone()).capabilities(), capabilities);

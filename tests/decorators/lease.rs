@@ -20,7 +20,7 @@ use super::underlying::{Noting, take};
 type Leasing = Lease<Noting, RuntimeClock>;
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_key_is_served_from_memory_and_nobody_waits() -> anyhow::Result<()> {
+async fn busy_key_is_served_from_memory_without_waiting() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
     store.answers_after(Duration::from_millis(5));
@@ -38,7 +38,7 @@ async fn a_busy_key_is_served_from_memory_and_nobody_waits() -> anyhow::Result<(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_says_what_the_store_has_left_and_what_is_held() -> anyhow::Result<()> {
+async fn answer_includes_stored_and_leased_tokens() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
     ask(&lease, &one, 100).await?;
@@ -54,7 +54,7 @@ async fn an_answer_says_what_the_store_has_left_and_what_is_held() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_was_taken_was_used_given_back_or_is_held() -> anyhow::Result<()> {
+async fn taken_tokens_are_used_given_back_or_leased() -> anyhow::Result<()> {
     // On a clock that stands still nothing expires; on the other some may have expired too long ago to be given back.
     let (taken, used) = hammered(ManualClock::default()).await?;
     assert_eq!(used, taken);
@@ -64,7 +64,7 @@ async fn what_was_taken_was_used_given_back_or_is_held() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_serves_nobody_once_its_bucket_is_held_back() -> anyhow::Result<()> {
+async fn leased_tokens_are_unusable_once_the_bucket_is_throttled() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let lease = Arc::new(lease);
     let (one, other) = (take("a", "1000000/s")?, take("b", "1000000/s")?);
@@ -127,7 +127,7 @@ async fn hammered(clock: impl Clock) -> anyhow::Result<(u64, u64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_is_given_back_when_it_is_closed_and_nothing_is_taken_any_more() -> anyhow::Result<()> {
+async fn closed_lease_gives_tokens_back_and_takes_no_more() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
     let used = ask(&lease, &one, 500).await?;
@@ -145,7 +145,7 @@ async fn what_is_held_is_given_back_when_it_is_closed_and_nothing_is_taken_any_m
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_dropped_gives_back_what_it_holds() -> anyhow::Result<()> {
+async fn dropped_lease_gives_its_tokens_back() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0);
@@ -156,7 +156,7 @@ async fn a_lease_that_is_dropped_gives_back_what_it_holds() -> anyhow::Result<()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_uses_is_given_back_and_the_lease_is_forgotten() -> anyhow::Result<()> {
+async fn unused_lease_gives_tokens_back_and_is_removed() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0 && lease.len() == 1);
@@ -170,7 +170,7 @@ async fn what_nobody_uses_is_given_back_and_the_lease_is_forgotten() -> anyhow::
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_never_filled_is_forgotten_too() -> anyhow::Result<()> {
+async fn lease_that_is_never_filled_is_removed() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     // A quarter of what it has left is none.
     ask(&lease, &take("a", "100000/s burst 4")?, 200).await?;
@@ -181,7 +181,7 @@ async fn a_lease_that_is_never_filled_is_forgotten_too() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_nothing_was_to_be_had_for_is_served_from_memory_again_afterwards() -> anyhow::Result<()> {
+async fn denied_key_is_served_from_memory_again_later() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let ten = take("a", "1000000/s")?.cost(10);
     ask(&lease, &ten, 500).await?;
@@ -194,7 +194,7 @@ async fn a_key_that_nothing_was_to_be_had_for_is_served_from_memory_again_afterw
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_are_too_large_neither_stop_what_is_taken_ahead_nor_make_it_more() -> anyhow::Result<()> {
+async fn oversized_requests_do_not_change_the_prefetch() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
     ask(&lease, &one, 1000).await?;
@@ -214,7 +214,7 @@ async fn requests_that_are_too_large_neither_stop_what_is_taken_ahead_nor_make_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_behind_somebody_has_no_tokens_that_were_taken_ahead() -> anyhow::Result<()> {
+async fn request_behind_a_queue_gets_no_prefetched_tokens() -> anyhow::Result<()> {
     let limiter = Limiter::builder(Noting::new()).lease(LeaseOptions::default()).build("1000/s burst 2000")?;
     while limiter.allow("a").await?.source() != Source::Lease {
         sleep(MS).await;
@@ -241,7 +241,7 @@ async fn when_tokens_are_scarce_everything_is_decided_in_the_store() -> anyhow::
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_several_processes_hold_and_use_is_what_there_was() -> anyhow::Result<()> {
+async fn leases_of_several_processes_add_up_to_the_quota() -> anyhow::Result<()> {
     let store = Noting::new();
     let leases: Vec<Leasing> = (0..5).map(|_| over(&store, LeaseOptions::default())).collect();
     let (one, mut used) = (take("a", "1000 once")?, 0);
@@ -255,7 +255,7 @@ async fn what_several_processes_hold_and_use_is_what_there_was() -> anyhow::Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_for_others_is_not_taken_ahead() -> anyhow::Result<()> {
+async fn minimum_remaining_is_not_prefetched() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000 once")?.min_remaining(200);
     assert_eq!(ask(&lease, &one, 2000).await?, 800);
@@ -268,7 +268,7 @@ async fn what_is_kept_for_others_is_not_taken_ahead() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_token_outlives_its_time_however_long_the_process_stood_still() -> anyhow::Result<()> {
+async fn leased_token_expires_even_if_the_process_was_suspended() -> anyhow::Result<()> {
     for (slept, given_back) in [(Duration::from_millis(500), true), (Duration::from_secs(3600), false)] {
         let (store, clock) = (Noting::new(), ManualClock::default());
         let lease = Lease::with_clock(store.clone(), LeaseOptions::default(), clock.clone());
@@ -291,7 +291,7 @@ async fn no_token_outlives_its_time_however_long_the_process_stood_still() -> an
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_that_were_too_long_on_their_way_are_given_back() -> anyhow::Result<()> {
+async fn tokens_that_arrive_too_late_are_given_back() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
     for _ in 0..4 {
@@ -304,7 +304,7 @@ async fn tokens_that_were_too_long_on_their_way_are_given_back() -> anyhow::Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_closes_waits_for_what_others_give_back() -> anyhow::Result<()> {
+async fn close_waits_for_pending_refunds() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0);
@@ -320,7 +320,7 @@ async fn whoever_closes_waits_for_what_others_give_back() -> anyhow::Result<()> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_keys_that_are_busy_have_a_lease_and_only_so_many() -> anyhow::Result<()> {
+async fn only_busy_keys_are_leased_up_to_the_maximum() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default().max_keys(3));
     let rule = Rule::try_from("1000000/s")?;
     for key in 0..20_000_u64 {

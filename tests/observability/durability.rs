@@ -7,8 +7,7 @@ use tollgate::{MySqlStore, store::Durability};
 use crate::logged;
 
 #[tokio::test]
-async fn where_the_server_chooses_less_durability_than_was_asked_for_the_store_warns_of_it_once() -> anyhow::Result<()>
-{
+async fn lower_server_durability_is_logged_once() -> anyhow::Result<()> {
     logged::listen();
     for variable in ["TOLLGATE_MYSQL_URL", "TOLLGATE_MARIADB_URL"] {
         let url = env::var(variable).unwrap_or_else(|_| {

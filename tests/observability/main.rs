@@ -61,7 +61,7 @@ async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()
 }
 
 #[tokio::test]
-async fn calls_of_a_database_are_timed_and_their_requests_and_retries_counted() -> anyhow::Result<()> {
+async fn store_calls_are_timed_and_requests_and_retries_counted() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let database = Database::new().await?;
@@ -87,7 +87,7 @@ async fn calls_of_a_database_are_timed_and_their_requests_and_retries_counted() 
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_on() -> anyhow::Result<()> {
+async fn requests_behind_a_blocked_call_are_the_queue_length() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let database = Database::new().await?;
@@ -112,7 +112,7 @@ async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow::Result<()> {
+async fn gauges_show_leased_tokens_and_waiters_while_they_last() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let limiter = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
@@ -143,7 +143,7 @@ async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow:
 }
 
 #[tokio::test]
-async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_answers() -> anyhow::Result<()> {
+async fn fallback_is_counted_by_error_and_logged_once() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();
@@ -161,7 +161,7 @@ async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_a
 }
 
 #[tokio::test]
-async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyhow::Result<()> {
+async fn throttles_are_counted_and_logged_without_keys() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();
@@ -223,7 +223,7 @@ async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
+async fn keys_are_logged_only_on_request() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();
@@ -247,7 +247,7 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
 
 /// What a store says in its own words may name a key.
 #[tokio::test]
-async fn why_a_fallback_answers_is_told_in_words_that_name_no_key() -> anyhow::Result<()> {
+async fn fallback_reason_is_logged_without_keys() -> anyhow::Result<()> {
     logged::listen();
     let told_of = async |traced: bool| {
         let builder = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open);
@@ -264,7 +264,7 @@ async fn why_a_fallback_answers_is_told_in_words_that_name_no_key() -> anyhow::R
 
 /// What the database said may name a key as well; its code does not, and is in its manual.
 #[tokio::test]
-async fn what_a_database_refuses_is_told_by_its_code() -> anyhow::Result<()> {
+async fn database_error_is_logged_with_its_code() -> anyhow::Result<()> {
     logged::listen();
     let database = Database::new().await?;
     let refuse = "create trigger refuse before insert on token_buckets begin select raise(abort, 'no a'); end";
@@ -287,7 +287,7 @@ fn a_limiter_is_built() -> anyhow::Result<()> {
 }
 
 #[test]
-fn what_the_environment_switches_is_told() -> anyhow::Result<()> {
+fn mode_from_the_environment_is_logged() -> anyhow::Result<()> {
     let told = |mode: &str| {
         let mut program = std::process::Command::new(std::env::current_exe()?);
         let program = program.args(["--exact", "a_limiter_is_built", "--nocapture"]).env("TOLLGATE_MODE", mode);

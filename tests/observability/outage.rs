@@ -10,8 +10,7 @@ use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, T
 use super::logged;
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_is_told_once_until_it_answers_and_once_a_minute_where_nobody_falls_back()
--> anyhow::Result<()> {
+async fn failing_store_is_logged_once_or_each_minute_without_fallback() -> anyhow::Result<()> {
     logged::listen();
     let store = Arc::new(Failing { store: MemoryStore::new(), fails: AtomicBool::new(true) });
     let limiter = Limiter::builder(Arc::clone(&store)).name("api").build("1000/h")?;

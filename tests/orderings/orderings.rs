@@ -29,7 +29,7 @@ use single_flight::SingleFlight;
 
 /// The task that keeps house finds nothing left and ends, while somebody adds a lease.
 #[test]
-fn what_is_added_while_the_last_task_ends_has_a_task() {
+fn item_added_while_the_last_task_ends_gets_a_task() {
     static ENDED: Count = Count::new(0);
     static WENT_ON: Count = Count::new(0);
     loom::model(|| {
@@ -52,7 +52,7 @@ fn what_is_added_while_the_last_task_ends_has_a_task() {
 
 /// Its runtime ends.
 #[test]
-fn a_task_that_is_broken_off_leaves_its_place_to_another() {
+fn aborted_task_leaves_its_place_to_another() {
     loom::model(|| {
         let keeper_flag = KeeperFlag::default();
         assert!(keeper_flag.begin() && !keeper_flag.begin());
@@ -87,7 +87,7 @@ fn a_lease_is_not_forgotten_while_a_batch_arrives() {
 
 /// And so no more than may be is held.
 #[test]
-fn who_asks_for_more_knows_of_the_batch_before() {
+fn request_for_more_sees_the_batch_before() {
     static WAS_NEXT: Count = Count::new(0);
     loom::model(|| {
         let (debiting, tokens) = (Arc::new(SingleFlight::default()), Arc::new(AtomicUsize::new(0)));
@@ -110,7 +110,7 @@ fn who_asks_for_more_knows_of_the_batch_before() {
 
 /// The task that tells how often keys were denied begins with it, while somebody counts one more.
 #[test]
-fn what_is_counted_while_a_task_tells_is_told_by_it_or_by_the_next() {
+fn count_during_a_report_is_in_it_or_the_next() {
     static TOLD_AT_ONCE: Count = Count::new(0);
     static TOLD_LATER: Count = Count::new(0);
     loom::model(|| {

@@ -270,7 +270,7 @@ pub(crate) async fn a_provisioned_bucket_follows_no_plan_that_a_caller_names<W: 
     Ok(())
 }
 
-pub(crate) async fn a_client_that_is_given_terms_of_its_own_leaves_its_plan(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn client_with_its_own_quota_leaves_its_plan(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, plan) = (world.key(), world.key());
     world.plan(&plan, "10/s".parse()?, None).await?;

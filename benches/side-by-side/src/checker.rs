@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_peer_that_grants_all_is_found() {
+    async fn peer_that_grants_everything_is_detected() {
         let workload = Workload::named("saturated").unwrap();
         let plan = Plan {
             tasks: 8,
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_window_with_a_token_too_many_is_found_within_a_long_time_that_could_hold_them() {
+    fn over_grant_in_short_window_is_detected_in_long_window() {
         let workload = Workload::named("attack").unwrap();
         let call = |nth| Call { sent: nth * 1000, done: nth * 1000 + 500, at: None, cost: 1, granted: true };
         let at_once = |count: i64| Sample {

@@ -191,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_the_median_of_those_of_the_repeats() {
+    fn ratio_is_median_of_the_repeats() {
         let (ours, redis) = (row([10.0, 2.0, 30.0, 4.0, 5.0], false), row([1.0, 1.0, 10.0, 1.0, 10.0], false));
         assert_eq!(ours.ratio(&redis), Some(3.0));
     }
 
     #[test]
-    fn one_repeat_that_broke_the_rules_does_not_hide_behind_the_others() {
+    fn failed_repeat_is_not_hidden_by_other_repeats() {
         let (broken, sound) = (row([10.0; 5], true), row([1.0; 5], false));
         assert_eq!(broken.ratio(&sound), Some(0.0));
         assert!(broken.median(|figures| figures.per_second) < 0.1);

@@ -137,13 +137,13 @@ mod tests {
     const MS: i64 = 1_000_000;
 
     #[test]
-    fn who_comes_later_and_goes_on_earlier_is_an_inversion() {
+    fn later_request_served_earlier_is_an_inversion() {
         assert_eq!(inversions(&[1, 2, 9, 4, 5].map(|ms| ms * MS)), 1);
         assert_eq!(inversions(&[1, 2, 3].map(|ms| ms * MS)), 0);
     }
 
     #[test]
-    fn who_keeps_the_pace_is_not_late() {
+    fn waiter_that_keeps_pace_is_not_late() {
         let late = lateness(9 * MS, &[5, 6, 7, 11].map(|ms| ms * MS));
         assert!(percentile(&late, 50) < 0.001 && (late[3] - 3.0).abs() < 0.001, "{late:?}");
     }

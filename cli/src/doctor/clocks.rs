@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_difference_that_the_round_trip_does_not_explain_is_a_warning() {
+    fn clock_skew_beyond_round_trip_is_a_warning() {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         for (server, status) in [(100, "ok"), (105, "ok"), (110, "ok"), (98, "warn"), (112, "warn")] {
             let mut report = DoctorReport::default();

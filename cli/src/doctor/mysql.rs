@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_too_old_or_only_read_or_log_statements_fail() {
+    fn old_read_only_or_statement_logging_server_fails() {
         for (settings, status) in [
             (&[("version", "9.7.4"), ("innodb_flush_log_at_trx_commit", "1")][..], "ok"),
             (&[("version", "8.0.16-log")], "ok"),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_commits_nothing_by_itself_is_a_warning_and_a_server_without_events_is_not() {
+    fn missing_autocommit_warns_and_missing_events_does_not() {
         for (autocommit, events, warned) in [("ON", "ON", &[][..]), ("ON", "OFF", &[]), ("OFF", "OFF", &["autocommit"])]
         {
             let mut report = DoctorReport::default();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_that_end_before_a_busy_bucket_is_free_are_a_warning() {
+    fn statement_timeout_below_lock_wait_is_a_warning() {
         for (longest, warned) in [("0.000000", &[][..]), ("0.050000", &["timeouts"]), ("5.000000", &[])] {
             let mut report = DoctorReport::default();
             let settings = [("autocommit", "ON"), ("event_scheduler", "ON"), ("max_statement_time", longest)];
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_forgets_is_told() {
+    fn crash_unsafe_settings_are_reported() {
         for (flush, logged, sync, forgets) in [
             ("1", "OFF", "0", "forgets no grant"),
             ("1", "ON", "1", "forgets no grant"),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_quoted_as_a_statement_names_it() {
+    fn account_is_quoted_as_in_statements() {
         for (account, quoted) in [
             ("app@%", "'app'@'%'"),
             ("o'neil@10.0.0.%", "'o''neil'@'10.0.0.%'"),

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plans_that_most_buckets_miss_are_named_first_and_how_many_there_are_beside() {
+    fn most_missed_plans_are_named_first_with_a_count() {
         assert_eq!(told(&[]), ("ok", "each that a bucket follows is there".to_owned()));
         assert_eq!(
             told(&[(None, 7), (Some("gold"), 1)]),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_table_that_is_not_looked_through_that_is_said() {
+    fn unscanned_table_is_reported() {
         let (_, found) = told(&[(None, 999_990), (Some("gold"), 10)]);
         assert!(found.starts_with("10 buckets of the 1000000 looked at follow plans"), "{found}");
         let left = |buckets| Planless::of(vec![(None, buckets)]).of_deleted("gold", "10/s");

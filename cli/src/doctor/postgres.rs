@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_may_lose_everything_in_a_crash_or_never_clears_away_is_a_warning() {
+    fn crash_unsafe_or_unvacuumed_server_is_a_warning() {
         for (off, warned) in [
             ("none", &[][..]),
             ("fsync", &["durability"]),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_that_end_before_a_busy_bucket_is_free_are_a_warning() {
+    fn timeout_below_lock_wait_is_a_warning() {
         for (name, milliseconds, warned) in [
             ("statement_timeout", "0", false),
             ("statement_timeout", "50", true),

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_power_failure_forgets_is_told_and_that_it_can_destroy_the_file_is_a_warning() {
+    async fn power_failure_risks_are_reported() {
         for (synchronous, found, warned) in [
             (SqliteSynchronous::Off, "can destroy the file", &["journal", "durability"][..]),
             (SqliteSynchronous::Normal, "forgets the last grants", &["journal"]),

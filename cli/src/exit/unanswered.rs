@@ -55,7 +55,7 @@ mod tests {
     use crate::exit::explain;
 
     #[test]
-    fn who_asked_for_no_token_is_told_of_none() {
+    fn unanswered_read_does_not_mention_tokens() {
         let broken = Arc::new(io::Error::other("reset by peer"));
         for error in [Error::DeadlineExceeded(Duration::from_secs(5)), Error::OutcomeUnknown(broken.clone())] {
             for (asks, expected) in [

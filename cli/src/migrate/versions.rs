@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_what_the_tools_order_files_by() {
+    fn versions_order_as_migration_tools_order_files() {
         for (format, file, expected) in [
             (Format::Sqlx, "20260131235959_users.sql", Some(&[20_260_131_235_959][..])),
             (Format::Goose, "00012_users.go", Some(&[12])),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_time_comes_the_next_second_and_after_a_number_the_next_one() {
+    fn next_version_is_next_second_or_next_number() {
         for (version, expected) in [
             (20_260_131_235_958, 20_260_131_235_959),
             (20_261_231_235_959, 20_270_101_000_000),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_over_and_come_after_those_that_are_there() {
+    fn timestamps_are_past_and_follow_existing_ones() {
         for format in [Format::Sqlx, Format::Goose, Format::Flyway] {
             let first = Version::first(format, &["users.sql".to_owned()], 47);
             let last = (1..47).fold(first, |version, _| version.next());

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_says_no_time_is_named() {
+    fn line_without_a_time_is_named() {
         for (text, expected) in [
             ("1\nsoon", "line 2, 'soon'"),
             ("1 0", "line 1, '1 0'"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_an_arrival_is_is_the_third_word_or_an_access_logs_first() {
+    fn client_is_third_word_or_first_word_of_access_log() {
         let text = "2 1 b\n1 3 a\n3 1 b\n10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 2326\n";
         let reading = TrafficOptions { by_client: true, skip_unreadable: false };
         let traffic = parse(text.as_bytes(), reading).and_then(in_order).expect(text);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_arrivals_are_counted_if_they_may_be_left_out() {
+    fn invalid_lines_are_counted_if_skipping_is_allowed() {
         let reading = TrafficOptions { by_client: false, skip_unreadable: true };
         let traffic =
             parse(&b"1\nsoon\n# a comment\n1 0\n2 1 a b\n3\n"[..], reading).and_then(in_order).expect("traffic");

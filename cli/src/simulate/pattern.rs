@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_random_arrives_when_it_says() {
+    fn deterministic_pattern_arrives_at_its_times() {
         assert_eq!(milliseconds("steady:4/s", 1), [0, 250, 500, 750]);
         assert_eq!(milliseconds("steady:1/2s", 5), [0, 2_000, 4_000]);
         assert_eq!(milliseconds("burst:2 every 1500ms", 3), [0, 0, 1_500, 1_500]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_random_has_its_rate_and_is_the_same_for_the_same_seed() {
+    fn random_pattern_has_its_rate_and_repeats_per_seed() {
         for pattern in ["poisson:100/s", "sine:100/s every 10s"] {
             let arrivals = milliseconds(pattern, 100);
             assert!((9_500..10_500).contains(&arrivals.len()), "{pattern}: {}", arrivals.len());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told_the_forms() {
+    fn invalid_pattern_error_lists_the_forms() {
         for text in [
             "",
             "steady",

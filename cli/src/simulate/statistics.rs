@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_window_is_the_one_with_most_tokens_wherever_it_begins() {
+    fn worst_window_has_most_tokens_at_any_start() {
         let times = [0, 900, 1_100, 1_800, 3_000].map(|ms: i64| (ms * 1_000_000, 1));
         let most = |window_ms| most_within(Duration::from_millis(window_ms), times.into_iter());
         assert_eq!((most(1), most(900), most(901), most(2_000), most(10_000)), (1, 2, 3, 4, 5));
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn waiting_tokens_count_when_they_are_used() {
+    fn waiting_tokens_count_at_their_scheduled_time() {
         let asked = [asked(0, 1, RequestOutcome::Granted(0)), asked(0, 1, RequestOutcome::Granted(5 * S))];
         let figures = Figures::of(&asked, Duration::from_secs(1));
         assert_eq!((figures.most_asked, figures.most_used), (2, 1));
     }
 
     #[test]
-    fn a_drought_lasts_from_the_first_denial_to_the_last_before_a_grant() {
+    fn denied_span_runs_from_first_to_last_denial_before_a_grant() {
         let story = |answers: &[RequestOutcome]| {
             let asked: Vec<SimulatedRequest> =
                 (0..).zip(answers).map(|(at, answer)| asked(at * S, 1, *answer)).collect();

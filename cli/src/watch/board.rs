@@ -220,7 +220,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_rate_is_what_was_granted_between_two_looks() {
+    async fn rate_is_grants_between_two_snapshots() {
         let mut world = World::new();
         world.take("a", "100 per 1h", 60);
         world.look().await;
@@ -239,7 +239,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_bucket_that_is_gone_is_forgotten_and_one_made_anew_has_no_negative_rate() {
+    async fn deleted_or_recreated_bucket_has_no_negative_rate() {
         let mut world = World::new();
         world.take("a", "10 once", 5);
         world.look().await;
@@ -301,7 +301,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn of_more_buckets_than_a_look_reads_the_first_of_each_order_stay() {
+    async fn board_keeps_top_buckets_of_each_order() {
         let mut world = World::new();
         for n in 0..3 * MAX_ROWS {
             world.take(&format!("{n:03}"), "1000 once", 1000 - 2 * n as u64);
@@ -323,7 +323,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_filter_shows_keys_that_contain_it() {
+    async fn filter_shows_keys_that_contain_it() {
         let mut world = World::new();
         for key in ["user:Ann", "user:bob", "tenant:ann"] {
             world.take(key, "10 once", 1);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_what_they_need_before_sparklines_have_anything() {
+    fn keys_get_width_before_sparklines() {
         for (width, longest, key, figures, lately) in [
             (200, 20, 110, 5, 30),
             (120, 16, 30, 5, 30),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_text_that_is_too_long_the_middle_is_left_out() {
+    fn long_text_is_truncated_in_the_middle() {
         for (text, width, shown) in [
             ("tenant:7:user:42", 16, "tenant:7:user:42"),
             ("tenant:7:user:42", 9, "tena…r:42"),

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_what_was_told_since_the_first_look_once_a_service_had_the_time_to_tell() {
+    fn denial_rate_starts_after_first_reporting_interval() {
         let early = seen(&[(0, &[("a", 70)]), (9, &[("a", 90)])]);
         assert_eq!((early.of(&key("a")), early.all()), (None, None));
         let later = seen(&[(0, &[("a", 70)]), (9, &[("a", 90)]), (10, &[("a", 90), ("b", 5)])]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_long_ago_is_forgotten() {
+    fn old_denial_reports_expire() {
         let looks: [(u64, &[(&str, u64)]); 4] =
             [(0, &[("a", 10)]), (10, &[("a", 310)]), (30, &[("a", 340)]), (40, &[("a", 340)])];
         assert_eq!(seen(&looks[..3]).all(), Some(11.0));
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_that_is_left_behind_is_no_negative_rate_and_hides_no_other_look() {
+    fn new_hour_makes_no_negative_rate() {
         let rates = seen(&[(0, &[("a", 1000)]), (5, &[("a", 1100)]), (10, &[("a", 300)]), (20, &[("a", 400)])]);
         assert_eq!(rates.all(), Some(10.0));
     }
 
     #[test]
-    fn a_key_that_comes_among_the_most_denied_had_as_many_denials_as_the_last_of_them_at_most() {
+    fn new_key_had_at_most_the_lowest_listed_denials() {
         let mut rates = DenialRates::default();
         rates.see(Duration::ZERO, counts(&[("a", 900), ("b", 500)], true));
         rates.see(Duration::from_secs(10), counts(&[("a", 900), ("c", 600)], true));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_counts_there_is_no_rate_and_a_word_on_how_to_have_one() {
+    fn missing_denial_counts_show_no_rate_and_a_hint() {
         let none = seen(&[(0, &[]), (10, &[])]);
         assert_eq!((none.all(), none.now.none), (None, Some(NOT_COUNTED)));
         let other = seen(&[(0, &[("a", 1)]), (10, &[("a", 1)])]);

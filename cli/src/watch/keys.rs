@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_a_filter_and_no_command() {
+    fn typed_text_is_a_filter_and_not_a_command() {
         let mut board = Board::new(WatchOrder::Hottest);
         write(&mut board, "/qp:x");
         press(&mut board, KeyCode::Backspace);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_reads_page_after_page_and_no_more_than_it_may() {
+    async fn snapshot_reads_pages_up_to_its_limit() {
         for (keys, most, read, toured) in
             [(0, 10, 0, false), (499, 5000, 499, false), (1200, 5000, 1200, false), (1200, 1200, 1200, false)]
                 .into_iter()
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_more_than_it_may_read_each_bucket_is_read_twice_in_turn() {
+    async fn large_table_is_read_in_rotation() {
         let mut reader = BoardReader::new(store_of(1000).await, None, 200);
         let first = reader.look(&[]).await.expect("a look");
         assert_eq!(first.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((100, false)));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_are_wanted_are_read_at_each_look_and_what_has_become_few_is_read_as_a_whole() {
+    async fn wanted_keys_are_always_read_and_small_tables_fully() {
         let mut reader = BoardReader::new(store_of(300).await, None, 10);
         let wanted = [key(250), key(299)];
         reader.look(&[]).await.expect("a look");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_survey_reads_all_and_keeps_those_that_come_first() {
+    async fn full_scan_keeps_the_first_of_each_order() {
         let store = store_of(1700).await;
         for n in [1601, 7, 900] {
             take(&store, &format!("user:{n:04}"), 10 + n);
@@ -266,14 +266,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_prefix_chooses_what_is_read() {
+    async fn prefix_selects_the_buckets_that_are_read() {
         let prefix = Key::try_from("user:01").expect("a key");
         let look = BoardReader::new(store_of(300).await, Some(prefix), 5000).look(&[]).await.expect("a look");
         assert_eq!((look.levels.len(), look.levels[0].key.as_str()), (100, "user:0100"));
     }
 
     #[tokio::test]
-    async fn what_is_denied_most_is_read_wherever_it_is() {
+    async fn most_denied_keys_are_read_outside_the_page_too() {
         let store = store_of(300).await;
         let gone = Key::try_from("user:gone").expect("a key");
         store.count_denials(&[(key(1), 3), (key(250), 7), (gone, 9)]).await.expect("counted");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_prefix_chooses_whose_denials_are_read_and_others_tell_that_they_are_counted() {
+    async fn prefix_selects_denials_and_others_show_counting_is_on() {
         let mut reader = BoardReader::new(store_of(1).await, Key::try_from("tenant:").ok(), 10);
         assert!(reader.look(&[]).await.expect("a look").denied.none.is_some());
         let user = Key::try_from("user:0000").expect("a key");

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_line_shows_the_filter_the_trouble_and_that_there_are_more() {
+    async fn last_line_shows_filter_error_and_overflow() {
         let mut world = world().await;
         let totals = Totals { buckets: 7500, empty: 3, rate: Some(12.0) };
         world.board.toured = Some(ScanTotals { totals, all: false });
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nobody_counts_denials_the_screen_says_so_and_how_to_turn_it_on() {
+    async fn screen_shows_how_to_turn_on_denial_counts() {
         let mut world = World::new();
         world.take("user:1", "10 once", 10);
         world.look().await;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_it_is_narrow_keys_and_figures_stay_and_the_newest_of_a_sparkline() {
+    async fn narrow_screen_keeps_keys_values_and_newest_sparkline() {
         let world = world().await;
         let mut terminal = Terminal::new(TestBackend::new(83, 6)).expect("a terminal");
         terminal.draw(|frame| draw(frame, &world.board, Duration::from_secs(2))).expect("drawn");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn however_narrow_it_is_which_bucket_it_is_is_seen() {
+    async fn narrowest_screen_still_identifies_each_bucket() {
         let mut world = World::new();
         let key = "tenant:7:project:12345:user:1234567890:upload";
         world.take(key, "1000 once", 12);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_scrolled_past_is_not_shown() {
+    async fn scrolled_rows_are_not_shown() {
         let mut world = world().await;
         world.board.scrolled = 1;
         assert!(lines(&world.board)[2].starts_with("user:1"));

@@ -9,7 +9,7 @@ use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn a_database_that_is_ready_has_no_failure() {
+fn ready_database_has_no_failure() {
     for engine in EACH.into_iter().chain([Engine::PgBouncer]) {
         let database = Database::migrated(engine);
         let report = database.run(&["doctor", "--json"]).ended(0).json();
@@ -29,7 +29,7 @@ fn a_database_that_is_ready_has_no_failure() {
 }
 
 #[test]
-fn a_table_that_somebody_keeps_locked_holds_nobody_up_for_ever() {
+fn doctor_does_not_wait_for_a_locked_table() {
     let database = Database::migrated(Engine::Postgres);
     database.run(&["plan", "set", "free", "--quota", "5/h"]).ended(0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -53,7 +53,7 @@ fn a_table_that_somebody_keeps_locked_holds_nobody_up_for_ever() {
 }
 
 #[test]
-fn session_that_holds_up_a_change_is_named() {
+fn doctor_names_session_that_blocks_schema_change() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -75,7 +75,7 @@ fn session_that_holds_up_a_change_is_named() {
 }
 
 #[test]
-fn doctor_names_the_privilege_that_shows_whose_lock_it_was() {
+fn doctor_names_privilege_that_shows_lock_owner() {
     for engine in [Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -133,14 +133,14 @@ impl Held {
 }
 
 #[test]
-fn what_is_pending_is_advised_to_be_run_by_whoever_runs_migrations() {
+fn pending_migrations_are_reported_with_advice() {
     let database = Database::migrated(Engine::Postgres);
     database.sql("delete from tollgate.migrations where version > 8");
     database.run(&["doctor"]).ended(1).says(&["pending: ", "run `tollgate migrate`, or", "`tollgate migrate --print`"]);
 }
 
 #[test]
-fn an_encoding_that_has_not_every_key_is_a_warning_or_refused() {
+fn encoding_without_full_unicode_warns_or_fails() {
     let database = Database::encoded("SQL_ASCII");
     database.run(&["migrate"]).ended(0);
     database.run(&["doctor"]).ended(0).says(&["warn  encoding", "SQL_ASCII", "encoding 'UTF8' template template0"]);
@@ -149,7 +149,7 @@ fn an_encoding_that_has_not_every_key_is_a_warning_or_refused() {
 }
 
 #[test]
-fn a_mode_that_is_not_the_usual_is_a_warning() {
+fn non_default_mode_is_a_warning() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["mode", "off", "--reason", "incident 42"]).ended(0);
     database.run(&["doctor"]).ended(0).says(&["warn  mode", "off: incident 42", "tollgate mode --clear"]);
@@ -179,7 +179,7 @@ fn missing_mode_row_and_unsettled_bucket_are_warnings() {
 }
 
 #[test]
-fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
+fn app_role_is_reported_and_role_without_grants_fails() {
     let database = Database::migrated(Engine::Postgres);
     let grants = database.run(&["migrate", "--print", "grants"]).ended(0).out;
     assert_eq!(grants, include_str!("../../../migrations/grants/postgres.sql"));
@@ -206,7 +206,7 @@ fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
 }
 
 #[test]
-fn routines_that_a_role_may_not_call_are_named() {
+fn routines_without_grant_are_named() {
     let half = format!("tg_half_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
@@ -250,7 +250,7 @@ fn routines_that_a_role_may_not_call_are_named() {
 }
 
 #[test]
-fn what_a_limiter_does_beside_taking_and_a_role_may_not_is_a_warning() {
+fn missing_grant_for_background_work_is_a_warning() {
     let role = format!("tg_less_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
@@ -287,7 +287,7 @@ fn what_a_limiter_does_beside_taking_and_a_role_may_not_is_a_warning() {
 }
 
 #[test]
-fn settings_that_hurt_are_warnings_with_their_remedy() {
+fn harmful_settings_warn_with_a_remedy() {
     let database = Database::migrated(Engine::Postgres);
     let name = database.url.rsplit('/').next().expect("a name");
     let role = "alter role postgres in database";
@@ -375,7 +375,7 @@ fn table_of_another_owner_fails_with_its_remedy() {
 }
 
 #[test]
-fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away() {
+fn routines_owned_by_superuser_are_a_warning() {
     let owner = format!("tollgate_owner_{}", uuid::Uuid::new_v4().simple());
     let database = Database::migrated(Engine::Postgres);
     database.run(&["doctor"]).ended(0).says(&[
@@ -398,7 +398,7 @@ fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away() {
 }
 
 #[test]
-fn an_account_that_may_create_temporary_tables_is_warned_if_it_may_not_write_the_real_ones() {
+fn account_with_only_temporary_tables_is_a_warning() {
     for engine in [Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let name = database.url.rsplit('/').next().expect("a name").to_owned();
@@ -444,7 +444,7 @@ fn an_account_that_may_create_temporary_tables_is_warned_if_it_may_not_write_the
 }
 
 #[test]
-fn a_sqlite_file_without_a_write_ahead_log_or_with_a_busy_writer_is_noticed() {
+fn sqlite_without_wal_or_with_busy_writer_is_a_warning() {
     let database = Database::empty(Engine::Sqlite);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let path = database.directory.join("app.db");
@@ -460,7 +460,7 @@ fn a_sqlite_file_without_a_write_ahead_log_or_with_a_busy_writer_is_noticed() {
 }
 
 #[test]
-fn a_sqlite_file_that_is_read_only_is_told_so() {
+fn read_only_sqlite_file_is_reported() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);
     let read_only = ["--database-url", "sqlite:app.db?mode=ro"];

@@ -14,7 +14,7 @@ use tollgate::{
 use crate::databases::{Database, Engine};
 
 #[test]
-fn nothing_that_public_offers_is_called() {
+fn objects_offered_by_public_are_never_called() {
     let database = Database::empty(Engine::Postgres);
     database.sql(BETTER_MATCHES);
     database.run(&["migrate"]).ended(0);

@@ -53,7 +53,7 @@ longest time of denials only      700 ms       800 ms
 }
 
 #[test]
-fn limits_grant_what_their_arithmetic_says() {
+fn simulated_limits_grant_as_computed() {
     let report = json(&["2 per 1s", "1/s burst 5", "--pattern", "steady:10/s", "--for", "10s"]);
     assert_eq!(outcomes(&report), [(20, 80), (14, 86)]);
     let report = json(&["10 in 5s at 1s", "7 once", "--pattern", "steady:10/s", "--for", "12s"]);
@@ -63,7 +63,7 @@ fn limits_grant_what_their_arithmetic_says() {
 }
 
 #[test]
-fn who_waits_is_granted_later_or_denied_at_once() {
+fn simulated_wait_is_granted_later_or_denied_at_once() {
     let arguments = ["1/s", "--pattern", "burst:5 every 60s", "--max-wait", "3s"];
     let report = json(&arguments);
     assert_eq!(outcomes(&report), [(4, 1)]);
@@ -111,7 +111,7 @@ fn the_same_seed_makes_the_same_traffic_and_picture() {
 }
 
 #[test]
-fn no_traffic_at_all_and_all_of_it_at_once_are_drawn_too() {
+fn empty_and_simultaneous_traffic_are_drawn() {
     for (pattern, lasts, wait) in
         [("burst:1 every 1h", "1s", "0s"), ("burst:5000 every 1h", "1ms", "30s"), ("poisson:1/d", "10ms", "0s")]
     {
@@ -132,7 +132,7 @@ fn the_largest_costs_are_counted_and_drawn() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_told_with_what_can() {
+fn impossible_simulation_says_what_is_possible() {
     for (arguments, expected) in [
         (&["10 apples", "--pattern", "steady:1/s"][..], "write '10/s'"),
         (&["10 in 5s", "--pattern", "steady:1/s"], "write '100 in 60s at 5s'"),
@@ -157,7 +157,7 @@ fn what_cannot_be_simulated_is_told_with_what_can() {
 }
 
 #[test]
-fn files_that_cannot_be_read_or_written_are_told() {
+fn unreadable_and_unwritable_files_are_reported() {
     for (arguments, code, expected) in [
         (["--traffic", "/nowhere/at/all"], 66, "cannot read the traffic file /nowhere/at/all"),
         (["--traffic", "/nowhere/at/all"], 66, "hint: name a file that is there"),
@@ -180,7 +180,7 @@ fn log_of_clients() -> String {
 }
 
 #[test]
-fn a_limit_on_each_client_says_whom_it_denies() {
+fn limit_by_client_names_denied_clients() {
     let table = simulate(&["2/s burst 4", "5/s", "--traffic", "-", "--by-client"], &log_of_clients()).ended(0).out;
     let expected = "\
 4s of traffic; method: allow
@@ -208,7 +208,7 @@ denied to 10.0.0.9                   38 (76.0 %)  25 (50.0 %)
 }
 
 #[test]
-fn a_client_alone_comes_to_what_its_own_lines_do() {
+fn single_client_equals_its_own_lines() {
     let log = log_of_clients();
     let own: Vec<_> = log.lines().filter(|line| line.starts_with("10.0.0.9")).collect();
     let own = own.join("\n");
@@ -227,7 +227,7 @@ fn a_client_alone_comes_to_what_its_own_lines_do() {
 }
 
 #[test]
-fn lines_that_cannot_be_read_are_left_out_and_counted_if_that_is_asked() {
+fn skipped_lines_are_counted_on_request() {
     let traffic = "0 1 a\nnonsense\n1 1\n2 1 b\n";
     simulate(&["1/s", "--traffic", "-", "--by-client"], traffic).ended(66).says(&["line 2", "--skip-unreadable"]);
     let arguments = ["1/s", "--traffic", "-", "--skip-unreadable"];

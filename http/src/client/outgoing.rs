@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_one_key_however_it_is_written() {
+    fn host_spellings_share_one_key() {
         for (uri, host, expected) in [
             ("https://API.Example.com/a?b", None, Some("api.example.com")),
             ("https://api.example.com.:443/", None, Some("api.example.com")),

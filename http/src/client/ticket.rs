@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_of_the_limits_that_are_likeliest_to_blame() {
+    fn refusal_blames_the_likeliest_limits() {
         let wait = Throttle::retry_after(Duration::from_secs(2)).and(Throttle::remaining(0));
         let (requests, tokens) = ("requests".to_owned(), "tokens".to_owned());
         let both: [&[HeaderPreset]; 2] = [&[HeaderPreset::OpenAiRequests], &[HeaderPreset::OpenAiTokens]];
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_asks_again_for_what_was_refused_and_has_the_rest() {
+    fn retry_requests_only_the_refused_limits() {
         let (limiter, reading) = (limiter(), Arc::default());
         let mut priced = priced([&reading, &reading]);
         let [requests, tokens] = ["requests", "tokens"].map(|name| Key::try_from(name).unwrap());

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn everyday_texts_are_keys_as_they_are() {
+    fn ordinary_texts_are_keys_unchanged() {
         for text in ["203.0.113.7", "2001:db8::/64", "user:42", "/users/7?a=1", "42", "key=1", "42 = 7"] {
             assert_eq!(made(None, &[text]), text);
         }
@@ -123,7 +123,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn nothing_that_is_said_under_one_name_is_a_key_of_another(
+        fn keys_of_different_names_never_collide(
             name in ".{0,8}",
             other in ".{0,8}",
             text in ".{1,8}",

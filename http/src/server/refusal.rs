@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_not_asked_for_is_told_when_the_next_one_is() {
+    fn open_circuit_refusal_says_when_to_retry() {
         let source = Arc::new(std::fmt::Error);
         let circuit_open = Refusal::Failed(Error::CircuitOpen { retry_after: Duration::from_millis(4200), source });
         assert_eq!((circuit_open.status(), circuit_open.retry_after()), (StatusCode::SERVICE_UNAVAILABLE, Some(5)));

@@ -80,7 +80,7 @@ async fn ten_years_are_an_hour() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_429_that_says_no_more_empties_the_bucket() -> anyhow::Result<()> {
+async fn plain_429_empties_the_bucket() -> anyhow::Result<()> {
     for nonsense in [None, Some("later"), Some("-5")] {
         let headers: Vec<_> = nonsense.map(|value| ("retry-after", value)).into_iter().collect();
         let held = held_by(answer(429, &headers), &[]).await?.expect("it throttles");
@@ -90,7 +90,7 @@ async fn a_429_that_says_no_more_empties_the_bucket() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn only_an_overload_that_says_so_holds_back() -> anyhow::Result<()> {
+async fn only_overload_with_retry_after_throttles() -> anyhow::Result<()> {
     for status in [503, 529] {
         assert!(held_by(answer(status, &[("retry-after", "60")]), &[]).await?.is_some(), "{status}");
     }
@@ -101,7 +101,7 @@ async fn only_an_overload_that_says_so_holds_back() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_403_that_says_it_is_a_limit_holds_back_if_the_client_reads_that() -> anyhow::Result<()> {
+async fn forbidden_throttles_if_the_client_reads_it() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
     assert_eq!(held_by(answer(403, &headers), &[]).await?, None);
     let held = held_by(answer(403, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it throttles");
@@ -122,7 +122,7 @@ async fn headers_are_read_if_the_client_is_told_to() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_left_by_the_headers_is_what_all_replicas_have() -> anyhow::Result<()> {
+async fn reported_remaining_applies_to_all_replicas() -> anyhow::Result<()> {
     for kind in KINDS {
         let left = answer(200, &[("ratelimit", r#""default";r=3;t=3600"#)]);
         let more = answer(200, &[("ratelimit", r#""default";r=900;t=3600"#)]);
@@ -173,7 +173,7 @@ async fn one_hosts_answer_holds_back_no_other() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_limiter_that_is_switched_off_passes_nothing_on() -> anyhow::Result<()> {
+async fn disabled_limiter_reports_nothing() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let limiter = Limiter::builder(MemoryStore::new()).mode(Mode::Off).build("1000/s")?;
@@ -207,7 +207,7 @@ async fn account(
 }
 
 #[tokio::test]
-async fn of_several_limits_those_are_held_back_of_which_an_answer_says_that_too_little_is_left() -> anyhow::Result<()> {
+async fn limits_reported_too_low_are_throttled() -> anyhow::Result<()> {
     let left = |requests, tokens| {
         [("x-ratelimit-remaining-requests", requests), ("x-ratelimit-remaining-tokens", tokens), ("retry-after", "60")]
     };
@@ -237,7 +237,7 @@ async fn of_several_limits_those_are_held_back_of_which_an_answer_says_that_too_
 }
 
 #[tokio::test]
-async fn a_grpc_answer_that_refuses_in_its_head_holds_back() -> anyhow::Result<()> {
+async fn grpc_refusal_in_head_throttles() -> anyhow::Result<()> {
     let held = held_by(answer(200, &[("grpc-status", "8"), ("retry-after", "60")]), &[]).await?;
     assert!(held.is_some_and(|held| (30..=60).contains(&held.as_secs())), "{held:?}");
     assert_eq!(held_by(answer(200, &[("grpc-status", "8")]), &[]).await?, None, "it may be of another kind");
@@ -245,7 +245,7 @@ async fn a_grpc_answer_that_refuses_in_its_head_holds_back() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn each_limit_reads_the_policy_that_is_its_own() -> anyhow::Result<()> {
+async fn limit_reads_its_own_policy() -> anyhow::Result<()> {
     let said = r#""second";r=9;t=1, "bytes";r=0;t=40"#;
     for (status, held) in [(200, -30), (429, -30)] {
         for kind in KINDS {
@@ -268,7 +268,7 @@ async fn each_limit_reads_the_policy_that_is_its_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_no_preset_reads_a_closure_does_for_its_limit() -> anyhow::Result<()> {
+async fn closure_reads_headers_without_a_preset() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([answer(200, &[("x-left", "7")]), answer(418, &[("x-left", "50")])]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "100 once")?;

@@ -53,7 +53,7 @@ pub(super) async fn asks<S: Store>(
 }
 
 #[tokio::test]
-async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
+async fn unused_estimate_is_available_to_other_replicas() -> anyhow::Result<()> {
     for kind in KINDS {
         for by_head in [true, false] {
             let upstream = Upstream::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
@@ -76,7 +76,7 @@ async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_used_beyond_the_estimate_is_owed_and_the_next_ones_wait() -> anyhow::Result<()> {
+async fn usage_beyond_the_estimate_delays_the_next_requests() -> anyhow::Result<()> {
     for (by_head, headers) in [(true, &[("x-used", "1500")][..]), (false, &[])] {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
         let limit = of_tokens(limiter.clone(), 400);
@@ -93,7 +93,7 @@ async fn what_is_used_beyond_the_estimate_is_owed_and_the_next_ones_wait() -> an
 }
 
 #[tokio::test]
-async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> anyhow::Result<()> {
+async fn refund_does_not_exceed_the_reported_remaining() -> anyhow::Result<()> {
     for (left_over, expected) in [("5000", 5000), ("8900", 8900), ("9500", 9500), ("9501", 9500), ("0", 0)] {
         for by_head in [true, false] {
             let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
@@ -112,7 +112,7 @@ async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_left_long_ago_lowers_no_bucket_and_a_wait_lasts_no_longer_for_it() -> anyhow::Result<()> {
+async fn old_reported_remaining_lowers_nothing() -> anyhow::Result<()> {
     let headers =
         [("x-ratelimit-limit-tokens", "1"), ("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "60s")];
     for (headers, level) in [(&headers[1..2], 30 + 90), (&headers[..], -29)] {
@@ -127,7 +127,7 @@ async fn what_was_left_long_ago_lowers_no_bucket_and_a_wait_lasts_no_longer_for_
 }
 
 #[tokio::test]
-async fn an_estimate_whose_answer_nobody_reads_stands_and_what_is_left_is_known() -> anyhow::Result<()> {
+async fn estimate_of_an_unread_answer_stands() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
     let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
     assert!(asks(limit.clone(), &[]).await?.1.is_some());
@@ -138,7 +138,7 @@ async fn an_estimate_whose_answer_nobody_reads_stands_and_what_is_left_is_known(
 }
 
 #[tokio::test]
-async fn of_all_who_settle_a_request_the_first_does() -> anyhow::Result<()> {
+async fn only_the_first_settlement_of_a_request_counts() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
     let estimate = asks(of_tokens(limiter.clone(), 400).settle_later(), &[]).await?.1.expect("it was served");
     let settled = join_all((0..5).map(|_| estimate.settle(100))).await.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -163,7 +163,7 @@ async fn an_estimate_can_be_settled_for_as_long_as_was_said() -> anyhow::Result<
 }
 
 #[tokio::test]
-async fn an_estimate_that_its_answer_settles_too_late_is_missed() -> anyhow::Result<()> {
+async fn late_settlement_counts_as_unreported() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "1000 once")?;
     let limit = of_tokens(limiter.clone(), 100).settle(|_| Some(10)).settle_within(Duration::from_secs(60));
@@ -186,7 +186,7 @@ async fn an_estimate_that_its_answer_settles_too_late_is_missed() -> anyhow::Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waited_for_a_turn_has_as_long_to_settle() -> anyhow::Result<()> {
+async fn wait_does_not_shorten_the_time_to_settle() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s burst 100")?;
     let limit = of_tokens(limiter.clone(), 100).settle_later().settle_within(Duration::from_secs(20));
     drop(asks(limit.clone(), &[]).await?);
@@ -197,7 +197,7 @@ async fn who_waited_for_a_turn_has_as_long_to_settle() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> anyhow::Result<()> {
+async fn old_remaining_is_ignored_without_a_refund() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining-tokens", "5000")];
     for (used, settled) in [(1200, Adjusted::Done(0)), (1300, Adjusted::Done(-100)), (500, Adjusted::Late)] {
         let clock = ManualClock::default();
@@ -227,7 +227,7 @@ async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> a
 }
 
 #[tokio::test]
-async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow::Result<()> {
+async fn settled_requests_free_their_room() -> anyhow::Result<()> {
     // With as many as usual, and with few.
     for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().max_keys(64), 500)] {
         let limiter = Limiter::new(store, "1000000/s")?;
@@ -246,7 +246,7 @@ async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow
 }
 
 #[tokio::test]
-async fn a_local_limit_grants_any_number_of_estimates_while_the_store_is_away() -> anyhow::Result<()> {
+async fn local_fallback_grants_any_number_of_estimates() -> anyhow::Result<()> {
     let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: false });
     let local = Quota::per_second(1_000_000).burst(100_000_000);
     let fallback = Fallback::Local(local.try_into()?);
@@ -259,7 +259,7 @@ async fn a_local_limit_grants_any_number_of_estimates_while_the_store_is_away() 
 }
 
 #[tokio::test]
-async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_tokens_back() -> anyhow::Result<()> {
+async fn cancelled_wait_with_estimate_gives_tokens_back() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([]).await?;
         let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::MAX).build("100/h")?;
@@ -295,7 +295,7 @@ fn account<S: Store>(limiter: Limiter<S>, tokens: &'static str) -> ClientLimit<S
 }
 
 #[tokio::test]
-async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody_knows() -> anyhow::Result<()> {
+async fn refused_request_used_nothing_and_overload_is_unknown() -> anyhow::Result<()> {
     for (status, left_over, expected) in
         [("429", "5000", 1000), ("429", "10", 0), ("503", "5000", 700), ("529", "5000", 700)]
     {
@@ -320,7 +320,7 @@ async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody
 }
 
 #[tokio::test]
-async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used() -> anyhow::Result<()> {
+async fn estimate_stands_after_overload_without_usage() -> anyhow::Result<()> {
     let headers = [
         ("status", "503"),
         ("retry-after", "60"),
@@ -338,7 +338,7 @@ async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used(
 }
 
 #[tokio::test]
-async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
+async fn resent_request_is_paid_once() -> anyhow::Result<()> {
     for by_head in [true, false] {
         let refusal = || answer(429, &[("retry-after", "0.02"), ("x-ratelimit-remaining-requests", "0")]);
         let upstream = Upstream::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
@@ -358,7 +358,7 @@ async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Result<()> {
+async fn rescheduled_request_can_settle_its_earlier_grant() -> anyhow::Result<()> {
     for kind in KINDS {
         let refusal = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
         let served = || answer(200, &[("x-used", "100")]);

@@ -20,7 +20,7 @@ use tower::Layer;
 type Limited = LimitedClient<MemoryStore, Channel>;
 
 #[tokio::test]
-async fn a_generated_client_is_limited_by_its_origin_and_held_back_by_a_refusal() -> anyhow::Result<()> {
+async fn generated_client_is_limited_and_throttled_by_origin() -> anyhow::Result<()> {
     let serving = Serving::start(2).await?;
     let limiter = Limiter::new(MemoryStore::new(), "1000/h")?;
     let channel = serving.limited(ClientLimit::new(limiter)).await?;
@@ -38,7 +38,7 @@ async fn a_generated_client_is_limited_by_its_origin_and_held_back_by_a_refusal(
 }
 
 #[tokio::test]
-async fn a_generated_client_without_an_origin_says_no_host_and_is_told_how_to_or_has_a_key() -> anyhow::Result<()> {
+async fn generated_client_without_origin_needs_a_key() -> anyhow::Result<()> {
     let serving = Serving::start(1).await?;
     let limiter = Limiter::new(MemoryStore::new(), "1000/h")?;
     let limit = ClientLimit::new(limiter.clone());

@@ -18,7 +18,7 @@ use super::upstream::{Upstream, answer};
 
 /// Nobody knows how far it came.
 #[tokio::test]
-async fn a_request_that_fails_has_used_its_token() -> anyhow::Result<()> {
+async fn failed_request_has_used_its_token() -> anyhow::Result<()> {
     for kind in KINDS {
         let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let limiter = Limiter::new(MemoryStore::new(), "10 once")?;
@@ -32,7 +32,7 @@ async fn a_request_that_fails_has_used_its_token() -> anyhow::Result<()> {
 
 /// By the client beneath, without asking for another turn.
 #[tokio::test]
-async fn a_redirect_is_followed_in_the_turn_of_the_host_that_was_asked() -> anyhow::Result<()> {
+async fn redirect_uses_the_token_of_the_first_host() -> anyhow::Result<()> {
     let other = Upstream::new([]).await?;
     let upstream = Upstream::new([answer(302, &[("location", &other.url("/"))])]).await?;
     let limiter = Limiter::new(MemoryStore::new(), "10 once")?;
@@ -45,7 +45,7 @@ async fn a_redirect_is_followed_in_the_turn_of_the_host_that_was_asked() -> anyh
 
 /// Nobody asks a store that does not answer for each answer of a third party.
 #[tokio::test]
-async fn of_a_bucket_that_was_not_asked_nothing_is_lowered() -> anyhow::Result<()> {
+async fn bucket_that_was_not_taken_from_is_not_lowered() -> anyhow::Result<()> {
     struct Down;
 
     impl Store for Down {
@@ -75,7 +75,7 @@ async fn of_a_bucket_that_was_not_asked_nothing_is_lowered() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn who_gives_up_while_a_refusal_is_passed_on_does_not_stop_it() -> anyhow::Result<()> {
+async fn cancelled_caller_does_not_stop_the_report() -> anyhow::Result<()> {
     let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0) });
     let limit = ClientLimit::new(Limiter::new(Arc::clone(&store), "10/h")?);
     let refusing = service_fn(async |_: Request<()>| Response::builder().status(429).body(()));

@@ -93,8 +93,7 @@ fn limiter_in_calls(rule: &str) -> anyhow::Result<Limiter<Batcher<Memory>>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_line_those_ask_again_whose_turns_come_before_the_end_of_a_refusal_and_nobody_else() -> anyhow::Result<()>
-{
+async fn refusal_reschedules_only_earlier_queued_requests() -> anyhow::Result<()> {
     for (seconds, expected) in [
         (None, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
         (Some(0), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
@@ -117,7 +116,7 @@ async fn sent_of_ten<S: Store>(limiter: Limiter<S>, seconds: Option<u64>) -> Vec
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_holds_nothing_back_costs_those_in_line_no_turn() -> anyhow::Result<()> {
+async fn refusal_without_throttle_keeps_the_queue() -> anyhow::Result<()> {
     let mut sent = Vec::new();
     for seconds in [None, Some(20)] {
         let upstream = Upstream::new();
@@ -133,7 +132,7 @@ async fn a_refusal_that_holds_nothing_back_costs_those_in_line_no_turn() -> anyh
 
 /// Whoever waits otherwise is not refused with them, and keeps its turn.
 #[tokio::test(start_paused = true)]
-async fn those_who_ask_again_stand_behind_who_does_not() -> anyhow::Result<()> {
+async fn rescheduled_requests_queue_behind_unaffected_ones() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limiter = limiter_in_calls("1/s burst 1")?;
     let limit = ClientLimit::new(limiter.clone());
@@ -154,7 +153,7 @@ async fn those_who_ask_again_stand_behind_who_does_not() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_refusal_of_one_fails_nobody_behind() -> anyhow::Result<()> {
+async fn short_refusal_does_not_fail_queued_requests() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("5/s burst 5")?);
     let outcomes = upstream.asked(&limit, Some(1), 100).await;
@@ -165,7 +164,7 @@ async fn a_short_refusal_of_one_fails_nobody_behind() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_outlasts_the_line_holds_it_as_long_and_no_longer() -> anyhow::Result<()> {
+async fn long_refusal_delays_the_queue_until_its_end() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("1/s burst 1")?);
     let outcomes = upstream.asked(&limit, Some(20), 5).await;
@@ -175,7 +174,7 @@ async fn a_refusal_that_outlasts_the_line_holds_it_as_long_and_no_longer() -> an
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_for_too_long_after_a_refusal_is_told_when_it_comes() -> anyhow::Result<()> {
+async fn wait_beyond_maximum_after_refusal_says_when_to_retry() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("1/s burst 1")?).max_wait(Duration::from_secs(9));
     let outcomes = upstream.asked(&limit, Some(60), 10).await;
@@ -189,7 +188,7 @@ async fn who_would_wait_for_too_long_after_a_refusal_is_told_when_it_comes() -> 
 
 /// Whoever leaves the line of one limit has the turn that another one gave.
 #[tokio::test(start_paused = true)]
-async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the_others() -> anyhow::Result<()> {
+async fn rescheduled_limit_does_not_overtake_the_other_limits() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limiter = limiter("10/s")?;
     let tokens = Limit::new(Key::try_from("tokens")?, Rule::try_from("1/s burst 10")?).cost(10);
@@ -204,7 +203,7 @@ async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_of_the_others() -> anyhow::Result<()> {
+async fn unsent_request_gives_back_its_other_limits() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let (limiter, key) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
     let tokens = Limit::new(key.clone(), Rule::try_from("1/s burst 10")?).cost(10);
@@ -218,7 +217,7 @@ async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_refused_after_it_was_kept_is_not_given_back_either() -> anyhow::Result<()> {
+async fn tokens_refused_after_reservation_are_not_given_back() -> anyhow::Result<()> {
     let [of_hosts, of_tokens, of_both] = [(); 3].map(|()| Upstream::new());
     let (limiter, tokens) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
     let hosts = ClientLimit::new(limiter.clone());
@@ -273,7 +272,7 @@ async fn throttle_revokes_no_reservation_of_another_client_limit() -> anyhow::Re
 
 /// Its refusal has nobody ask again, so nobody leaves the line of another limit for it.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_by_a_limit_in_shadow_costs_nobody_their_place_in_the_line_of_another_one() -> anyhow::Result<()> {
+async fn refusal_by_shadow_limit_keeps_places_in_other_queues() -> anyhow::Result<()> {
     let (limiter, host, tokens) =
         (limiter_in_calls("1/s burst 2")?, Key::try_from("example.com")?, Key::try_from("tokens")?);
     let shadow = Override { mode: Some(Mode::Shadow), ..Override::default() };

@@ -45,7 +45,7 @@ async fn no_more_requests_than_its_limit_reach_a_third_party() -> anyhow::Result
 }
 
 #[tokio::test]
-async fn requests_are_sent_in_the_order_in_which_they_came() -> anyhow::Result<()> {
+async fn requests_are_sent_in_arrival_order() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
@@ -60,7 +60,7 @@ async fn requests_are_sent_in_the_order_in_which_they_came() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn who_was_given_a_turn_before_a_refusal_asks_for_another_one() -> anyhow::Result<()> {
+async fn request_scheduled_before_a_refusal_is_rescheduled() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let replicas = Replicas::new()?;
@@ -79,7 +79,7 @@ async fn who_was_given_a_turn_before_a_refusal_asks_for_another_one() -> anyhow:
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_before_its_turn_gives_its_token_back() -> anyhow::Result<()> {
+async fn cancelled_wait_gives_its_token_back() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([]).await?;
         let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::MAX).build("1/h")?;
@@ -108,7 +108,7 @@ async fn a_request_that_is_given_up_before_its_turn_gives_its_token_back() -> an
 }
 
 #[tokio::test]
-async fn a_request_has_the_key_and_the_cost_that_it_is_given() -> anyhow::Result<()> {
+async fn request_uses_the_given_key_and_cost() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "10/h")?;
@@ -132,7 +132,7 @@ async fn a_request_has_the_key_and_the_cost_that_it_is_given() -> anyhow::Result
 }
 
 #[tokio::test]
-async fn a_refused_request_is_sent_again_only_if_that_is_asked_for() -> anyhow::Result<()> {
+async fn refused_request_is_resent_only_on_request() -> anyhow::Result<()> {
     let refusals = || (0..3).map(|_| answer(429, &[("retry-after", "0.02")]));
     for (retries, status, reached) in [(0, 429, 1), (2, 429, 3), (3, 200, 4), (9, 200, 4)] {
         let upstream = Upstream::new(refusals()).await?;
@@ -151,7 +151,7 @@ async fn a_refused_request_is_sent_again_only_if_that_is_asked_for() -> anyhow::
 }
 
 #[tokio::test]
-async fn nothing_is_sent_again_that_nobody_holds_back() -> anyhow::Result<()> {
+async fn answer_without_throttle_is_not_resent() -> anyhow::Result<()> {
     for (rule, mode, unreported) in [
         ("100 in 60s at 1s", Mode::Enforce, 1),
         ("1000/s", Mode::Off, 0),
@@ -171,7 +171,7 @@ async fn nothing_is_sent_again_that_nobody_holds_back() -> anyhow::Result<()> {
 
 /// Time stands still in the store, and would pass by itself in this runtime.
 #[tokio::test(start_paused = true)]
-async fn where_the_limiter_or_its_store_is_in_shadow_requests_are_sent_at_once() -> anyhow::Result<()> {
+async fn shadow_mode_sends_requests_at_once() -> anyhow::Result<()> {
     for of_store in [false, true] {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1/s")?;
         if of_store {
@@ -193,7 +193,7 @@ async fn where_the_limiter_or_its_store_is_in_shadow_requests_are_sent_at_once()
 }
 
 #[tokio::test]
-async fn after_an_overload_only_what_may_be_done_twice_is_sent_again() -> anyhow::Result<()> {
+async fn overload_resends_only_idempotent_requests() -> anyhow::Result<()> {
     for (method, reached) in [(Method::GET, 2), (Method::PUT, 2), (Method::POST, 1), (Method::PATCH, 1)] {
         let upstream = Upstream::new([answer(503, &[("retry-after", "0.02")])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
@@ -212,7 +212,7 @@ async fn after_an_overload_only_what_may_be_done_twice_is_sent_again() -> anyhow
 }
 
 #[tokio::test]
-async fn a_refusal_empties_a_bucket_that_never_refills() -> anyhow::Result<()> {
+async fn refusal_empties_a_bucket_that_never_refills() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "20 once")?);
@@ -225,7 +225,7 @@ async fn a_refusal_empties_a_bucket_that_never_refills() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_request_that_goes_nowhere_is_refused() -> anyhow::Result<()> {
+async fn request_without_a_host_is_refused() -> anyhow::Result<()> {
     let client = AnyClient::new(Kind::Tower, ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?));
     let long = format!("http://{}/", "a".repeat(256));
     for (url, reason) in [("/a/path/alone", "no host"), (&long, "more than 255 bytes")] {
@@ -239,7 +239,7 @@ async fn a_request_that_goes_nowhere_is_refused() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_request_under_several_limits_takes_from_all_of_them_or_is_not_sent() -> anyhow::Result<()> {
+async fn request_takes_from_all_limits_or_is_not_sent() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "3/h")?;
@@ -284,7 +284,7 @@ async fn a_request_under_several_limits_takes_from_all_of_them_or_is_not_sent() 
 }
 
 #[tokio::test]
-async fn a_limit_may_cost_something_where_the_limiters_own_costs_nothing() -> anyhow::Result<()> {
+async fn limit_may_have_a_cost_where_the_limiter_has_none() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let limiter = Limiter::builder(MemoryStore::new()).min_remaining(5).build("10/h")?;
@@ -313,7 +313,7 @@ async fn a_limit_may_cost_something_where_the_limiters_own_costs_nothing() -> an
 }
 
 #[tokio::test]
-async fn who_asks_for_another_turn_has_paid_for_what_was_not_refused() -> anyhow::Result<()> {
+async fn rescheduled_request_pays_only_for_the_refused_limit() -> anyhow::Result<()> {
     for kind in KINDS {
         let headers = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
         let upstream = Upstream::new([answer(429, &headers)]).await?;

@@ -14,7 +14,7 @@ use super::logged;
 use super::recorded::{recorder, value};
 
 #[tokio::test]
-async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() -> anyhow::Result<()> {
+async fn shadow_layer_logs_shadow_and_not_denied() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let limiter = Limiter::builder(MemoryStore::new()).name("trial").count_denials(10).build("1 once")?;
@@ -35,7 +35,7 @@ async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_cannot_know_its_clients_is_told_of_and_counted() -> anyhow::Result<()> {
+async fn missing_client_address_is_logged_and_counted() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();
@@ -67,7 +67,7 @@ async fn a_service_that_cannot_know_its_clients_is_told_of_and_counted() -> anyh
 }
 
 #[tokio::test]
-async fn who_passes_without_a_key_is_counted_once_and_is_no_error() -> anyhow::Result<()> {
+async fn request_without_key_is_counted_once_and_is_no_error() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();
@@ -94,7 +94,7 @@ async fn who_passes_without_a_key_is_counted_once_and_is_no_error() -> anyhow::R
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_has_no_terms_for_a_request_is_told_of_and_counted() -> anyhow::Result<()> {
+async fn missing_rule_for_a_request_is_logged_and_counted() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();

@@ -26,7 +26,7 @@ fn limiter() -> Result<Limiter<TakesOnly>, Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_that_fails_is_counted_and_told_once_a_minute_without_its_key() -> anyhow::Result<()> {
+async fn failed_refund_is_counted_and_logged_without_its_key() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();

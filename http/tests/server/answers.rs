@@ -93,7 +93,7 @@ impl hyper::body::Body for Untouchable {
 }
 
 #[tokio::test]
-async fn a_denial_is_a_problem_that_names_the_limit() -> anyhow::Result<()> {
+async fn denial_is_a_problem_document_that_names_the_limit() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
     let server = Server::start(hello().layer(RateLimitLayer::new(limiter).name("login"))).await?;
     let client = Client::new(server.address);
@@ -179,7 +179,7 @@ async fn a_layer_outside_sees_why_a_request_was_refused() -> anyhow::Result<()> 
 }
 
 #[tokio::test]
-async fn a_layer_outside_can_say_what_is_left_in_headers_of_its_own() -> anyhow::Result<()> {
+async fn outer_layer_can_write_its_own_headers() -> anyhow::Result<()> {
     let tell = middleware::map_response(async |mut response: Response<Body>| {
         if let Some(decision) = response.extensions().get::<Decision>() {
             let left = decision.remaining().into();
@@ -240,7 +240,7 @@ async fn a_failing_database_is_not_a_denial_and_never_a_grant() -> anyhow::Resul
 }
 
 #[tokio::test]
-async fn what_the_service_asks_for_wrongly_is_its_own_fault() -> anyhow::Result<()> {
+async fn invalid_request_of_the_service_is_a_server_error() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Rule::Provisioned)?;
     let layer = RateLimitLayer::new(limiter).plan(|_: &Parts| "none such");
     let server = Server::start(hello().layer(layer)).await?;
@@ -340,7 +340,7 @@ async fn two_limits_of_a_layer_have_two_names() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn when_the_database_stops_the_limit_of_all_stays_what_it_is() -> anyhow::Result<()> {
+async fn shared_limit_stays_when_the_database_stops() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::per_hour(2).build()?);
     let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
     let client_id = |request: &Parts| Some(request.headers.get("x-client")?.to_str().ok()?.to_owned());

@@ -22,7 +22,7 @@ use super::server::Server;
 
 /// One by closing its connection, the other by resetting its stream of one that stays open.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_hangs_up_while_it_is_served_has_used_its_token_and_the_server_goes_on() -> anyhow::Result<()> {
+async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
     let panics = count_panics();
     let store = Gated::open();
     let layer = RateLimitLayer::new(Limiter::new(Arc::clone(&store), Quota::once(4)?)?);
@@ -72,7 +72,7 @@ async fn a_client_that_hangs_up_while_it_is_served_has_used_its_token_and_the_se
 /// Time stands still in the store, so nothing comes back by itself: who is served of an empty bucket has been given a turn
 /// to come, and has waited for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_whose_turn_comes_in_time_wait_for_it_and_others_are_told_when_at_once() -> anyhow::Result<()> {
+async fn short_waits_are_served_and_long_waits_refused_at_once() -> anyhow::Result<()> {
     let limiter =
         Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(20).burst(1_000_000))?;
     let cost = |request: &Parts| if request.uri.path() == "/all" { 1_000_000 } else { 1 };

@@ -20,7 +20,7 @@ use super::process::{OwnDatabase, SERVERS};
 use super::server::Server;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_every_server_who_has_a_turn_within_the_wait_is_served_and_nobody_else() -> anyhow::Result<()> {
+async fn request_scheduled_within_the_wait_is_served() -> anyhow::Result<()> {
     for variable in SERVERS {
         let database = OwnDatabase::create_on(variable).await?;
         // Eight have theirs at once, and the others within a second, or none within seven minutes.

@@ -21,7 +21,7 @@ use super::client::{Answer, Client};
 use super::server::Server;
 
 #[tokio::test]
-async fn they_say_what_is_left_and_until_when() -> anyhow::Result<()> {
+async fn headers_state_remaining_and_reset() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     for (rule, served, denied) in [
         // A token in 1.5 s: rounded up, or who comes again is denied again.
@@ -55,7 +55,7 @@ async fn they_say_what_is_left_and_until_when() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
+async fn headers_state_the_effective_limit() -> anyhow::Result<()> {
     let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
     let server = limited(Limiter::new(MemoryStore::new(), window)?, RateLimitHeaders::Always).await?;
     let answer = Client::new(server.address).get("/").await?;
@@ -90,7 +90,7 @@ async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
 
 /// What is kept for others is not the client's to use: no token of it is left, and none of it is the client's quota.
 #[tokio::test]
-async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Result<()> {
+async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     for (rule, said) in [
         ("5 once", ["2 q=3", "1 q=3", "0 q=3", "0 q=3"]),
@@ -124,7 +124,7 @@ async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Resu
 
 /// `Retry-After` would be later, or there is none.
 #[tokio::test]
-async fn a_denial_says_no_time_of_limits_that_did_not_deny() -> anyhow::Result<()> {
+async fn denial_headers_state_only_limits_that_denied() -> anyhow::Result<()> {
     let layer = |name: &'static str, rule: &str| {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), rule)?;
         anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(GlobalKey).headers(RateLimitHeaders::Always))
@@ -148,7 +148,7 @@ async fn a_denial_says_no_time_of_limits_that_did_not_deny() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn only_those_that_are_wanted_are_sent() -> anyhow::Result<()> {
+async fn only_selected_headers_are_sent() -> anyhow::Result<()> {
     for (wanted, served, denied) in [
         (RateLimitHeaders::Always, true, true),
         (RateLimitHeaders::OnDenials, false, true),
@@ -189,7 +189,7 @@ async fn layers_add_to_each_others_lists() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn of_several_limits_each_says_what_is_left_of_it_and_until_when() -> anyhow::Result<()> {
+async fn headers_state_each_of_several_limits() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_minute(4))?;
     let layer = RateLimitLayer::new(limiter).name("client").key(GlobalKey).headers(RateLimitHeaders::Always);
     let layer = layer.and("day", GlobalKey, Quota::per_day(24))?.and("none", GlobalKey, Quota::unlimited())?;

@@ -39,7 +39,7 @@ async fn a_service_of_hyper_is_limited_by_its_peers_address() -> anyhow::Result<
 
 /// By HTTP/2 hyper sends what the service gives it, and clients take a body for an error of the protocol.
 #[tokio::test]
-async fn a_denied_head_is_told_the_length_of_a_body_that_is_not_sent() -> anyhow::Result<()> {
+async fn denied_head_request_states_the_body_length() -> anyhow::Result<()> {
     let (address, server) = serve(RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?)).await?;
     let denied = async |client: &Client, method| {
         let answer = client.ask(method, "/", &[]).await?;
@@ -86,7 +86,7 @@ async fn serve(layer: RateLimitLayer) -> anyhow::Result<(SocketAddr, AbortHandle
 
 /// Time passes by itself when nobody has anything to do.
 #[tokio::test(start_paused = true)]
-async fn layers_of_tower_http_go_around_it() -> anyhow::Result<()> {
+async fn tower_http_layers_wrap_the_layer() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
     let inner = service_fn(async |request: Request<Full<Bytes>>| match request.uri().path() {
         "/slow" => std::future::pending().await,

@@ -39,7 +39,7 @@ async fn a_limit_and_a_key_of_any_text_add_no_line_to_an_answer() -> anyhow::Res
 }
 
 #[tokio::test]
-async fn a_plan_of_any_text_is_one_that_exists_or_a_plain_failure() -> anyhow::Result<()> {
+async fn plan_from_any_text_exists_or_fails_plainly() -> anyhow::Result<()> {
     for text in TEXTS {
         let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(9))?;
         let layer = RateLimitLayer::new(limiter.clone()).plan(move |_: &Parts| *text).headers(RateLimitHeaders::Always);
@@ -81,7 +81,7 @@ async fn a_reason_of_any_text_stays_within_the_answer() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_client_sends_is_one_key_or_no_request() -> anyhow::Result<()> {
+async fn client_input_is_one_key_or_a_refusal() -> anyhow::Result<()> {
     // What is behind the end of a line is a header that nobody asks for.
     for (header, made) in [
         (&b"x-user: a\r\nx-injected: 1\r\n"[..], Some("a")),

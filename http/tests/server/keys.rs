@@ -26,7 +26,7 @@ use super::client::Client;
 use super::server::Server;
 
 #[tokio::test]
-async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<()> {
+async fn bucket_key_is_readable_by_operators() -> anyhow::Result<()> {
     let by_user = |request: &Parts| Some(request.headers.get("x-user")?.to_str().ok()?.to_owned());
     let layers: [(Change, &[&str]); 7] = [
         (Box::new(|layer| layer), &["127.0.0.1"]),
@@ -47,7 +47,7 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
 }
 
 #[tokio::test]
-async fn hashed_key_of_a_request_is_stable_and_names_nobody() -> anyhow::Result<()> {
+async fn hashed_key_is_stable_and_anonymous() -> anyhow::Result<()> {
     let text = "0123456789abcdef0123456789abcdef";
     let secret = KeySecret::new(text)?;
     let user = || hashed(secret.clone(), Header::new(HeaderName::from_static("x-user")));
@@ -65,7 +65,7 @@ async fn hashed_key_of_a_request_is_stable_and_names_nobody() -> anyhow::Result<
 type Change = Box<dyn FnOnce(RateLimitLayer) -> RateLimitLayer>;
 
 #[tokio::test]
-async fn what_a_client_sends_to_a_layer_without_a_name_is_no_key_of_one_with_a_name() -> anyhow::Result<()> {
+async fn unnamed_and_named_layers_never_share_a_key() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
     let header = Header::new(HeaderName::from_static("x-user"));
     let search =
@@ -79,7 +79,7 @@ async fn what_a_client_sends_to_a_layer_without_a_name_is_no_key_of_one_with_a_n
 }
 
 #[tokio::test]
-async fn routes_that_do_not_exist_share_a_bucket() -> anyhow::Result<()> {
+async fn unknown_routes_share_a_bucket() -> anyhow::Result<()> {
     let store_of = limiter()?;
     let router = users().layer(RateLimitLayer::new(store_of.clone()).key(MatchedRoute));
     let server = Server::start(router).await?;
@@ -105,7 +105,7 @@ async fn a_nested_router_limits_by_the_whole_path() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_path_has_one_bucket_however_it_is_written() -> anyhow::Result<()> {
+async fn path_spellings_share_a_bucket() -> anyhow::Result<()> {
     let limiter = limiter()?;
     let router = Router::new().fallback(get(|| async {})).layer(RateLimitLayer::new(limiter.clone()).key(UrlPath));
     let server = Server::start(router).await?;
@@ -126,7 +126,7 @@ async fn a_secret_never_reaches_the_database() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<()> {
+async fn missing_header_is_refused_with_a_hint() -> anyhow::Result<()> {
     let limiter = limiter()?;
     let router =
         users().layer(RateLimitLayer::new(limiter.clone()).key(Header::new(HeaderName::from_static("x-user"))));
@@ -153,8 +153,7 @@ async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn who_is_authenticated_is_limited_by_what_the_middleware_says_and_by_nothing_that_they_say() -> anyhow::Result<()>
-{
+async fn authenticated_request_is_limited_by_its_identity() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
     let layer = RateLimitLayer::new(limiter.clone()).key(extension(|user: &User| format!("user:{}", user.0)));
     let server = Server::start(users().layer(layer.clone()).layer(from_fn(authenticate))).await?;
@@ -181,7 +180,7 @@ async fn who_is_authenticated_is_limited_by_what_the_middleware_says_and_by_noth
 
 /// As of a session without a name: it has said who it is, and wrongly.
 #[tokio::test]
-async fn an_empty_key_is_none_that_was_left_out() -> anyhow::Result<()> {
+async fn empty_key_is_not_a_missing_key() -> anyhow::Result<()> {
     let limiter = limiter()?;
     let empty = |_: &Parts| Some("");
     let layer = || RateLimitLayer::new(limiter.clone()).key(empty);
@@ -217,7 +216,7 @@ async fn authenticate(mut request: Request<Body>, next: Next) -> Response<Body> 
 }
 
 #[tokio::test]
-async fn who_passes_without_a_key_passes_only_the_limits_that_want_it() -> anyhow::Result<()> {
+async fn missing_key_skips_only_limits_that_need_it() -> anyhow::Result<()> {
     let limiter = limiter()?;
     let own =
         RateLimitLayer::new(limiter.clone()).key(Header::new(HeaderName::from_static("x-user"))).allow_missing_key();
@@ -243,7 +242,7 @@ async fn who_passes_without_a_key_passes_only_the_limits_that_want_it() -> anyho
 }
 
 #[tokio::test]
-async fn a_local_fallback_is_not_for_the_limit_of_all_when_the_own_one_is_passed() -> anyhow::Result<()> {
+async fn local_fallback_of_skipped_limit_is_not_used() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::once(1)?);
     let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
     let layer = RateLimitLayer::new(limiter).key(Header::new(HeaderName::from_static("x-user"))).allow_missing_key();

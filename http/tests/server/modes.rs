@@ -52,7 +52,7 @@ async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Resul
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::Result<()> {
+async fn client_disconnected_while_waiting_has_used_its_token() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
     let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
@@ -69,8 +69,7 @@ async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::R
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_after_that_its_turn()
--> anyhow::Result<()> {
+async fn client_disconnected_before_the_call_takes_nothing() -> anyhow::Result<()> {
     let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(2)?)?;
     let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
@@ -104,7 +103,7 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make_room() -> anyhow::Result<()> {
+async fn pending_database_calls_are_bounded() -> anyhow::Result<()> {
     let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
     let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
@@ -127,7 +126,7 @@ async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make
 }
 
 #[tokio::test]
-async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -> anyhow::Result<()> {
+async fn shadow_mode_passes_all_and_reports_refusals() -> anyhow::Result<()> {
     let tell = middleware::map_response(async |mut response: Response<Body>| {
         let shadowed =
             response.extensions().get::<ShadowRefusal>().map(|ShadowRefusal(refusal)| refusal.status().as_u16());
@@ -161,7 +160,7 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
 }
 
 #[tokio::test]
-async fn of_several_layers_in_the_shadow_the_innermost_says_why_it_would_have_refused() -> anyhow::Result<()> {
+async fn innermost_shadow_layer_reports_its_refusal() -> anyhow::Result<()> {
     let trial = |name: &str| {
         let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
         anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(GlobalKey).shadow())
@@ -177,7 +176,7 @@ async fn of_several_layers_in_the_shadow_the_innermost_says_why_it_would_have_re
 
 /// Whoever switches a limiter in an incident wants everybody served.
 #[tokio::test]
-async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_only_whom_its_extractor_turns_away() -> anyhow::Result<()> {
+async fn disabled_or_shadow_layer_refuses_only_by_extractor() -> anyhow::Result<()> {
     let layers = || {
         let limiter = Limiter::new(Broken, Quota::per_hour(2))?;
         let keyless = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| None::<String>);
@@ -206,7 +205,7 @@ async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_only_whom_its_extract
 
 /// Time stands still in the store, and would pass by itself in this runtime.
 #[tokio::test(start_paused = true)]
-async fn in_the_shadow_nobody_waits_and_what_would_have_waited_is_not_refused() -> anyhow::Result<()> {
+async fn shadow_layer_does_not_wait() -> anyhow::Result<()> {
     type Set = fn(RateLimitLayer) -> RateLimitLayer;
     const WAIT: Duration = Duration::from_secs(1);
     let orders: [Set; 2] = [|layer| layer.wait(WAIT).shadow(), |layer| layer.shadow().wait(WAIT)];
@@ -226,8 +225,7 @@ async fn in_the_shadow_nobody_waits_and_what_would_have_waited_is_not_refused() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_limiter_or_its_store_is_in_shadow_nobody_waits_and_who_would_have_to_takes_nothing()
--> anyhow::Result<()> {
+async fn shadow_limiter_or_store_does_not_wait_or_take() -> anyhow::Result<()> {
     for of_store in [false, true] {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
         let set = async |mode| {
@@ -261,7 +259,7 @@ async fn where_the_limiter_or_its_store_is_in_shadow_nobody_waits_and_who_would_
 
 /// A wait asks until the deadline, and sleeps as long as it was granted.
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback() -> anyhow::Result<()> {
+async fn fallback_answers_waiting_requests_during_an_outage() -> anyhow::Result<()> {
     for (fallback, statuses, waited) in [
         (Fallback::Open, [200, 200, 200], 0),
         (Fallback::Closed(Duration::from_secs(3)), [429, 429, 429], 0),
@@ -283,7 +281,7 @@ async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback()
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_ready_is_not_asked_and_takes_nothing() -> anyhow::Result<()> {
+async fn service_that_is_not_ready_takes_nothing() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
     let inner = OneAtATime { places: Arc::new(Semaphore::new(1)), place: None };
     let mut service = RateLimitLayer::new(limiter.clone()).key(GlobalKey).layer(inner);
@@ -344,7 +342,7 @@ impl Service<Request<()>> for OneAtATime {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_gets_nothing_back() -> anyhow::Result<()> {
+async fn disconnected_client_gets_no_refund() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(2))?;
     let (begun, calls) = (Arc::new(Notify::new()), Arc::new(AtomicU64::new(0)));
     let handler = {

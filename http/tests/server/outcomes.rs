@@ -63,7 +63,7 @@ struct Login {
 }
 
 #[tokio::test]
-async fn what_was_not_used_is_given_back_and_never_more_than_was_taken() -> anyhow::Result<()> {
+async fn refund_returns_at_most_the_tokens_taken() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(100))?;
     let cached = |answer: &Parts, cost| {
         let unused = answer.headers.get("x-unused").and_then(|unused| unused.to_str().ok()?.parse().ok());
@@ -120,8 +120,7 @@ async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_come_back_behind_it()
--> anyhow::Result<()> {
+async fn answer_waits_for_refund_until_the_deadline() -> anyhow::Result<()> {
     let store = Gated::before_it_gives_back();
     let limiter = Limiter::builder(Arc::clone(&store)).without_deny_cache();
     let limiter =
@@ -141,7 +140,7 @@ async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_c
 }
 
 #[tokio::test]
-async fn what_a_fallback_granted_is_not_given_back() -> anyhow::Result<()> {
+async fn fallback_grant_is_not_given_back() -> anyhow::Result<()> {
     let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), Fallback::Local(Quota::once(2)?));
     let limiter = limiter.build(Quota::once(9)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));

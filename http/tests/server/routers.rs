@@ -19,7 +19,7 @@ use super::client::Client;
 use super::server::Server;
 
 #[tokio::test]
-async fn a_layer_limits_what_it_is_put_on() -> anyhow::Result<()> {
+async fn layer_limits_only_its_routes() -> anyhow::Result<()> {
     type Put = fn(RateLimitLayer) -> Router;
     let places: [(Put, &[&str], &[&str]); 5] = [
         (|layer| routes().layer(layer), &["/a", "/b", "/none"], &[]),
@@ -103,7 +103,7 @@ async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Res
 
 /// As routers are tested.
 #[tokio::test]
-async fn a_router_without_a_socket_can_be_told_who_its_peer_is() -> anyhow::Result<()> {
+async fn router_without_socket_accepts_a_given_peer() -> anyhow::Result<()> {
     let limiter = limiter(1)?;
     let peer = SocketAddr::from(([198, 51, 100, 1], 4711));
     let router = routes().layer(RateLimitLayer::new(limiter.clone())).layer(MockConnectInfo(peer));

@@ -99,7 +99,7 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn each_limit_may_have_a_local_quota_of_its_own_while_the_store_does_not_answer() -> anyhow::Result<()> {
+async fn limits_have_own_local_quotas_during_an_outage() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::once(9)?);
     let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build("1/h")?;
     let layer = RateLimitLayer::new(limiter)
@@ -141,7 +141,7 @@ async fn each_limit_may_give_back_something_of_its_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_limiter_keeps_is_kept_of_its_own_limit_and_of_none_that_counts_something_else() -> anyhow::Result<()> {
+async fn minimum_remaining_applies_to_limits_with_equal_units() -> anyhow::Result<()> {
     let limiter = Limiter::builder(MemoryStore::new()).min_remaining(2).build(Quota::once(5)?)?;
     let layer = RateLimitLayer::new(limiter)
         .key(GlobalKey)

@@ -11,7 +11,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 /// Time stands still in the store, and passes by itself in this runtime.
 #[tokio::test(start_paused = true)]
-async fn a_window_denies_waits_charges_and_gives_back_as_a_bucket_does() -> anyhow::Result<()> {
+async fn window_denies_waits_settles_and_refunds_like_a_bucket() -> anyhow::Result<()> {
     type Set = fn(RateLimitLayer) -> RateLimitLayer;
     let layers: [(Set, [u16; 4]); 6] = [
         (|layer| layer, [200, 200, 429, 429]),

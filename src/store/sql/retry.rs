@@ -240,7 +240,7 @@ mod tests {
     use super::{Duration, jitter};
 
     #[test]
-    fn pauses_are_spread_over_everything_below_a_bound_that_doubles() {
+    fn retry_pauses_are_uniform_below_a_doubling_bound() {
         for (attempts, bound) in
             [(1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 64), (7, 128), (8, 128), (u32::MAX, 128)]
         {

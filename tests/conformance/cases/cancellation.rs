@@ -17,7 +17,7 @@ use crate::store::{AnyOf, AnyStore, on};
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_leave_the_books_balanced),
-        list!(Levels::Pools, Time::Real, |_| true; calls_of_every_verb_through_a_limiter_leave_the_books_balanced),
+        list!(Levels::Pools, Time::Real, |_| true; cancelled_calls_of_every_method_keep_accounting_correct),
     ]
     .concat()
 }
@@ -52,7 +52,7 @@ async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> an
 }
 
 /// Through the layers that a limiter has if nothing else is said, and with a lease among them.
-async fn calls_of_every_verb_through_a_limiter_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
+async fn cancelled_calls_of_every_method_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
     // A file answers many times as many as a server in the same time.
     let usual = if rig.directory.is_some() { 50_000 } else { 3_000 };
     on!(rig.store().database, store => {

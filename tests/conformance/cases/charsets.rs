@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
         session_charset_changes_no_call_of_the_crate,
-        routine_refuses_a_key_that_a_lax_session_lost,
+        routine_refuses_a_key_truncated_by_a_lax_session,
         routine_converts_a_key_of_another_charset,
         tables_refuse_an_id_that_is_not_utf_8,
     )
@@ -47,7 +47,7 @@ async fn session_charset_changes_no_call_of_the_crate(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-async fn routine_refuses_a_key_that_a_lax_session_lost(rig: Rig) -> anyhow::Result<()> {
+async fn routine_refuses_a_key_truncated_by_a_lax_session(rig: Rig) -> anyhow::Result<()> {
     for charset in ["utf8", "ascii"] {
         let statement = format!("set names {charset}; set sql_mode = '', @tollgate_test_now = 0").leak();
         let (session, _) = with_session(&rig, statement).await?;

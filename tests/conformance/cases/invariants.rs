@@ -14,7 +14,7 @@ use crate::rig::Rig;
 pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |_| true;
-        a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier,
+        denied_request_is_granted_exactly_at_retry_after,
         a_batch_is_decided_as_its_requests_one_by_one,
         three_and_seven_a_period_hold_for_a_hundred_periods,
         reservations_far_ahead_fill_each_period_once,
@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier(rig: Rig) -> anyhow::Result<()> {
+async fn denied_request_is_granted_exactly_at_retry_after(rig: Rig) -> anyhow::Result<()> {
     let rig = &rig;
     let requests = prop::collection::vec((1..=100_u64, 0..=100_u64), 6..7);
     random::check(30, &(quota(1 << 31), requests), |(quota, requests)| async move {

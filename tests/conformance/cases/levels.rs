@@ -18,8 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Real, |_| true;
         a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket,
         the_view_shows_tokens_and_instants,
-        the_listing_shows_what_the_view_does,
-        what_operators_select_of_windows_is_what_is_listed,
+        level_listing_equals_the_view,
+        window_view_equals_the_listing,
     )
     .into()
 }
@@ -72,7 +72,7 @@ async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn what_operators_select_of_windows_is_what_is_listed(rig: Rig) -> anyhow::Result<()> {
+async fn window_view_equals_the_listing(rig: Rig) -> anyhow::Result<()> {
     let day = Duration::from_secs(86_400);
     for (asks, available) in [(1, 2), (3, 0)] {
         let key = rig.key();
@@ -101,7 +101,7 @@ async fn what_operators_select_of_windows_is_what_is_listed(rig: Rig) -> anyhow:
     Ok(())
 }
 
-async fn the_listing_shows_what_the_view_does(rig: Rig) -> anyhow::Result<()> {
+async fn level_listing_equals_the_view(rig: Rig) -> anyhow::Result<()> {
     for (quota, asks, available, tokens_until_full) in lives()? {
         let key = live(&rig, quota, &asks).await?;
         let row = rig.row(&key).await?.expect("made");

@@ -23,10 +23,10 @@ pub fn cases() -> Vec<Case> {
         an_applications_role_takes_tokens_and_can_do_nothing_else,
         a_role_without_grants_can_do_nothing,
         an_operators_role_provisions_changes_and_reads_buckets,
-        an_owner_of_one_database_migrates_it_and_needs_no_more)
+        owner_of_one_database_can_migrate_it)
     .into_iter()
     .chain(list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.kind == Kind::MySql;
-        what_one_account_has_begun_no_other_finishes,
+        request_begun_by_one_account_is_not_finished_by_another,
         routines_write_no_row_out_of_bounds_where_checks_are_off))
     .collect()
 }
@@ -183,7 +183,7 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     login.remove().await
 }
 
-async fn an_owner_of_one_database_migrates_it_and_needs_no_more(rig: Rig) -> anyhow::Result<()> {
+async fn owner_of_one_database_can_migrate_it(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     let login = Login::owner(&scratch.rig).await?;
     let owner = &login.rig;
@@ -198,7 +198,7 @@ async fn an_owner_of_one_database_migrates_it_and_needs_no_more(rig: Rig) -> any
 }
 
 /// Whose routines would then call each other without the right to.
-async fn what_one_account_has_begun_no_other_finishes(rig: Rig) -> anyhow::Result<()> {
+async fn request_begun_by_one_account_is_not_finished_by_another(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     let login = Login::owner(&scratch.rig).await?;
     let (owner, admin) = (&login.rig, &scratch.rig);

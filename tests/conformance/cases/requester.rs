@@ -16,7 +16,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |_| true;
             an_action_behind_an_unknown_bucket_does_not_run,
             a_text_and_a_uuid_name_the_same_bucket,
-            a_text_that_is_no_id_is_refused_before_the_database)
+            invalid_id_is_refused_before_the_database)
         .to_vec(),
     ]
     .concat()
@@ -71,7 +71,7 @@ async fn a_text_and_a_uuid_name_the_same_bucket(rig: Rig) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn a_text_that_is_no_id_is_refused_before_the_database(rig: Rig) -> anyhow::Result<()> {
+async fn invalid_id_is_refused_before_the_database(rig: Rig) -> anyhow::Result<()> {
     let quota = two_a_day()?;
     // Nobody could be asked.
     with_pool!(&rig.pool, pool => pool.close().await);

@@ -16,17 +16,17 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Pools, Time::Injected, |engine| engine.has_routines;
-            the_routine_for_people_lowers_a_bucket_and_says_what_it_takes)
+            throttle_routine_lowers_a_bucket_and_validates_its_input)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine: &Engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
             a_wait_counts_from_when_the_bucket_was_locked)
         .to_vec(),
-        list!(Levels::Every, Time::Real, |_| true; nobody_passes_a_bucket_that_is_held_back).to_vec(),
+        list!(Levels::Every, Time::Real, |_| true; throttled_bucket_grants_nothing).to_vec(),
     ]
     .concat()
 }
 
-async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig) -> anyhow::Result<()> {
+async fn throttle_routine_lowers_a_bucket_and_validates_its_input(rig: Rig) -> anyhow::Result<()> {
     let (routine, rest) =
         if rig.engine.kind == Kind::Postgres { ("throttle", "") } else { ("token_throttle", ", null") };
     rig.at(1_800_000_000_000_000_000).await?;
@@ -102,7 +102,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn nobody_passes_a_bucket_that_is_held_back(rig: Rig) -> anyhow::Result<()> {
+async fn throttled_bucket_grants_nothing(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::continuous(1000, Duration::from_secs(1))?).await?;
     let store = rig.store().deadline(Duration::from_secs(60)).max_attempts(1000);
     let heard = Arc::new(AtomicBool::new(false));

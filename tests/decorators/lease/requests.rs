@@ -15,7 +15,7 @@ use super::{MS, ask, both, over};
 use crate::decorators::underlying::{Broken, Falling, Noting, take};
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_taken_ahead_from_a_fallback_or_while_a_mode_decides() -> anyhow::Result<()> {
+async fn fallback_and_mode_answers_prefetch_nothing() -> anyhow::Result<()> {
     let falling = Falling::new(Broken::default(), Fallback::Open)?;
     let lease = Lease::with_clock(falling, LeaseOptions::default(), RuntimeClock::default());
     for _ in 0..100 {
@@ -62,7 +62,7 @@ async fn a_switch_is_seen_within_a_second() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_is_served_if_enough_is_held_and_nobody_waits_before() -> anyhow::Result<()> {
+async fn waiting_request_uses_leased_tokens_if_none_queue() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/s burst 2000")?;
     ask(&lease, &one, 300).await?;
@@ -83,7 +83,7 @@ async fn who_would_wait_is_served_if_enough_is_held_and_nobody_waits_before() ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_is_not_served_before_a_reservation_that_can_be_given_back() -> anyhow::Result<()> {
+async fn waiting_request_does_not_overtake_a_cancellable_reservation() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/s burst 2000")?;
     ask(&lease, &one, 300).await?;
@@ -120,7 +120,7 @@ async fn ids_several_limits_and_windows_are_the_stores_to_decide() -> anyhow::Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_requests_those_that_are_served_are_not_asked_for() -> anyhow::Result<()> {
+async fn batch_calls_the_store_only_for_unserved_requests() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let (a, b) = (take("a", "1000000/s")?, take("b", "5/s")?);
     ask(&lease, &a, 300).await?;
@@ -148,7 +148,7 @@ async fn a_reservation_from_a_lease_has_nothing_to_give_back() -> anyhow::Result
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_is_asked_by_each_for_itself() -> anyhow::Result<()> {
+async fn failing_store_is_called_by_each_request() -> anyhow::Result<()> {
     let lease = Lease::with_clock(Broken::default(), LeaseOptions::default(), RuntimeClock::default());
     for _ in 0..100 {
         assert!(lease.take_one(&take("a", "1000000/s")?).await.is_err());

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_figure_is_what_a_bare_statement_makes_in_its_place() {
+    fn value_is_shown_beside_bare_statement_baseline() {
         let rows =
             vec![row("redis", 10.0, 5.0), row("tollgate@postgres", 8.0, 5.0), row("bare-batches@postgres", 12.0, 4.0)];
         let judged = judged(rows);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_broke_the_rules_meets_no_goal() {
+    fn failed_run_meets_no_goal() {
         let mut broken = row("tollgate@postgres", 0.0, 0.0);
         broken.repeats[0].fault = Some("over-granted".to_owned());
         let judged = judged(vec![row("redis", 10.0, 5.0), broken]);

@@ -96,7 +96,7 @@ mod tests {
     use crate::figures::{Figures, Row};
 
     #[test]
-    fn what_is_leased_stands_beside_what_is_exact() {
+    fn leased_value_is_shown_beside_exact_value() {
         let rows = [("redis", 100.0), ("tollgate@postgres", 200.0), ("tollgate-leased@postgres", 900.0)];
         let rows = rows.map(|(system, per_second)| Row {
             system: system.to_owned(),

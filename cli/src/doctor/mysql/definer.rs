@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn account_is_found_in_what_the_server_says() {
+    fn definer_account_is_parsed_from_server_message() {
         for (message, found) in [
             ("The user specified as a definer ('gone'@'%') does not exist", Some("'gone'@'%'")),
             ("SELECT command denied to user 'app'@'10.0.0.1' for table 'token_mode'", Some("'app'@'10.0.0.1'")),

@@ -53,7 +53,7 @@ fn a_refusal_says_for_how_long_in_seconds_or_by_a_date() {
 type Row<'a> = (HeaderPreset, &'a [(&'static str, &'a str)], Option<Throttle>);
 
 #[test]
-fn each_preset_reads_what_its_senders_send() {
+fn preset_reads_its_senders_headers() {
     use HeaderPreset::{
         AnthropicInputTokens, AnthropicOutputTokens, AnthropicRequests, AnthropicTokens, OpenAiRequests, OpenAiTokens,
         RateLimit, XRateLimit,
@@ -170,7 +170,7 @@ fn a_figure_may_have_parameters() {
 }
 
 #[test]
-fn of_several_policies_the_one_is_read_that_is_named() {
+fn policy_is_selected_by_name() {
     let left = |tokens| Some(Throttle::remaining(tokens));
     for (name, line, expected) in [
         ("minute", r#""hour";r=900;t=100, "minute";r=3;t=20"#, left(3)),
@@ -185,7 +185,7 @@ fn of_several_policies_the_one_is_read_that_is_named() {
 }
 
 #[test]
-fn a_field_that_nobody_writes_that_long_is_as_if_it_were_absent() {
+fn oversized_field_is_ignored() {
     for (status, name, value, read, absent) in [
         (200, "ratelimit", r#""a";r=7"#, Some(Throttle::remaining(7)), None),
         (200, "ratelimit-remaining", "7", Some(Throttle::remaining(7)), None),
@@ -242,7 +242,7 @@ fn a_refusal_leaves_nothing_whatever_its_other_headers_say() {
 }
 
 #[test]
-fn a_refusal_without_retry_after_is_as_long_as_the_standards_other_headers_say() {
+fn refusal_without_retry_after_uses_standard_headers() {
     let unread = HeaderPreset::OpenAiTokens;
     let standard = ("ratelimit", r#""hour";r=900;t=3000, "minute";r=0;t=30"#);
     assert_eq!(held(429, unread, &[standard]), Some(wait(30)));
@@ -261,7 +261,7 @@ fn a_refusal_without_retry_after_is_as_long_as_the_standards_other_headers_say()
 }
 
 #[test]
-fn retry_after_takes_precedence_over_the_window_of_ratelimit_and_over_no_other_header() {
+fn retry_after_overrides_only_the_ratelimit_window() {
     let (policies, soon) = (("ratelimit", r#""hour";r=9;t=3000, "minute";r=0;t=30"#), ("retry-after", "5"));
     let of_names = [("ratelimit-remaining", "0"), ("ratelimit-reset", "30"), soon];
     for status in [200, 429] {
@@ -276,7 +276,7 @@ fn retry_after_takes_precedence_over_the_window_of_ratelimit_and_over_no_other_h
 }
 
 #[test]
-fn an_answer_from_a_cache_says_nothing_of_what_is_left() {
+fn cached_answer_reports_nothing_left() {
     let lines = |age| [("ratelimit", r#""default";r=0;t=30"#), ("x-ratelimit-remaining", "0"), ("age", age)];
     for preset in [HeaderPreset::RateLimit, HeaderPreset::Policy("default"), HeaderPreset::XRateLimit] {
         for (age, is_read) in [("0", true), ("1", false), ("3600", false), ("-1", true), ("old", true)] {
@@ -289,7 +289,7 @@ fn an_answer_from_a_cache_says_nothing_of_what_is_left() {
 }
 
 #[test]
-fn a_grpc_answer_is_a_refusal_if_its_head_says_that_something_is_exhausted_and_until_when() {
+fn grpc_exhaustion_in_head_is_a_refusal_with_its_delay() {
     let retry_after = ("retry-after", "30");
     assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "8"), retry_after]), Some(wait(30)));
     assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "8")]), None, "a message may be too large");
@@ -298,7 +298,7 @@ fn a_grpc_answer_is_a_refusal_if_its_head_says_that_something_is_exhausted_and_u
 }
 
 #[test]
-fn a_403_is_a_refusal_if_it_says_so_in_the_headers_of_a_preset_whose_senders_do() {
+fn forbidden_is_a_refusal_if_its_preset_says_so() {
     let spent = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800000030")];
     let often = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
     let not_allowed = [("x-ratelimit-remaining", "4000")];

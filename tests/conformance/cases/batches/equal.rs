@@ -14,7 +14,7 @@ use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
 
-pub(super) async fn equal_requests_are_answered_as_they_are_one_by_one(rig: Rig) -> anyhow::Result<()> {
+pub(super) async fn equal_requests_are_answered_one_by_one(rig: Rig) -> anyhow::Result<()> {
     let mut seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),

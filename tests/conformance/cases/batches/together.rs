@@ -10,7 +10,7 @@ use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
 
-pub(super) async fn any_batch_of_several_limits_is_decided_as_its_requests_one_by_one(rig: Rig) -> anyhow::Result<()> {
+pub(super) async fn batches_of_several_limits_are_decided_one_by_one(rig: Rig) -> anyhow::Result<()> {
     let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),

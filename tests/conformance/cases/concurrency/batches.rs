@@ -13,12 +13,12 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; batches_that_overlap_grant_what_there_is).into()
+    list!(Levels::Every, Time::Real, |_| true; batches_that_overlap_grant_the_available_tokens).into()
 }
 
 /// What the callers are told to have is what is gone, and all of it goes. Every other bucket is there already; the others
 /// are made by whoever comes first.
-async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()> {
+async fn batches_that_overlap_grant_the_available_tokens(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     let quota = Quota::once(CAPACITY)?;
     let mut limits = Vec::new();

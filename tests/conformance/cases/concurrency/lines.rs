@@ -15,7 +15,7 @@ use crate::workers::{Callers, Course, IN_LINE, MAX_WAIT, PROCESSES};
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
         lines_of_waiters_are_served_in_order_and_at_the_rate,
-        lines_of_waiters_stand_at_turns_that_follow_each_other)
+        queued_waiters_get_consecutive_scheduled_times)
     .into()
 }
 
@@ -37,7 +37,7 @@ async fn lines_of_waiters_are_served_in_order_and_at_the_rate(rig: Rig) -> anyho
 
 /// Nor do they get less: when all have come before the first token, the bucket's row says that the last turn is as many
 /// tokens later as there are waiters. Then they are killed.
-async fn lines_of_waiters_stand_at_turns_that_follow_each_other(rig: Rig) -> anyhow::Result<()> {
+async fn queued_waiters_get_consecutive_scheduled_times(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::continuous(5, Duration::from_millis(50))?;
     let key = rig.bucket(quota).await?;
     let processes = Callers::new(&rig, std::slice::from_ref(&key), quota).start_waiters().await?;

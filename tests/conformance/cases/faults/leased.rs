@@ -18,12 +18,12 @@ use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, has_server;
-        tokens_of_a_lease_that_never_arrive_are_lost,
-        tokens_that_a_lease_gives_back_unheard_are_there_once)
+        lease_tokens_that_never_arrive_are_lost,
+        lease_refund_with_lost_answer_counts_once)
     .into()
 }
 
-async fn tokens_of_a_lease_that_never_arrive_are_lost(rig: Rig) -> anyhow::Result<()> {
+async fn lease_tokens_that_never_arrive_are_lost(rig: Rig) -> anyhow::Result<()> {
     let mut leased = Leased::new(&rig, Unheard::FirstDebit).await?;
     // Nobody waits for what is taken ahead, nor for what is not answered.
     let (lost, error) = loop {
@@ -43,7 +43,7 @@ async fn tokens_of_a_lease_that_never_arrive_are_lost(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-async fn tokens_that_a_lease_gives_back_unheard_are_there_once(rig: Rig) -> anyhow::Result<()> {
+async fn lease_refund_with_lost_answer_counts_once(rig: Rig) -> anyhow::Result<()> {
     let mut leased = Leased::new(&rig, Unheard::Adjustments).await?;
     while leased.lease.leased_tokens() == 0 {
         leased.ask().await?;

@@ -13,19 +13,19 @@ use crate::rig::Rig;
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
-        an_unknown_bucket_is_an_error_that_says_how_to_make_it,
+        unknown_bucket_error_says_how_to_create_it,
         more_than_the_bucket_holds_is_an_error,
         arguments_out_of_range_move_no_token,
-        the_versioned_routines_refuse_what_would_mint_tokens,
-        figures_that_are_none_or_infinite_move_no_token,
+        versioned_routines_refuse_values_that_would_mint_tokens,
+        nan_and_infinite_values_move_no_token,
         receipts_beyond_all_figures_give_nothing_back,
-        rate_limiting_request_refuses_another_s_bucket_and_figures_that_are_none,
+        rate_limiting_request_refuses_invalid_values,
         a_batch_of_anything_but_ids_and_numbers_moves_no_token,
     )
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-        a_bucket_that_changes_during_every_attempt_is_given_up,
+        bucket_changed_during_every_attempt_is_contended,
     ));
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-async fn an_unknown_bucket_is_an_error_that_says_how_to_make_it(rig: Rig) -> anyhow::Result<()> {
+async fn unknown_bucket_error_says_how_to_create_it(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     for (routine, more) in [("request_token", ""), ("request_tokens", ", 1, 0, 0"), ("request_tokens", ", 1, 1000, 0")]
     {
@@ -128,7 +128,7 @@ async fn arguments_out_of_range_move_no_token(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyhow::Result<()> {
+async fn versioned_routines_refuse_values_that_would_mint_tokens(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
     let before = rig.row(&key).await?;
@@ -169,7 +169,7 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
     Ok(())
 }
 
-async fn figures_that_are_none_or_infinite_move_no_token(rig: Rig) -> anyhow::Result<()> {
+async fn nan_and_infinite_values_move_no_token(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     let before = rig.row(&key).await?;
     let new = rig.key();
@@ -252,7 +252,7 @@ async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn rate_limiting_request_refuses_another_s_bucket_and_figures_that_are_none(rig: Rig) -> anyhow::Result<()> {
+async fn rate_limiting_request_refuses_invalid_values(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(10, Duration::from_secs(10))?).await?;
     let before = rig.row(&key).await?;
     let refusal =
@@ -311,7 +311,7 @@ async fn a_batch_of_anything_but_ids_and_numbers_moves_no_token(rig: Rig) -> any
     Ok(())
 }
 
-async fn a_bucket_that_changes_during_every_attempt_is_given_up(rig: Rig) -> anyhow::Result<()> {
+async fn bucket_changed_during_every_attempt_is_contended(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let key = rig.key();

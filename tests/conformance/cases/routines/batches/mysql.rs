@@ -25,9 +25,9 @@ pub(crate) fn cases() -> Vec<Case> {
             an_entry_of_many_times_is_decided_as_so_many_requests)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            batches_that_overlap_meet_no_deadlock,
-            an_override_rules_a_bucket_that_was_made_since_the_callers_snapshot,
-            batches_in_transactions_of_any_level_grant_what_there_is)
+            batches_that_overlap_do_not_deadlock,
+            override_applies_to_a_bucket_made_after_the_snapshot,
+            batches_in_any_isolation_level_grant_the_available_tokens)
         .to_vec(),
     ]
     .concat()
@@ -234,12 +234,12 @@ fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
 }
 
 /// Nor an error of any other kind.
-async fn batches_that_overlap_meet_no_deadlock(rig: Rig) -> anyhow::Result<()> {
+async fn batches_that_overlap_do_not_deadlock(rig: Rig) -> anyhow::Result<()> {
     overlap(&rig, None).await
 }
 
 /// In the caller's own transaction its level rules. What fails there has taken nothing, once that is rolled back.
-async fn batches_in_transactions_of_any_level_grant_what_there_is(rig: Rig) -> anyhow::Result<()> {
+async fn batches_in_any_isolation_level_grant_the_available_tokens(rig: Rig) -> anyhow::Result<()> {
     for level in [
         "set session transaction isolation level read uncommitted",
         "set session transaction isolation level read committed",
@@ -251,7 +251,7 @@ async fn batches_in_transactions_of_any_level_grant_what_there_is(rig: Rig) -> a
     Ok(())
 }
 
-async fn an_override_rules_a_bucket_that_was_made_since_the_callers_snapshot(rig: Rig) -> anyhow::Result<()> {
+async fn override_applies_to_a_bucket_made_after_the_snapshot(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     let other = rig.bucket(Quota::once(5)?).await?;
     rig.store().set_override(&key, Override { mode: Some(Mode::Block), ..Override::default() }).await?;

@@ -19,23 +19,23 @@ use crate::rig::{Rig, hex};
 pub(crate) fn cases() -> Vec<Case> {
     [
         list!(Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
-            requests_that_are_alike_are_decided_as_defined,
-            requests_that_are_alike_are_left_to_others_once_the_clock_was_set_back)
+            uniform_requests_are_decided_as_defined,
+            uniform_path_falls_back_after_a_clock_set_back)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule,
-            what_names_a_bucket_twice_or_none_is_debited_from_none,
-            what_is_taken_on_first_use_comes_back_from_when_the_rows_are_locked,
-            what_another_makes_at_the_same_time_is_taken_from_as_it_is,
-            requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule,
-            requests_that_are_alike_leave_a_sessions_settings_alone)
+            uniform_path_falls_back_where_other_rules_apply,
+            uniform_batch_that_names_a_bucket_twice_is_refused,
+            uniform_first_use_counts_from_when_rows_are_locked,
+            uniform_first_use_takes_from_a_concurrently_made_bucket,
+            uniform_path_falls_back_where_a_plan_has_other_rules,
+            uniform_path_leaves_session_settings_unchanged)
         .to_vec(),
     ]
     .concat()
 }
 
 /// Buckets of one quota, or of one plan, provisioned or made by their first request, asked in random batches.
-async fn requests_that_are_alike_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_requests_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
     let refill = prop::sample::select(vec!["interval", "calendar", "continuous", "once"]);
     let figures = (1_u64..30, 1_u64..20, refill, any::<bool>());
     random::check(60, &(figures, vec(batch(), 1..8)), |(figures, batches)| live(&rig, figures, batches))
@@ -117,7 +117,7 @@ async fn live(
     Ok(())
 }
 
-async fn requests_that_are_alike_are_left_to_others_once_the_clock_was_set_back(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_falls_back_after_a_clock_set_back(rig: Rig) -> anyhow::Result<()> {
     let keys = [rig.key(), rig.key()];
     let ids = keys.each_ref().map(|key| entry(key, 1));
     rig.at(START).await?;
@@ -130,7 +130,7 @@ async fn requests_that_are_alike_are_left_to_others_once_the_clock_was_set_back(
     Ok(())
 }
 
-async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_falls_back_where_other_rules_apply(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let quota = Quota::once(5)?;
@@ -211,7 +211,7 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
     Ok(())
 }
 
-async fn what_names_a_bucket_twice_or_none_is_debited_from_none(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_batch_that_names_a_bucket_twice_is_refused(rig: Rig) -> anyhow::Result<()> {
     let (key, other) = (rig.key(), rig.key());
     let (one, another) = (entry(&key, 1), entry(&other, 1));
     assert!(call(&rig, &[one.clone(), another.clone()], TERMS).await?.is_some());
@@ -236,7 +236,7 @@ async fn what_names_a_bucket_twice_or_none_is_debited_from_none(rig: Rig) -> any
 
 /// Where tokens come while the rows are made: else one that was made, emptied, full again and swept meanwhile would
 /// have given more than it has.
-async fn what_is_taken_on_first_use_comes_back_from_when_the_rows_are_locked(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_first_use_counts_from_when_rows_are_locked(rig: Rig) -> anyhow::Result<()> {
     let keys = [rig.key(), rig.key()];
     let ids = [entry(&keys[0], 1), entry(&keys[1], 3)];
     // A token a nanosecond.
@@ -250,7 +250,7 @@ async fn what_is_taken_on_first_use_comes_back_from_when_the_rows_are_locked(rig
     Ok(())
 }
 
-async fn what_another_makes_at_the_same_time_is_taken_from_as_it_is(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_first_use_takes_from_a_concurrently_made_bucket(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let mut keys: Vec<Key> = (0..4).map(|_| rig.key()).collect();
@@ -283,7 +283,7 @@ async fn what_another_makes_at_the_same_time_is_taken_from_as_it_is(rig: Rig) ->
     Ok(())
 }
 
-async fn requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_falls_back_where_a_plan_has_other_rules(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let (followers, ruled, plan, other) = ([rig.key(), rig.key()], rig.key(), rig.key(), rig.key());
@@ -316,7 +316,7 @@ async fn requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule
     Ok(())
 }
 
-async fn requests_that_are_alike_leave_a_sessions_settings_alone(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_leaves_session_settings_unchanged(rig: Rig) -> anyhow::Result<()> {
     const SETTINGS: &str =
         "select concat_ws(' ', @@group_concat_max_len, @@innodb_lock_wait_timeout, @@sql_safe_updates,
                             @@sql_mode) as settings";

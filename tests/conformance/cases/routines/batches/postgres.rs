@@ -25,8 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         .to_vec(),
         list!(
             Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
-            a_row_that_somebody_holds_does_not_hold_up_the_others,
-            a_batch_counts_from_when_it_has_its_row,
+            locked_row_does_not_block_the_other_rows,
+            batch_counts_from_when_its_row_is_locked,
         )
         .to_vec(),
     ]
@@ -157,7 +157,7 @@ fn agree(rows: &[Row], singles: &[Row]) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_row_that_somebody_holds_does_not_hold_up_the_others(rig: Rig) -> anyhow::Result<()> {
+async fn locked_row_does_not_block_the_other_rows(rig: Rig) -> anyhow::Result<()> {
     let ids = [rig.key(), rig.key()].map(|key| key.as_str().to_owned());
     for id in &ids {
         rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60)")).await?;
@@ -187,7 +187,7 @@ fn answered(rows: &[Row]) -> anyhow::Result<i64> {
     rows.iter().map(|row| row.number("times")).sum()
 }
 
-async fn a_batch_counts_from_when_it_has_its_row(rig: Rig) -> anyhow::Result<()> {
+async fn batch_counts_from_when_its_row_is_locked(rig: Rig) -> anyhow::Result<()> {
     let id = rig.key().as_str().to_owned();
     rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60, 'continuous')")).await?;
     let (holder, _) = with_session(&rig, "select 1").await?;
