@@ -51,7 +51,7 @@ fn sliding_window_json_has_the_documented_fields() {
     assert_eq!((&peeked[0]["max_requests"], &peeked[0]["interval_ms"]), (&1.into(), &60_000.into()));
     let window = &database.run(&["explain", "search", "--json"]).ended(0).json()["window"];
     let more = fields(window).difference(&fields(&peeked[0])).cloned().collect::<Vec<_>>();
-    assert_eq!(more, ["mode", "expected_outcome"]);
+    assert_eq!(more, ["expected_outcome", "mode"]);
     assert_eq!((&window["counted"], &window["mode"]), (&1.into(), &"enforce".into()));
     assert_eq!(window["expected_outcome"], "denied");
 }
