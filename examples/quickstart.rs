@@ -61,7 +61,7 @@ async fn replay<DB: Migrate>(url: &str) -> anyhow::Result<()> {
                     done += 1;
                     println!("{ms:>5} ms  {result}");
                 }
-                (Err(none @ LimitError::NoTokens { .. }), ms) => println!("{ms:>5} ms  {none}"),
+                (Err(none @ LimitError::Denied { .. }), ms) => println!("{ms:>5} ms  {none}"),
                 (Err(error), _) => return Err(error).context("a task had no answer"),
             }
         }

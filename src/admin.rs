@@ -11,11 +11,11 @@ mod changes;
 mod explain;
 mod reads;
 
-pub(crate) use changes::{Chosen, limited};
-pub use changes::{Override, Plan, Switch};
+pub(crate) use changes::{AdminSettings, limited};
+pub use changes::{ModeSetting, Override, Plan};
 pub(crate) use explain::explain;
-pub use explain::{Explanation, Origin, Prospect};
-pub use reads::{BucketLevel, Denials, Filter, Page};
+pub use explain::{ExpectedOutcome, Explanation, Origin};
+pub use reads::{BucketLevel, DenialCount, Filter, Page};
 pub(crate) use reads::{level_of_itself, level_under, window_level_under};
 
 /// Methods of operators: read the buckets of a store, change the effective limits and modes, delete buckets.
@@ -194,7 +194,7 @@ pub trait Admin: Store {
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
-    fn mode(&self) -> impl Future<Output = Result<Switch, Error>> + Send;
+    fn mode(&self) -> impl Future<Output = Result<ModeSetting, Error>> + Send;
 
     /// Sets one key's override of its quota, its mode or both, and replaces an earlier override. The bucket need not exist. An
     /// existing bucket keeps its tokens, up to the new capacity.
@@ -230,13 +230,13 @@ pub trait Admin: Store {
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
-    fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Page<Denials>, Error>> + Send;
+    fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Page<DenialCount>, Error>> + Send;
 }
 
 /// The result of one step of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Swept {
+pub struct SweepResult {
     /// How many rows were deleted: buckets, windows, receipts, overrides and counts of denials.
     pub deleted: u64,
     /// Whether this step reached the end, so that the next step starts over. Also true if another session is sweeping: this
@@ -244,7 +244,7 @@ pub struct Swept {
     pub finished: bool,
 }
 
-impl Default for Swept {
+impl Default for SweepResult {
     /// Nothing deleted, and nothing left to sweep.
     fn default() -> Self {
         Self { deleted: 0, finished: true }
@@ -314,7 +314,7 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).set_mode(mode, reason, until).await
     }
 
-    async fn mode(&self) -> Result<Switch, Error> {
+    async fn mode(&self) -> Result<ModeSetting, Error> {
         (**self).mode().await
     }
 
@@ -330,7 +330,7 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).overrides(after, limit).await
     }
 
-    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
+    async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
         (**self).most_denied(limit).await
     }
 }

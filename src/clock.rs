@@ -103,12 +103,12 @@ impl Default for RuntimeClock {
 
 impl Clock for RuntimeClock {
     fn now(&self) -> i64 {
-        nanoseconds(self.0.elapsed()).saturating_add(BEGINNING)
+        nanoseconds(self.0.elapsed()).saturating_add(START_NS)
     }
 }
 
 /// Nanoseconds since 1970.
-const BEGINNING: i64 = 1_000_000_000_000_000_000;
+const START_NS: i64 = 1_000_000_000_000_000_000;
 
 /// The host's clock, at most ten microseconds old: for stores that decide in one process under a lock, as
 /// [`MemoryStore`](crate::MemoryStore) and [`LocalBucket`](crate::requester::LocalBucket) do.
@@ -129,13 +129,13 @@ impl Default for ProcessClock {
 impl Clock for ProcessClock {
     #[inline]
     fn now(&self) -> i64 {
-        HEARD.with(|last| heard(last, &SET, COUNTER.clock.raw(), || SystemClock.now()))
+        CACHED.with(|last| read_system_clock(last, &SET, COUNTER.clock.raw(), || SystemClock.now()))
     }
 }
 
 /// A thread's last reading of the system clock.
 #[derive(Clone, Copy)]
-struct Heard {
+struct CachedTime {
     now: i64,
     /// The counter before the reading.
     ticks: u64,
@@ -146,20 +146,20 @@ struct Heard {
 /// The first thread that notices a clock change makes all others read again. Since the time is read under the bucket's lock, no
 /// other thread undoes the first one's write.
 #[inline]
-fn heard(last: &Cell<Heard>, set: &AtomicU32, ticks: u64, system: impl FnOnce() -> i64) -> i64 {
-    let heard = last.get();
+fn read_system_clock(last: &Cell<CachedTime>, set: &AtomicU32, ticks: u64, system: impl FnOnce() -> i64) -> i64 {
+    let read_system_clock = last.get();
     // If the counter was set back, the difference wraps to a large number.
-    let later = ticks.wrapping_sub(heard.ticks);
-    if later < COUNTER.good && heard.set == set.load(Ordering::Relaxed) {
-        return heard.now;
+    let later = ticks.wrapping_sub(read_system_clock.ticks);
+    if later < COUNTER.good && read_system_clock.set == set.load(Ordering::Relaxed) {
+        return read_system_clock.now;
     }
     let now = system();
     let later = i64::try_from(COUNTER.clock.delta_as_nanos(0, later)).unwrap_or(i64::MAX);
     // The clock was set by more than buckets tolerate and the counter can drift, or this is the first reading.
-    if heard.now.saturating_add(later).abs_diff(now) > (SECOND_NS / 2 + later / 64).unsigned_abs() {
+    if read_system_clock.now.saturating_add(later).abs_diff(now) > (SECOND_NS / 2 + later / 64).unsigned_abs() {
         set.fetch_add(1, Ordering::Relaxed);
     }
-    last.set(Heard { now, ticks, set: set.load(Ordering::Relaxed) });
+    last.set(CachedTime { now, ticks, set: set.load(Ordering::Relaxed) });
     now
 }
 
@@ -172,7 +172,7 @@ struct Counter {
 impl Default for Counter {
     fn default() -> Self {
         let clock = quanta::Clock::new();
-        let good = (GOOD_NS << 32) / clock.delta_as_nanos(0, 1 << 32).max(1);
+        let good = (MAX_AGE_NS << 32) / clock.delta_as_nanos(0, 1 << 32).max(1);
         Self { clock, good }
     }
 }
@@ -181,11 +181,11 @@ static COUNTER: LazyLock<Counter> = LazyLock::new(Counter::default);
 static SET: AtomicU32 = AtomicU32::new(1);
 
 thread_local! {
-    static HEARD: Cell<Heard> = const { Cell::new(NOTHING) };
+    static CACHED: Cell<CachedTime> = const { Cell::new(NOTHING) };
 }
 
-const NOTHING: Heard = Heard { now: 0, ticks: 0, set: 0 };
-const GOOD_NS: u64 = 10_000;
+const NOTHING: CachedTime = CachedTime { now: 0, ticks: 0, set: 0 };
+const MAX_AGE_NS: u64 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn the_system_is_asked_again_when_what_it_said_is_old() {
         let (last, set, good) = (Cell::new(NOTHING), AtomicU32::new(1), COUNTER.good);
-        let shown = |ticks, system| heard(&last, &set, ticks, || system);
+        let shown = |ticks, system| read_system_clock(&last, &set, ticks, || system);
         assert_eq!([shown(7, HOUR), shown(6 + good, HOUR + 1), shown(7 + good, HOUR + 2)], [HOUR, HOUR, HOUR + 2]);
         // The counter was set back.
         assert_eq!(shown(6, HOUR + 3), HOUR + 3);
@@ -207,12 +207,12 @@ mod tests {
         let (set, good) = (AtomicU32::new(1), COUNTER.good);
         let [one, other] = [NOTHING; 2].map(Cell::new);
         let begun = 10 * good;
-        heard(&one, &set, begun, || HOUR);
-        heard(&other, &set, begun + good / 2, || HOUR);
+        read_system_clock(&one, &set, begun, || HOUR);
+        read_system_clock(&other, &set, begun + good / 2, || HOUR);
         // Forwards and back: the first one hears of it, and what the other heard would be good for a while.
         for (ticks, now) in [(begun + good, 2 * HOUR), (begun + 2 * good, HOUR)] {
-            assert_eq!(heard(&one, &set, ticks, || now), now);
-            assert_eq!(heard(&other, &set, ticks + good / 4, || now), now);
+            assert_eq!(read_system_clock(&one, &set, ticks, || now), now);
+            assert_eq!(read_system_clock(&other, &set, ticks + good / 4, || now), now);
         }
     }
 }

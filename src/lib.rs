@@ -19,7 +19,7 @@ pub use admin::Admin;
 pub use chrono;
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
 pub use model::{
-    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Mode, Quota, Receipt, Rule, Take, TakeError, Window,
+    Adjusted, Adjustment, Decision, Error, Key, Limit, Mode, Quota, Receipt, Rule, Take, TakeError, Throttle, Window,
 };
 #[cfg(feature = "_sql")]
 pub use requester::SqlTokenRequester;

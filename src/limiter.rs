@@ -8,16 +8,16 @@ use tokio::task::JoinHandle;
 
 use crate::admin::{BucketLevel, level_of_itself};
 use crate::model::{
-    Adjusted, Adjustment, AdminError, Decision, Error, HoldBack, HoldBackError, Key, Limit, Mode, Quota, Rule, Take,
-    TakeError, WindowLevel,
+    Adjusted, Adjustment, AdminError, Decision, Error, Key, Limit, Mode, Quota, Rule, Take, TakeError, Throttle,
+    ThrottleError, WindowLevel,
 };
 use crate::store::{AnyStore, Maintenance, Store};
 use crate::telemetry::{Decisions, MiddlewareEvent};
 
 mod bound;
-mod breaker;
 mod builder;
-mod denied;
+mod circuit_breaker;
+mod denial_reporter;
 mod policy;
 mod requests;
 mod reservation;
@@ -30,7 +30,7 @@ pub use builder::LimiterBuilder;
 pub use policy::Fallback;
 pub use reservation::Reservation;
 
-use denied::Denied;
+use denial_reporter::DenialReporter;
 use policy::Policy;
 use reservation::adjust_each;
 use settings::{CurrentMode, CurrentRule};
@@ -65,12 +65,12 @@ use sweeper::Sweeper;
 pub struct Limiter<S: Store = AnyStore> {
     stack: Arc<Stack<S>>,
     rule: Arc<CurrentRule>,
-    keep: u64,
-    longest_wait: Duration,
+    min_remaining: u64,
+    max_wait: Duration,
     policy: Policy,
     mode: Arc<CurrentMode>,
     decisions: Arc<Decisions>,
-    denied: Option<Arc<Denied>>,
+    denied: Option<Arc<DenialReporter>>,
     sweeper: Option<Arc<Sweeper>>,
 }
 
@@ -198,7 +198,7 @@ impl<S: Store> Limiter<S> {
 
     /// Takes `cost` tokens now or later. The reservation states how long to wait. Later requests queue behind it.
     ///
-    /// Takes nothing if the wait would exceed the [longest wait](LimiterBuilder::longest_wait). If the process dies, the tokens
+    /// Takes nothing if the wait would exceed the [longest wait](LimiterBuilder::max_wait). If the process dies, the tokens
     /// of its reservations count as used. A cost above the bucket's capacity is an error, not a denial.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        let take = self.take(key.try_into()?, cost).max_wait(self.longest_wait);
+        let take = self.take(key.try_into()?, cost).max_wait(self.max_wait);
         self.reserve_all(&take).await
     }
 
@@ -223,10 +223,10 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.wait_n(key, 1, self.longest_wait).await
+        self.wait_n(key, 1, self.max_wait).await
     }
 
-    /// Waits at most `longest` for `cost` tokens, and takes them.
+    /// Waits at most `max_wait` for `cost` tokens, and takes them.
     ///
     /// Denies at once and takes nothing if the wait would be longer. Requests that wait for one key of one limiter and its clones are
     /// served in the order in which they came. The limiter calls the store once and then sleeps.
@@ -239,12 +239,12 @@ impl<S: Store> Limiter<S> {
     ///
     /// If dropped before the scheduled time, the tokens are given back, as far as no later request queues behind them. Tokens that
     /// were granted without a wait count as used.
-    pub async fn wait_n<K>(&self, key: K, cost: u64, longest: Duration) -> Result<Decision, Error>
+    pub async fn wait_n<K>(&self, key: K, cost: u64, max_wait: Duration) -> Result<Decision, Error>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        let take = self.take(key.try_into()?, cost).max_wait(longest);
+        let take = self.take(key.try_into()?, cost).max_wait(max_wait);
         Ok(self.wait_all(&take).await?.into_decision())
     }
 
@@ -259,34 +259,34 @@ impl<S: Store> Limiter<S> {
     ///
     /// If the rule is a sliding window or unlimited, or if a bucket that never refills is throttled for a time alone. If there is
     /// no answer; a [local fallback](Fallback::Local) of this process is throttled then.
-    pub async fn hold_back<K>(&self, key: K, hold: HoldBack) -> Result<bool, Error>
+    pub async fn throttle<K>(&self, key: K, hold: Throttle) -> Result<bool, Error>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.hold_back_under(&key.try_into()?, None, None, hold).await
+        self.throttle_under(&key.try_into()?, None, None, hold).await
     }
 
     /// Lowers a bucket under another limit than the limiter's, such as one of several that a request names. See
-    /// [`hold_back`](Self::hold_back).
+    /// [`throttle`](Self::throttle).
     ///
     /// Changes nothing if the limiter's own [mode](Self::set_mode) is [`Off`](Mode::Off) or [`Block`](Mode::Block).
     ///
     /// # Errors
     ///
-    /// As for [`hold_back`](Self::hold_back).
-    pub async fn hold_back_limit(&self, limit: &Limit, hold: HoldBack) -> Result<bool, Error> {
-        self.hold_back_under(limit.key(), Some(limit.rule()), limit.local.as_deref(), hold).await
+    /// As for [`throttle`](Self::throttle).
+    pub async fn throttle_limit(&self, limit: &Limit, hold: Throttle) -> Result<bool, Error> {
+        self.throttle_under(limit.key(), Some(limit.rule()), limit.local.as_deref(), hold).await
     }
 
     /// Lowers a bucket under a rule. Default: the limiter's. While the store does not answer, `local` is the limit's quota in this
     /// process.
-    async fn hold_back_under(
+    async fn throttle_under(
         &self,
         key: &Key,
         rule: Option<&Rule>,
         local: Option<&Quota>,
-        mut hold: HoldBack,
+        mut hold: Throttle,
     ) -> Result<bool, Error> {
         let of_limiter = self.rule();
         let (rule, own) = (rule.unwrap_or(&of_limiter), rule.is_none_or(|rule| *rule == of_limiter && local.is_none()));
@@ -294,18 +294,20 @@ impl<S: Store> Limiter<S> {
             return Ok(false);
         }
         let lowering = async {
-            let lowered = self.stack.hold_back(key, rule, hold).await;
+            let lowered = self.stack.throttle(key, rule, hold).await;
             // The bucket cannot be lowered for a time, but to a number of tokens.
-            let (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) = (&lowered, hold.left()) else {
+            let (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(left)) =
+                (&lowered, hold.remaining_tokens())
+            else {
                 return lowered;
             };
-            hold = HoldBack::remaining(left);
-            self.stack.hold_back(key, rule, hold).await
+            hold = Throttle::remaining(left);
+            self.stack.throttle(key, rule, hold).await
         };
-        let lowered = self.policy.in_time(pin!(lowering)).await;
-        self.decisions.held(key, hold, lowered.as_ref().copied());
-        if let Some(instead) = lowered.as_ref().err().and_then(|error| self.policy.instead_of(error)) {
-            instead.hold_back(key, rule, own, local, hold);
+        let lowered = self.policy.within_deadline(pin!(lowering)).await;
+        self.decisions.throttled(key, hold, lowered.as_ref().copied());
+        if let Some(instead) = lowered.as_ref().err().and_then(|error| self.policy.fallback_for(error)) {
+            instead.throttle(key, rule, own, local, hold);
         }
         lowered
     }
@@ -339,7 +341,7 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.peek_under(key, &self.rule()).await
+        self.peek_with_rule(key, &self.rule()).await
     }
 
     /// Reads a bucket under another rule than the limiter's: a client's plan, or one of several that a request names.
@@ -347,7 +349,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
-    pub async fn peek_under<K>(&self, key: K, rule: &Rule) -> Result<BucketLevel, Error>
+    pub async fn peek_with_rule<K>(&self, key: K, rule: &Rule) -> Result<BucketLevel, Error>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
@@ -355,7 +357,7 @@ impl<S: Store> Limiter<S> {
         let key = key.try_into()?;
         match level_of_itself(&key, rule) {
             Some(level) => level,
-            None => self.policy.in_time(pin!(self.maintenance()?.level(&key, rule))).await,
+            None => self.policy.within_deadline(pin!(self.maintenance()?.level(&key, rule))).await,
         }
     }
 
@@ -388,7 +390,7 @@ impl<S: Store> Limiter<S> {
     {
         let key = key.try_into()?;
         let Rule::Window(window) = self.rule() else { return Err(AdminError::NoWindow(key).into()) };
-        self.policy.in_time(pin!(self.maintenance()?.window_level(&key, &window))).await
+        self.policy.within_deadline(pin!(self.maintenance()?.window_level(&key, &window))).await
     }
 
     fn maintenance(&self) -> Result<&dyn Maintenance, AdminError> {
@@ -411,7 +413,7 @@ impl<S: Store> Limiter<S> {
         let telling = async {
             if let Some(denied) = &self.denied {
                 // On an error, the counts are lost.
-                drop(denied.tell(&*self.stack.store).await);
+                drop(denied.report(&*self.stack.store).await);
             }
         };
         self.stack.close(telling).await
@@ -423,7 +425,7 @@ impl<S: Store> Limiter<S> {
         &self.stack.store
     }
 
-    /// Builds a request for a token under the limiter's rule and [minimum remaining](LimiterBuilder::keep). Add another limit, an id
+    /// Builds a request for a token under the limiter's rule and [minimum remaining](LimiterBuilder::min_remaining). Add another limit, an id
     /// or a wait, and [decide](Self::decide) it.
     ///
     /// ```
@@ -431,7 +433,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tollgate::Error> {
-    /// let limiter = Limiter::builder(MemoryStore::new()).keep(20).build(Quota::per_second(100))?;
+    /// let limiter = Limiter::builder(MemoryStore::new()).min_remaining(20).build(Quota::per_second(100))?;
     /// let request = limiter.request("user:42")?.cost(5).and("tenant:7".try_into()?, Rule::try_from("1000/s")?);
     /// assert!(limiter.decide(&request).await?.is_granted());
     /// # Ok(())
@@ -451,7 +453,7 @@ impl<S: Store> Limiter<S> {
 
     /// Builds a request for tokens of `limit` instead of the limiter's own.
     ///
-    /// The request has the limiter's [minimum remaining](LimiterBuilder::keep), unless the limit states its own cost or minimum.
+    /// The request has the limiter's [minimum remaining](LimiterBuilder::min_remaining), unless the limit states its own cost or minimum.
     /// A [local fallback](Fallback::Local) uses the limit's quota, not the one of the limiter.
     ///
     /// ```
@@ -461,20 +463,20 @@ impl<S: Store> Limiter<S> {
     /// # async fn main() -> Result<(), tollgate::Error> {
     /// let limiter = Limiter::new(MemoryStore::new(), "5000/h")?;
     /// let searches = Limit::new(Key::try_from("searches")?, Rule::try_from("30/min")?);
-    /// assert!(limiter.decide(&limiter.request_under(searches)).await?.is_granted());
+    /// assert!(limiter.decide(&limiter.request_for(searches)).await?.is_granted());
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn request_under(&self, mut limit: Limit) -> Take {
-        limit.follow(1, self.keep);
+    pub fn request_for(&self, mut limit: Limit) -> Take {
+        limit.follow(1, self.min_remaining);
         Take { own: false, ..Take::of(limit) }
     }
 
-    /// Returns how many tokens each request leaves: see [`LimiterBuilder::keep`].
+    /// Returns how many tokens each request leaves: see [`LimiterBuilder::min_remaining`].
     #[must_use]
-    pub fn kept(&self) -> u64 {
-        self.keep
+    pub fn required_remaining(&self) -> u64 {
+        self.min_remaining
     }
 
     /// Counts and logs what a middleware did with a request without asking for a decision.
@@ -485,7 +487,7 @@ impl<S: Store> Limiter<S> {
     }
 
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
-        Take::under(key, self.rule(), cost, self.keep)
+        Take::under(key, self.rule(), cost, self.min_remaining)
     }
 
     /// Cancels, refunds or settles what was granted, by its receipts, and returns what became of each.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, ProcessClock};
-use crate::model::bucket::{Bucket, Request, Terms};
+use crate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 use crate::model::{Decision, Error, Quota, QuotaError};
 
 #[cfg(feature = "_sql")]
@@ -58,17 +58,17 @@ pub trait TokenRequester: Send + Sync {
                 if decision.is_granted() || decision.retry_after() == Duration::MAX {
                     return Ok(decision);
                 }
-                tokio::time::sleep(decision.retry_after().clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
+                tokio::time::sleep(decision.retry_after().clamp(MIN_PAUSE, MAX_PAUSE)).await;
             }
         }
     }
 }
 
 /// Bounds the pause from below, because a requester can say "at once" and still have no token.
-pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const MIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Bounds the pause from above, because a reset, a larger plan or the end of a mode can make tokens come earlier.
-pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 impl<R: TokenRequester + ?Sized> TokenRequester for &R {
     async fn request_token(&self) -> Result<Decision, Error> {
@@ -133,7 +133,7 @@ where
     ///
     /// # Errors
     ///
-    /// [`LimitError::NoTokens`] if there was no token, and [`LimitError::Request`] if there was no answer. The action has not run
+    /// [`LimitError::Denied`] if there was no token, and [`LimitError::Request`] if there was no answer. The action has not run
     /// then.
     ///
     /// # Cancel safety
@@ -142,7 +142,7 @@ where
     pub async fn call(&self) -> Result<F::Output, LimitError> {
         let decision = self.requester.request_token().await?;
         if !decision.is_granted() {
-            return Err(LimitError::NoTokens { retry_after: decision.retry_after() });
+            return Err(LimitError::Denied { retry_after: decision.retry_after() });
         }
         Ok((self.action)().await)
     }
@@ -154,7 +154,7 @@ where
 pub enum LimitError {
     /// The tokens are used up.
     #[error("no tokens available")]
-    NoTokens {
+    Denied {
         /// When there could be one.
         retry_after: Duration,
     },
@@ -183,7 +183,7 @@ pub enum LimitError {
 /// ```
 #[derive(Debug)]
 pub struct LocalBucket<C = ProcessClock> {
-    terms: Terms,
+    terms: BucketQuota,
     bucket: Mutex<Bucket>,
     clock: C,
 }
@@ -202,7 +202,7 @@ impl LocalBucket {
 impl<C: Clock> LocalBucket<C> {
     /// A full bucket of any quota, on another clock.
     pub fn with_clock(quota: Quota, clock: C) -> Self {
-        let terms = Terms::from(&quota);
+        let terms = BucketQuota::from(&quota);
         Self { terms, bucket: Mutex::new(Bucket::full(&terms, clock.now())), clock }
     }
 }
@@ -216,4 +216,4 @@ impl<C: Clock> TokenRequester for LocalBucket<C> {
     }
 }
 
-const ONE_TOKEN: Request = Request { cost: 1, max_wait: 0, keep: 0 };
+const ONE_TOKEN: BucketRequest = BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 };

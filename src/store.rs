@@ -3,10 +3,10 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::admin::{BucketLevel, Swept};
+use crate::admin::{BucketLevel, SweepResult};
 use crate::model::{
-    Adjusted, Adjustment, AdminError, Counted, Error, HoldBack, HoldBackError, Key, Outcome, Rule, Take, TakeError,
-    Window, WindowLevel,
+    Adjusted, Adjustment, AdminError, Error, Key, Outcome, Rule, Take, TakeError, Throttle, ThrottleError, Window,
+    WindowLevel, WindowUsage,
 };
 
 mod any;
@@ -98,9 +98,9 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Returns an error if the limit cannot be lowered, or as for [`take`](Self::take). The bucket may have been
     /// lowered then.
-    fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> impl Future<Output = Result<bool, Error>> + Send {
+    fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> impl Future<Output = Result<bool, Error>> + Send {
         let _ = (key, rule, hold);
-        async { Err(HoldBackError::Unsupported.into()) }
+        async { Err(ThrottleError::Unsupported.into()) }
     }
 
     /// Decides one request, as [`take`](Self::take) does.
@@ -140,8 +140,8 @@ impl<S: Store> Store for Arc<S> {
         (**self).adjust(adjustments).await
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        (**self).hold_back(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        (**self).throttle(key, rule, hold).await
     }
 
     fn try_take(&self, take: &Take) -> Option<Outcome> {
@@ -161,11 +161,11 @@ pub trait SharedWindows: Store {
     /// # Errors
     ///
     /// Returns an error if there is no answer. The requests may have been counted then.
-    fn count(&self, key: &Key, window: &Window, cost: u64) -> impl Future<Output = Result<Counted, Error>> + Send;
+    fn count(&self, key: &Key, window: &Window, cost: u64) -> impl Future<Output = Result<WindowUsage, Error>> + Send;
 }
 
 impl<S: SharedWindows> SharedWindows for Arc<S> {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
         (**self).count(key, window, cost).await
     }
 }
@@ -223,9 +223,9 @@ pub trait Maintenance: Send + Sync {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, or the role may not sweep.
-    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
         let _ = limit;
-        Box::pin(async { Ok(Swept::default()) })
+        Box::pin(async { Ok(SweepResult::default()) })
     }
 
     /// Adds counts of denials to those that [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision reads
@@ -249,7 +249,7 @@ pub type MaintenanceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>
 /// use tollgate::{store::Capabilities, MemoryStore, Store};
 ///
 /// assert_eq!(MemoryStore::new().capabilities(), Capabilities::default().in_process());
-/// let database_with_one_writer = Capabilities::default().calls_at_once(1);
+/// let database_with_one_writer = Capabilities::default().concurrent_calls(1);
 /// assert_ne!(database_with_one_writer, Capabilities::default());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,9 +259,9 @@ pub struct Capabilities {
     /// Whether the store decides in this process.
     pub in_process: bool,
     /// How many requests for several buckets each fit in one call.
-    pub most_together: usize,
+    pub max_take_all: usize,
     /// With how many concurrent calls of many requests each the store is fastest.
-    pub calls_at_once: usize,
+    pub concurrent_calls: usize,
 }
 
 impl Capabilities {
@@ -274,8 +274,8 @@ impl Capabilities {
     /// Sets how many requests for several buckets each fit in one call. With more than 1, they are worth batching.
     /// Default: 1.
     #[inline]
-    pub const fn most_together(self, requests: usize) -> Self {
-        Self { most_together: requests, ..self }
+    pub const fn max_take_all(self, requests: usize) -> Self {
+        Self { max_take_all: requests, ..self }
     }
 
     /// Sets with how many concurrent calls of many requests each the store is fastest, from 1 to 64. Default: 2, so
@@ -284,14 +284,14 @@ impl Capabilities {
     /// With 1, a lock holds the whole store: a call that was [`Contended`](crate::Error::Contended) is not repeated in
     /// parts.
     #[inline]
-    pub fn calls_at_once(self, calls: usize) -> Self {
-        Self { calls_at_once: calls.clamp(1, 64), ..self }
+    pub fn concurrent_calls(self, calls: usize) -> Self {
+        Self { concurrent_calls: calls.clamp(1, 64), ..self }
     }
 }
 
 impl Default for Capabilities {
     #[inline]
     fn default() -> Self {
-        Self { in_process: false, most_together: 1, calls_at_once: 2 }
+        Self { in_process: false, max_take_all: 1, concurrent_calls: 2 }
     }
 }

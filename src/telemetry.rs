@@ -70,16 +70,16 @@ mod instruments;
 pub(crate) use calls::ignored;
 pub(crate) use calls::swept;
 #[cfg(feature = "_sql")]
-pub(crate) use calls::{Call, less_durable, migrated, newer, observed, retried};
+pub(crate) use calls::{ObservedCall, less_durable, migrated, newer, observed, retried};
 pub(crate) use decisions::Decisions;
 pub use decisions::MiddlewareEvent;
-pub(crate) use instruments::{Begun, Share};
+pub(crate) use instruments::{DecisionTimer, GaugeShare};
 
 const DECISIONS: &str = "tollgate_decisions_total";
 const DECISION_SECONDS: &str = "tollgate_decision_duration_seconds";
 const ERRORS: &str = "tollgate_errors_total";
 const FALLBACKS: &str = "tollgate_fallbacks_total";
-const HOLDS: &str = "tollgate_holds_total";
+const THROTTLES: &str = "tollgate_throttles_total";
 const REFUND_ERRORS: &str = "tollgate_refund_errors_total";
 #[cfg(feature = "_sql")]
 const CALL_SECONDS: &str = "tollgate_store_call_duration_seconds";
@@ -102,7 +102,7 @@ fn describe() {
     describe_histogram!(DECISION_SECONDS, Unit::Seconds, "How long a decision took that was not made from memory");
     describe_counter!(ERRORS, "Requests without a decision of the store, by what was wrong");
     describe_counter!(FALLBACKS, "Decisions that the fallback made instead of the store, by what was wrong");
-    describe_counter!(HOLDS, "What third parties said of their limits, by whether it lowered a bucket");
+    describe_counter!(THROTTLES, "What third parties said of their limits, by whether it lowered a bucket");
     describe_counter!(REFUND_ERRORS, "Refunds of layers that failed, by what was wrong");
     describe_counter!(SWEEPS, "Steps of clearing away, by outcome");
     describe_counter!(SWEPT, "Rows that were cleared away");

@@ -80,7 +80,7 @@ async fn ask_first_here(store: &impl Store, take: &Take) -> Result<Outcome, Erro
 }
 
 #[test]
-fn a_request_of_a_known_key_allocates_nothing_whatever_it_comes_to() -> anyhow::Result<()> {
+fn request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
     let store = MemoryStore::new();
     for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
         let key = Key::try_from(key)?;
@@ -101,7 +101,7 @@ fn a_limiter_allocates_nothing_for_a_known_key() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_limiter_over_any_store_allocates_nothing_for_a_known_key_in_memory() -> anyhow::Result<()> {
+fn any_store_request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
     allocates_nothing(&Limiter::new(AnyStore::new(MemoryStore::new()), Quota::per_hour(10))?)
 }
 
@@ -228,7 +228,7 @@ fn keys() -> Result<Vec<Key>, Error> {
 }
 
 #[test]
-fn a_request_that_goes_with_others_allocates_its_reply_slot() -> anyhow::Result<()> {
+fn batched_request_allocates_only_its_reply_slot() -> anyhow::Result<()> {
     let batcher = Batcher::new(Granting);
     let rule = Rule::try_from("10/s")?;
     let takes: Vec<Take> = keys()?.into_iter().map(|key| Take::from(key).rule(rule.clone())).collect();

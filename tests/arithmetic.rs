@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::model::bucket::{Bucket, Hold, LONGEST_WAIT_NS, Request, Terms, Verdict};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest, MAX_WAIT_NS, ThrottleLevel, Verdict};
 #[cfg(feature = "serde")]
 use tollgate::{Key, Mode};
 use tollgate::{Quota, Rule, Window, model::QuotaError};
@@ -17,20 +17,20 @@ mod vectors;
 #[test]
 fn every_golden_vector_holds() -> anyhow::Result<()> {
     for scenario in vectors::scenarios()? {
-        let terms = Terms::from(&scenario.quota);
+        let terms = BucketQuota::from(&scenario.quota);
         let start = if scenario.first_used { 0 } else { MADE_AT };
         let mut bucket = Bucket::full(&terms, start);
         assert!(!scenario.steps.is_empty(), "{} asks nothing", scenario.name);
         for step in &scenario.steps {
-            let request = Request { cost: step.cost, max_wait: step.max_wait, keep: step.keep };
+            let request = BucketRequest { cost: step.cost, max_wait: step.max_wait, min_remaining: step.min_remaining };
             match step.answer {
-                None => assert!(step.cost + step.keep > terms.capacity, "possible: {}", step.line),
+                None => assert!(step.cost + step.min_remaining > terms.capacity, "possible: {}", step.line),
                 Some(expected) => {
                     let verdict = bucket.take(&terms, start + step.at, request);
                     assert_eq!(verdict, Verdict::from(expected), "{}", step.line);
                 }
             }
-            let row = (bucket.full_at, bucket.granted, bucket.longest_wait);
+            let row = (bucket.full_at, bucket.granted, bucket.max_granted_wait);
             assert_eq!(row, step.row(terms.clock(bucket.anchor, start)), "{}", step.line);
         }
     }
@@ -74,7 +74,7 @@ fn a_configuration_has_keys_rules_and_modes_in_words() {
 
 #[cfg(feature = "serde")]
 #[test]
-fn json_that_is_no_quota_is_refused_and_says_what_it_was() {
+fn invalid_quota_json_error_names_the_value() {
     for json in [
         "null",
         "10",
@@ -104,9 +104,9 @@ fn json_that_is_no_quota_is_refused_and_says_what_it_was() {
 }
 
 #[test]
-fn i14_figures_that_make_no_quota_are_typed_errors() {
+fn i14_invalid_quota_values_are_typed_errors() {
     for rate in [f64::NAN, -1.0, -0.5, f64::NEG_INFINITY, f64::MIN] {
-        assert!(matches!(Quota::rate(rate).burst(5).build(), Err(QuotaError::NoRate(_))), "{rate}");
+        assert!(matches!(Quota::rate(rate).burst(5).build(), Err(QuotaError::InvalidRate(_))), "{rate}");
     }
     for rate in [1e-300, f64::MIN_POSITIVE, 1e-12] {
         assert_eq!(Quota::rate(rate).build(), Err(QuotaError::RefillTooLong), "{rate}");
@@ -131,7 +131,7 @@ fn i14_figures_that_make_no_quota_are_typed_errors() {
 }
 
 #[test]
-fn a_window_is_the_one_that_its_text_says() -> anyhow::Result<()> {
+fn window_round_trips_through_text() -> anyhow::Result<()> {
     for (text, most, interval_ms, resolution_ms) in
         [("100 in 1min at 5s", 100, 60_000, 5_000), ("1 in 1500ms at 250ms", 1, 1_500, 250)]
     {
@@ -152,7 +152,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_quota_is_the_one_that_its_text_says(quota in quota(CENTURY_NS), kind in 0..3_u8) {
+    fn quota_round_trips_through_text(quota in quota(CENTURY_NS), kind in 0..3_u8) {
         let (capacity, refill) = (quota.capacity(), quota.refill_time());
         let other = match kind {
             0 => Ok(quota),
@@ -180,7 +180,7 @@ proptest! {
     #[test]
     fn a_denial_holds_until_retry_after_and_not_a_nanosecond_longer(story in story(0..YEAR_2100, 1 << 31, 30)) {
         replay(&story, |before, now, request, verdict| {
-            let request = Request { max_wait: 0, ..request };
+            let request = BucketRequest { max_wait: 0, ..request };
             let mut model = before.clone();
             // Before its anchor a clock runs towards it: that only ever happens to a new bucket when time is set back.
             let Some(verdict) = verdict.filter(|verdict| !verdict.granted && now >= before.bucket.anchor) else {
@@ -198,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn a_denial_changes_nothing_and_a_grant_moves_the_clock_of_fullness_forwards(
+    fn denial_changes_nothing_and_grant_delays_full_at(
         story in story(0..YEAR_2100, 1 << 31, 30)
     ) {
         replay(&story, |before, now, request, verdict| {
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bucket_held_back_holds_no_more_than_was_said_and_no_longer_than_need_be(
+    fn throttle_lowers_a_bucket_no_more_than_stated(
         story in story(0..YEAR_2100, 1 << 31, 30),
         percent in prop::option::of(0..120_i64),
         wait in prop_oneof![Just(0), 1..10_i64, 1..1_i64 << 45],
@@ -227,21 +227,21 @@ proptest! {
                 return Ok(());
             }
             let remaining = percent.map(|percent| i64::try_from(i128::from(terms.capacity) * i128::from(percent) / 100));
-            let hold = Hold { remaining: remaining.transpose().expect("at most 2³²"), wait };
-            let one = Request { cost: 1, max_wait: 0, keep: 0 };
-            let free = |bucket: &Bucket, at| bucket.verdict(&terms, at, Request { cost: 0, ..one }, false).remaining;
+            let hold = ThrottleLevel { remaining: remaining.transpose().expect("at most 2³²"), wait };
+            let one = BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 };
+            let free = |bucket: &Bucket, at| bucket.verdict(&terms, at, BucketRequest { cost: 0, ..one }, false).remaining;
             let (mut alone, mut held) = (before.bucket, before.bucket);
             if held.stepped_back(&terms, now) {
                 alone.settle(&terms, &terms, now);
             }
-            let lowered = held.hold_back(&terms, now, hold);
+            let lowered = held.throttle(&terms, now, hold);
             prop_assert_eq!(lowered, held != alone);
             prop_assert!(held.full_at >= alone.full_at, "it was raised");
             prop_assert_eq!((held.granted, held.anchor), (alone.granted, alone.anchor));
             prop_assert!(!held.stepped_back(&terms, now));
             prop_assert!(hold.remaining.is_none_or(|remaining| free(&held, now) <= remaining));
             let mut again = held;
-            prop_assert!(!again.hold_back(&terms, now, hold) && again == held, "repeated, it changed something");
+            prop_assert!(!again.throttle(&terms, now, hold) && again == held, "repeated, it changed something");
             if wait > 0 && now + wait < YEAR_2159 {
                 prop_assert!(!held.clone().take(&terms, now + wait - 1, one).granted);
             }
@@ -267,7 +267,7 @@ proptest! {
             Ok(())
         })?;
         acts.sort_unstable();
-        let terms = Terms::from(&story.quotas[0]);
+        let terms = BucketQuota::from(&story.quotas[0]);
         for (first, &(since, _)) in acts.iter().enumerate() {
             let mut passed = 0;
             for &(until, cost) in &acts[first..] {
@@ -284,7 +284,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_terms_keep_what_is_there_up_to_the_new_capacity(
+    fn changed_quota_keeps_tokens_up_to_the_new_capacity(
         story in story(0..YEAR_2100, 1 << 31, 30),
         new in quota(1 << 31),
     ) {
@@ -293,13 +293,13 @@ proptest! {
             let mut after = before.clone();
             after.change(new, now);
             let new = after.terms();
-            let available = |model: &Model, terms: &Terms| {
+            let available = |model: &Model, terms: &BucketQuota| {
                 let owed = (model.bucket.full_at - terms.clock(model.bucket.anchor, now)).max(0);
                 i128::from(terms.burst() - owed)
             };
             let (had, has) = (available(before, &old), available(&after, &new));
             prop_assert!(has <= i128::from(new.burst()));
-            prop_assert!(has >= -i128::from(new.clock(0, LONGEST_WAIT_NS) + new.step_ticks));
+            prop_assert!(has >= -i128::from(new.clock(0, MAX_WAIT_NS) + new.step_ticks));
             if before.bucket.stepped_back(&old, now) {
                 prop_assert_eq!(has, if before.quota == after.quota { had } else { 0 });
             } else {
@@ -317,7 +317,7 @@ proptest! {
 /// Lives a story, and shows each request with the bucket before it and the answer.
 fn replay(
     story: &model::Story,
-    mut check: impl FnMut(&Model, i64, Request, Option<Verdict>) -> Result<(), TestCaseError>,
+    mut check: impl FnMut(&Model, i64, BucketRequest, Option<Verdict>) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let mut now = story.start;
     let mut provisioned = Model::provisioned(story.quotas[0], now);

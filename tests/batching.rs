@@ -3,8 +3,8 @@
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]
 
-#[path = "giving_up/mod.rs"]
-mod giving_up;
+#[path = "cancellation/mod.rs"]
+mod cancellation;
 
 #[path = "batching/adjusting.rs"]
 mod adjusting;
@@ -359,7 +359,7 @@ async fn of_100_000_calls_given_up_at_random_none_is_lost_and_the_books_balance(
 async fn of_100_000_calls_of_every_verb_through_all_layers_none_is_lost_and_the_books_balance() -> anyhow::Result<()> {
     let keys = || ["ample:0", "ample:1", "tight:0", "tight:1"].map(|key| Key::try_from(key).expect("a key"));
     let limiter = Limiter::builder(Dawdles(MemoryStore::new())).build("1/s")?;
-    giving_up::give_up(&limiter, &limiter.store().0, keys(), 50_000).await?;
+    cancellation::give_up(&limiter, &limiter.store().0, keys(), 50_000).await?;
     let leasing = Limiter::builder(Dawdles(MemoryStore::new())).lease(LeaseOptions::default()).build("1/s")?;
-    giving_up::give_up(&leasing, &leasing.store().0, keys(), 50_000).await
+    cancellation::give_up(&leasing, &leasing.store().0, keys(), 50_000).await
 }

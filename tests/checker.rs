@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::Quota;
-use tollgate::model::bucket::{Bucket, Request, Terms};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 
 use checker::{Call, Fault, Limit};
 
@@ -27,7 +27,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_arithmetic_decides_is_never_at_fault(asked in history(), continuous: bool) {
+    fn checker_accepts_every_decision_of_the_arithmetic(asked in history(), continuous: bool) {
         let make = if continuous { Quota::continuous } else { Quota::interval };
         let limit = limit(make(5, HALF_A_SECOND));
         prop_assert_eq!(limit.faults(&decided(&limit, asked)), vec![]);
@@ -51,7 +51,7 @@ proptest! {
 }
 
 #[test]
-fn calls_that_lie_in_a_window_as_a_whole_are_counted_by_the_callers_clocks() {
+fn checker_counts_calls_entirely_within_a_window() {
     let limit = limit(Quota::continuous(2, Duration::from_secs(2)));
     let call = |sent, done| Call { sent, done, at: None, cost: 1, granted: true };
     assert_eq!(limit.faults(&[call(0, 10), call(5, 20), call(-1_000_000_000, 20)]), []);
@@ -76,7 +76,7 @@ fn history() -> impl Strategy<Value = Vec<Call>> {
 fn decided(limit: &Limit, mut calls: Vec<Call>) -> Vec<Call> {
     let mut bucket = Bucket::full(&limit.terms, limit.anchor);
     for call in &mut calls {
-        let request = Request { cost: call.cost, max_wait: 0, keep: 0 };
+        let request = BucketRequest { cost: call.cost, max_wait: 0, min_remaining: 0 };
         call.granted = bucket.take(&limit.terms, call.done, request).granted;
     }
     calls
@@ -92,7 +92,7 @@ fn windows(calls: &[Call]) -> impl Iterator<Item = (i64, i64, i64)> {
 }
 
 fn limit(quota: Result<Quota, tollgate::model::QuotaError>) -> Limit {
-    Limit { terms: Terms::from(&quota.expect("a quota")), anchor: 0 }
+    Limit { terms: BucketQuota::from(&quota.expect("a quota")), anchor: 0 }
 }
 
 fn is_by_database(fault: &Fault) -> bool {

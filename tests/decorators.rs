@@ -5,10 +5,10 @@
 
 mod decorators {
     mod any_store;
-    mod beneath;
     mod counting;
     mod deny_cache;
+    mod forwarding;
     mod lease;
     mod local_reads;
-    mod passing_on;
+    mod underlying;
 }

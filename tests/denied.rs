@@ -9,8 +9,8 @@ use tollgate::{Admin, Key, Limiter, LimiterBuilder, MemoryStore, clock::ManualCl
 
 const TOLD_BY: Duration = Duration::from_secs(11);
 
-fn counting(store: &Arc<MemoryStore>, most_keys: usize) -> LimiterBuilder<Arc<MemoryStore>> {
-    Limiter::builder(Arc::clone(store)).count_denials(most_keys)
+fn counting(store: &Arc<MemoryStore>, max_keys: usize) -> LimiterBuilder<Arc<MemoryStore>> {
+    Limiter::builder(Arc::clone(store)).count_denials(max_keys)
 }
 
 #[tokio::test(start_paused = true)]
@@ -32,7 +32,7 @@ async fn denials_are_told_within_ten_seconds_and_each_once() -> anyhow::Result<(
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_are_denied_often_outlast_a_flood_of_those_that_are_denied_once() -> anyhow::Result<()> {
+async fn frequently_denied_keys_survive_a_flood_of_single_denials() -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::new());
     let limiter = counting(&store, 16).build("1 once")?;
     for number in 0..20_000 {
@@ -49,7 +49,7 @@ async fn keys_that_are_denied_often_outlast_a_flood_of_those_that_are_denied_onc
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_counted_unless_it_was_asked_for() -> anyhow::Result<()> {
+async fn denials_are_counted_only_on_request() -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::new());
     let limiter = Limiter::new(Arc::clone(&store), "1 once")?;
     for _ in 0..3 {
@@ -62,7 +62,7 @@ async fn nothing_is_counted_unless_it_was_asked_for() -> anyhow::Result<()> {
 }
 
 #[test]
-fn denials_are_told_though_there_was_no_runtime_or_it_ended() -> anyhow::Result<()> {
+fn denials_are_reported_without_or_after_a_runtime() -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::new());
     let limiter = counting(&store, 10).build("1 once")?;
     let paused = || Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -79,7 +79,7 @@ fn denials_are_told_though_there_was_no_runtime_or_it_ended() -> anyhow::Result<
 }
 
 #[tokio::test]
-async fn a_sweep_forgets_denials_of_two_days_ago_though_nobody_is_denied_any_more() -> anyhow::Result<()> {
+async fn sweep_deletes_denials_older_than_two_days() -> anyhow::Result<()> {
     const HOUR: Duration = Duration::from_hours(1);
 
     let clock = ManualClock::default();

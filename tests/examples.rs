@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use sqlx::Connection;
 
 #[test]
-fn each_example_prints_what_the_documentation_shows() -> anyhow::Result<()> {
+fn examples_print_the_documented_output() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(repository().join("docs/examples.md"))?;
     let shown: Vec<(&str, &str)> = blocks(&text).collect();
     ensure!(shown.len() >= 4, "docs/examples.md shows {} outputs", shown.len());
@@ -84,7 +84,7 @@ fn each_small_example_has_fewer_than_sixty_lines() -> anyhow::Result<()> {
 }
 
 /// What shows one thing each, on any database.
-const SMALL: [&str; 6] = ["three_verbs", "plans", "sliding_window", "many_limits", "settle", "own_transaction"];
+const SMALL: [&str; 6] = ["three_methods", "plans", "sliding_window", "many_limits", "settle", "own_transaction"];
 
 /// The blocks that show the output of an example.
 fn blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {

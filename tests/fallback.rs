@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limit, Limiter, MemoryStore, Quota, Rule, Store, Take,
-    TakeError, TokenRequester as _,
+    Adjusted, Adjustment, Error, Fallback, Key, Limit, Limiter, MemoryStore, Quota, Rule, Store, Take, TakeError,
+    Throttle, TokenRequester as _,
     model::{Outcome, Source},
 };
 use uuid::Uuid;
@@ -49,7 +49,7 @@ impl Store for Broken {
         Err(Error::other(std::io::Error::other("broken")))
     }
 
-    async fn hold_back(&self, _: &Key, _: &Rule, _: HoldBack) -> Result<bool, Error> {
+    async fn throttle(&self, _: &Key, _: &Rule, _: Throttle) -> Result<bool, Error> {
         Err(Error::other(std::io::Error::other("broken")))
     }
 }
@@ -79,8 +79,7 @@ async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_failures_in_a_row_one_request_at_a_time_waits_for_the_store_and_the_others_do_not() -> anyhow::Result<()>
-{
+async fn open_circuit_lets_one_request_at_a_time_call_the_store() -> anyhow::Result<()> {
     let store =
         Arc::new(Recovering { asked: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
     let builder = Limiter::builder(Arc::clone(&store)).without_batching();
@@ -109,7 +108,7 @@ async fn after_failures_in_a_row_one_request_at_a_time_waits_for_the_store_and_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_as_long_as_it_takes_has_a_token_once_the_store_is_back() -> anyhow::Result<()> {
+async fn unbounded_wait_gets_a_token_once_the_store_is_back() -> anyhow::Result<()> {
     let store = Arc::new(Away { is_back: AtomicBool::new(false), memory: MemoryStore::new() });
     let one = limiter(Arc::clone(&store), Fallback::Closed(Duration::MAX))?.bind("a")?;
     let waiting = tokio::spawn(async move { one.wait_for_token().await });
@@ -172,10 +171,12 @@ async fn open_grants_and_closed_denies_everything() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_kept_for_others_is_not_kept_of_a_local_limit() -> anyhow::Result<()> {
-    let limiter =
-        Limiter::builder(Broken).keep(20).fallback(DEADLINE, Fallback::Local(Quota::once(2)?)).build("100/s")?;
-    let other = Limit::new(Key::try_from("tenant")?, "9 once".try_into()?).keep(8);
+async fn minimum_remaining_does_not_apply_to_the_local_limit() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(Broken)
+        .min_remaining(20)
+        .fallback(DEADLINE, Fallback::Local(Quota::once(2)?))
+        .build("100/s")?;
+    let other = Limit::new(Key::try_from("tenant")?, "9 once".try_into()?).min_remaining(8);
     let request = limiter.request("user")?.and_limit(other);
     assert!(limiter.decide(&request).await?.is_granted());
     let denied = limiter.decide(&request).await?;
@@ -191,7 +192,7 @@ async fn a_limit_may_have_a_local_quota_of_its_own() -> anyhow::Result<()> {
     let limit = |name, rule: Rule| anyhow::Ok(Limit::new(Key::try_from(name)?, rule));
     let plan = Rule::Plan(Key::try_from("free by day")?);
     for (name, rule) in [("bytes of a plan", plan), ("bytes of a quota", "1000000 once".try_into()?)] {
-        let bytes = limit(name, rule)?.cost(300).locally(Quota::once(1000)?);
+        let bytes = limit(name, rule)?.cost(300).fallback_quota(Quota::once(1000)?);
         let request = limiter.request(format!("user with {name}"))?.and_limit(bytes);
         for _ in 0..3 {
             assert!(limiter.decide(&request).await?.is_granted(), "{name}");
@@ -199,19 +200,19 @@ async fn a_limit_may_have_a_local_quota_of_its_own() -> anyhow::Result<()> {
         let denied = limiter.decide(&request).await?;
         assert_eq!((denied.is_granted(), denied.limit(), denied.remaining()), (false, 1, 100), "{name}");
     }
-    let own = Take::from(limit("own", "1/h".try_into()?)?.locally(Quota::once(1)?));
+    let own = Take::from(limit("own", "1/h".try_into()?)?.fallback_quota(Quota::once(1)?));
     assert!(limiter.decide(&own).await?.is_granted());
     assert!(!limiter.decide(&own).await?.is_granted());
     Ok(())
 }
 
 #[tokio::test]
-async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_answer() -> anyhow::Result<()> {
+async fn throttle_applies_locally_during_an_outage() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(9).build()?))?;
     assert_eq!(limiter.allow("asked before").await?.remaining(), 8);
     for key in ["asked before", "new"] {
-        let hold = HoldBack::retry_after(Duration::from_mins(30)).and(HoldBack::remaining(0));
-        assert!(limiter.hold_back(key, hold).await.is_err(), "the others do not know");
+        let hold = Throttle::retry_after(Duration::from_mins(30)).and(Throttle::remaining(0));
+        assert!(limiter.throttle(key, hold).await.is_err(), "the others do not know");
         let denied = limiter.allow(key).await?;
         assert!(!denied.is_granted() && denied.retry_after() > Duration::from_mins(29), "{key}: {denied:?}");
     }
@@ -219,9 +220,9 @@ async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_
 
     // Of a limit beside the limiter's own, under the terms that it has.
     let (tokens, hold) =
-        (Key::try_from("tokens")?, HoldBack::retry_after(Duration::from_secs(60)).and(HoldBack::remaining(0)));
+        (Key::try_from("tokens")?, Throttle::retry_after(Duration::from_secs(60)).and(Throttle::remaining(0)));
     let rule = Rule::try_from("40000/min")?;
-    assert!(limiter.hold_back_limit(&Limit::new(tokens.clone(), rule.clone()), hold).await.is_err());
+    assert!(limiter.throttle_limit(&Limit::new(tokens.clone(), rule.clone()), hold).await.is_err());
     let denied = limiter.decide(&limiter.request("calls")?.and_limit(Limit::new(tokens, rule).cost(1200))).await?;
     assert!(!denied.is_granted(), "{denied:?}");
     let soon = Duration::from_secs(59)..Duration::from_secs(63);
@@ -229,16 +230,16 @@ async fn what_a_third_party_says_holds_in_this_process_while_the_store_does_not_
 
     // Under the terms that it has in this process, whatever its rule is elsewhere.
     let (bytes, rule) = (Key::try_from("bytes")?, Rule::try_from("40000/min")?);
-    let limit = Limit::new(bytes.clone(), rule.clone()).cost(1).locally(Quota::per_minute(60).build()?);
+    let limit = Limit::new(bytes.clone(), rule.clone()).cost(1).fallback_quota(Quota::per_minute(60).build()?);
     let request = limiter.request("uploads")?.and_limit(limit);
     assert!(limiter.decide(&request).await?.is_granted());
-    assert!(limiter.hold_back_limit(&Limit::new(bytes.clone(), rule.clone()), hold).await.is_err());
+    assert!(limiter.throttle_limit(&Limit::new(bytes.clone(), rule.clone()), hold).await.is_err());
     let denied = limiter.decide(&request).await?;
     assert!(!denied.is_granted() && soon.contains(&denied.retry_after()), "{denied:?}");
 
     let once = self::limiter(Broken, Fallback::Local(Quota::once(9)?))?;
     assert!(once.allow("a").await?.is_granted());
-    assert!(once.hold_back("a", hold).await.is_err());
+    assert!(once.throttle("a", hold).await.is_err());
     assert!(!once.allow("a").await?.is_granted(), "it is emptied");
     Ok(())
 }
@@ -272,8 +273,7 @@ async fn a_local_limit_keeps_so_many_keys_and_no_more() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn of_several_limits_a_local_one_stands_for_the_first_and_for_what_the_database_alone_knows() -> anyhow::Result<()>
-{
+async fn local_quota_replaces_the_first_and_stored_limits() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(2).build()?))?;
     let granted = async |key: &str, other: (&str, Rule)| {
         let take = Take::from(Key::try_from(key)?).rule("1000/h".try_into()?).and(Key::try_from(other.0)?, other.1);
@@ -295,7 +295,7 @@ async fn of_several_limits_a_local_one_stands_for_the_first_and_for_what_the_dat
 }
 
 #[tokio::test]
-async fn what_a_fallback_granted_is_never_given_back_to_the_store() -> anyhow::Result<()> {
+async fn fallback_grant_is_never_given_back_to_the_store() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Open)?;
     let reservation = limiter.reserve("a").await?;
     assert!(reservation.is_granted() && reservation.receipts().is_empty());
@@ -303,16 +303,16 @@ async fn what_a_fallback_granted_is_never_given_back_to_the_store() -> anyhow::R
 }
 
 #[tokio::test]
-async fn a_request_that_can_never_be_granted_stays_an_error() -> anyhow::Result<()> {
+async fn impossible_request_is_an_error_during_an_outage() -> anyhow::Result<()> {
     let limiter = limiter(MemoryStore::new(), Fallback::Open)?;
-    assert!(matches!(limiter.allow_n("a", 11).await, Err(Error::Take(TakeError::NeverPossible { .. }))));
+    assert!(matches!(limiter.allow_n("a", 11).await, Err(Error::Take(TakeError::ExceedsCapacity { .. }))));
     assert!(matches!(limiter.allow("").await, Err(Error::Key(_))));
     assert_eq!(limiter.fallbacks(), 0);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_without_the_store_is_said_while_it_does_not_answer() -> anyhow::Result<()> {
+async fn locally_known_answers_are_given_during_an_outage() -> anyhow::Result<()> {
     let limiter = limiter(Silent, Fallback::Closed(Duration::from_secs(9)))?;
     for _ in 0..16 {
         assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
@@ -322,9 +322,9 @@ async fn what_is_known_without_the_store_is_said_while_it_does_not_answer() -> a
         async move { limiter.allow("a").await }
     });
     tokio::task::yield_now().await;
-    assert!(matches!(limiter.allow_n("a", 0).await, Err(Error::Take(TakeError::NoTokens))));
+    assert!(matches!(limiter.allow_n("a", 0).await, Err(Error::Take(TakeError::ZeroCost))));
     let waited = limiter.wait_n("a", 0, Duration::from_secs(1)).await;
-    assert!(matches!(waited, Err(Error::Take(TakeError::NoTokens))), "{waited:?}");
+    assert!(matches!(waited, Err(Error::Take(TakeError::ZeroCost))), "{waited:?}");
     let unlimited = limiter.request("a")?.rule(Quota::unlimited().into());
     assert!(limiter.decide(&unlimited).await?.is_granted());
     assert!(limiter.wait_all(&unlimited).await?.is_granted());

@@ -8,12 +8,12 @@
 //! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::order::those_who_stay_*` |
 //! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
 //! | I5 | what is given back was taken, and is given back once | `i5_*`, `scenarios::receipts::*` |
-//! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::a_denial_holds_until_retry_after_*`, `conformance::invariants::a_denied_request_is_granted_at_retry_after_*` |
+//! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::a_denial_holds_until_retry_after_*`, `conformance::invariants::denied_request_is_granted_exactly_at_retry_after` |
 //! | I7 | keys do not touch each other | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_key_*` |
 //! | I8 | of several limits all are taken from, or none | `i8_*`, `scenarios::several::*` |
-//! | I9 | those who wait are served in order | `memory::waiters::order::*`, `conformance::concurrency::lines::*`, `rate::a_reservation_waits_*` |
+//! | I9 | those who wait are served in order | `memory::waiters::order::*`, `conformance::concurrency::lines::*`, `rate::reservation_never_overtakes_*` |
 //! | I12 | nobody notices that a full bucket is forgotten | `i12_*`, `conformance::concurrency::sweeps::*`, `conformance::sweeping::decisions_are_the_same_after_a_sweep`, `memory::a_full_store_forgets_*` |
-//! | I13 | changed terms keep what was earned, and give nothing twice | `i13_*`, `arithmetic::changed_terms_*`, `conformance::terms::*`, `scenarios::plans::*` |
+//! | I13 | changed terms keep what was earned, and give nothing twice | `i13_*`, `arithmetic::changed_quota_*`, `conformance::terms::*`, `scenarios::plans::*` |
 //! | I14 | any input is an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::model::bucket::{Bucket, Receipt, Request, Terms};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest, GrantRecord};
 use tollgate::{
     Adjusted, Adjustment, Error, Key, Limiter, MemoryStore, Quota, Reservation, Rule, Store, Take, TakeError,
     clock::ManualClock, model::Outcome, store::Capabilities,
@@ -105,7 +105,7 @@ proptest! {
 
     /// With reservations that are cancelled: one that is cancelled by its time to act uses nothing.
     #[test]
-    fn i1_no_window_passes_more_than_the_quota_when_reservations_are_cancelled(
+    fn i1_no_window_exceeds_the_quota_with_cancelled_reservations(
         burst in 1..6_u64,
         asks in prop::collection::vec((0..300_u64, 1..6_u64, 0..1_500_u64, any::<prop::sample::Index>(), 0..4_u8), 1..60),
     ) {
@@ -169,7 +169,7 @@ proptest! {
 
     /// Requests with ids over a line that is cut before or after the store has decided, until there is an answer.
     #[test]
-    fn i4_what_became_of_a_request_is_told_or_unknown_and_repeated_it_pays_once(
+    fn i4_outcome_is_stated_or_unknown_and_a_retry_pays_once(
         requests in prop::collection::vec((1..9_u64, prop::collection::vec(any::<bool>(), 0..4)), 1..20),
     ) {
         let (store, _) = memory();
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn i6_a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier(
+    fn i6_denied_request_is_granted_exactly_at_retry_after(
         capacity in 1..50_u64,
         period in 1_000..10_000_000_000_u64,
         kind in 0..3_u8,
@@ -211,9 +211,9 @@ proptest! {
             _ => Quota::continuous(capacity, period),
         };
         let quota = quota.or_else(|_| Quota::interval(capacity, period)).expect("a quota");
-        for (cost, keep, later) in asks {
+        for (cost, min_remaining, later) in asks {
             let cost = cost.min(capacity);
-            let take = take(key(0), quota).cost(cost).keep(keep.min(capacity - cost));
+            let take = take(key(0), quota).cost(cost).min_remaining(min_remaining.min(capacity - cost));
             let ask = || at_once(store.take_one(&take)).expect("answered").expect("possible");
             let denied = ask();
             if !denied.is_granted() {
@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn i5_what_is_given_back_was_taken_and_is_given_back_once(
+    fn i5_only_taken_tokens_are_given_back_once(
         grants in prop::collection::vec((1..8_u64, 0..3_000_u64), 1..12),
         adjustments in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8, 0..9_u64, 0..200_u64), 1..60),
     ) {
@@ -251,20 +251,20 @@ proptest! {
                 [Ok(Adjusted::Late)] => prop_assert_eq!(what, 0),
                 other => prop_assert!(false, "{other:?}"),
             }
-            let looked = at_once(store.take_one(&take(key(0), ten_a_second(8)).keep(7))).expect("answered").expect("had");
+            let looked = at_once(store.take_one(&take(key(0), ten_a_second(8)).min_remaining(7))).expect("answered").expect("had");
             prop_assert!(looked.remaining() <= 8);
             clock.advance(ms(later));
         }
     }
 
     #[test]
-    fn i5_a_turn_that_is_cancelled_after_a_reset_gives_nothing_back(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
+    fn i5_reservation_cancelled_after_a_reset_gives_nothing_back(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
         let quota = Quota::continuous(capacity.unsigned_abs(), Duration::from_secs(1)).expect("a quota");
-        let terms = Terms::from(&quota);
+        let terms = BucketQuota::from(&quota);
         let mut bucket = Bucket::full(&terms, START);
         let cost = cost.min(capacity);
-        bucket.take(&terms, START, Request { cost, max_wait: 0, keep: 0 });
-        let receipt = Receipt { cost, granted: bucket.granted, acts_at: START + wait };
+        bucket.take(&terms, START, BucketRequest { cost, max_wait: 0, min_remaining: 0 });
+        let receipt = GrantRecord { cost, granted: bucket.granted, scheduled_at: START + wait };
         bucket.reset(&terms, START);
         let full = bucket;
         prop_assert_eq!(bucket.cancel(&terms, START, &receipt), 0);
@@ -272,7 +272,7 @@ proptest! {
     }
 
     #[test]
-    fn i7_what_is_asked_of_one_key_changes_no_answer_of_another(
+    fn i7_requests_for_one_key_do_not_affect_another(
         asks in prop::collection::vec((0..4_usize, 1..5_u64, 0..500_u64, 0..200_u64), 1..80),
     ) {
         let ((alone, clock_alone), (shared, clock)) = (memory(), memory());
@@ -316,12 +316,12 @@ proptest! {
     }
 
     #[test]
-    fn i12_nobody_notices_that_full_buckets_are_forgotten(
+    fn i12_deleting_full_buckets_is_invisible(
         asks in prop::collection::vec((0..300_usize, 1..5_u64, 0..300_u64, 0..30_u64), 100..300),
     ) {
         let clock = ManualClock::default();
         clock.set(START);
-        let small = MemoryStore::with_clock(clock.clone()).most_keys(8);
+        let small = MemoryStore::with_clock(clock.clone()).max_keys(8);
         let large = MemoryStore::with_clock(clock.clone());
         let shown = |outcome: Outcome| {
             outcome.map(|told| (told.is_granted(), told.remaining(), told.wait(), told.retry_after(), told.reset_after()))
@@ -363,7 +363,7 @@ proptest! {
 }
 
 #[test]
-fn i2_what_threads_are_told_is_what_one_after_the_other_would_be() {
+fn i2_concurrent_answers_equal_a_sequential_order() {
     let (store, _) = memory();
     let quota = Quota::once(1_000).expect("a quota");
     let mut told: Vec<Option<u64>> = std::thread::scope(|scope| {

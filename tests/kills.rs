@@ -7,8 +7,8 @@
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]
 
-#[path = "kills/books.rs"]
-mod books;
+#[path = "kills/accounting.rs"]
+mod accounting;
 #[path = "kills/callers.rs"]
 mod callers;
 #[path = "../examples/fleet/checker.rs"]
@@ -37,7 +37,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use books::Books;
+use accounting::Books;
 use callers::Callers;
 use database::{Database, Engine};
 use gate::{Gate, between, written};

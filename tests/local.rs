@@ -19,7 +19,7 @@ async fn two_a_second_grants_two_in_each_second() -> anyhow::Result<()> {
     for tenth in 0..30 {
         match (tenth % 10, limited.call().await) {
             (0 | 1, granted) => assert_eq!(granted?, tenth / 10 * 2 + tenth % 10, "the action's own result"),
-            (_, Err(LimitError::NoTokens { retry_after })) => assert_eq!(retry_after, TENTH * (10 - tenth % 10)),
+            (_, Err(LimitError::Denied { retry_after })) => assert_eq!(retry_after, TENTH * (10 - tenth % 10)),
             (_, other) => anyhow::bail!("{other:?} after {tenth} tenths of a second"),
         }
         clock.advance(TENTH);
@@ -29,7 +29,7 @@ async fn two_a_second_grants_two_in_each_second() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_tasks_have_what_the_bucket_holds_and_no_more() -> anyhow::Result<()> {
+async fn tasks_share_exactly_the_tokens_of_a_bucket() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let bucket = Arc::new(LocalBucket::with_clock(Quota::continuous(1000, SECOND)?, clock.clone()));
     for expected in [1000, 250] {
@@ -55,9 +55,9 @@ async fn many_tasks_have_what_the_bucket_holds_and_no_more() -> anyhow::Result<(
 }
 
 #[test]
-fn figures_that_make_no_quota_make_no_bucket() {
-    assert_eq!(LocalBucket::new(0, SECOND).map(drop), Err(QuotaError::NoCapacity));
-    assert_eq!(LocalBucket::new(1, Duration::ZERO).map(drop), Err(QuotaError::NoRefill));
+fn invalid_quota_values_make_no_bucket() {
+    assert_eq!(LocalBucket::new(0, SECOND).map(drop), Err(QuotaError::ZeroCapacity));
+    assert_eq!(LocalBucket::new(1, Duration::ZERO).map(drop), Err(QuotaError::ZeroRefillTime));
     assert_eq!(LocalBucket::new(1, Duration::MAX).map(drop), Err(QuotaError::RefillTooLong));
 }
 

@@ -17,7 +17,7 @@ use scenarios::World;
 use scenarios::memory::Memory;
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Mode, Quota, Receipt, Rule, Store, Take, TakeError,
-    admin::{Filter, Origin, Override, Swept},
+    admin::{Filter, Origin, Override, SweepResult},
     clock::{Clock, ManualClock, ProcessClock, SystemClock},
     model::Outcome,
     store::{Maintenance, MaintenanceFuture},
@@ -46,7 +46,7 @@ fn its_time_is_the_hosts_of_at_most_ten_microseconds_ago() {
 
 #[tokio::test]
 async fn a_request_for_which_one_bucket_has_no_room_takes_from_none() -> anyhow::Result<()> {
-    let store = MemoryStore::with_clock(ManualClock::default()).most_keys(1);
+    let store = MemoryStore::with_clock(ManualClock::default()).max_keys(1);
     let take = |key: String| anyhow::Ok(Take::from(Key::try_from(key)?).rule(Rule::Quota("1/s".parse()?)));
     let mut names = (0..10_000).map(|n| format!("user:{n}"));
     let full = loop {
@@ -67,7 +67,7 @@ async fn a_request_for_which_one_bucket_has_no_room_takes_from_none() -> anyhow:
 #[tokio::test]
 async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<()> {
     let clock = ManualClock::default();
-    let store = Arc::new(MemoryStore::with_clock(clock.clone()).most_keys(64));
+    let store = Arc::new(MemoryStore::with_clock(clock.clone()).max_keys(64));
     let limiter = Limiter::new(Arc::clone(&store), "1/s")?;
     let mut refused = 0;
     for n in 0..10_000 {
@@ -90,7 +90,7 @@ async fn a_full_store_has_room_a_refill_after_its_clock_was_set_back() -> anyhow
         let clock = ManualClock::default();
         clock.advance(Duration::from_hours(10));
         // One in each shard.
-        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).most_keys(1), rule)?;
+        let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).max_keys(1), rule)?;
         let ask_many = async |name: &str| {
             let mut granted = 0;
             for n in 0..1000 {
@@ -109,10 +109,10 @@ async fn a_full_store_has_room_a_refill_after_its_clock_was_set_back() -> anyhow
 }
 
 #[tokio::test]
-async fn a_request_never_takes_of_one_bucket_what_another_of_its_own_has_no_room_for() -> anyhow::Result<()> {
+async fn request_takes_from_all_buckets_or_none_when_full() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     // One in each shard.
-    let store = MemoryStore::with_clock(clock.clone()).most_keys(1);
+    let store = MemoryStore::with_clock(clock.clone()).max_keys(1);
     let (first, rule) = (Key::try_from("first")?, Rule::Quota("1/s".parse()?));
     let mut refused = 0;
     for n in 0..1000 {
@@ -183,7 +183,7 @@ async fn a_full_store_has_room_as_soon_as_a_window_is_empty() -> anyhow::Result<
 
 /// With room for so many keys in each of its shards.
 fn store_of(clock: &ManualClock, keys: usize) -> MemoryStore<ManualClock> {
-    MemoryStore::with_clock(clock.clone()).most_keys(64 * keys)
+    MemoryStore::with_clock(clock.clone()).max_keys(64 * keys)
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn a_mode_for_all_rules_until_its_end() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Result<()> {
+async fn sweep_deletes_expired_rows_step_by_step() -> anyhow::Result<()> {
     let memory = Memory::new();
     memory.at_ms(0).await?;
     let (fast, slow) = (Limiter::new(memory.store(), "1000/s")?, Limiter::new(memory.store(), "10/h")?);
@@ -238,7 +238,7 @@ async fn a_sweep_deletes_what_says_nothing_any_more_step_by_step() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn what_can_be_settled_is_there_until_it_is() -> anyhow::Result<()> {
+async fn unsettled_receipt_is_kept_until_its_end() -> anyhow::Result<()> {
     let memory = Memory::new();
     memory.at_ms(0).await?;
     let limiter = Limiter::new(memory.store(), "1000/s")?;
@@ -260,7 +260,7 @@ async fn what_can_be_settled_is_there_until_it_is() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> {
+async fn limiter_sweeps_keys_used_once() -> anyhow::Result<()> {
     for sweeps in [true, false] {
         let memory = Memory::new();
         let limiter = Limiter::builder(memory.store());
@@ -279,7 +279,7 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once() -> anyhow::Result<()> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn sweeps_that_find_little_take_a_fiftieth_of_the_time_however_many_requests_there_are() -> anyhow::Result<()> {
+async fn sweeps_with_little_to_delete_use_two_percent_of_time() -> anyhow::Result<()> {
     /// Sweeps for 10 ms, and finds so many rows, or gives no answer.
     struct Sweeping(MemoryStore, Option<u64>, Arc<AtomicU64>);
 
@@ -298,11 +298,11 @@ async fn sweeps_that_find_little_take_a_fiftieth_of_the_time_however_many_reques
     }
 
     impl Maintenance for Sweeping {
-        fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+        fn sweep(&self, _: u32) -> MaintenanceFuture<'_, SweepResult> {
             Box::pin(async {
                 self.2.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(10)).await;
-                let mut swept = Swept::default();
+                let mut swept = SweepResult::default();
                 swept.deleted = self.1.ok_or_else(|| Error::other(std::io::Error::other("no answer")))?;
                 Ok(swept)
             })
@@ -344,7 +344,7 @@ impl Store for Forbidden {
 }
 
 impl Maintenance for Forbidden {
-    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, SweepResult> {
         Box::pin(async {
             tokio::time::sleep(self.1).await;
             self.2.fetch_add(1, Ordering::SeqCst);
@@ -368,14 +368,14 @@ async fn tries(after: Duration, requests: u64) -> anyhow::Result<[u64; 2]> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_may_not_sweep_limits_all_the_same() -> anyhow::Result<()> {
+async fn limiter_works_without_permission_to_sweep() -> anyhow::Result<()> {
     // It tries more and more seldom: after 1, 3, 7 and 15 times so many.
     assert_eq!(tries(Duration::ZERO, 16).await?, [4, 4]);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_closes_waits_for_a_sweep_that_is_under_way() -> anyhow::Result<()> {
+async fn close_waits_for_a_running_sweep() -> anyhow::Result<()> {
     assert_eq!(tries(Duration::from_secs(1), 1).await?, [0, 1]);
     Ok(())
 }

@@ -32,21 +32,21 @@ enum Is {
     /// So many tokens were given back.
     Back(u64),
     Never,
-    NoTokens,
+    ZeroCost,
     Changed,
     /// So many tokens were there; negative: promised to those who wait.
     Tokens(i64),
 }
 
 use Do::{Allow, Cancel, Change, Peek, Reserve, Wait};
-use Is::{Back, Changed, Denied, Granted, Never, NoTokens, Tokens};
+use Is::{Back, Changed, Denied, Granted, Never, Tokens, ZeroCost};
 
 type Life<'a> = &'a [(i64, Do, Is)];
 
 async fn live(quota: &str, life: Life<'_>) -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let store = Arc::new(MemoryStore::with_clock(clock.clone()));
-    let limiter = Limiter::builder(store).longest_wait(Duration::from_secs(10)).build(quota)?;
+    let limiter = Limiter::builder(store).max_wait(Duration::from_secs(10)).build(quota)?;
     let mut reservations: Vec<Option<Reservation<_>>> = Vec::new();
     for (line, (ms, ask, expected)) in life.iter().enumerate() {
         clock.set(START + ms * 1_000_000);
@@ -78,8 +78,8 @@ fn is(answer: Result<Decision, Error>) -> anyhow::Result<Is> {
             assert!(decision.wait().is_zero() && !decision.retry_after().is_zero(), "{decision:?}");
             Ok(Denied)
         }
-        Err(Error::Take(TakeError::NeverPossible { .. })) => Ok(Never),
-        Err(Error::Take(TakeError::NoTokens)) => Ok(NoTokens),
+        Err(Error::Take(TakeError::ExceedsCapacity { .. })) => Ok(Never),
+        Err(Error::Take(TakeError::ZeroCost)) => Ok(ZeroCost),
         Err(error) => Err(error.into()),
     }
 }
@@ -120,9 +120,9 @@ async fn without_a_rate_the_burst_is_granted_and_then_nothing() -> anyhow::Resul
 }
 
 #[test]
-fn without_a_burst_there_is_no_limiter_instead_of_one_that_never_grants() {
+fn missing_burst_makes_no_limiter() {
     for none in [Quota::per_second(10).burst(0), Quota::rate(0.0), Quota::rate(10.0).burst(0), Quota::per_second(0)] {
-        assert_eq!(none.build(), Err(QuotaError::NoCapacity), "{none:?}");
+        assert_eq!(none.build(), Err(QuotaError::ZeroCapacity), "{none:?}");
     }
 }
 
@@ -146,7 +146,7 @@ async fn tokens_come_one_by_one_up_to_the_burst() -> anyhow::Result<()> {
     live(
         "10/s burst 3",
         &[
-            (0, Allow(0), NoTokens),
+            (0, Allow(0), ZeroCost),
             (0, Allow(4), Never),
             (0, Allow(2), Granted(0)),
             (0, Allow(2), Denied),
@@ -166,7 +166,7 @@ async fn tokens_come_one_by_one_up_to_the_burst() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_reservation_waits_for_those_before_it_and_never_overtakes_them() -> anyhow::Result<()> {
+async fn reservation_never_overtakes_earlier_ones() -> anyhow::Result<()> {
     live(
         "10/s burst 2",
         &[
@@ -174,7 +174,7 @@ async fn a_reservation_waits_for_those_before_it_and_never_overtakes_them() -> a
             (0, Reserve(2), Granted(200)),
             (0, Reserve(1), Granted(300)),
             (0, Reserve(3), Never),
-            (0, Reserve(0), NoTokens),
+            (0, Reserve(0), ZeroCost),
             (50, Reserve(1), Granted(350)),
             // A small one is no quicker than the large one that came first, and who would not wait has nothing.
             (50, Reserve(2), Granted(550)),
@@ -202,7 +202,7 @@ async fn a_reservation_waits_for_those_before_it_and_never_overtakes_them() -> a
 }
 
 #[tokio::test]
-async fn a_cancelled_reservation_gives_back_what_nobody_queues_behind() -> anyhow::Result<()> {
+async fn cancelled_reservation_gives_back_only_the_queue_end() -> anyhow::Result<()> {
     let lives: [Life<'_>; 7] = [
         // The last: as if it had never been.
         &[
@@ -303,7 +303,7 @@ async fn tokens_are_read_without_being_taken() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_changed_limit_keeps_what_was_earned_and_what_was_promised() -> anyhow::Result<()> {
+async fn changed_limit_keeps_earned_and_reserved_tokens() -> anyhow::Result<()> {
     live(
         "10/s burst 10",
         &[
@@ -340,7 +340,7 @@ async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()
         "10/s burst 3",
         &[
             (0, Wait(4, 86_400_000), Never),
-            (0, Wait(0, 1), NoTokens),
+            (0, Wait(0, 1), ZeroCost),
             (0, Wait(3, 0), Granted(0)),
             // Beyond its longest wait: it does not wait in vain, and takes nothing.
             (0, Wait(1, 0), Denied),
@@ -361,7 +361,7 @@ async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()
 const START: i64 = 1_800_057_600_000_000_000;
 
 #[tokio::test(start_paused = true)]
-async fn who_stands_in_line_for_a_window_that_promises_no_more_turns_asks_now_and_then() -> anyhow::Result<()> {
+async fn waiter_for_a_full_window_polls_at_intervals() -> anyhow::Result<()> {
     struct Asked(Arc<AtomicU64>);
 
     impl Clock for Asked {

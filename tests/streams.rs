@@ -28,7 +28,7 @@ async fn items_come_in_their_order_each_with_a_token() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_item_takes_what_it_costs_and_one_that_costs_nothing_does_not_wait() -> anyhow::Result<()> {
+async fn stream_item_takes_its_cost_and_free_item_does_not_wait() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "10/s burst 100")?;
     let jobs = stream::iter([100_u64, 0, 50, 10, 200]);
     let mut items = pin!(limit_stream(limiter.bind("jobs")?, jobs).cost(|cost| *cost));
@@ -39,14 +39,14 @@ async fn each_item_takes_what_it_costs_and_one_that_costs_nothing_does_not_wait(
     }
     for _ in 0..2 {
         let never = items.next().await.expect("it is kept");
-        assert!(matches!(never, Err(LimitError::Request(Error::Take(TakeError::NeverPossible { .. })))), "{never:?}");
+        assert!(matches!(never, Err(LimitError::Request(Error::Take(TakeError::ExceedsCapacity { .. })))), "{never:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn several_streams_share_a_limit_and_a_dropped_one_takes_no_more() -> anyhow::Result<()> {
-    let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::from_hours(2)).build("1/h")?;
+async fn streams_share_a_limit_and_a_dropped_stream_takes_no_more() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::from_hours(2)).build("1/h")?;
     let key = Key::try_from("jobs")?;
     let mut first = Box::pin(limit_stream(limiter.bind(&key)?, stream::iter(0..10)));
     assert_eq!(first.next().await.expect("ten of them")?, 0);
@@ -65,7 +65,7 @@ async fn several_streams_share_a_limit_and_a_dropped_one_takes_no_more() -> anyh
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_waits_asks_nobody_meanwhile() -> anyhow::Result<()> {
+async fn waiting_stream_makes_no_calls() -> anyhow::Result<()> {
     struct Counting(Arc<AtomicU64>);
 
     impl TokenRequester for Counting {
@@ -88,7 +88,7 @@ async fn a_stream_that_waits_asks_nobody_meanwhile() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_polled_on_after_errors_asks_ever_more_rarely() -> anyhow::Result<()> {
+async fn stream_polled_after_errors_backs_off() -> anyhow::Result<()> {
     struct Failing(AtomicU64);
 
     impl TokenRequester for Failing {
@@ -135,7 +135,7 @@ async fn an_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
 
     let mut items = pin!(limit_stream(Moody(AtomicU64::new(0)), stream::iter(["a", "b"])));
     let never = items.next().await;
-    assert!(matches!(never, Some(Err(LimitError::NoTokens { retry_after: Duration::MAX }))), "{never:?}");
+    assert!(matches!(never, Some(Err(LimitError::Denied { retry_after: Duration::MAX }))), "{never:?}");
     assert!(matches!(items.next().await, Some(Err(LimitError::Request(Error::Overloaded(5))))));
     assert_eq!(items.size_hint(), (2, None));
     assert_eq!(items.next().await.transpose()?, Some("a"));

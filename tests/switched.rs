@@ -24,7 +24,7 @@ impl Store for Silent {
 }
 
 #[tokio::test]
-async fn a_limiter_that_is_off_or_blocks_asks_no_store() -> anyhow::Result<()> {
+async fn disabled_or_blocking_limiter_calls_no_store() -> anyhow::Result<()> {
     for (mode, passes) in [(Mode::Off, true), (Mode::Block, false)] {
         let limiter = Limiter::builder(Silent).mode(mode).build("1/h")?;
         for decision in [
@@ -41,7 +41,7 @@ async fn a_limiter_that_is_off_or_blocks_asks_no_store() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_limiter_in_shadow_takes_tokens_and_lets_pass_what_finds_none() -> anyhow::Result<()> {
+async fn shadow_limiter_takes_tokens_and_passes_denied_requests() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), "2 once")?;
     let clone = limiter.clone();
     limiter.set_mode(Mode::Shadow);
@@ -59,7 +59,7 @@ async fn a_limiter_in_shadow_takes_tokens_and_lets_pass_what_finds_none() -> any
 
 /// Time stands still in the store, and would pass by itself in this runtime.
 #[tokio::test(start_paused = true)]
-async fn in_a_limiter_in_shadow_nobody_waits_and_who_would_have_to_takes_nothing() -> anyhow::Result<()> {
+async fn shadow_limiter_does_not_wait_or_take_for_late_requests() -> anyhow::Result<()> {
     let (begun, longest) = (Instant::now(), Duration::from_secs(5));
     let of_memory = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1/s")?;
     of_memory.set_mode(Mode::Shadow);
@@ -104,7 +104,7 @@ fn with_environment(mode: Option<&str>) -> anyhow::Result<String> {
 }
 
 #[test]
-fn a_limiter_is_built_in_the_mode_that_the_environment_says_unless_the_program_chooses() -> anyhow::Result<()> {
+fn environment_mode_applies_unless_the_program_sets_one() -> anyhow::Result<()> {
     for unset in [None, Some("")] {
         assert_eq!(with_environment(unset)?, "enforce, or shadow");
     }
@@ -115,7 +115,7 @@ fn a_limiter_is_built_in_the_mode_that_the_environment_says_unless_the_program_c
 }
 
 #[test]
-fn a_word_that_is_no_mode_builds_no_limiter_and_says_which_are() -> anyhow::Result<()> {
+fn invalid_mode_builds_no_limiter_and_lists_the_modes() -> anyhow::Result<()> {
     for word in ["of", " ", "OFF"] {
         let error = format!("TOLLGATE_MODE: {word:?} is no mode: give \"enforce\", \"shadow\", \"off\" or \"block\"");
         assert_eq!(with_environment(Some(word))?, format!("{error}, or shadow"));

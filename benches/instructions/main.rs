@@ -18,7 +18,7 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::model::bucket::{self, Bucket, Terms};
+use tollgate::model::bucket::{self, Bucket, BucketQuota};
 use tollgate::{
     Decision, Key, Limiter, MemoryStore, Quota, Rule, Store, Take,
     clock::ManualClock,
@@ -73,9 +73,10 @@ const PARTS: &[Part] = &[
 
 fn bucket(count: usize, denied: bool) {
     let quota = Quota::continuous(1000, Duration::from_hours(1)).expect("a quota");
-    let (terms, request) = (Terms::from(&quota), bucket::Request { cost: 1, max_wait: 0, keep: 0 });
+    let (terms, request) =
+        (BucketQuota::from(&quota), bucket::BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 });
     let mut bucket = Bucket::full(&terms, NOW);
-    let all = bucket::Request { cost: 1000, ..request };
+    let all = bucket::BucketRequest { cost: 1000, ..request };
     assert!(!denied || bucket.take(&terms, NOW, all).granted, "a new bucket is full");
     for _ in 0..count {
         let _ = black_box(black_box(bucket).take(black_box(&terms), black_box(NOW), request));

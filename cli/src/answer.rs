@@ -4,32 +4,34 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 
 /// The answer, if it comes in time: who keeps a lock on a table may keep it for ever.
 pub(crate) async fn within_patience<T, E: Into<anyhow::Error>>(
     answer: impl Future<Output = Result<T, E>>,
 ) -> anyhow::Result<T> {
-    match timeout(PATIENCE, answer).await {
+    match timeout(LOCK_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(Into::into),
-        Err(_) => Err(Refusal::database(format!("no answer within {PATIENCE:?}: is a table locked?"), LOCKED).into()),
+        Err(_) => {
+            Err(CliError::database(format!("no answer within {LOCK_TIMEOUT:?}: is a table locked?"), LOCKED).into())
+        }
     }
 }
 
 /// What to do about a question that nobody answers.
 const LOCKED: &str = "look on the server for a transaction that is left open, or a change of the schema, and end it";
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_not_answered_is_told_what_to_look_for() {
+    async fn timeout_message_says_where_to_look() {
         let error = within_patience(std::future::pending::<Result<(), sqlx::Error>>()).await.expect_err("no answer");
         assert_eq!(error.to_string(), "no answer within 10s: is a table locked?");
-        assert!(error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.hint.contains("left open")));
+        assert!(error.downcast_ref::<CliError>().is_some_and(|refusal| refusal.hint.contains("left open")));
         assert_eq!(within_patience(async { Ok::<_, sqlx::Error>(7) }).await.expect("an answer"), 7);
     }
 }

@@ -7,7 +7,7 @@ use sqlx::{Database, MySql, Pool, Postgres, Sqlite};
 use tokio::time::timeout;
 
 use crate::database::begin;
-use crate::doctor::Report;
+use crate::doctor::DoctorReport;
 use crate::output::counted;
 
 /// A session, by what the server calls it.
@@ -120,7 +120,7 @@ impl Blocker {
 
 /// Whose lock it was, and what ends that, for a hint; nothing if that cannot be told.
 pub(crate) async fn hint<DB: Blockers>(pool: &Pool<DB>) -> String {
-    match timeout(PATIENCE, DB::blockers(pool)).await {
+    match timeout(LOCK_TIMEOUT, DB::blockers(pool)).await {
         Ok(Ok(Some(blockers))) => {
             let told = |blocker: &Blocker| format!("{}; {} ends it; ", blocker.told::<DB>(), blocker.end::<DB>());
             blockers.iter().map(told).collect()
@@ -131,8 +131,8 @@ pub(crate) async fn hint<DB: Blockers>(pool: &Pool<DB>) -> String {
 }
 
 /// Those that hold up others now.
-pub(crate) async fn examine<DB: Blockers>(pool: &Pool<DB>, report: &mut Report) {
-    let Ok(Ok(Some(blockers))) = timeout(PATIENCE, DB::blockers(pool)).await else { return };
+pub(crate) async fn examine<DB: Blockers>(pool: &Pool<DB>, report: &mut DoctorReport) {
+    let Ok(Ok(Some(blockers))) = timeout(LOCK_TIMEOUT, DB::blockers(pool)).await else { return };
     for blocker in blockers {
         report.warn("locks", blocker.told::<DB>(), format!("what waits for it ends with it: {}", blocker.end::<DB>()));
     }
@@ -146,4 +146,4 @@ fn is_denied(error: &sqlx::Error) -> bool {
 /// The account lacks a global privilege.
 const ACCESS_DENIED: u16 = 1227;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -7,16 +7,16 @@ use sqlx::Pool;
 
 use crate::answer::within_patience;
 use crate::doctor::Examine;
-use crate::exit::{Refusal, chain};
+use crate::exit::{CliError, chain};
 use crate::times;
 
 pub(crate) async fn now<DB: Examine>(pool: &Pool<DB>) -> anyhow::Result<DateTime<Utc>> {
     let asked = within_patience(DB::now(pool)).await;
-    let now = asked.map(DateTime::from_timestamp_micros).map_err(|error| match error.downcast::<Refusal>() {
+    let now = asked.map(DateTime::from_timestamp_micros).map_err(|error| match error.downcast::<CliError>() {
         Ok(refusal) => refusal,
-        Err(error) => Refusal::database(chain(&error), "`tollgate doctor` looks for what is wrong"),
+        Err(error) => CliError::database(chain(&error), "`tollgate doctor` looks for what is wrong"),
     })?;
-    Ok(now.ok_or_else(|| Refusal::database("the server's clock is set to no time", "set it"))?)
+    Ok(now.ok_or_else(|| CliError::database("the server's clock is set to no time", "set it"))?)
 }
 
 /// So long from now, if an end is wanted.
@@ -27,22 +27,22 @@ pub(crate) fn end(lasting: Option<Duration>, now: DateTime<Utc>) -> anyhow::Resu
 /// The library refuses what is over by this host's clock already, whatever the server's says.
 fn end_by(span: Duration, now: DateTime<Utc>, host: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
     let (end, ahead) = (times::after(span, now)?, host - now);
-    if end <= host && ahead > TOLERABLE {
+    if end <= host && ahead > MAX_CLOCK_SKEW {
         let ahead = times::span(ahead.to_std().unwrap_or_default());
         let message = format!("this host's clock is {ahead} ahead of the server's: an end that soon is past for it");
-        return Err(Refusal::arguments(message, "set this host's clock right, or give --for more than that").into());
+        return Err(CliError::arguments(message, "set this host's clock right, or give --for more than that").into());
     }
     Ok(end)
 }
 
-const TOLERABLE: TimeDelta = TimeDelta::seconds(1);
+const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::seconds(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_so_long_from_the_servers_time_unless_it_is_past_for_this_host() {
+    fn end_is_relative_to_server_time_unless_past_for_host() {
         let (minute, server) = (Duration::from_secs(60), DateTime::UNIX_EPOCH);
         let end = |ahead| end_by(5 * minute, server, server + TimeDelta::minutes(ahead));
         for ahead in [-6, 0, 4] {

@@ -8,7 +8,7 @@ use sqlx::{MySql, Postgres, Sqlite};
 use tollgate::{Admin as _, MemoryStore};
 
 use crate::database::{Engine, Missing, close, open, rest};
-use crate::exit::Asks;
+use crate::exit::RequestKind;
 use crate::url::{self, Url};
 use crate::{
     blockers, completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request,
@@ -109,7 +109,7 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
     let pool = store.pool().clone();
     // A look may be under way that a slow database does not end: nobody who quits waits for it.
     let is_left_open = matches!(command, Some(Online::Watch(_)));
-    let asks = command.as_ref().map_or(Asks::ToLook, Online::asks);
+    let asks = command.as_ref().map_or(RequestKind::ToLook, Online::asks);
     let result = match command {
         None => next::run(store).await,
         Some(command) => command.run(store).await,
@@ -125,22 +125,22 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
 }
 
 impl Online {
-    fn asks(&self) -> Asks {
+    fn asks(&self) -> RequestKind {
         match self {
-            Self::Run(_) => Asks::ToRun,
-            Self::Take(_) => Asks::ForTokens,
+            Self::Run(_) => RequestKind::ToRun,
+            Self::Take(_) => RequestKind::ForTokens,
             Self::Denied(_) | Self::Doctor(_) | Self::Explain(_) | Self::List(_) | Self::Peek(_) | Self::Watch(_) => {
-                Asks::ToLook
+                RequestKind::ToLook
             }
-            Self::Mode(args) if args.only_shows() => Asks::ToLook,
-            Self::Plan(command) if command.only_shows() => Asks::ToLook,
+            Self::Mode(args) if args.only_shows() => RequestKind::ToLook,
+            Self::Plan(command) if command.only_shows() => RequestKind::ToLook,
             Self::Create(_)
             | Self::Delete(_)
             | Self::Migrate(_)
             | Self::Mode(_)
             | Self::Plan(_)
             | Self::Reset(_)
-            | Self::Sweep(_) => Asks::ToChange,
+            | Self::Sweep(_) => RequestKind::ToChange,
         }
     }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_has_a_row_for_each_command_with_each_of_its_options_and_no_other() {
+    fn documentation_lists_each_command_and_option() {
         let (_, table) = PAGE.split_once("\n## Every command\n").expect("it is there");
         let table = table.split("\n## ").next().unwrap_or_default();
         let mut found = Vec::new();

@@ -6,7 +6,7 @@ use tollgate::{
 };
 
 use crate::output::{operand, plain, say};
-use crate::terms::{Terms, key};
+use crate::quota_args::{QuotaArgs, key};
 
 /// Provision a bucket, full
 ///
@@ -20,7 +20,7 @@ pub(crate) struct Args {
     #[arg(value_name = "KEY", value_parser = key)]
     name: Key,
     #[command(flatten)]
-    terms: Terms,
+    terms: QuotaArgs,
 }
 
 impl Args {

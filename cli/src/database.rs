@@ -17,7 +17,7 @@ use tollgate::{
 };
 
 use crate::doctor::Examine;
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::redact::redact;
 
 /// What to do about an SQLite file that is not there.
@@ -69,7 +69,7 @@ impl Engine for MySql {
         let options = Self::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
         let Some(database) = options.get_database().filter(|name| !name.is_empty()) else {
             return Err(
-                Refusal::arguments("the URL names no database", format!("write it like {}", Self::EXAMPLE)).into()
+                CliError::arguments("the URL names no database", format!("write it like {}", Self::EXAMPLE)).into()
             );
         };
         let place = address(options.get_host(), options.get_port());
@@ -92,19 +92,19 @@ impl Engine for Sqlite {
         let file = options.get_filename();
         if url.contains(":memory:") || url.contains("mode=memory") || file.as_os_str().is_empty() {
             let hint = format!("name a file: {}", Self::EXAMPLE);
-            return Err(Refusal::arguments("a database in memory ends with this command", hint).into());
+            return Err(CliError::arguments("a database in memory ends with this command", hint).into());
         }
         let address = file.display().to_string();
         if file.exists() {
             if !is_database(file).map_err(|error| unreachable::<Self>(&address, &error.to_string()))? {
                 let hint = format!("name another file: {}", Self::EXAMPLE);
-                return Err(Refusal::database(format!("{address} is not a database of SQLite's"), hint).into());
+                return Err(CliError::database(format!("{address} is not a database of SQLite's"), hint).into());
             }
             return Ok((options.create_if_missing(false), address));
         }
         if missing == Missing::Refuse {
             let message = format!("there is no file {address}");
-            return Err(Refusal::database(message, "`tollgate migrate` makes it, with its tables").into());
+            return Err(CliError::database(message, "`tollgate migrate` makes it, with its tables").into());
         }
         directory_exists(file)?;
         let options = match missing {
@@ -127,19 +127,19 @@ fn is_database(file: &Path) -> io::Result<bool> {
     Ok(head.is_empty() || head == b"SQLite format 3\0")
 }
 
-fn directory_exists(file: &Path) -> Result<(), Refusal> {
+fn directory_exists(file: &Path) -> Result<(), CliError> {
     match file.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         Some(directory) if !directory.is_dir() => {
             let message = format!("there is no directory {}", directory.display());
-            Err(Refusal::database(message, format!("mkdir -p {}", directory.display())))
+            Err(CliError::database(message, format!("mkdir -p {}", directory.display())))
         }
         _ => Ok(()),
     }
 }
 
-fn unreadable<DB: Engine>(error: &sqlx::Error) -> Refusal {
+fn unreadable<DB: Engine>(error: &sqlx::Error) -> CliError {
     let cause = redact(&error.to_string());
-    Refusal::arguments(
+    CliError::arguments(
         format!("this is no URL of a {} database: {cause}", DB::NAME),
         format!("write it like {}", DB::EXAMPLE),
     )
@@ -151,10 +151,11 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     // Without the task that looks after connections: that of sqlx 0.9.0 may spin for ever (its issue 3645).
     let pool: PoolOptions<DB> = PoolOptions::new().idle_timeout(None).max_lifetime(None);
     let pool = pool.after_connect(|connection, _| Box::pin(DB::prepare(connection)));
-    let pool = pool.max_connections(CONNECTIONS).acquire_timeout(PATIENCE).connect_lazy_with(options.clone());
+    let pool =
+        pool.max_connections(MAX_CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT).connect_lazy_with(options.clone());
     // A pool goes on trying, and does not say why it does not succeed.
     let diagnosis = async {
-        sleep(SOON).await;
+        sleep(CLOSE_TIMEOUT).await;
         match options.connect().await {
             Ok(_) => std::future::pending().await,
             Err(error) => error,
@@ -166,13 +167,13 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
         error = diagnosis => Err(error),
     };
     connected.map(drop).map_err(|error| match error {
-        sqlx::Error::PoolTimedOut => unreachable::<DB>(&address, &format!("no answer within {PATIENCE:?}")),
+        sqlx::Error::PoolTimedOut => unreachable::<DB>(&address, &format!("no answer within {CONNECT_TIMEOUT:?}")),
         // Without the server's source code's lines.
         sqlx::Error::Database(error) => unreachable::<DB>(&address, error.message()),
         error => unreachable::<DB>(&address, &error.to_string()),
     })?;
     // For the first call not to connect again.
-    let _ = timeout(SOON, all_back(&pool)).await;
+    let _ = timeout(CLOSE_TIMEOUT, all_back(&pool)).await;
     Ok(SqlStore::from(pool))
 }
 
@@ -192,26 +193,26 @@ pub(crate) async fn rest<DB: sqlx::Database>(pool: &Pool<DB>) {
             drop(idle.close().await);
         }
     };
-    let _ = timeout(SOON, resting).await;
+    let _ = timeout(CLOSE_TIMEOUT, resting).await;
 }
 
 /// Waits for the connections that were used to be idle again: a task looks at each before.
 async fn all_back<DB: sqlx::Database>(pool: &Pool<DB>) {
     while pool.num_idle() < pool.size() as usize {
-        sleep(GLANCE).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Says goodbye to the server, unless it is too busy for that.
 pub(crate) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
-    let _ = timeout(SOON, pool.close()).await;
+    let _ = timeout(CLOSE_TIMEOUT, pool.close()).await;
 }
 
-fn unreachable<DB: Engine>(address: &str, cause: &str) -> Refusal {
-    Refusal::database(format!("cannot connect to {address}: {}", redact(cause)), DB::UNREACHABLE)
+fn unreachable<DB: Engine>(address: &str, cause: &str) -> CliError {
+    CliError::database(format!("cannot connect to {address}: {}", redact(cause)), DB::UNREACHABLE)
 }
 
-const CONNECTIONS: u32 = 4;
-const GLANCE: Duration = Duration::from_millis(1);
-const SOON: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_CONNECTIONS: u32 = 4;
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tollgate::{Admin, admin::Denials};
+use tollgate::{Admin, admin::DenialCount};
 
 use crate::output::{Cell, Column, Skipped, Table, say, say_json};
 use crate::times;
@@ -42,7 +42,7 @@ impl Args {
     }
 }
 
-fn as_json(denials: &Denials) -> Value {
+fn as_json(denials: &DenialCount) -> Value {
     json!({
         "key": denials.key.as_str(),
         "denied": denials.denied,

@@ -25,7 +25,7 @@ mod settings;
 mod sqlite;
 
 pub(crate) use planless::{Planless, mending};
-pub(crate) use report::Report;
+pub(crate) use report::DoctorReport;
 
 /// Check connection, schema, grants, clock, durability and settings, make a service's calls, and say what to do
 ///
@@ -40,10 +40,10 @@ pub(crate) struct Args {
 
 /// What there is to check on one engine.
 pub(crate) trait Examine: Blockers {
-    fn examine(pool: &Pool<Self>, report: &mut Report) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn examine(pool: &Pool<Self>, report: &mut DoctorReport) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Compares what follows from other rows, or must be there, with what is: a restore or a cleaner may have left it out.
-    fn content(pool: &Pool<Self>, report: &mut Report) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn content(pool: &Pool<Self>, report: &mut DoctorReport) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// The time by which what is set ends, in microseconds since 1970.
     fn now(pool: &Pool<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
@@ -63,7 +63,7 @@ pub(crate) trait Examine: Blockers {
 
 impl Args {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
-        let mut report = Report::default();
+        let mut report = DoctorReport::default();
         let pool = store.pool();
         let bar = progress("checking");
         if let Err(error) = within_patience(connection(pool, &mut report)).await {
@@ -73,7 +73,7 @@ impl Args {
         let is_migrated = schema(pool, &mut report).await;
         match within_patience(DB::examine(pool, &mut report)).await {
             Ok(()) => {}
-            Err(error) if error.is::<exit::Refusal>() => report.failed("checks", &error, ""),
+            Err(error) if error.is::<exit::CliError>() => report.failed("checks", &error, ""),
             Err(error) => report.warn(
                 "checks",
                 format!("not all could be made: {}", exit::chain(&error)),
@@ -94,7 +94,7 @@ impl Args {
         if is_migrated && !report.has_failed() {
             match Planless::find(pool).await {
                 Ok(planless) => planless.tell(&mut report),
-                Err(error) if error.is::<exit::Refusal>() => report.failed("plans", &error, ""),
+                Err(error) if error.is::<exit::CliError>() => report.failed("plans", &error, ""),
                 // Only operators may look, here too.
                 Err(_) => {}
             }
@@ -105,15 +105,15 @@ impl Args {
 
     /// There was no connection: a report of one failure.
     pub(crate) fn unreachable<DB: sqlx::Database>(&self, error: &anyhow::Error) -> anyhow::Result<ExitCode> {
-        let mut report = Report::default();
-        let hint = error.downcast_ref::<exit::Refusal>().map_or("", |refusal| &refusal.hint);
+        let mut report = DoctorReport::default();
+        let hint = error.downcast_ref::<exit::CliError>().map_or("", |refusal| &refusal.hint);
         report.fail("connection", format!("{}: {error}", DB::NAME), hint);
         report.say(self.json)?;
-        Ok(ExitCode::from(error.downcast_ref::<exit::Refusal>().map_or(exit::DATABASE, |refusal| refusal.code)))
+        Ok(ExitCode::from(error.downcast_ref::<exit::CliError>().map_or(exit::DATABASE, |refusal| refusal.code)))
     }
 }
 
-async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let mut connection = pool.acquire().await?;
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
@@ -122,7 +122,7 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) ->
         shortest = shortest.min(start.elapsed());
     }
     let found = format!("{}, a round trip takes {shortest:.1?}", DB::NAME);
-    if shortest > FAR {
+    if shortest > MAX_ROUND_TRIP {
         report.warn("connection", found, "each decision takes one: move the service and its database closer together");
     } else {
         report.ok("connection", found);
@@ -131,15 +131,15 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut Report) ->
 }
 
 /// The tables that hold rows which cannot be read, of the first rows of each, where the role may look at them.
-async fn rows(store: &impl Admin, report: &mut Report) {
+async fn rows(store: &impl Admin, report: &mut DoctorReport) {
     let mode = store.mode().await;
     let unreadable = [
         ("token_mode", pages::readable(mode).map(|mode| u64::from(mode.is_none()))),
-        ("token_buckets", store.list(&Filter::default(), None, MANY).await.map(|page| page.unreadable())),
-        ("token_windows", store.windows(None, None, MANY).await.map(|page| page.unreadable())),
-        ("token_plans", store.plans(None, MANY).await.map(|page| page.unreadable())),
-        ("token_overrides", store.overrides(None, MANY).await.map(|page| page.unreadable())),
-        ("token_stats", store.most_denied(MANY).await.map(|page| page.unreadable())),
+        ("token_buckets", store.list(&Filter::default(), None, ROWS_CHECKED).await.map(|page| page.unreadable())),
+        ("token_windows", store.windows(None, None, ROWS_CHECKED).await.map(|page| page.unreadable())),
+        ("token_plans", store.plans(None, ROWS_CHECKED).await.map(|page| page.unreadable())),
+        ("token_overrides", store.overrides(None, ROWS_CHECKED).await.map(|page| page.unreadable())),
+        ("token_stats", store.most_denied(ROWS_CHECKED).await.map(|page| page.unreadable())),
     ];
     for (table, rows) in unreadable {
         if let Ok(rows @ 1..) = rows {
@@ -152,7 +152,7 @@ async fn rows(store: &impl Admin, report: &mut Report) {
 }
 
 /// Whether everything is there.
-async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut Report) -> bool {
+async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorReport) -> bool {
     let pending = within_patience(pending_migrations(pool)).await;
     match pending.map_err(anyhow::Error::downcast) {
         Ok(pending) if pending.is_empty() => match within_patience(migrate::version(pool)).await {
@@ -175,10 +175,10 @@ async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut Report) -> 
         Err(Ok(Error::NewerSchema { found, known })) => report.fail(
             "schema",
             format!("version {found}, which no longer has what this program, that knows {known}, needs"),
-            exit::UPDATE,
+            exit::UPDATE_HINT,
         ),
         Err(Ok(Error::NotPermitted(cause))) if exit::is_file(&*cause) => {
-            report.fail("schema", exit::words(&*cause), exit::READ_ONLY);
+            report.fail("schema", exit::words(&*cause), exit::READ_ONLY_HINT);
         }
         Err(Ok(error)) => refused::<DB>("schema", pool, &error.into(), report).await,
         Err(Err(error)) => report.failed("schema", &error, LOG),
@@ -187,7 +187,7 @@ async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut Report) -> 
 }
 
 /// Makes the calls of a service, which may fail though every grant is there.
-async fn calls<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut Report) {
+async fn calls<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorReport) {
     match within_patience(take(pool)).await {
         Ok(()) => report.ok("calls", "tokens are taken and given back; all of it was rolled back"),
         Err(error) => refused::<DB>("calls", pool, &error, report).await,
@@ -214,14 +214,14 @@ async fn take<DB: Migrate>(pool: &Pool<DB>) -> anyhow::Result<()> {
 }
 
 /// A failure in the database's own words, with what mends it.
-async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyhow::Error, report: &mut Report) {
+async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyhow::Error, report: &mut DoctorReport) {
     let Some(said) = exit::said(error).and_then(sqlx::Error::as_database_error) else {
         return report.failed(name, error, LOG);
     };
     let is_not_permitted = matches!(error.downcast_ref(), Some(Error::NotPermitted(_)));
     let advice = match within_patience(DB::mending(pool, said)).await.ok().flatten() {
         Some(mending) => mending,
-        None if is_not_permitted => exit::GRANT.to_owned(),
+        None if is_not_permitted => exit::GRANT_HINT.to_owned(),
         None if exit::is_held_up(error) => blockers::hint(pool).await + "then repeat it",
         None => LOG.to_owned(),
     };
@@ -229,7 +229,7 @@ async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyho
 }
 
 /// What makes people wonder why nothing is limited, or why everything is denied.
-async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut Report) {
+async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut DoctorReport) {
     let Ok(now) = clock::now(store.pool()).await else { return };
     match store.mode().await {
         Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch, now) => report.ok("mode", "enforce"),
@@ -244,7 +244,7 @@ async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut Report) 
 const LOG: &str = "see the server's log";
 
 /// More than within one region.
-const FAR: Duration = Duration::from_millis(10);
+const MAX_ROUND_TRIP: Duration = Duration::from_millis(10);
 
 /// Few enough to be read within a second or so.
-const MANY: u32 = 10_000;
+const ROWS_CHECKED: u32 = 10_000;

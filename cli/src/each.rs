@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use tollgate::{Error, Key};
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::{plain, say};
-use crate::terms::{distinct, key};
+use crate::quota_args::{distinct, key};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -33,6 +33,6 @@ impl Args {
         if absent.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }
-        Err(Refusal::no_buckets(&absent, "`tollgate list` shows those that there are").into())
+        Err(CliError::no_buckets(&absent, "`tollgate list` shows those that there are").into())
     }
 }

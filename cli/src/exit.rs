@@ -17,8 +17,8 @@ mod refusal;
 mod unanswered;
 
 pub(crate) use misuse::misused;
-pub(crate) use refusal::Refusal;
-pub(crate) use unanswered::Asks;
+pub(crate) use refusal::CliError;
+pub(crate) use unanswered::RequestKind;
 
 /// What `--help` says of the exit codes.
 pub(crate) const HELP: &str = "\
@@ -52,24 +52,25 @@ const UNWRITABLE: u8 = 73;
 const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
 
-const DOCTOR: &str = "`tollgate doctor` looks for what is wrong";
+const DOCTOR_HINT: &str = "`tollgate doctor` looks for what is wrong";
 
 const BOLD: Style = Style::new().bold();
 const RED: Style = BOLD.fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 
 /// A role without grants.
-pub(crate) fn may_nothing() -> Refusal {
-    Refusal { code: NOT_PERMITTED, message: "this role may do nothing here".to_owned(), hint: GRANT.to_owned() }
+pub(crate) fn missing_grants() -> CliError {
+    CliError { code: NOT_PERMITTED, message: "this role may do nothing here".to_owned(), hint: GRANT_HINT.to_owned() }
 }
 
 /// What an administrator does for a role.
-pub(crate) const GRANT: &str = "`grant tollgate_app to ROLE` lets it take tokens and look at a key, tollgate_operator everything; `tollgate migrate --print grants` (with the `--prefix` of the database, if it has one) makes both, and is to be run again after an upgrade";
+pub(crate) const GRANT_HINT: &str = "`grant tollgate_app to ROLE` lets it take tokens and look at a key, tollgate_operator everything; `tollgate migrate --print grants` (with the `--prefix` of the database, if it has one) makes both, and is to be run again after an upgrade";
 
 /// What to do about a database that is newer than this program.
-pub(crate) const UPDATE: &str = "install a newer `tollgate`: that of the crate which the services here were built with";
+pub(crate) const UPDATE_HINT: &str =
+    "install a newer `tollgate`: that of the crate which the services here were built with";
 
 /// What to do about a file that cannot be written.
-pub(crate) const READ_ONLY: &str =
+pub(crate) const READ_ONLY_HINT: &str =
     "leave mode=ro and immutable out of the URL, and let this user write the file and its directory";
 
 /// Says what went wrong and what to do.
@@ -96,7 +97,7 @@ pub(crate) fn message(error: &anyhow::Error) -> String {
 
 /// The code, what went wrong, and what to do.
 fn explain(error: &anyhow::Error) -> (u8, String, String) {
-    if let Some(Refusal { code, hint, .. }) = error.downcast_ref() {
+    if let Some(CliError { code, hint, .. }) = error.downcast_ref() {
         return (*code, chain(error), hint.clone());
     }
     let Some(refused) = error.downcast_ref::<Error>() else {
@@ -114,15 +115,15 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!(
                 "the database is at schema version {found}, which no longer has what this program, that knows {known}, needs"
             ),
-            UPDATE.to_owned(),
+            UPDATE_HINT.to_owned(),
         ),
         Error::NotPermitted(cause) if is_file(&**cause) => {
-            (NOT_PERMITTED, "the SQLite file or its URL is read-only".to_owned(), READ_ONLY.to_owned())
+            (NOT_PERMITTED, "the SQLite file or its URL is read-only".to_owned(), READ_ONLY_HINT.to_owned())
         }
         Error::NotPermitted(cause) if cause.is::<sqlx::Error>() => (
             NOT_PERMITTED,
             format!("this database role may not do that: {}", redact(&words(&**cause))),
-            format!("`tollgate doctor` shows what it may; {GRANT}"),
+            format!("`tollgate doctor` shows what it may; {GRANT_HINT}"),
         ),
         Error::NotPermitted(needs) => (
             NOT_PERMITTED,
@@ -138,7 +139,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             ),
         ),
         Error::Take(TakeError::UnknownPlan { plan: Some(name), .. }) => {
-            let Refusal { message, hint, .. } = plan::unknown(name);
+            let CliError { message, hint, .. } = plan::unknown(name);
             (NEVER, message, hint)
         }
         Error::Take(TakeError::UnknownPlan { key, plan: None }) => (
@@ -151,19 +152,19 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!("bucket '{}' is provisioned with terms of its own", plain(key.as_str())),
             "take from it without --quota and --plan".to_owned(),
         ),
-        Error::Take(TakeError::NeverPossible { key, cost, keep, .. }) => {
-            (NEVER, plain(&all), wider(key, cost.saturating_add(*keep)))
+        Error::Take(TakeError::ExceedsCapacity { key, cost, min_remaining, .. }) => {
+            (NEVER, plain(&all), wider(key, cost.saturating_add(*min_remaining)))
         }
         // Each is one line, whatever the keys in it hold.
         Error::Take(_) => (NEVER, plain(&all), String::new()),
         Error::Unreadable { .. } => (DATABASE, plain(&redact(&all)), output::UNREADABLE_ROWS.to_owned()),
         Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => {
-            (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {DOCTOR}"))
+            (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {DOCTOR_HINT}"))
         }
         Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => {
             (WRONG_ARGUMENTS, plain(&all), String::new())
         }
-        _ => (DATABASE, redact(&all), DOCTOR.to_owned()),
+        _ => (DATABASE, redact(&all), DOCTOR_HINT.to_owned()),
     }
 }
 

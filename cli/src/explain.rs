@@ -5,14 +5,14 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use tollgate::{
     Admin, Key, Mode, SqlStore,
-    admin::{Explanation, Origin, Prospect},
+    admin::{ExpectedOutcome, Explanation, Origin},
     model::Refill,
     store::Migrate,
 };
 
 use crate::doctor::{Examine, mending};
 use crate::output::{GREEN, RED, plain, say, say_json};
-use crate::terms::key;
+use crate::quota_args::key;
 use crate::{clock, times};
 
 mod sliding;
@@ -43,7 +43,7 @@ impl Args {
         let now = clock::now(store.pool()).await?;
         let sliding = Sliding::find(store, &self.key, &why, now).await?;
         if self.json {
-            let mut json = as_json(&self.key, &why, lacking(&why, self.cost));
+            let mut json = as_json(&self.key, &why, shortfall(&why, self.cost));
             json["window"] = sliding.as_ref().map_or(Value::Null, |sliding| sliding.json(self.cost));
             say_json(&json)?;
         } else {
@@ -52,9 +52,9 @@ impl Args {
             let mut lines = if bucket { bucket_words(&why, self.plan.is_some(), now) } else { Vec::new() };
             lines.extend(sliding.as_ref().map(|sliding| ("window", sliding.counted())));
             lines.push(("mode", mode_words(&why, now)));
-            lines.extend(bucket.then(|| ("a request", prospect(&why, lacking(&why, self.cost)))));
+            lines.extend(bucket.then(|| ("a request", expected_outcome(&why, shortfall(&why, self.cost)))));
             let name = if bucket { "in window" } else { "a request" };
-            lines.extend(sliding.as_ref().map(|sliding| (name, sliding.prospect(self.cost))));
+            lines.extend(sliding.as_ref().map(|sliding| (name, sliding.expected_outcome(self.cost))));
             let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {text}"));
             say(format!("{}\n{}", plain(self.key.as_str()), lines.collect::<Vec<_>>().join("\n")))?;
         }
@@ -81,7 +81,7 @@ fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'st
     };
     let terms = match (why.quota, why.quota_from) {
         // Whatever the bucket or an override says: the plan is looked for first.
-        _ if why.prospect == Prospect::UnknownPlan => {
+        _ if why.expected_outcome == ExpectedOutcome::UnknownPlan => {
             let whose = if named { "the" } else { "its" };
             format!("none: {whose} plan{} is not there", quoted_plan(why))
         }
@@ -103,43 +103,47 @@ fn mode_words(why: &Explanation, now: DateTime<Utc>) -> String {
 
 /// Why a request for so many tokens is not granted where one for a single token might be.
 #[derive(Clone, Copy)]
-enum Lacking {
+enum Shortfall {
     /// The bucket never holds so many.
     Ever,
     /// So many are missing now.
     Now(i128),
 }
 
-fn lacking(why: &Explanation, cost: u64) -> Option<Lacking> {
+fn shortfall(why: &Explanation, cost: u64) -> Option<Shortfall> {
     let by_tokens = matches!(why.mode, Mode::Enforce | Mode::Shadow)
-        && matches!(why.prospect, Prospect::Granted | Prospect::Denied);
+        && matches!(why.expected_outcome, ExpectedOutcome::Granted | ExpectedOutcome::Denied);
     let quota = why.quota.filter(|quota| by_tokens && quota.refill() != Refill::Unlimited)?;
     if cost > quota.capacity() {
-        return Some(Lacking::Ever);
+        return Some(Shortfall::Ever);
     }
     // The bucket that a first request makes is full.
     let available = why.available.map_or_else(|| i128::from(quota.capacity()), i128::from);
     let missing = i128::from(cost) - available;
-    (cost > 1 && missing > 0 && why.mode == Mode::Enforce).then_some(Lacking::Now(missing))
+    (cost > 1 && missing > 0 && why.mode == Mode::Enforce).then_some(Shortfall::Now(missing))
 }
 
-fn prospect(why: &Explanation, lacking: Option<Lacking>) -> String {
-    match lacking {
-        Some(Lacking::Ever) => return "would fail: it costs more than the bucket ever holds".to_owned(),
-        Some(Lacking::Now(1)) => return format!("would be {RED}denied{RED:#}: a token is missing"),
-        Some(Lacking::Now(tokens)) => return format!("would be {RED}denied{RED:#}: {tokens} tokens are missing"),
+fn expected_outcome(why: &Explanation, shortfall: Option<Shortfall>) -> String {
+    match shortfall {
+        Some(Shortfall::Ever) => return "would fail: it costs more than the bucket ever holds".to_owned(),
+        Some(Shortfall::Now(1)) => return format!("would be {RED}denied{RED:#}: a token is missing"),
+        Some(Shortfall::Now(tokens)) => return format!("would be {RED}denied{RED:#}: {tokens} tokens are missing"),
         None => {}
     }
-    match why.prospect {
-        Prospect::Granted if why.mode == Mode::Off => format!("would be {GREEN}granted{GREEN:#}, whatever the tokens"),
-        Prospect::Denied if why.mode == Mode::Block => format!("would be {RED}denied{RED:#}, whatever the tokens"),
-        Prospect::Granted => format!("would be {GREEN}granted{GREEN:#}"),
-        Prospect::Denied => match why.retry_after {
+    match why.expected_outcome {
+        ExpectedOutcome::Granted if why.mode == Mode::Off => {
+            format!("would be {GREEN}granted{GREEN:#}, whatever the tokens")
+        }
+        ExpectedOutcome::Denied if why.mode == Mode::Block => {
+            format!("would be {RED}denied{RED:#}, whatever the tokens")
+        }
+        ExpectedOutcome::Granted => format!("would be {GREEN}granted{GREEN:#}"),
+        ExpectedOutcome::Denied => match why.retry_after {
             Duration::MAX => format!("would be {RED}denied{RED:#}, and no token comes back by itself"),
             after => format!("would be {RED}denied{RED:#}: a token comes in {}", times::span(after)),
         },
-        Prospect::UnknownPlan => format!("would fail: there is no plan{}{}", quoted_plan(why), made_again(why)),
-        Prospect::Conflict => "would fail if it named that plan: the bucket has terms of its own".to_owned(),
+        ExpectedOutcome::UnknownPlan => format!("would fail: there is no plan{}{}", quoted_plan(why), made_again(why)),
+        ExpectedOutcome::Conflict => "would fail if it named that plan: the bucket has terms of its own".to_owned(),
         _ => "would fail, unless it names its terms: there is no such bucket".to_owned(),
     }
 }
@@ -155,7 +159,7 @@ fn made_again(why: &Explanation) -> String {
     why.plan.as_ref().map_or_else(String::new, |plan| format!("; `{}` makes it", mending(plan.as_str(), &quota)))
 }
 
-fn as_json(key: &Key, why: &Explanation, lacking: Option<Lacking>) -> Value {
+fn as_json(key: &Key, why: &Explanation, shortfall: Option<Shortfall>) -> Value {
     json!({
         "key": key.as_str(),
         "known": why.known,
@@ -169,15 +173,15 @@ fn as_json(key: &Key, why: &Explanation, lacking: Option<Lacking>) -> Value {
         "mode_until": times::timestamp(why.mode_until),
         "override_reason": why.override_reason,
         "override_until": times::timestamp(why.override_until),
-        "prospect": match (lacking, why.prospect) {
-            (Some(Lacking::Ever), _) => "never",
-            (Some(Lacking::Now(_)), _) | (_, Prospect::Denied) => "denied",
-            (_, Prospect::Granted) => "granted",
-            (_, Prospect::UnknownPlan) => "unknown plan",
-            (_, Prospect::Conflict) => "conflict",
+        "expected_outcome": match (shortfall, why.expected_outcome) {
+            (Some(Shortfall::Ever), _) => "never",
+            (Some(Shortfall::Now(_)), _) | (_, ExpectedOutcome::Denied) => "denied",
+            (_, ExpectedOutcome::Granted) => "granted",
+            (_, ExpectedOutcome::UnknownPlan) => "unknown plan",
+            (_, ExpectedOutcome::Conflict) => "conflict",
             _ => "unknown bucket",
         },
-        "retry_after_ms": if lacking.is_some() { Value::Null } else { times::milliseconds(why.retry_after).into() },
+        "retry_after_ms": if shortfall.is_some() { Value::Null } else { times::milliseconds(why.retry_after).into() },
     })
 }
 

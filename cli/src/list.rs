@@ -8,14 +8,14 @@ use tollgate::{
 
 use crate::output::{Skipped, say};
 use crate::pages::PAGE;
-use crate::terms::key;
+use crate::quota_args::key;
 
 mod level;
 mod reader;
 mod writer;
 
-use level::{Level, Order};
-use reader::{Admits, Reader};
+use level::{Level, ListOrder};
+use reader::{Admits, PageReader};
 use writer::Writer;
 
 /// List buckets, or sliding windows: the first of them by key, or those that come first in another order
@@ -42,8 +42,8 @@ pub(crate) struct Args {
     #[arg(long)]
     first_use: bool,
     /// In which order
-    #[arg(long, value_enum, default_value_t = Order::Key)]
-    sort: Order,
+    #[arg(long, value_enum, default_value_t = ListOrder::Key)]
+    sort: ListOrder,
     /// The other way round
     #[arg(long)]
     reverse: bool,
@@ -61,7 +61,7 @@ impl Args {
         if self.windows {
             let prefix = self.prefix.as_ref();
             let page = async |after: Option<&Key>, limit| Ok(skipped.rows(store.windows(prefix, after, limit).await?));
-            let listed = self.list(Reader::new(page, None), out).await;
+            let listed = self.list(PageReader::new(page, None), out).await;
             skipped.warn();
             return listed;
         }
@@ -69,7 +69,7 @@ impl Args {
         // it has time for an answer.
         let filter = self.prefix.iter().cloned().fold(Filter::default(), Filter::prefix);
         let page = async |after: Option<&Key>, limit| Ok(skipped.rows(store.list(&filter, after, limit).await?));
-        let listed = self.list(Reader::new(page, self.admits()), out).await;
+        let listed = self.list(PageReader::new(page, self.admits()), out).await;
         skipped.warn();
         listed
     }
@@ -89,7 +89,7 @@ impl Args {
 
     async fn list<L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>>(
         &self,
-        reader: Reader<'_, L, P>,
+        reader: PageReader<'_, L, P>,
         mut out: Writer<impl std::io::Write>,
     ) -> anyhow::Result<ExitCode> {
         let limit = match self.limit {
@@ -97,7 +97,7 @@ impl Args {
             None | Some(0) => usize::MAX,
             Some(limit) => limit,
         };
-        let is_in_key_order = self.sort == Order::Key && !self.reverse;
+        let is_in_key_order = self.sort == ListOrder::Key && !self.reverse;
         let is_more = if is_in_key_order {
             in_key_order(reader, limit, &mut out).await?
         } else {
@@ -116,7 +116,7 @@ impl Args {
     /// Writes the first in another order, and says whether there are more. No more than a few times their number are kept.
     async fn sorted<L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>>(
         &self,
-        mut reader: Reader<'_, L, P>,
+        mut reader: PageReader<'_, L, P>,
         limit: usize,
         out: &mut Writer<impl std::io::Write>,
     ) -> anyhow::Result<bool> {
@@ -149,7 +149,7 @@ impl Args {
 
 /// Writes the first by key while it reads on, and says whether there are more; a page at a time, so that few are one table.
 async fn in_key_order<L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>>(
-    mut reader: Reader<'_, L, P>,
+    mut reader: PageReader<'_, L, P>,
     mut limit: usize,
     out: &mut Writer<impl std::io::Write>,
 ) -> anyhow::Result<bool> {
@@ -235,13 +235,13 @@ mod tests {
         };
         let mut out = Writer::new(Pipe { written: &written, writes }, args.json);
         let limit = args.limit.unwrap_or(usize::MAX);
-        let is_more = in_key_order(Reader::new(page, args.admits()), limit, &mut out).await.expect("it is listed");
+        let is_more = in_key_order(PageReader::new(page, args.admits()), limit, &mut out).await.expect("it is listed");
         out.end::<BucketLevel>().expect("it is written");
         (String::from_utf8(written.into_inner()).expect("text"), is_more, asked.into_inner())
     }
 
     #[tokio::test]
-    async fn those_that_are_asked_for_are_found_in_pages_of_all() {
+    async fn list_filter_matches_across_pages() {
         let store = store().await;
         for (limit, found, more, pages) in [("3", 2, false, 6), ("2", 2, false, 6), ("1", 1, true, 5)] {
             let (out, is_more, asked) = listed(&store, &["--provisioned", "--json", "--limit", limit], 9).await;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_is_written_page_by_page_as_it_would_be_at_once() {
+    async fn paged_list_equals_unpaged_list() {
         let store = store().await;
         let all = store.list(&Filter::default(), None, 9999).await.expect("they are listed");
         let at_once = format!("{:#}\n", Value::Array(all.iter().map(levels::json).collect()));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_nobody_reads_any_more_nothing_more_is_read() {
+    async fn list_stops_reading_when_pipe_closes() {
         let store = store().await;
         for words in [&["--json"][..], &[]] {
             let (out, is_more, asked) = listed(&store, words, 1).await;

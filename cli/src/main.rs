@@ -22,6 +22,7 @@ mod overrides;
 mod pages;
 mod peek;
 mod plan;
+mod quota_args;
 mod redact;
 mod request;
 mod run;
@@ -29,7 +30,6 @@ mod signals;
 mod simulate;
 mod sweep;
 mod take;
-mod terms;
 mod times;
 mod url;
 mod wait;
@@ -48,7 +48,7 @@ async fn main() -> ExitCode {
     };
     match arguments.run().await {
         Ok(code) => code,
-        Err(error) => match error.downcast_ref::<signals::Ended>() {
+        Err(error) => match error.downcast_ref::<signals::EndingSignal>() {
             Some(ended) => ended.end(),
             None => exit::failed(&error),
         },

@@ -9,7 +9,7 @@ use tollgate::{
 };
 
 use crate::database::Missing;
-use crate::exit::{self, Refusal};
+use crate::exit::{self, CliError};
 use crate::output::{counted, progress, say};
 use crate::url::{self, Url};
 
@@ -17,7 +17,7 @@ mod files;
 mod script;
 mod versions;
 
-use script::{Dialect, Format};
+use script::{Format, ScriptDialect};
 
 /// Bring the database to this program's schema, or print the SQL for tools of yours
 ///
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     prefix: Option<Prefix>,
     /// Whose SQL to print [default: that of the format or of the database URL]
     #[arg(long, value_enum, requires = "print")]
-    engine: Option<Dialect>,
+    engine: Option<ScriptDialect>,
 }
 
 /// The beginning of a role's name that needs no quotes and leaves room for the rest.
@@ -116,28 +116,28 @@ impl Args {
         let format = self.print.expect("it is asked only if a format is given");
         let dialect = dialect(self.engine, format, database)?;
         let migrations = match dialect {
-            Dialect::Postgres => migrations::<Postgres>(),
-            Dialect::Mysql => migrations::<MySql>(),
-            Dialect::Sqlite => migrations::<Sqlite>(),
+            ScriptDialect::Postgres => migrations::<Postgres>(),
+            ScriptDialect::Mysql => migrations::<MySql>(),
+            ScriptDialect::Sqlite => migrations::<Sqlite>(),
         };
         let after = self.after.unwrap_or(0);
         let migrations = &migrations[migrations.partition_point(|migration| migration.version() <= after)..];
         if self.prefix.is_some() && format != Format::Grants {
-            return Err(Refusal::arguments("--prefix is for --print grants", "leave --prefix out").into());
+            return Err(CliError::arguments("--prefix is for --print grants", "leave --prefix out").into());
         }
         match (self.into, format.is_for_files()) {
             (Some(directory), true) => files::write(&directory, format, dialect, migrations)?,
             (None, _) if self.after.is_some() && (format.is_for_roles() || format.is_for_files()) => {
                 let hint =
                     "leave --after out: of files --into DIR writes those that are new, and grants are made again";
-                return Err(Refusal::arguments("--after is for the scripts of psql, mysql and sqlite3", hint).into());
+                return Err(CliError::arguments("--after is for the scripts of psql, mysql and sqlite3", hint).into());
             }
             (None, false) if migrations.is_empty() => say(format!("-- nothing comes after version {after}"))?,
             (None, false) if format == Format::Owner => say(script::OWNER.trim_end())?,
             (None, false) if format == Format::Grants => {
                 let no_roles = || {
                     let hint = "whoever may write the file and its directory may do everything";
-                    Refusal::arguments("SQLite has no roles", hint)
+                    CliError::arguments("SQLite has no roles", hint)
                 };
                 let prefix = self.prefix.as_ref().map(|Prefix(prefix)| prefix.as_str());
                 say(script::grants(dialect, prefix).ok_or_else(no_roles)?.trim_end())?;
@@ -145,11 +145,11 @@ impl Args {
             (None, false) => say(script::whole(dialect, migrations, self.after.filter(|after| *after > 0)).trim_end())?,
             (None, true) => {
                 let message = "this tool wants one file for each migration";
-                return Err(Refusal::arguments(message, "name their directory: --into migrations").into());
+                return Err(CliError::arguments(message, "name their directory: --into migrations").into());
             }
             (Some(_), false) => {
                 let message = "this format is one script";
-                return Err(Refusal::arguments(message, "leave --into out, and redirect the output").into());
+                return Err(CliError::arguments(message, "leave --into out, and redirect the output").into());
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -165,7 +165,7 @@ fn found_without_ledger(error: Error) -> anyhow::Error {
     }
     let hint =
         "after a restore without its ledger: `tollgate migrate --repair` keeps every row; if it is yours, rename it";
-    Refusal::database(message, hint).into()
+    CliError::database(message, hint).into()
 }
 
 /// What the ledger says. A newer program's schema serves this one too.
@@ -181,22 +181,22 @@ pub(crate) async fn version<DB: Migrate>(pool: &Pool<DB>) -> Result<String, Erro
 }
 
 /// The engine that is said, that of the format, or that of the database.
-fn dialect(said: Option<Dialect>, format: Format, database: &url::Args) -> anyhow::Result<Dialect> {
+fn dialect(said: Option<ScriptDialect>, format: Format, database: &url::Args) -> anyhow::Result<ScriptDialect> {
     let own = format.dialect();
     match (said, own) {
         (Some(said), Some(own)) if said != own => {
             let [said, own] = [said, own].map(|dialect| dialect.to_possible_value().expect("none is skipped"));
             let (said, own) = (said.get_name(), own.get_name());
-            Err(Refusal::arguments(format!("this format is for {own}"), format!("leave out --engine {said}")).into())
+            Err(CliError::arguments(format!("this format is for {own}"), format!("leave out --engine {said}")).into())
         }
         (Some(dialect), _) | (None, Some(dialect)) => Ok(dialect),
         (None, None) if !database.is_given() => {
-            Err(Refusal::arguments("whose SQL?", "add --engine postgres, mysql or sqlite").into())
+            Err(CliError::arguments("whose SQL?", "add --engine postgres, mysql or sqlite").into())
         }
         (None, None) => Ok(match database.url()? {
-            Url::MySql(_) => Dialect::Mysql,
-            Url::Postgres(_) => Dialect::Postgres,
-            Url::Sqlite(_) => Dialect::Sqlite,
+            Url::MySql(_) => ScriptDialect::Mysql,
+            Url::Postgres(_) => ScriptDialect::Postgres,
+            Url::Sqlite(_) => ScriptDialect::Sqlite,
         }),
     }
 }

@@ -6,14 +6,14 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use tollgate::{
     Admin, Key, Mode, SqlStore,
-    admin::{Plan, Switch},
+    admin::{ModeSetting, Plan},
     store::Migrate,
 };
 
 use crate::doctor::Examine;
 use crate::output::{plain, say, say_json};
 use crate::pages::readable;
-use crate::terms::{key, reason};
+use crate::quota_args::{key, reason};
 use crate::{clock, overrides, plan, times};
 
 /// Enforce, shadow, switch off or block: everything, a plan or a key
@@ -27,7 +27,7 @@ use crate::{clock, overrides, plan, times};
 \x20 tollgate mode --clear --key user:42")]
 pub(crate) struct Args {
     #[arg(value_enum)]
-    mode: Option<Choice>,
+    mode: Option<ModeArg>,
     /// Of this plan only
     #[arg(long, value_name = "NAME", value_parser = key, conflicts_with = "key")]
     plan: Option<Key>,
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Choice {
+enum ModeArg {
     /// The tokens decide
     Enforce,
     /// Tokens are taken, and requests that find none pass all the same
@@ -68,11 +68,15 @@ impl Args {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         let only_shows = self.only_shows();
         let now = clock::now(store.pool()).await?;
-        let change =
-            Change { mode: self.mode.map(Mode::from), reason: self.reason, until: clock::end(self.lasting, now)?, now };
+        let change = ModeChange {
+            mode: self.mode.map(Mode::from),
+            reason: self.reason,
+            until: clock::end(self.lasting, now)?,
+            now,
+        };
         match (&self.plan, &self.key) {
             _ if only_shows => {
-                let set = Set::find(store, self.plan, self.key).await?;
+                let set = ModeReport::find(store, self.plan, self.key).await?;
                 if self.json {
                     say_json(&Value::Array(set.iter().map(|set| set.as_json(now)).collect()))?;
                 } else {
@@ -88,28 +92,28 @@ impl Args {
 }
 
 /// What to set; without a mode, what was set is taken away.
-struct Change {
+struct ModeChange {
     mode: Option<Mode>,
     reason: Option<String>,
     until: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
 }
 
-impl Change {
+impl ModeChange {
     async fn of_all(self, store: &impl Admin) -> anyhow::Result<()> {
-        let before = readable(store.mode().await)?.map(|switch| Set::new(None, Some(switch)));
+        let before = readable(store.mode().await)?.map(|switch| ModeReport::new(None, Some(switch)));
         let mode = self.mode.unwrap_or(Mode::Enforce);
         store.set_mode(mode, self.reason.as_deref(), self.until).await?;
-        self.report(before, &Set::new(None, Some(self.switch(mode))))
+        self.report(before, &ModeReport::new(None, Some(self.switch(mode))))
     }
 
     async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
         let before = readable(store.plan(name).await)?;
-        let before = before.map(|plan| plan.ok_or_else(|| plan::unknown(name))).transpose()?.map(Set::from);
+        let before = before.map(|plan| plan.ok_or_else(|| plan::unknown(name))).transpose()?.map(ModeReport::from);
         if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
             return Err(plan::unknown(name).into());
         }
-        self.report(before, &Set::new(Some(name.clone()), self.mode.map(|mode| self.switch(mode))))
+        self.report(before, &ModeReport::new(Some(name.clone()), self.mode.map(|mode| self.switch(mode))))
     }
 
     /// In the key's override, whose terms stay.
@@ -124,29 +128,29 @@ impl Change {
         Ok(())
     }
 
-    fn switch(&self, mode: Mode) -> Switch {
-        let mut switch = Switch::default();
+    fn switch(&self, mode: Mode) -> ModeSetting {
+        let mut switch = ModeSetting::default();
         (switch.mode, switch.reason, switch.until) = (mode, self.reason.clone(), self.until);
         switch
     }
 
     /// Prints what is set now and what was set before.
-    fn report(&self, before: Option<Set>, set: &Set) -> anyhow::Result<()> {
-        let before =
-            before.map_or_else(|| "; the previous mode cannot be read".to_owned(), |before| before.it_was(self.now));
+    fn report(&self, before: Option<ModeReport>, set: &ModeReport) -> anyhow::Result<()> {
+        let before = before
+            .map_or_else(|| "; the previous mode cannot be read".to_owned(), |before| before.previous_value(self.now));
         Ok(say(set.words(self.now) + &before)?)
     }
 }
 
 /// What is set somewhere: for a key, what rules it.
-struct Set {
+struct ModeReport {
     kind: &'static str,
     name: Option<Key>,
     /// `None`: what is set for all rules here too.
-    switch: Option<Switch>,
+    switch: Option<ModeSetting>,
 }
 
-impl Set {
+impl ModeReport {
     /// What is set for this plan or key; without one, everything but overrides.
     async fn find(store: &impl Admin, plan: Option<Key>, key: Option<Key>) -> anyhow::Result<Vec<Self>> {
         Ok(match (plan, key) {
@@ -160,7 +164,7 @@ impl Set {
     }
 
     /// Of a plan, or of everything.
-    fn new(plan: Option<Key>, switch: Option<Switch>) -> Self {
+    fn new(plan: Option<Key>, switch: Option<ModeSetting>) -> Self {
         Self { kind: if plan.is_some() { "plan" } else { "all" }, name: plan, switch }
     }
 
@@ -174,7 +178,7 @@ impl Set {
 
     async fn of_key(store: &impl Admin, key: Key) -> anyhow::Result<Self> {
         let why = store.explain(&key, None).await?;
-        let mut switch = Switch::default();
+        let mut switch = ModeSetting::default();
         (switch.mode, switch.reason, switch.until) = (why.mode, why.mode_reason, why.mode_until);
         Ok(Self { kind: "key", name: Some(key), switch: Some(switch) })
     }
@@ -188,8 +192,8 @@ impl Set {
     }
 
     /// What was there before it was replaced, and is nowhere else then, if it held.
-    fn it_was(&self, now: DateTime<Utc>) -> String {
-        let is_said = |switch: &&Switch| {
+    fn previous_value(&self, now: DateTime<Utc>) -> String {
+        let is_said = |switch: &&ModeSetting| {
             let is_usual = self.name.is_none() && switch.mode == Mode::Enforce && switch.reason.is_none();
             !times::is_over(switch, now) && !is_usual
         };
@@ -210,19 +214,19 @@ impl Set {
     }
 }
 
-impl From<Plan> for Set {
+impl From<Plan> for ModeReport {
     fn from(plan: Plan) -> Self {
         Self::new(Some(plan.name), plan.switch)
     }
 }
 
-impl From<Choice> for Mode {
-    fn from(choice: Choice) -> Self {
+impl From<ModeArg> for Mode {
+    fn from(choice: ModeArg) -> Self {
         match choice {
-            Choice::Enforce => Self::Enforce,
-            Choice::Shadow => Self::Shadow,
-            Choice::Off => Self::Off,
-            Choice::Block => Self::Block,
+            ModeArg::Enforce => Self::Enforce,
+            ModeArg::Shadow => Self::Shadow,
+            ModeArg::Off => Self::Off,
+            ModeArg::Block => Self::Block,
         }
     }
 }

@@ -60,7 +60,7 @@ async fn takes_only(store: &impl Store) -> anyhow::Result<ExitCode> {
     let nobody = Key::try_from(format!("nobody:{:032x}", fastrand::u128(..)))?;
     if let Err(error) = store.take_one(&Take::from(nobody)).await {
         return Err(match error {
-            Error::NotPermitted(_) => exit::may_nothing().into(),
+            Error::NotPermitted(_) => exit::missing_grants().into(),
             error => error.into(),
         });
     }

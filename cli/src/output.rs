@@ -10,7 +10,7 @@ use serde_json::Value;
 use tollgate::admin::Page;
 use unicode_width::UnicodeWidthStr;
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 
 pub(crate) const GREEN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
 pub(crate) const YELLOW: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Yellow)));
@@ -20,7 +20,7 @@ const FAINT: Style = Style::new().dimmed();
 /// Writes text; colours only reach a terminal, and none if `NO_COLOR` is set.
 ///
 /// Whoever has read enough, as `head` does, changes nothing of what is done and how the program ends.
-pub(crate) fn say(text: impl AsRef<str>) -> Result<(), Refusal> {
+pub(crate) fn say(text: impl AsRef<str>) -> Result<(), CliError> {
     let mut out = anstream::stdout().lock();
     let written =
         out.write_all(text.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
@@ -28,16 +28,16 @@ pub(crate) fn say(text: impl AsRef<str>) -> Result<(), Refusal> {
 }
 
 /// Whether anybody still reads what was written.
-pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, Refusal> {
+pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, CliError> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Refusal::unwritable(format!("cannot write the output: {error}"), "")),
+        Err(error) => Err(CliError::unwritable(format!("cannot write the output: {error}"), "")),
     }
 }
 
 /// Writes one JSON document.
-pub(crate) fn say_json(value: &Value) -> Result<(), Refusal> {
+pub(crate) fn say_json(value: &Value) -> Result<(), CliError> {
     say(pretty(value))
 }
 

@@ -7,7 +7,7 @@ use tollgate::{
     admin::{Origin, Override},
 };
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::{Cell, Column, Table, operand, plain, say, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::times;
@@ -30,9 +30,9 @@ pub(crate) async fn in_force(store: &impl Admin, key: &Key, now: DateTime<Utc>) 
 }
 
 /// There is nothing of that to take away: the rest of the override stays as it is.
-pub(crate) fn lacks(key: &Key, part: &str) -> Refusal {
+pub(crate) fn lacks(key: &Key, part: &str) -> CliError {
     let message = format!("the override of '{}' has no {part}", plain(key.as_str()));
-    Refusal::absent(message, format!("`tollgate explain {}` shows what rules it", operand(key.as_str())))
+    CliError::absent(message, format!("`tollgate explain {}` shows what rules it", operand(key.as_str())))
 }
 
 /// Replaces a key's override, and says what holds from now on, and what was there, which is nowhere else then. Without terms
@@ -49,12 +49,12 @@ pub(crate) async fn replace(
     if quota.is_none() && mode.is_none() {
         if !store.clear_override(key).await? {
             let hint = format!("`tollgate explain {}` shows what rules it", operand(key.as_str()));
-            return Err(Refusal::absent(format!("there is no override of '{name}'"), hint).into());
+            return Err(CliError::absent(format!("there is no override of '{name}'"), hint).into());
         }
-        return Ok(format!("{name}: override taken away{}", it_was(was, now)));
+        return Ok(format!("{name}: override taken away{}", previous_value(was, now)));
     }
     store.set_override(key, Override { quota, mode, reason, expires_at }).await?;
-    Ok(format!("{name}: override {}{}{}", said(quota, mode), times::ending(expires_at, now), it_was(was, now)))
+    Ok(format!("{name}: override {}{}{}", said(quota, mode), times::ending(expires_at, now), previous_value(was, now)))
 }
 
 fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
@@ -63,7 +63,7 @@ fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
 }
 
 /// What the key's override was, if it had one that held.
-fn it_was(was: &Override, now: DateTime<Utc>) -> String {
+fn previous_value(was: &Override, now: DateTime<Utc>) -> String {
     if was.quota.is_none() && was.mode.is_none() {
         return String::new();
     }

@@ -3,9 +3,9 @@ use std::process::ExitCode;
 use serde_json::Value;
 use tollgate::{Admin, Key};
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::{operand, say, say_json};
-use crate::terms::{distinct, key};
+use crate::quota_args::{distinct, key};
 use crate::{levels, windows};
 
 /// Look at buckets and sliding windows without taking anything, and without a lock
@@ -44,6 +44,6 @@ impl Args {
         }
         let Some(key) = absent.first() else { return Ok(ExitCode::SUCCESS) };
         let hint = format!("its first request may make it: see `tollgate explain {}`", operand(key.as_str()));
-        Err(Refusal::no_buckets(&absent, hint).into())
+        Err(CliError::no_buckets(&absent, hint).into())
     }
 }

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use tollgate::{Admin, Key, SqlStore, admin::Plan, store::Migrate};
 
 use crate::doctor::{Examine, Planless};
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::{Cell, Column, Table, plain, say, say_json};
 use crate::pages::{PAGE, every, readable};
-use crate::terms::{Terms, key, reason};
+use crate::quota_args::{QuotaArgs, key, reason};
 use crate::{clock, overrides, times};
 
 #[derive(clap::Subcommand)]
@@ -25,7 +25,7 @@ pub(crate) enum Command {
         #[arg(value_parser = key)]
         name: Key,
         #[command(flatten)]
-        terms: Terms,
+        terms: QuotaArgs,
     },
     /// Forget a plan; requests that name it fail from then on
     Delete {
@@ -50,7 +50,7 @@ pub(crate) struct Override {
     #[arg(value_parser = key)]
     key: Key,
     #[command(flatten)]
-    terms: Terms,
+    terms: QuotaArgs,
     /// Why, for whoever meets it later [default: what it was]
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
@@ -142,9 +142,9 @@ pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<Plan>> {
     every(async |last: Option<&Plan>| store.plans(last.map(|plan| &plan.name), PAGE).await).await
 }
 
-pub(crate) fn unknown(name: &Key) -> Refusal {
+pub(crate) fn unknown(name: &Key) -> CliError {
     let hint = "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one";
-    Refusal::absent(format!("there is no plan '{}'", plain(name.as_str())), hint)
+    CliError::absent(format!("there is no plan '{}'", plain(name.as_str())), hint)
 }
 
 fn as_json(plan: &Plan, now: DateTime<Utc>) -> Value {

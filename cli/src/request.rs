@@ -2,17 +2,17 @@
 
 use tollgate::{Key, Limiter, MemoryStore, Mode, Rule, Store, Take};
 
-use crate::terms::{key, rule};
+use crate::quota_args::{key, rule};
 
 /// Tokens, and whose terms hold for them.
 #[derive(clap::Args)]
-pub(crate) struct Request {
+pub(crate) struct RequestArgs {
     /// How many tokens [default: 1]
     #[arg(long, value_name = "TOKENS", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
     /// How many must remain for others
     #[arg(long, value_name = "TOKENS", default_value_t = 0, hide_default_value = true)]
-    keep: u64,
+    min_remaining: u64,
     /// Terms in words, such as '10/s burst 20': the first request makes the bucket; or a sliding window, '100 in 60s at 5s'
     #[arg(long, value_name = "QUOTA", conflicts_with = "plan", value_parser = rule)]
     quota: Option<Rule>,
@@ -21,7 +21,7 @@ pub(crate) struct Request {
     plan: Option<Key>,
 }
 
-impl Request {
+impl RequestArgs {
     /// The request, for one key or for several: then from all of them or from none.
     pub(crate) fn take(&self, keys: &[Key]) -> Take {
         let rule = match (&self.quota, &self.plan) {
@@ -29,7 +29,7 @@ impl Request {
             (None, Some(plan)) => Rule::Plan(plan.clone()),
             (None, None) => Rule::Provisioned,
         };
-        let first = Take::from(keys[0].clone()).rule(rule.clone()).cost(self.cost).keep(self.keep);
+        let first = Take::from(keys[0].clone()).rule(rule.clone()).cost(self.cost).min_remaining(self.min_remaining);
         keys[1..].iter().fold(first, |take, key| take.and(key.clone(), rule.clone()))
     }
 }

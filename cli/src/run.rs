@@ -6,12 +6,12 @@ use clap::ValueEnum;
 use tokio::time::sleep;
 use tollgate::{Error, Key, Store};
 
-use crate::exit::{self, Asks, Refusal};
+use crate::exit::{self, CliError, RequestKind};
 use crate::output::plain;
-use crate::request::{Request, limiter};
-use crate::signals::{Ended, Signals};
-use crate::terms::key;
-use crate::wait::{self, Turn, complain};
+use crate::quota_args::key;
+use crate::request::{RequestArgs, limiter};
+use crate::signals::{EndingSignal, Signals};
+use crate::wait::{self, WaitOutcome, complain};
 use crate::{take, times};
 
 mod command;
@@ -28,7 +28,7 @@ use command::become_command;
 #[command(after_help = "Examples:\n\
 \x20 tollgate run third-party-api -- curl https://api.example.com/\n\
 \x20 tollgate run --no-wait nightly-mail --quota '100 per 1h' -- ./send-mail\n\
-\x20 tollgate run --wait 30s builds -- make; test $? -eq 75 && echo busy\n\
+\x20 tollgate run --max-wait 30s builds -- make; test $? -eq 75 && echo busy\n\
 \x20 tollgate run --if-unavailable run mail -- ./send-mail   # better unlimited than not at all")]
 pub(crate) struct Args {
     /// The bucket
@@ -38,13 +38,13 @@ pub(crate) struct Args {
     #[arg(id = "dashed", long = "key", value_name = "KEY", value_parser = key, allow_hyphen_values = true)]
     dashed: Option<Key>,
     #[command(flatten)]
-    request: Request,
+    request: RequestArgs,
     /// Give up at once if there is no token
-    #[arg(long, conflicts_with = "wait")]
+    #[arg(long, conflicts_with = "max_wait")]
     no_wait: bool,
     /// Give up at once if there will be no token within this time [default: wait as long as it takes]
     #[arg(long, value_name = "SPAN", value_parser = times::parse)]
-    wait: Option<Duration>,
+    max_wait: Option<Duration>,
     /// The exit code when there is no token
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::DENIED)]
     denied_exit_code: u8,
@@ -69,7 +69,7 @@ enum IfUnavailable {
 
 impl Args {
     /// Whether there is a command to wait for.
-    pub(crate) fn finds_its_command(&self) -> Result<(), Refusal> {
+    pub(crate) fn finds_its_command(&self) -> Result<(), CliError> {
         command::refuse_absent(&self.command[0])
     }
 
@@ -80,23 +80,23 @@ impl Args {
         resting: impl Future<Output = ()>,
         leaving: impl Future<Output = ()>,
     ) -> anyhow::Result<ExitCode> {
-        let longest = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) };
+        let max_wait = if self.no_wait { Duration::ZERO } else { self.max_wait.unwrap_or(Duration::MAX) };
         let name = self.name.as_ref().or(self.dashed.as_ref()).expect("one of them is required");
-        let take = self.request.take(std::slice::from_ref(name)).max_wait(longest);
+        let take = self.request.take(std::slice::from_ref(name)).max_wait(max_wait);
         let mut signals = Signals::new()?;
         match wait::turn(&limiter(store)?, &take, &mut signals, resting).await {
-            Ok(Turn::Decided(decision)) if decision.is_granted() => match leave(leaving, &mut signals).await {
+            Ok(WaitOutcome::Decided(decision)) if decision.is_granted() => match leave(leaving, &mut signals).await {
                 Some(ended) => {
                     complain("its turn had come, so that it is too late to give tokens back: they count as used");
                     Err(ended.into())
                 }
                 None => match become_command(&self.command, self.keep_database_url)? {},
             },
-            Ok(Turn::Decided(decision)) => {
+            Ok(WaitOutcome::Decided(decision)) => {
                 complain(&take::words(&take, &decision));
                 Ok(ExitCode::from(self.denied_exit_code))
             }
-            Ok(Turn::Interrupted(ended)) => Err(ended.into()),
+            Ok(WaitOutcome::Interrupted(ended)) => Err(ended.into()),
             Err(error) => match leave(leaving, &mut signals).await {
                 Some(ended) => Err(ended.into()),
                 None => self.unanswered(error),
@@ -109,7 +109,7 @@ impl Args {
         if self.if_unavailable == IfUnavailable::Fail || !is_unavailable(&error) {
             return Err(error);
         }
-        let why = plain(&exit::message(&Asks::ToRun.told(error, "")));
+        let why = plain(&exit::message(&RequestKind::ToRun.told(error, "")));
         complain(&format!("the command runs without a token: {why}"));
         match become_command(&self.command, self.keep_database_url)? {}
     }
@@ -117,20 +117,20 @@ impl Args {
 
 /// Whether nothing was reached, or nothing is known of what became of the request: any other answer is one.
 fn is_unavailable(error: &anyhow::Error) -> bool {
-    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+    if let Some(refusal) = error.downcast_ref::<CliError>() {
         return refusal.code == exit::DATABASE;
     }
     let error = error.downcast_ref::<Error>();
     error.is_some_and(|error| {
-        matches!(error, Error::NotAsked { .. } | Error::Unavailable(_)) || error.is_outcome_unknown()
+        matches!(error, Error::CircuitOpen { .. } | Error::Unavailable(_)) || error.is_outcome_unknown()
     })
 }
 
 /// Says goodbye to the database. A signal meanwhile still ends this program: the command would not hear of it.
-async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Option<Ended> {
+async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Option<EndingSignal> {
     let leaving = async {
         leaving.await;
-        sleep(LAST_LOOK).await;
+        sleep(SIGNAL_GRACE).await;
     };
     tokio::select! {
         biased;
@@ -140,7 +140,7 @@ async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Opti
 }
 
 /// By the time that a timer goes off, the runtime has handed out the signals that came before.
-const LAST_LOOK: Duration = Duration::from_millis(1);
+const SIGNAL_GRACE: Duration = Duration::from_millis(1);
 
 #[cfg(all(test, unix))]
 mod tests {
@@ -154,7 +154,7 @@ mod tests {
     use crate::database::close;
 
     #[test]
-    fn that_a_bucket_is_contended_is_an_answer_and_that_nobody_knows_is_none() {
+    fn contended_bucket_is_an_answer_and_unknown_outcome_is_not() {
         let cause = || Arc::new(io::Error::other("broken"));
         for (error, expected) in [
             (Error::Contended { attempts: 9, source: cause() }, false),
@@ -162,14 +162,14 @@ mod tests {
             (Error::NotPermitted(cause()), false),
             (Error::ReadOnly(cause()), false),
             (Error::Unavailable(cause()), true),
-            (Error::NotAsked { retry_after: Duration::ZERO, source: cause() }, true),
+            (Error::CircuitOpen { retry_after: Duration::ZERO, source: cause() }, true),
             (Error::DeadlineExceeded(Duration::from_secs(5)), true),
             (Error::OutcomeUnknown(cause()), true),
         ] {
             assert_eq!(is_unavailable(&error.clone().into()), expected, "{error:?}");
         }
-        assert!(is_unavailable(&Refusal::database("no", "").into()));
-        assert!(!is_unavailable(&Refusal::arguments("no", "").into()));
+        assert!(is_unavailable(&CliError::database("no", "").into()));
+        assert!(!is_unavailable(&CliError::arguments("no", "").into()));
     }
 
     #[tokio::test]

@@ -29,11 +29,11 @@ impl Signals {
     }
 
     /// The one that is to end the program, once it has come.
-    pub(crate) async fn next(&mut self) -> Ended {
+    pub(crate) async fn next(&mut self) -> EndingSignal {
         std::future::poll_fn(|context| {
             for (number, signal) in &mut self.0 {
                 if signal.poll_recv(context).is_ready() {
-                    return std::task::Poll::Ready(Ended(*number));
+                    return std::task::Poll::Ready(EndingSignal(*number));
                 }
             }
             std::task::Poll::Pending
@@ -45,9 +45,9 @@ impl Signals {
 /// The signal that ends the program, once everything else is done: it passes through a command as its error.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("ended by signal {0}")]
-pub(crate) struct Ended(u8);
+pub(crate) struct EndingSignal(u8);
 
-impl Ended {
+impl EndingSignal {
     /// Dies of it: a shell's loop ends with a program that Ctrl-C ends, and goes on after one that heard it and merely exits.
     #[cfg(unix)]
     pub(crate) fn end(self) -> ExitCode {
@@ -100,10 +100,10 @@ impl Signals {
         Ok(Self(Box::pin(tokio::signal::ctrl_c())))
     }
 
-    pub(crate) async fn next(&mut self) -> Ended {
+    pub(crate) async fn next(&mut self) -> EndingSignal {
         match self.0.as_mut().await {
             // That of an interrupt elsewhere.
-            Ok(()) => Ended(2),
+            Ok(()) => EndingSignal(2),
             Err(_) => std::future::pending().await,
         }
     }

@@ -10,24 +10,24 @@ use anyhow::Context;
 use clap::ArgGroup;
 use tollgate::{Quota, Rule, Window, model::Refill};
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::{output, times};
 
 mod clients;
 mod draw;
-mod figures;
 mod file;
 mod pattern;
 mod report;
 mod run;
+mod statistics;
 mod traffic;
 
 use clients::Tally;
-use figures::Figures;
-use file::Reading;
+use file::TrafficOptions;
 use pattern::Pattern;
-use report::Report;
-use run::{Limit, Run};
+use report::SimulationReport;
+use run::{Run, SimulatedLimit};
+use statistics::Figures;
 use traffic::Traffic;
 
 /// Show what a limit or two would come to under some traffic: a table, and a picture
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     seed: u64,
     /// Requests wait for their turn; one whose turn would come later than this is denied at once
     #[arg(long, value_name = "SPAN", value_parser = times::parse)]
-    wait: Option<Duration>,
+    max_wait: Option<Duration>,
     /// The bucket is there before the first request: the periods of an interval begin with the traffic then, and not with
     /// the calendar's
     #[arg(long)]
@@ -85,31 +85,31 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         if self.window.is_some_and(|window| window.is_zero()) {
-            return Err(Refusal::arguments("--window 0s holds nothing", "give it a length, such as 1min").into());
+            return Err(CliError::arguments("--window 0s holds nothing", "give it a length, such as 1min").into());
         }
         if self.json && self.svg.as_deref() == Some(Path::new("-")) {
             let message = "--json and --svg - are both for standard output";
-            return Err(Refusal::arguments(message, "draw into a file: --svg limits.svg").into());
+            return Err(CliError::arguments(message, "draw into a file: --svg limits.svg").into());
         }
         let traffic = match (&self.traffic, &self.pattern) {
             (Some(file), _) => file::read(file, self.reading()).map_err(|error| {
                 let is_absent = error.is::<io::Error>();
                 let hint = if is_absent { "name a file that is there, or - for standard input" } else { file::FORMS };
-                Refusal::unreadable(format!("{error:#}"), hint)
+                CliError::unreadable(format!("{error:#}"), hint)
             })?,
             (None, Some(_)) if !pattern::can_last(self.lasts) => {
                 let message = "a simulation lasts longer than nothing, and less than a century";
-                return Err(Refusal::arguments(message, "give it a length, such as --for 5min").into());
+                return Err(CliError::arguments(message, "give it a length, such as --for 5min").into());
             }
-            (None, pattern) => pattern
-                .as_ref()
-                .context("give --traffic or --pattern")?
-                .traffic(self.lasts, self.seed)
-                .map_err(|error| Refusal::arguments(format!("{error:#}"), "take a lower rate, or a shorter time"))?,
+            (None, pattern) => {
+                pattern.as_ref().context("give --traffic or --pattern")?.traffic(self.lasts, self.seed).map_err(
+                    |error| CliError::arguments(format!("{error:#}"), "take a lower rate, or a shorter time"),
+                )?
+            }
         };
         let window = self.window.unwrap_or_else(|| self.limits.iter().map(refill_time).max().unwrap_or(SECOND));
         let progress = output::progress(format!("{} arrivals", traffic.arrivals.len()));
-        let Outcome { limits, tallies, mut runs } = self.outcome(&traffic, window).await?;
+        let SimulationOutcome { limits, tallies, mut runs } = self.outcome(&traffic, window).await?;
         let mut drawn = None;
         if let Some(file) = &self.svg {
             progress.set_message("drawing");
@@ -122,18 +122,18 @@ impl Args {
                 return Ok(ExitCode::SUCCESS);
             }
             std::fs::write(file, svg).map_err(|error| {
-                Refusal::unwritable(
+                CliError::unwritable(
                     format!("cannot write {}: {error}", file.display()),
                     "name a file in a directory that is there",
                 )
             })?;
         }
         let lasted = Duration::from_nanos((traffic.end - traffic.begin).unsigned_abs());
-        let report = Report {
+        let report = SimulationReport {
             limits: &limits,
             lasted,
             window,
-            longest_wait: self.wait,
+            max_wait: self.max_wait,
             skipped: traffic.skipped,
             clients: &traffic.clients,
             tallies: &tallies,
@@ -147,8 +147,8 @@ impl Args {
     }
 
     /// Puts each limit under the traffic.
-    async fn outcome(&self, traffic: &Traffic, window: Duration) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome::default();
+    async fn outcome(&self, traffic: &Traffic, window: Duration) -> anyhow::Result<SimulationOutcome> {
+        let mut outcome = SimulationOutcome::default();
         for rule in &self.limits {
             let run = self.limit(rule).run(traffic).await?;
             if self.by_client {
@@ -163,26 +163,26 @@ impl Args {
         Ok(outcome)
     }
 
-    fn reading(&self) -> Reading {
-        Reading { by_client: self.by_client, skip_unreadable: self.skip_unreadable }
+    fn reading(&self) -> TrafficOptions {
+        TrafficOptions { by_client: self.by_client, skip_unreadable: self.skip_unreadable }
     }
 
-    fn limit(&self, rule: &Rule) -> Limit {
-        let longest_wait = self.wait.unwrap_or_default();
-        Limit { rule: rule.clone(), provisioned: self.provisioned, longest_wait }
+    fn limit(&self, rule: &Rule) -> SimulatedLimit {
+        let max_wait = self.max_wait.unwrap_or_default();
+        SimulatedLimit { rule: rule.clone(), provisioned: self.provisioned, max_wait }
     }
 
     fn title(&self, rule: &Rule) -> String {
-        match self.wait {
+        match self.max_wait {
             None => text(rule),
-            Some(longest) => format!("{}, waiting for up to {}", text(rule), report::stated(longest)),
+            Some(longest) => format!("{}, waiting for up to {}", text(rule), report::format_span(longest)),
         }
     }
 }
 
 /// What became of the traffic under each limit.
 #[derive(Default)]
-struct Outcome {
+struct SimulationOutcome {
     limits: Vec<(String, Figures)>,
     /// Of clients, if those are told apart.
     tallies: Vec<Vec<Tally>>,
@@ -221,7 +221,7 @@ Examples:
   tollgate simulate '10/s burst 20' --pattern 'poisson:12/s' --for 5min
   tollgate simulate '10/s burst 50' --traffic access.log --by-client   # whom would it deny?
   tollgate simulate '100/min' '100 in 60s at 5s' --traffic access.log --svg limits.svg
-  tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --wait 2s";
+  tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --max-wait 2s";
 
 #[cfg(test)]
 mod tests {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_became_of_each_request_is_kept_only_for_a_picture() {
+    async fn request_outcomes_are_kept_only_for_a_picture() {
         for (more, kept) in [(&[][..], 0), (&["--svg", "limits.svg"], 2)] {
             let words = ["simulate", "10/s", "20/s", "--pattern", "steady:5/s"].iter().chain(more);
             let args = Line::try_parse_from(words).expect("arguments").args;

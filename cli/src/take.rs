@@ -6,10 +6,10 @@ use tollgate::{Decision, Key, Mode, Store, Take};
 use uuid::Uuid;
 
 use crate::output::{GREEN, RED, plain, say, say_json};
-use crate::request::{Request, limiter};
+use crate::quota_args::{distinct, key};
+use crate::request::{RequestArgs, limiter};
 use crate::signals::Signals;
-use crate::terms::{distinct, key};
-use crate::wait::{self, Turn};
+use crate::wait::{self, WaitOutcome};
 use crate::{exit, times};
 
 /// Take tokens: exit code 0 if they were granted, 75 if not
@@ -17,17 +17,17 @@ use crate::{exit, times};
 #[command(after_help = "Examples:\n\
 \x20 tollgate take third-party-api && curl …\n\
 \x20 tollgate take user:42 --quota '10/s burst 20' --cost 3\n\
-\x20 tollgate take tenant:7 user:42 --plan free --wait 5s   # of both or of none\n\
+\x20 tollgate take tenant:7 user:42 --plan free --max-wait 5s   # of both or of none\n\
 \x20 id=$(uuidgen); until tollgate take mail --id $id; test $? -ne 69; do sleep 1; done   # taken once")]
 pub(crate) struct Args {
     /// The bucket; of several, all grant it or none
     #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
     #[command(flatten)]
-    request: Request,
+    request: RequestArgs,
     /// Wait for the tokens, but no longer than this
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "0s", hide_default_value = true)]
-    wait: Duration,
+    max_wait: Duration,
     /// The request's id: repeated with it, because nobody knows what became of the first, it takes nothing more
     #[arg(long, value_name = "UUID")]
     id: Option<Uuid>,
@@ -42,12 +42,12 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run<S: Store>(self, store: S, resting: impl Future<Output = ()>) -> anyhow::Result<ExitCode> {
         distinct(&self.keys, "name each bucket once; `--cost` says how many tokens each gives")?;
-        let take = self.request.take(&self.keys).max_wait(self.wait);
+        let take = self.request.take(&self.keys).max_wait(self.max_wait);
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, self.remember));
         let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?, resting).await;
         let decision = match turn? {
-            Turn::Decided(decision) => decision,
-            Turn::Interrupted(ended) => return Err(ended.into()),
+            WaitOutcome::Decided(decision) => decision,
+            WaitOutcome::Interrupted(ended) => return Err(ended.into()),
         };
         if self.json {
             say_json(&json!({

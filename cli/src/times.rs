@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use tollgate::admin::Switch;
+use tollgate::admin::ModeSetting;
 
 use crate::output::plain;
 
@@ -37,7 +37,7 @@ pub(crate) fn after(span: Duration, then: DateTime<Utc>) -> anyhow::Result<DateT
         .filter(|span| *span <= CENTURY)
         .and_then(|span| TimeDelta::from_std(span).ok())
         .and_then(|span| then.checked_add_signed(span));
-    Ok(end.ok_or_else(|| crate::exit::Refusal::arguments("that is too long", "leave --for out: it has no end then"))?)
+    Ok(end.ok_or_else(|| crate::exit::CliError::arguments("that is too long", "leave --for out: it has no end then"))?)
 }
 
 /// The times of the databases do not reach much further.
@@ -91,12 +91,12 @@ pub(crate) fn ending(until: Option<DateTime<Utc>>, now: DateTime<Utc>) -> String
 }
 
 /// Whether it holds no more.
-pub(crate) fn is_over(switch: &Switch, now: DateTime<Utc>) -> bool {
+pub(crate) fn is_over(switch: &ModeSetting, now: DateTime<Utc>) -> bool {
     switch.until.is_some_and(|until| until <= now)
 }
 
 /// A mode, how long it holds, and why; once it is over, what holds otherwise.
-pub(crate) fn switch(switch: &Switch, otherwise: &str, now: DateTime<Utc>) -> String {
+pub(crate) fn switch(switch: &ModeSetting, otherwise: &str, now: DateTime<Utc>) -> String {
     if is_over(switch, now) {
         return format!("{otherwise} ({} is over)", switch.mode);
     }
@@ -144,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_over_by_the_time_that_is_given() {
+    fn relative_end_is_past_once_its_time_is_reached() {
         let now = DateTime::UNIX_EPOCH;
         let end = after(Duration::from_secs(300), now).unwrap();
         assert_eq!(end - now, TimeDelta::minutes(5));
         assert!(after(Duration::MAX, now).is_err());
-        let mut set = Switch::default();
+        let mut set = ModeSetting::default();
         assert!(!is_over(&set, end), "it has no end");
         set.until = Some(end);
         for (then, over) in [(now, false), (end - TimeDelta::nanoseconds(1), false), (end, true)] {

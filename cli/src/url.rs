@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::plain;
 use crate::wait::complain;
 
@@ -26,12 +26,12 @@ pub(crate) enum Url {
 
 impl Args {
     /// The URL of the option, of the environment, or of a `.env` file here or in a directory above.
-    pub(crate) fn url(&self) -> Result<Url, Refusal> {
+    pub(crate) fn url(&self) -> Result<Url, CliError> {
         let given = match &self.database_url {
             Some(url) => Some(url.to_str().ok_or_else(not_utf8)?.to_owned()),
             None => from_file(complain)?,
         };
-        let none = || Refusal::arguments("no database is given", EXPORT);
+        let none = || CliError::arguments("no database is given", EXPORT);
         // A secret that is kept in a file often has a line's end.
         let given = given.map(|url| url.trim().to_owned());
         Url::try_from(given.filter(|url| !url.is_empty()).ok_or_else(none)?)
@@ -44,7 +44,7 @@ impl Args {
 
 /// Nothing else of the file is read: it is not for the commands that `tollgate run` starts. A file of a directory above is
 /// named, as its reader may not know of it.
-fn from_file(say: impl Fn(&str)) -> Result<Option<String>, Refusal> {
+fn from_file(say: impl Fn(&str)) -> Result<Option<String>, CliError> {
     let here = std::env::current_dir().unwrap_or_default();
     let Some(file) = here.ancestors().map(|directory| directory.join(".env")).find(|file| file.is_file()) else {
         return Ok(None);
@@ -52,11 +52,11 @@ fn from_file(say: impl Fn(&str)) -> Result<Option<String>, Refusal> {
     let name = file.display().to_string();
     let name = plain(&name);
     let unreadable = |error: io::Error| {
-        Refusal::unreadable(format!("cannot read {name}: {error}"), "or export DATABASE_URL, and it is not read")
+        CliError::unreadable(format!("cannot read {name}: {error}"), "or export DATABASE_URL, and it is not read")
     };
     let opened = File::open(&file).map_err(unreadable)?;
     if let Some(why) = distrust(&file, &opened).map_err(unreadable)? {
-        return Err(Refusal::unreadable(format!("{name} is not trusted: {why}"), TRUST));
+        return Err(CliError::unreadable(format!("{name} is not trusted: {why}"), TRUST));
     }
     let text = io::read_to_string(&opened).map_err(unreadable)?;
     // Editors of another system put one there.
@@ -80,7 +80,7 @@ fn from_file(say: impl Fn(&str)) -> Result<Option<String>, Refusal> {
     let begin = line.trim().lines().next().unwrap_or_default();
     let number = text.lines().position(|line| line.contains(begin));
     let place = number.map_or_else(String::new, |number| format!("line {} of ", number + 1));
-    Err(Refusal::unreadable(format!("{place}{name} cannot be read"), "put the value in single quotes: NAME='value'"))
+    Err(CliError::unreadable(format!("{place}{name} cannot be read"), "put the value in single quotes: NAME='value'"))
 }
 
 /// Why the file may come from another user, if it may: its URL could send this user's password to a server of theirs.
@@ -106,15 +106,15 @@ fn distrust(_: &Path, _: &File) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-fn not_utf8() -> Refusal {
-    Refusal::arguments("the database URL is not UTF-8", "write such bytes percent-encoded, as %FF")
+fn not_utf8() -> CliError {
+    CliError::arguments("the database URL is not UTF-8", "write such bytes percent-encoded, as %FF")
 }
 
 impl TryFrom<String> for Url {
-    type Error = Refusal;
+    type Error = CliError;
 
-    fn try_from(url: String) -> Result<Self, Refusal> {
-        let wrong = |message: &str| Err(Refusal::arguments(message, format!("write it like {FORMS}")));
+    fn try_from(url: String) -> Result<Self, CliError> {
+        let wrong = |message: &str| Err(CliError::arguments(message, format!("write it like {FORMS}")));
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         if scheme == "sqlite" {
             return Ok(Self::Sqlite(url));
@@ -127,11 +127,11 @@ impl TryFrom<String> for Url {
         };
         if is_cut_short(rest) {
             let hint = "write them percent-encoded: / is %2F, ? is %3F, # is %23, @ is %40";
-            return Err(Refusal::arguments("the database URL has a / ? # or @ within its user or password", hint));
+            return Err(CliError::arguments("the database URL has a / ? # or @ within its user or password", hint));
         }
         if is_run_together(rest) {
             let hint = "write user:password@host/database with that : @ and / as they are; only what is within a part is encoded";
-            return Err(Refusal::arguments("the database URL has an encoded : @ / or ? between its parts", hint));
+            return Err(CliError::arguments("the database URL has an encoded : @ / or ? between its parts", hint));
         }
         Ok(if scheme.starts_with("postgres") { Self::Postgres(url) } else { Self::MySql(url) })
     }

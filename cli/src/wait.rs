@@ -8,15 +8,15 @@ use tokio::time::{sleep, timeout};
 use tollgate::{Decision, Error, Limiter, Reservation, Store, Take};
 
 use crate::output::{plain, progress};
-use crate::signals::{Ended, Signals};
+use crate::signals::{EndingSignal, Signals};
 use crate::{exit, times};
 
 /// What became of a request.
-pub(crate) enum Turn {
+pub(crate) enum WaitOutcome {
     /// It is denied, or its tokens may be used now.
     Decided(Decision),
     /// A signal came before, and no token is used.
-    Interrupted(Ended),
+    Interrupted(EndingSignal),
 }
 
 /// Asks for tokens, and returns when they may be used.
@@ -28,25 +28,25 @@ pub(crate) async fn turn<S: Store>(
     take: &Take,
     signals: &mut Signals,
     resting: impl Future<Output = ()>,
-) -> anyhow::Result<Turn> {
+) -> anyhow::Result<WaitOutcome> {
     let mut asking = pin!(limiter.reserve_all(take));
     let reservation = tokio::select! {
         biased;
         ended = signals.next() => {
             leave(async { give_back(asking.await?, take.tokens()).await }).await;
-            return Ok(Turn::Interrupted(ended));
+            return Ok(WaitOutcome::Interrupted(ended));
         }
         reservation = &mut asking => reservation?,
     };
     let decision = reservation.decision().clone();
     if !decision.is_granted() {
-        return Ok(Turn::Decided(decision));
+        return Ok(WaitOutcome::Decided(decision));
     }
     let delay = reservation.delay();
     let bar = (!delay.is_zero())
         .then(|| progress(format!("{}: a token in {}", plain(take.key().as_str()), times::span(delay))));
     let resting = async {
-        if delay > LONG {
+        if delay > MIN_DISCONNECT_WAIT {
             resting.await;
         }
     };
@@ -59,14 +59,14 @@ pub(crate) async fn turn<S: Store>(
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let Some(ended) = interrupted else { return Ok(Turn::Decided(decision)) };
+    let Some(ended) = interrupted else { return Ok(WaitOutcome::Decided(decision)) };
     leave(give_back(reservation, take.tokens())).await;
-    Ok(Turn::Interrupted(ended))
+    Ok(WaitOutcome::Interrupted(ended))
 }
 
 /// What is done before a signal ends the program, which it does whatever comes of that.
 async fn leave(giving_back: impl Future<Output = anyhow::Result<()>>) {
-    match timeout(PATIENCE, giving_back).await {
+    match timeout(CANCEL_TIMEOUT, giving_back).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) if !is_outcome_unknown(&error) => drop(exit::failed(&error)),
         Ok(Err(_)) | Err(_) => {
@@ -103,9 +103,9 @@ pub(crate) fn complain(text: &str) {
 }
 
 /// It is worth another connection, if there is to be one.
-const LONG: Duration = Duration::from_secs(1);
+const MIN_DISCONNECT_WAIT: Duration = Duration::from_secs(1);
 
 const ALL: u64 = i64::MAX.unsigned_abs();
 
 /// Whoever interrupts wants to be rid of this program, even if the database is slow.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);

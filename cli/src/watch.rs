@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollgate::{Admin, Key};
 
-use crate::exit::Refusal;
-use crate::terms::key;
+use crate::exit::CliError;
+use crate::quota_args::key;
 use crate::{output, times};
 
 mod board;
@@ -22,8 +22,8 @@ mod terminal;
 mod tour;
 
 use board::Board;
-use look::Reader;
-use order::Order;
+use look::BoardReader;
+use order::WatchOrder;
 
 /// Show the buckets live: the hottest, emptiest or most denied, grants and denials per second, a sparkline of each
 ///
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     limit: u32,
     /// Which buckets come first
     #[arg(long, value_enum, default_value_t)]
-    sort: Order,
+    sort: WatchOrder,
     /// Print one look as a table, and end; so it does where there is no terminal
     #[arg(long)]
     once: bool,
@@ -61,11 +61,11 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run<S: Admin>(self, store: S) -> anyhow::Result<ExitCode> {
-        if !(LEAST_INTERVAL..=LONGEST_INTERVAL).contains(&self.interval) {
+        if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&self.interval) {
             let message = format!("--interval {} is too short or too long", times::span(self.interval));
-            return Err(Refusal::arguments(message, "give a time from 100ms to 1h").into());
+            return Err(CliError::arguments(message, "give a time from 100ms to 1h").into());
         }
-        let mut reader = Reader::new(store, self.prefix, self.limit);
+        let mut reader = BoardReader::new(store, self.prefix, self.limit);
         let mut board = Board::new(self.sort);
         if self.once || !std::io::stdout().is_terminal() {
             board.most = self.limit as usize;
@@ -83,8 +83,8 @@ impl Args {
     }
 }
 
-const LEAST_INTERVAL: Duration = Duration::from_millis(100);
-const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
 const KEYS: &str = "\
 Keys:

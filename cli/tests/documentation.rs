@@ -10,7 +10,7 @@ mod page;
 use page::Page;
 
 #[test]
-fn each_test_that_a_document_names_exists() -> anyhow::Result<()> {
+fn tests_named_by_documents_exist() -> anyhow::Result<()> {
     let mut named = 0;
     for path in pages("docs")? {
         let text = std::fs::read_to_string(repository().join(&path))?;
@@ -28,7 +28,7 @@ fn each_test_that_a_document_names_exists() -> anyhow::Result<()> {
 }
 
 #[test]
-fn each_test_that_the_table_of_invariants_names_exists() -> anyhow::Result<()> {
+fn tests_named_by_the_table_of_invariants_exist() -> anyhow::Result<()> {
     let source = std::fs::read_to_string(repository().join("tests/invariants.rs"))?;
     let mut rows = 0;
     for row in source.lines().filter_map(|line| line.strip_prefix("//! | I")) {
@@ -98,7 +98,7 @@ fn the_index_leads_to_every_page_of_the_book() -> anyhow::Result<()> {
 
 /// As a test of the documentation, which `cargo test --doc` runs.
 #[test]
-fn all_rust_that_a_document_shows_is_compiled() -> anyhow::Result<()> {
+fn rust_in_documents_compiles() -> anyhow::Result<()> {
     let sources = ["src/lib.rs", "http/src/lib.rs"].map(|source| std::fs::read_to_string(repository().join(source)));
     let sources = sources.into_iter().collect::<Result<String, _>>()?;
     let mut blocks = 0;

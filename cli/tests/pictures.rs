@@ -6,7 +6,7 @@ mod gallery;
 use std::path::Path;
 
 #[tokio::test]
-async fn each_picture_is_the_one_that_the_code_draws() -> anyhow::Result<()> {
+async fn pictures_match_the_code() -> anyhow::Result<()> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let text = std::fs::read_to_string(docs.join("choosing.md"))?;
     let pictures = gallery::pictures()?;

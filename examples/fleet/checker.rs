@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tollgate::model::bucket::Terms;
+use tollgate::model::bucket::BucketQuota;
 
 /// A request for tokens and its answer. Times are in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -22,7 +22,7 @@ pub(crate) struct Call {
 /// What a bucket should have kept to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
-    pub(crate) terms: Terms,
+    pub(crate) terms: BucketQuota,
     /// Where its grid of periods starts.
     pub(crate) anchor: i64,
 }
@@ -105,7 +105,7 @@ impl Limit {
 
     /// The most that a window of this length may hold, both its ends included.
     fn most_in(&self, length: i64) -> i64 {
-        let Terms { step_ns, step_ticks, token_ticks, .. } = self.terms;
+        let BucketQuota { step_ns, step_ticks, token_ticks, .. } = self.terms;
         (self.terms.burst() + (length / step_ns + 1) * step_ticks) / token_ticks
     }
 

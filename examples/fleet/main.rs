@@ -16,7 +16,7 @@ use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use tokio::process::Command;
 use tollgate::Quota;
-use tollgate::model::bucket::Terms;
+use tollgate::model::bucket::BucketQuota;
 use uuid::Uuid;
 
 use crate::checker::{Call, Fault, Limit};
@@ -92,7 +92,7 @@ async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe()?;
     let orders = Orders { url: url.to_owned(), id: Uuid::new_v4().to_string(), tasks: arguments.tasks };
     let database = Database::connect(url, 1).await.context("cannot connect")?;
-    let limit = Limit { terms: Terms::from(&quota), anchor: database.provision(&orders.id, quota).await? };
+    let limit = Limit { terms: BucketQuota::from(&quota), anchor: database.provision(&orders.id, quota).await? };
     database.close().await;
 
     let crew = vec![orders.clone(); usize::try_from(arguments.processes)?];

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::http::Response;
 use axum::routing::get;
 use tollgate::{Limiter, MemoryStore, Quota};
-use tollgate_http::{Everybody, RateLimitLayer};
+use tollgate_http::{GlobalKey, RateLimitLayer};
 
 #[path = "common/http.rs"]
 mod http;
@@ -17,7 +17,7 @@ mod http;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(1000).burst(10))?;
-    let limit = RateLimitLayer::new(limiter).key(Everybody).respond(|refusal, _request| {
+    let limit = RateLimitLayer::new(limiter).key(GlobalKey).respond(|refusal, _request| {
         let mut response = Response::new("rate limited\n");
         *response.status_mut() = refusal.status();
         response

@@ -6,21 +6,21 @@ mod estimate;
 mod headers;
 mod limit;
 mod outgoing;
-mod passing;
-mod reading;
+mod reporter;
 #[cfg(feature = "reqwest")]
 mod reqwest;
+mod response_reader;
+mod scheduled_request;
 mod throttles;
 mod ticket;
 mod tower;
-mod turn;
 
-pub use answer::Answer;
+pub use answer::UpstreamResponse;
 pub use error::ClientLimitError;
 pub use estimate::Estimate;
-pub use headers::{Preset, read_hold_back};
+pub use headers::{HeaderPreset, read_throttle};
 pub use limit::ClientLimit;
-pub use outgoing::Outgoing;
+pub use outgoing::OutgoingRequest;
 #[cfg(feature = "reqwest")]
 pub use reqwest::LimitMiddleware;
 pub use tower::LimitedClient;

@@ -10,13 +10,17 @@ mod server;
 #[cfg(feature = "reqwest")]
 pub use client::LimitMiddleware;
 #[cfg(feature = "client")]
-pub use client::{Answer, ClientLimit, ClientLimitError, Estimate, LimitedClient, Outgoing, Preset, read_hold_back};
+pub use client::{
+    ClientLimit, ClientLimitError, Estimate, HeaderPreset, LimitedClient, OutgoingRequest, UpstreamResponse,
+    read_throttle,
+};
 #[cfg(feature = "axum")]
 pub use server::MatchedRoute;
 #[cfg(feature = "server")]
 pub use server::{
-    ClientAddr, Everybody, Header, KeyExtractor, NetworkError, NoKey, RateLimit, RateLimitHeaders, RateLimitLayer,
-    Refusal, ResponseBody, ResponseFuture, Shadowed, TrustedProxies, UrlPath, extension, hashed, respond, succeeded,
+    ClientAddr, GlobalKey, Header, KeyExtractor, MissingKey, NetworkError, RateLimit, RateLimitHeaders, RateLimitLayer,
+    Refusal, ResponseBody, ResponseFuture, ShadowRefusal, TrustedProxies, UrlPath, extension, hashed, is_success,
+    respond,
 };
 
 /// The programs in the book compile.

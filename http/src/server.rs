@@ -16,23 +16,23 @@ mod handler;
 mod headers;
 mod key;
 mod layer;
+mod limits;
 mod outcome;
 mod refusal;
 pub mod respond;
 mod service;
-mod terms;
 mod trust;
 
 pub use body::ResponseBody;
 pub use client_addr::ClientAddr;
-pub use extract::{KeyExtractor, NoKey};
+pub use extract::{KeyExtractor, MissingKey};
 #[cfg(feature = "axum")]
 pub use extractors::MatchedRoute;
-pub use extractors::{Everybody, Header, UrlPath, extension, hashed};
+pub use extractors::{GlobalKey, Header, UrlPath, extension, hashed};
 pub use future::ResponseFuture;
 pub use headers::RateLimitHeaders;
 pub use layer::RateLimitLayer;
-pub use outcome::succeeded;
-pub use refusal::{Refusal, Shadowed};
+pub use outcome::is_success;
+pub use refusal::{Refusal, ShadowRefusal};
 pub use service::RateLimit;
 pub use trust::{NetworkError, TrustedProxies};

@@ -66,7 +66,7 @@ grant execute on function
   tollgate.delete_bucket(text),
   tollgate.sweep(),
   tollgate.clock(),
-  tollgate.terms(text, numeric, numeric, text),
+  tollgate.bucket_limits(text, numeric, numeric, text),
   tollgate.in_force(timestamptz, bigint),
   tollgate.bucket_clock(tollgate.token_buckets, bigint),
   tollgate.bucket_instant(tollgate.token_buckets, bigint),

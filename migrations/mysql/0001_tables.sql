@@ -50,7 +50,7 @@ create table if not exists token_buckets (
                  comment 'nanoseconds since 1970: the first step of its clock',
   full_at        bigint not null default 0 comment 'ticks: when it is full again',
   granted        bigint not null default 0 comment 'tokens, ever',
-  longest_wait   bigint not null default 0 comment 'ticks: the longest that was granted',
+  max_granted_wait   bigint not null default 0 comment 'ticks: the longest that was granted',
   constraint token_bucket_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_bucket_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_bucket_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
@@ -164,7 +164,7 @@ create table if not exists token_receipts (
   bucket     varbinary(256) not null comment 'of a sliding window: x''01'' and its id',
   cost       bigint not null comment 'tokens',
   granted    bigint not null comment 'the bucket''s granted after it',
-  acts_at    bigint not null comment 'when the tokens may be used, in nanoseconds since 1970',
+  scheduled_at    bigint not null comment 'when the tokens may be used, in nanoseconds since 1970',
   state      varchar(9) character set ascii collate ascii_bin not null comment 'open, cancelled, refunded, settled',
   expires_at bigint not null comment 'in nanoseconds since 1970; from then on what it says stands',
   primary key (id, bucket),
@@ -175,7 +175,7 @@ create table if not exists token_receipts (
 -- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
 create table if not exists token_windows (
   id            varbinary(255) not null primary key,
-  most          bigint not null comment 'the terms that it was last counted under: requests in any interval',
+  max_requests          bigint not null comment 'the terms that it was last counted under: requests in any interval',
   interval_ns   bigint not null,
   resolution_ns bigint not null,
   counts        longtext character set ascii not null

@@ -13,12 +13,12 @@ begin
                - 122192928000000000) * 100;
 end;
 
--- token_not_whole: refuses a number with a fraction, which the server would round to a whole number without an error.
+-- token_require_whole_number: refuses a number with a fraction, which the server would round to a whole number without an error.
 --
 -- Arguments: p_routine, p_argument: as the caller knows them; p_number
 -- Errors:    22023 always
-drop procedure if exists token_not_whole;
-create procedure token_not_whole(
+drop procedure if exists token_require_whole_number;
+create procedure token_require_whole_number(
   in p_routine varchar(40) character set ascii, in p_argument varchar(20) character set ascii,
   in p_number decimal(40, 20))
 no sql
@@ -48,14 +48,14 @@ begin
   end if;
 end;
 
--- token_terms: a quota in a bucket's own units; an error if the values make none.
+-- token_bucket_limits: a quota in a bucket's own units; an error if the values make none.
 --
 -- Arguments: p_kind, p_name: what it is for, as errors name it
 --            p_capacity in tokens, p_refill_seconds from empty to full, p_refill: see token_buckets
 -- Result:    o_burst, o_step_ns, o_step_ticks, o_token_ticks: see there
 -- Errors:    23514 values that make no quota
-drop procedure if exists token_terms;
-create procedure token_terms(
+drop procedure if exists token_bucket_limits;
+create procedure token_bucket_limits(
   in p_kind varchar(20) character set ascii, in p_name varbinary(1024),
   in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin,
@@ -114,7 +114,7 @@ end;
 --
 -- Tokens that are there stay, fractions too, up to the new capacity; if the clock was set back, the bucket is empty.
 -- Arguments: p_now in nanoseconds since 1970
---            io_burst to io_token_ticks, io_anchor, io_full_at, io_longest_wait: the bucket's columns, then the new
+--            io_burst to io_token_ticks, io_anchor, io_full_at, io_max_granted_wait: the bucket's columns, then the new
 --            ones
 --            p_burst to p_token_ticks, p_refill: the new terms
 drop procedure if exists token_settle;
@@ -122,7 +122,7 @@ create procedure token_settle(
   in p_now bigint, in p_burst bigint, in p_step_ns bigint, in p_step_ticks bigint, in p_token_ticks bigint,
   in p_refill varchar(10) character set ascii collate ascii_bin,
   inout io_burst bigint, inout io_step_ns bigint, inout io_step_ticks bigint, inout io_token_ticks bigint,
-  inout io_anchor bigint, inout io_full_at bigint, inout io_longest_wait bigint)
+  inout io_anchor bigint, inout io_full_at bigint, inout io_max_granted_wait bigint)
 no sql
 sql security definer
 begin
@@ -130,7 +130,7 @@ begin
   declare v_available decimal(65, 0) default 0;  -- in ticks; negative while grants still wait for their tokens
   declare v_clock, v_year bigint;
 
-  if v_owed <= io_burst + io_longest_wait + (1000000000 div io_step_ns + 1) * io_step_ticks then
+  if v_owed <= io_burst + io_max_granted_wait + (1000000000 div io_step_ns + 1) * io_step_ticks then
     set v_available = io_burst - greatest(v_owed, 0);
   end if;
   if p_refill = 'calendar' then
@@ -143,7 +143,7 @@ begin
                           cast(p_burst as decimal(65, 0)) * io_token_ticks);
   set v_available = if(v_available < 0, -((io_token_ticks - 1 - v_available) div io_token_ticks),
                        v_available div io_token_ticks);
-  set io_full_at = v_clock + p_burst - v_available, io_longest_wait = greatest(-v_available, 0),
+  set io_full_at = v_clock + p_burst - v_available, io_max_granted_wait = greatest(-v_available, 0),
       io_burst = p_burst, io_step_ns = p_step_ns, io_step_ticks = p_step_ticks, io_token_ticks = p_token_ticks;
 end;
 

@@ -21,7 +21,7 @@ create procedure token_rule(
 modifies sql data
 sql security definer
 begin
-  declare b_capacity, b_anchor, b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
+  declare b_capacity, b_anchor, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
   declare u_capacity bigint;  -- u_: the terms that the state is under
   declare b_seconds, u_seconds, c_seconds, v_seconds, w_seconds decimal(19, 9);
   declare b_refill, u_refill, c_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
@@ -40,15 +40,15 @@ begin
     declare exit handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025
     begin
       call token_check_id('bucket id', p_id);
-      call token_terms('bucket', p_id, c_capacity, c_seconds, c_refill,
+      call token_bucket_limits('bucket', p_id, c_capacity, c_seconds, c_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       resignal;
     end;
 
     select capacity, refill_seconds, refill, plan, provisioned, under_capacity, under_seconds, under_refill,
-           overridden, anchor, full_at, longest_wait, burst, step_ns, step_ticks, token_ticks
+           overridden, anchor, full_at, max_granted_wait, burst, step_ns, step_ticks, token_ticks
       into b_capacity, b_seconds, b_refill, b_plan, b_provisioned, u_capacity, u_seconds, u_refill,
-           b_overridden, b_anchor, b_full_at, b_longest_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
+           b_overridden, b_anchor, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
       from token_buckets where id = p_id for update;
 
     select mode, if(until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', until) * 1000, null) into v_mode, v_until
@@ -96,7 +96,7 @@ begin
     elseif b_capacity is null then
       -- A session without strict mode would cut off a longer id, and one of MariaDB can turn the table's checks off.
       call token_check_id('bucket id', p_id);
-      call token_terms('bucket', p_id, c_capacity, c_seconds, c_refill,
+      call token_bucket_limits('bucket', p_id, c_capacity, c_seconds, c_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
       values (p_id, c_capacity, c_seconds, c_refill, c_plan, false, 0)
@@ -120,7 +120,7 @@ begin
       set b_plan = c_plan, v_own = true;
     end if;
     if v_own then
-      call token_terms('bucket', p_id, b_capacity, b_seconds, b_refill,
+      call token_bucket_limits('bucket', p_id, b_capacity, b_seconds, b_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       update token_buckets set capacity = b_capacity, refill_seconds = b_seconds, refill = b_refill, plan = b_plan
        where id = p_id;
@@ -132,16 +132,16 @@ begin
     if not (v_capacity = u_capacity and v_seconds = u_seconds and v_refill = u_refill)
        or (coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks
            and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
-               > b_burst + b_longest_wait + (1000000000 div b_step_ns + 1) * b_step_ticks) then
-      call token_terms('bucket', p_id, v_capacity, v_seconds, v_refill,
+               > b_burst + b_max_granted_wait + (1000000000 div b_step_ns + 1) * b_step_ticks) then
+      call token_bucket_limits('bucket', p_id, v_capacity, v_seconds, v_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       call token_settle(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
-                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
+                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
       update token_buckets
          set under_capacity = v_capacity, under_seconds = v_seconds, under_refill = v_refill,
              overridden = w_capacity is not null,
              burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
-             anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait
+             anchor = b_anchor, full_at = b_full_at, max_granted_wait = b_max_granted_wait
        where id = p_id;
       set o_changed = true;
     elseif b_overridden <> (w_capacity is not null) then

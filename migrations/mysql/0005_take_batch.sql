@@ -50,7 +50,7 @@ end;
 --
 -- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal, each once, in their order; instead of one
 --                     [id, times], where it stands for so many equal requests, decided one after the other
---            p_cost, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan, p_own: of all, as token_take_v1's; none
+--            p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan, p_own: of all, as token_take_v1's; none
 --                     waits
 -- Result:    a row: now, burst, anchor, step_ns, step_ticks, token_ticks: of all, as token_take_v1's
 --            answers  for each request, with a semicolon after it: its place, from 1; for how many of its equal
@@ -65,7 +65,7 @@ end;
 --            inside the caller's: then nothing is decided
 drop procedure if exists token_take_uniform_v1;
 create procedure token_take_uniform_v1(
-  in p_ids longtext character set utf8mb4, in p_cost bigint, in p_keep bigint, in p_capacity bigint,
+  in p_ids longtext character set utf8mb4, in p_cost bigint, in p_min_remaining bigint, in p_capacity bigint,
   in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
   in p_plan varchar(256) character set utf8mb4, in p_own boolean)
 modifies sql data
@@ -99,7 +99,7 @@ begin
       select capacity, refill_seconds, refill into v_capacity, v_seconds, v_refill
         from token_plans where name = v_plan and mode is null;
     end if;
-    if ((p_plan is null or p_capacity is null) and p_keep between 0 and v_capacity and p_cost between 1 and v_capacity - p_keep
+    if ((p_plan is null or p_capacity is null) and p_min_remaining between 0 and v_capacity and p_cost between 1 and v_capacity - p_min_remaining
         and v_capacity <= 3155760000000000000 and v_refill in ('interval', 'calendar', 'continuous', 'once')
         and (v_refill = 'once' or v_seconds <= 3155760000 and v_seconds * 1000000000 >= v_capacity)
         and (v_refill <> 'continuous'
@@ -111,7 +111,7 @@ begin
                       else v_seconds * 1000000000 end,
         v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
         v_token_ticks = if(v_refill = 'continuous', ceiling(v_seconds * 1000000000 / v_capacity), 1),
-        v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_keep) div p_cost;
+        v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_min_remaining) div p_cost;
     -- A session that holds one of the buckets delays the other requests by a second at most. And a longer text
     -- would be cut off.
     set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
@@ -132,7 +132,7 @@ begin
       set v_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
                    - 122192928000000000) * 100,
           v_clock = v_now div v_step_ns * v_step_ticks,
-          v_room = v_clock + v_burst - p_keep * v_token_ticks;
+          v_room = v_clock + v_burst - p_min_remaining * v_token_ticks;
       select count(*), count(b.id), sum(b.full_at <= v_room - v_cost),
              min((v_room - greatest(b.full_at, v_clock)) div v_cost >= r.times),
              group_concat(
@@ -150,7 +150,7 @@ begin
              and b.burst = v_burst and b.anchor = 0 and b.step_ns = v_step_ns and b.step_ticks = v_step_ticks
              and b.token_ticks = v_token_ticks
              -- or else the clock was set back
-             and b.full_at - v_clock <= v_burst + b.longest_wait + (1000000000 div v_step_ns + 1) * v_step_ticks
+             and b.full_at - v_clock <= v_burst + b.max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks
          for update /*!80000 of b */;  -- MySQL needs it, and MariaDB skips it
       set v_uuid = uuid();
       set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
@@ -301,8 +301,8 @@ begin
   declare v_mode varchar(7) character set ascii;
   declare v_receipt varchar(36) character set ascii;
   declare v_refill_seconds decimal(19, 9);
-  declare v_place, v_after, v_cost, v_max_wait, v_keep, v_capacity, v_hold, v_times, v_alike bigint;
-  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_place, v_after, v_cost, v_max_wait, v_min_remaining, v_capacity, v_hold, v_times, v_alike bigint;
+  declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
     select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill, unhex(plan), receipt, hold,
            coalesce(times, 1)
@@ -349,12 +349,12 @@ begin
                      when not rule <=> 'tokens' then rule
                      when cost > burst div token_ticks - keep then 'never'
                      -- or else the clock was set back
-                     when full_at - clock <= burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks
+                     when full_at - clock <= burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks
                        then 'denied'
                    end as word
               from (
                 select r.id, r.place, r.cost, r.keep, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
-                       b.step_ticks, b.token_ticks, b.longest_wait, b.plan is not null as planned,
+                       b.step_ticks, b.token_ticks, b.max_granted_wait, b.plan is not null as planned,
                        (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
                        (r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
                         and r.times >= 1 and r.max_wait = 0 and r.receipt is null
@@ -454,7 +454,7 @@ begin
   if not v_evaluated or v_ruled > 0 then
     open v_sorted;
     decide: loop
-      fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan,
+      fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_min_remaining, v_capacity, v_refill_seconds, v_refill, v_plan,
                           v_receipt, v_hold, v_times;
       if v_done then leave decide; end if;
       if v_times < 1 then
@@ -462,15 +462,15 @@ begin
       end if;
       while v_times > 0 do
         set v_alike = 1;
-        call token_take_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_keep, v_capacity, v_refill_seconds,
+        call token_take_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_min_remaining, v_capacity, v_refill_seconds,
                              v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, false, v_alike,
-                             v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                             v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                              v_step_ticks, v_token_ticks);
         -- Only tokens that were taken make the next one another matter.
         set v_alike = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
         set v_each = concat(v_each, ',"', concat_ws(
           ' ', v_alike, if(v_outcome = 'granted' and v_mode is null, v_alike, 0), v_place, v_outcome,
-          coalesce(v_mode, '-'), v_now, coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'), coalesce(v_granted, '-'),
+          coalesce(v_mode, '-'), v_now, coalesce(v_scheduled_at, '-'), coalesce(v_full_at, '-'), coalesce(v_granted, '-'),
           coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'), coalesce(v_step_ticks, '-'),
           coalesce(v_token_ticks, '-')), '"');
         set v_times = v_times - v_alike;

@@ -35,8 +35,8 @@ begin
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
   declare v_refill_seconds decimal(19, 9);
-  declare v_place, v_capacity, v_cost, v_keep, v_at, v_times bigint;
-  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_place, v_capacity, v_cost, v_min_remaining, v_at, v_times bigint;
+  declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
     select place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan)
       from json_table(p_limits, '$[*]' columns (
@@ -70,7 +70,7 @@ begin
                        and r.refill_seconds = b.refill_seconds and r.refill = b.refill)
                 and (r.cost > b.burst div b.token_ticks - r.keep
                      or b.full_at - (v_at - b.anchor) div b.step_ns * b.step_ticks
-                        <= b.burst + b.longest_wait + (1000000000 div b.step_ns + 1) * b.step_ticks)) is true),
+                        <= b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks)) is true),
            sum(if(r.cost <= b.burst div b.token_ticks - r.keep,
                   b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
                     <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks, false)),
@@ -149,8 +149,8 @@ begin
                id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]', keep bigint path '$[2]')) as r
         straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
          set b.granted = b.granted + r.cost,
-             b.longest_wait = greatest(
-               b.longest_wait,
+             b.max_granted_wait = greatest(
+               b.max_granted_wait,
                if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
                     > (v_at - b.anchor) div b.step_ns * b.step_ticks,
                   (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
@@ -193,19 +193,19 @@ begin
     set o_answers = '[]', v_done = false;
     open v_sorted;
     decide: loop
-      fetch v_sorted into v_place, v_id, v_cost, v_keep, v_capacity, v_refill_seconds, v_refill, v_plan;
+      fetch v_sorted into v_place, v_id, v_cost, v_min_remaining, v_capacity, v_refill_seconds, v_refill, v_plan;
       if v_done then leave decide; end if;
       set v_times = 1;
-      call token_take_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_keep, v_capacity, v_refill_seconds,
+      call token_take_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_min_remaining, v_capacity, v_refill_seconds,
                            v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
                            v_pass = 3, false, v_times,
-                           v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                           v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                            v_step_ticks, v_token_ticks);
       set v_done = false;
       set v_spare = v_spare or (v_pass > 1 and v_outcome <> 'granted');
       set v_all = v_all and v_outcome = 'granted';
       set o_answers = json_array_append(o_answers, '$', concat_ws(
-        ' ', v_place, v_outcome, coalesce(v_mode, '-'), v_now, coalesce(v_acts_at, '-'), coalesce(v_full_at, '-'),
+        ' ', v_place, v_outcome, coalesce(v_mode, '-'), v_now, coalesce(v_scheduled_at, '-'), coalesce(v_full_at, '-'),
         coalesce(v_granted, '-'), coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'),
         coalesce(v_step_ticks, '-'), coalesce(v_token_ticks, '-')));
     end loop;
@@ -313,7 +313,7 @@ begin
                             b.plan is null and a.capacity = b.capacity
                             and a.refill_seconds = b.refill_seconds and a.refill = b.refill)
                      and b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks
-                         <= b.burst + b.longest_wait + (1000000000 div b.step_ns + 1) * b.step_ticks) is not true
+                         <= b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks) is not true
                  then null
                when a.cost > b.burst div b.token_ticks - a.keep then 'never'
                when greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0)

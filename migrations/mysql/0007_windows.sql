@@ -31,11 +31,11 @@ end;
 --
 -- Arguments: p_counts, p_newest, p_resolution: the window's columns; p_interval in nanoseconds; p_room in requests;
 --            p_now in nanoseconds since 1970
--- Result:    o_acts_at in nanoseconds since 1970
+-- Result:    o_scheduled_at in nanoseconds since 1970
 drop procedure if exists token_window_earliest;
 create procedure token_window_earliest(
   in p_counts longtext character set ascii, in p_newest bigint, in p_resolution bigint, in p_interval bigint,
-  in p_room bigint, in p_now bigint, out o_acts_at bigint)
+  in p_room bigint, in p_now bigint, out o_scheduled_at bigint)
 no sql
 sql security definer
 begin
@@ -45,12 +45,12 @@ begin
     from (select e, sum(c) over (order by e desc) as so_far
             from json_table(p_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j) as s
    where so_far > p_room;
-  set o_acts_at = greatest(p_now, p_newest - p_resolution, coalesce(v_full + p_interval, 0));
+  set o_scheduled_at = greatest(p_now, p_newest - p_resolution, coalesce(v_full + p_interval, 0));
 end;
 
 -- token_window_count: counts requests in a window at an instant, and drops what counts no more.
 --
--- Arguments: p_id; p_most in requests, null: as it is; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now,
+-- Arguments: p_id; p_max_requests in requests, null: as it is; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now,
 --            p_at in nanoseconds since 1970;
 --            io_counts, io_newest, io_resolution: the window's columns. Of more than 2000 sub-intervals one that has
 --            passed is counted as the next one, so that its requests count for longer: the one which that delays least
@@ -59,7 +59,7 @@ end;
 -- Locks:     the window's row, which the caller holds already.
 drop procedure if exists token_window_count;
 create procedure token_window_count(
-  in p_id varbinary(1024), in p_most bigint, in p_interval bigint, in p_resolution bigint, in p_cost bigint,
+  in p_id varbinary(1024), in p_max_requests bigint, in p_interval bigint, in p_resolution bigint, in p_cost bigint,
   in p_now bigint, in p_at bigint, inout io_counts longtext character set ascii, inout io_newest bigint, inout io_resolution bigint)
 modifies sql data
 sql security definer
@@ -110,7 +110,7 @@ begin
   set io_newest = v_end;
   update token_windows
      set counts = io_counts, newest = v_end, granted = granted + p_cost,
-         last_wait = p_at - p_now, most = coalesce(p_most, most), interval_ns = v_interval,
+         last_wait = p_at - p_now, max_requests = coalesce(p_max_requests, max_requests), interval_ns = v_interval,
          resolution_ns = io_resolution,
          since = greatest(since, coalesce(v_forgotten, 0))
    where id = p_id;
@@ -121,8 +121,8 @@ end;
 -- Arguments: p_id         the window; its first request makes it
 --            p_cost       requests, 1 or more; 0 with p_counting: only read
 --            p_max_wait   nanoseconds that the caller would wait; the mode 'shadow' ignores it
---            p_keep       requests that must remain for others
---            p_most       how many pass at most in any interval
+--            p_min_remaining       requests that must remain for others
+--            p_max_requests       how many pass at most in any interval
 --            p_interval, p_resolution: in nanoseconds; the resolution divides the interval into 1 to 1000 parts
 --            p_receipt    the request's id, a UUID: repeated with it, the request counts no more; null: it has none
 --            p_hold       for how many nanoseconds the id is remembered
@@ -133,18 +133,18 @@ end;
 --                         request's
 --            o_mode       what decided instead of the counts: 'shadow', 'off' or 'block', else null
 --            o_now        the instant of the decision, in nanoseconds since 1970
---            o_acts_at    when the request acts; if blocked, until when; null: no end
+--            o_scheduled_at    when the request acts; if blocked, until when; null: no end
 --            o_counts, o_resolution: the window's columns after it
 -- Errors:    22023 arguments out of range
 -- Locks:     the window's row, first of all; then the receipt. In a transaction of the caller's they stay locked until
 --            that ends; else the routine has one of its own.
 drop procedure if exists token_take_window_v1;
 create procedure token_take_window_v1(
-  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_keep bigint,
-  in p_most bigint, in p_interval bigint, in p_resolution bigint, in p_receipt varchar(36) character set ascii,
+  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_min_remaining bigint,
+  in p_max_requests bigint, in p_interval bigint, in p_resolution bigint, in p_receipt varchar(36) character set ascii,
   in p_hold bigint, in p_counting boolean, in p_own boolean,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
-  out o_now bigint, out o_acts_at bigint, out o_counts longtext character set ascii, out o_resolution bigint)
+  out o_now bigint, out o_scheduled_at bigint, out o_counts longtext character set ascii, out o_resolution bigint)
 modifies sql data
 sql security definer
 begin
@@ -156,8 +156,8 @@ begin
   if (length(v_id) between 1 and 255 and left(v_id, 1) <> x'01' and locate(x'00', v_id) = 0
       and cast(convert(v_id using utf8mb4) as binary) <=> v_id
       and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, 4611686018427387903)
-      and p_keep between 0 and 4611686018427387903 and p_max_wait between 0 and 31622400000000000
-      and p_most between 1 and 1000000000000 and p_resolution between 1000 and p_interval
+      and p_min_remaining between 0 and 4611686018427387903 and p_max_wait between 0 and 31622400000000000
+      and p_max_requests between 1 and 1000000000000 and p_resolution between 1000 and p_interval
       and p_interval <= 31622400000000000 and (p_interval - 1) div p_resolution < 1000) is not true then
     call token_check_id('window id', v_id);
     signal sqlstate '22023' set message_text =
@@ -174,12 +174,12 @@ begin
 
     set o_outcome = 'granted', o_counts = '[]', o_resolution = p_resolution, v_newest = 0;
     call token_clock(o_now);
-    set o_acts_at = o_now;
+    set o_scheduled_at = o_now;
     lock_row: begin
       select counts, newest, resolution_ns, last_wait into o_counts, v_newest, o_resolution, v_last_wait
         from token_windows where id = v_id for update;
       call token_clock(o_now);
-      set o_acts_at = o_now;
+      set o_scheduled_at = o_now;
     end lock_row;
     -- What rules, read when the lock is held: see token_take_v1.
     select mode, if(until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', until) * 1000, null) into o_mode, v_until
@@ -197,18 +197,18 @@ begin
       leave decide;
     end if;
 
-    if v_last_wait is null and p_receipt is null and not p_counting and not o_mode <=> 'block' and p_cost > p_most - p_keep then
+    if v_last_wait is null and p_receipt is null and not p_counting and not o_mode <=> 'block' and p_cost > p_max_requests - p_min_remaining then
       -- No row for a request that can never pass.
       set o_outcome = 'never';
       leave decide;
     elseif v_last_wait is null then
-      insert into token_windows (id, most, interval_ns, resolution_ns, counts, since)
-      values (v_id, p_most, p_interval, p_resolution, '[]', o_now)
+      insert into token_windows (id, max_requests, interval_ns, resolution_ns, counts, since)
+      values (v_id, p_max_requests, p_interval, p_resolution, '[]', o_now)
       on duplicate key update id = token_windows.id;
       select counts, newest, resolution_ns, last_wait into o_counts, v_newest, o_resolution, v_last_wait
         from token_windows where id = v_id for update;
       call token_clock(o_now);
-      set o_acts_at = o_now;
+      set o_scheduled_at = o_now;
     end if;
     set v_was_newest = v_newest;
     call token_window_step_back(v_last_wait, o_resolution, o_now, o_counts, v_newest);
@@ -220,50 +220,50 @@ begin
     if p_receipt is not null then
       -- A bucket and a window of one key have receipts of their own: no bucket's id begins so.
       begin
-        declare v_cost, v_granted, v_acts_at, v_expires_at bigint;
+        declare v_cost, v_granted, v_scheduled_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
         call token_claim(p_receipt, concat(x'01', v_id), p_cost, 0, o_now,
                             o_now + least(greatest(coalesce(p_hold, 0), 0), 31622400000000000), o_now,
-                            v_state, v_cost, v_granted, v_acts_at, v_expires_at);
+                            v_state, v_cost, v_granted, v_scheduled_at, v_expires_at);
         if v_state is not null then
           set o_outcome = if(v_cost = p_cost and v_state <> 'cancelled', 'granted', 'reused'),
-              o_mode = null, o_acts_at = greatest(v_acts_at, o_now);
+              o_mode = null, o_scheduled_at = greatest(v_scheduled_at, o_now);
           leave decide;
         end if;
       end;
     end if;
 
     if o_mode = 'block' then
-      set o_outcome = 'denied', o_acts_at = v_until;
-    elseif not p_counting and p_cost > p_most - p_keep then
+      set o_outcome = 'denied', o_scheduled_at = v_until;
+    elseif not p_counting and p_cost > p_max_requests - p_min_remaining then
       set o_outcome = 'never';
     else
       if p_counting then
-        set o_acts_at = greatest(o_now, v_newest - o_resolution);
+        set o_scheduled_at = greatest(o_now, v_newest - o_resolution);
       else
-        call token_window_earliest(o_counts, v_newest, o_resolution, p_interval, p_most - p_cost - p_keep, o_now,
-                                      o_acts_at);
-        if o_acts_at between o_now + 1 and o_now + p_max_wait
-           and v_newest < (o_acts_at div p_resolution + 1) * p_resolution
+        call token_window_earliest(o_counts, v_newest, o_resolution, p_interval, p_max_requests - p_cost - p_min_remaining, o_now,
+                                      o_scheduled_at);
+        if o_scheduled_at between o_now + 1 and o_now + p_max_wait
+           and v_newest < (o_scheduled_at div p_resolution + 1) * p_resolution
            and (select count(*) from json_table(o_counts, '$[*]' columns (e bigint path '$[0]')) as j where e > o_now)
                > 999 then
-          set o_acts_at = 9223372036854775807;
+          set o_scheduled_at = 9223372036854775807;
         end if;
       end if;
-      if p_counting or o_acts_at <= o_now + if(o_mode = 'shadow', 0, p_max_wait) then
+      if p_counting or o_scheduled_at <= o_now + if(o_mode = 'shadow', 0, p_max_wait) then
         set o_mode = if(p_counting, o_mode, null);
         if p_cost > 0 then
-          call token_window_count(v_id, p_most, p_interval, p_resolution, p_cost, o_now, o_acts_at, o_counts,
+          call token_window_count(v_id, p_max_requests, p_interval, p_resolution, p_cost, o_now, o_scheduled_at, o_counts,
                                      v_newest, o_resolution);
         end if;
         if p_counting then
-          set o_acts_at = o_now;
+          set o_scheduled_at = o_now;
         end if;
-        update token_receipts set acts_at = o_acts_at
+        update token_receipts set scheduled_at = o_scheduled_at
          where p_receipt is not null and id = unhex(replace(p_receipt, '-', '')) and bucket = concat(x'01', v_id);
         leave decide;
       end if;
-      set o_outcome = if(o_mode = 'shadow', 'granted', 'denied'), o_acts_at = o_now;
+      set o_outcome = if(o_mode = 'shadow', 'granted', 'denied'), o_scheduled_at = o_now;
     end if;
     if p_receipt is not null then
       delete from token_receipts where id = unhex(replace(p_receipt, '-', '')) and bucket = concat(x'01', v_id);

@@ -1,6 +1,6 @@
 -- token_adjust: token_adjust_v1, in a transaction that the caller has begun.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_granted, p_acts_at, p_tokens: as token_adjust_v1's
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens: as token_adjust_v1's
 --            p_max_debt  'settle': the wait for the next token is at most so many nanoseconds, or that of an empty bucket;
 --                        null: a year, the most there can be
 -- Result:    o_outcome, o_given_back: its columns
@@ -9,7 +9,7 @@
 drop procedure if exists token_adjust;
 create procedure token_adjust(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
-  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_granted bigint, in p_acts_at bigint,
+  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_granted bigint, in p_scheduled_at bigint,
   in p_tokens bigint, in p_max_debt bigint, out o_outcome varchar(10) character set ascii, out o_given_back bigint)
 modifies sql data
 sql security definer
@@ -18,14 +18,14 @@ adjust: begin
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
   declare v_new boolean default false;
-  declare v_now, v_clock, v_most, v_furthest, v_full_at, v_longest_wait, v_granted, v_burst, v_token_ticks bigint;
+  declare v_now, v_clock, v_most, v_furthest, v_full_at, v_max_granted_wait, v_granted, v_burst, v_token_ticks bigint;
   declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
 
   if (p_kind in ('cancel', 'refund', 'settle')
       and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
       and p_id is not null and p_cost between 1 and 3155760000000000000
-      and p_granted >= 0 and p_acts_at is not null
+      and p_granted >= 0 and p_scheduled_at is not null
       and p_tokens between 0 and 3155760000000000000 and coalesce(p_max_debt, 0) >= 0) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost of 1 or more, 0 tokens or more and a debt of 0 or more';
@@ -44,13 +44,13 @@ adjust: begin
       leave adjust;
     end if;
   else
-    call token_claim(p_receipt, v_id, p_cost, p_granted, p_acts_at,
-                        least(greatest(p_acts_at, v_now + 86400000000000), v_now + 31622400000000000), 0,
+    call token_claim(p_receipt, v_id, p_cost, p_granted, p_scheduled_at,
+                        least(greatest(p_scheduled_at, v_now + 86400000000000), v_now + 31622400000000000), 0,
                         v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
     -- What was remembered counts, whatever the caller says.
-    set v_new = v_state is null, p_granted = v_known_granted, p_acts_at = v_known_acts_at;
+    set v_new = v_state is null, p_granted = v_known_granted, p_scheduled_at = v_known_acts_at;
   end if;
-  if p_kind = 'cancel' and v_now > p_acts_at then
+  if p_kind = 'cancel' and v_now > p_scheduled_at then
     set o_outcome = 'late';
   elseif v_state <> 'open' or v_known_cost <> p_cost then
     set o_outcome = 'repeated';
@@ -77,8 +77,8 @@ adjust: begin
   select (v_now - anchor) div step_ns * step_ticks,
          (v_now + least(coalesce(p_max_debt, 31622400000000000), 31622400000000000) - 1 - anchor)
            div step_ns * step_ticks + 1 - token_ticks,
-         burst + longest_wait + (1000000000 div step_ns + 1) * step_ticks, longest_wait
-    into v_clock, v_most, v_furthest, v_longest_wait from token_buckets where id = v_id for update;
+         burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks, max_granted_wait
+    into v_clock, v_most, v_furthest, v_max_granted_wait from token_buckets where id = v_id for update;
   if o_given_back >= 0 then
     -- More than the bucket holds, too: debts may be from before it held less. What is granted after it is no sum that
     -- overflows.
@@ -87,7 +87,7 @@ adjust: begin
   else
     -- The clock was set back: it is empty from now on, as a request would find it.
     if v_full_at - v_clock > v_furthest then
-      set v_full_at = v_clock + v_burst, v_longest_wait = 0;
+      set v_full_at = v_clock + v_burst, v_max_granted_wait = 0;
     end if;
     set v_owed = greatest(v_full_at, v_clock) - cast(o_given_back as decimal(65, 0)) * v_token_ticks;
     set v_full_at = greatest(v_full_at, least(v_owed, greatest(v_clock, v_most) + cast(v_burst as decimal(65, 0)))),
@@ -95,11 +95,11 @@ adjust: begin
   end if;
   update token_buckets
      set full_at = v_full_at, granted = v_granted,
-         longest_wait = greatest(v_longest_wait, if(o_given_back < 0, v_full_at - v_clock - v_burst, 0))
+         max_granted_wait = greatest(v_max_granted_wait, if(o_given_back < 0, v_full_at - v_clock - v_burst, 0))
    where id = v_id;
   update token_receipts
      set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-         expires_at = greatest(expires_at, least(greatest(acts_at, v_now + 86400000000000), v_now + 31622400000000000))
+         expires_at = greatest(expires_at, least(greatest(scheduled_at, v_now + 86400000000000), v_now + 31622400000000000))
    where id = v_receipt and bucket = v_id;
 end adjust;
 
@@ -109,7 +109,7 @@ end adjust;
 --                        is given back; 'refund': p_tokens of it were not used; 'settle': it cost p_tokens in the end,
 --                        more or fewer than were taken, if the receipt has not expired
 --            p_receipt   the request's id, or one made for this adjustment
---            p_id, p_cost, p_granted, p_acts_at: the bucket, and what the grant answered
+--            p_id, p_cost, p_granted, p_scheduled_at: the bucket, and what the grant answered
 --            p_tokens    see p_kind; 0 with 'cancel'
 --            A bucket owes a year at most: see token_adjust_batch_v1 for less
 --            p_own       as token_take_v1's
@@ -122,7 +122,7 @@ end adjust;
 drop procedure if exists token_adjust_v1;
 create procedure token_adjust_v1(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
-  in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_granted bigint, in p_acts_at bigint,
+  in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_granted bigint, in p_scheduled_at bigint,
   in p_tokens decimal(40, 20), in p_own boolean)
 modifies sql data
 sql security definer
@@ -137,13 +137,13 @@ begin
   end;
 
   if p_cost <> floor(p_cost) then
-    call token_not_whole('token_adjust_v1', 'cost', p_cost);
+    call token_require_whole_number('token_adjust_v1', 'cost', p_cost);
   end if;
   if p_tokens <> floor(p_tokens) then
-    call token_not_whole('token_adjust_v1', 'tokens', p_tokens);
+    call token_require_whole_number('token_adjust_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
-  call token_adjust(p_kind, p_receipt, p_id, p_cost, p_granted, p_acts_at, p_tokens, null, v_outcome,
+  call token_adjust(p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens, null, v_outcome,
                            v_given_back);
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
@@ -151,14 +151,14 @@ end;
 
 -- token_adjust_window: token_adjust_window_v1, in a transaction that the caller has begun.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens: as token_adjust_v1's
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as token_adjust_v1's
 -- Result:    o_outcome, o_given_back: its columns
 -- Errors:    22023 arguments out of range, or group_concat_max_len is too small (MariaDB)
 -- Locks:     the window's row, then the receipt.
 drop procedure if exists token_adjust_window;
 create procedure token_adjust_window(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
-  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_acts_at bigint, in p_tokens bigint,
+  in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_scheduled_at bigint, in p_tokens bigint,
   out o_outcome varchar(10) character set ascii, out o_given_back bigint)
 modifies sql data
 sql security definer
@@ -168,12 +168,12 @@ adjust: begin
   declare v_state varchar(9) character set ascii;
   declare v_counts longtext character set ascii;
   declare v_found, v_entries bigint default 0;
-  declare v_now, v_newest, v_interval, v_resolution, v_last_wait, v_since, v_cost, v_expires_at, v_acts_at,
+  declare v_now, v_newest, v_interval, v_resolution, v_last_wait, v_since, v_cost, v_expires_at, v_scheduled_at,
           v_end bigint;
 
   if (p_kind in ('cancel', 'refund', 'settle')
       and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
-      and p_id is not null and p_cost between 1 and 1000000000000 and p_acts_at >= 0
+      and p_id is not null and p_cost between 1 and 1000000000000 and p_scheduled_at >= 0
       and p_tokens between 0 and 3155760000000000000) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: adjust takes cancel, refund or settle, a UUID, a window, a cost of 1 or more and 0 requests or more';
@@ -185,11 +185,11 @@ adjust: begin
     into v_counts, v_newest, v_interval, v_resolution, v_last_wait, v_since
     from token_windows where id = v_id for update;
   call token_clock(v_now);
-  select state, cost, expires_at, acts_at into v_state, v_cost, v_expires_at, v_acts_at
+  select state, cost, expires_at, scheduled_at into v_state, v_cost, v_expires_at, v_scheduled_at
     from token_receipts where id = v_receipt and bucket = concat(x'01', v_id) for update;
-  set v_acts_at = coalesce(v_acts_at, p_acts_at);
+  set v_scheduled_at = coalesce(v_scheduled_at, p_scheduled_at);
   set o_outcome = case
-    when p_kind = 'cancel' and v_now > v_acts_at then 'late'
+    when p_kind = 'cancel' and v_now > v_scheduled_at then 'late'
     when p_kind = 'settle' and (v_state is null or v_expires_at <= v_now) then 'late'
     when v_state <> 'open' or v_cost <> p_cost then 'repeated'
     when v_counts is null then 'unknown'
@@ -200,13 +200,13 @@ adjust: begin
   end if;
 
   set v_state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end;
-  insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
-  values (v_receipt, concat(x'01', v_id), p_cost, 0, p_acts_at, v_state,
-          least(greatest(p_acts_at, v_now + 86400000000000), v_now + 31622400000000000))
+  insert into token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
+  values (v_receipt, concat(x'01', v_id), p_cost, 0, p_scheduled_at, v_state,
+          least(greatest(p_scheduled_at, v_now + 86400000000000), v_now + 31622400000000000))
   on duplicate key update
     state = v_state,
     expires_at = greatest(token_receipts.expires_at,
-                          least(greatest(v_acts_at, v_now + 86400000000000), v_now + 31622400000000000));
+                          least(greatest(v_scheduled_at, v_now + 86400000000000), v_now + 31622400000000000));
   set o_given_back = case p_kind
     when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
   if o_given_back < 0 then
@@ -223,7 +223,7 @@ adjust: begin
   -- after they act, or a later one.
   select min(e) into v_end
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
-   where e > v_acts_at and v_acts_at >= v_since;
+   where e > v_scheduled_at and v_scheduled_at >= v_since;
   select coalesce(sum(c), 0) into v_found
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j where e = v_end;
   set v_found = least(v_found, o_given_back);
@@ -245,14 +245,14 @@ end adjust;
 
 -- token_adjust_window_v1: give back, or pay for, what a request under a sliding window took; once for each receipt.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens, p_own: as token_adjust_v1's
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, p_own: as token_adjust_v1's
 -- Result:    one row: outcome, given_back: as token_adjust_v1's
 -- Errors:    22023 arguments out of range
 -- Locks:     the window's row, then the receipt, in a transaction of its own unless inside the caller's.
 drop procedure if exists token_adjust_window_v1;
 create procedure token_adjust_window_v1(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
-  in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_acts_at bigint, in p_tokens decimal(40, 20),
+  in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_scheduled_at bigint, in p_tokens decimal(40, 20),
   in p_own boolean)
 modifies sql data
 sql security definer
@@ -267,20 +267,20 @@ begin
   end;
 
   if p_cost <> floor(p_cost) then
-    call token_not_whole('token_adjust_window_v1', 'cost', p_cost);
+    call token_require_whole_number('token_adjust_window_v1', 'cost', p_cost);
   end if;
   if p_tokens <> floor(p_tokens) then
-    call token_not_whole('token_adjust_window_v1', 'tokens', p_tokens);
+    call token_require_whole_number('token_adjust_window_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
-  call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens, v_outcome, v_given_back);
+  call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
 
 -- token_adjust_batch_v1: give back, or pay for, what several granted requests took; once for each receipt.
 --
--- Arguments: p_adjustments  a JSON array of [kind, receipt, id in hexadecimal, cost, granted, acts_at, tokens, window,
+-- Arguments: p_adjustments  a JSON array of [kind, receipt, id in hexadecimal, cost, granted, scheduled_at, tokens, window,
 --                           max_debt]: as token_adjust_v1's; window is 1 where the key's sliding window granted; max_debt, if
 --                           it is there, as token_adjust's
 --            p_own          as token_take_v1's
@@ -302,19 +302,19 @@ begin
   declare v_own boolean default false;
   declare v_done boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_place, v_granted, v_acts_at, v_max_debt, v_given_back bigint;
+  declare v_place, v_granted, v_scheduled_at, v_max_debt, v_given_back bigint;
   declare v_cost, v_tokens decimal(40, 20);
   declare v_in_window boolean;
   declare v_kind, v_outcome varchar(10) character set ascii;
   declare v_receipt varchar(40) character set ascii;
   declare v_id varbinary(1024);
   declare v_sorted cursor for
-    select place, kind, receipt, unhex(id) as id, cost, granted, acts_at, tokens, in_window, max_debt
+    select place, kind, receipt, unhex(id) as id, cost, granted, scheduled_at, tokens, in_window, max_debt
       from json_table(p_adjustments, '$[*]' columns (
              place for ordinality, kind varchar(10) character set ascii path '$[0]',
              receipt varchar(40) character set ascii path '$[1]', id varchar(2048) character set ascii path '$[2]',
              cost decimal(40, 20) path '$[3]' error on error, granted bigint path '$[4]' error on error,
-             acts_at bigint path '$[5]' error on error, tokens decimal(40, 20) path '$[6]' error on error,
+             scheduled_at bigint path '$[5]' error on error, tokens decimal(40, 20) path '$[6]' error on error,
              in_window int path '$[7]', max_debt bigint path '$[8]' error on error)) as adjustments
      order by coalesce(in_window, 0), id, place;
   declare continue handler for not found set v_done = true;
@@ -335,20 +335,20 @@ begin
   open v_sorted;
   adjust: loop
     fetch v_sorted
-      into v_place, v_kind, v_receipt, v_id, v_cost, v_granted, v_acts_at, v_tokens, v_in_window,
+      into v_place, v_kind, v_receipt, v_id, v_cost, v_granted, v_scheduled_at, v_tokens, v_in_window,
            v_max_debt;
     if v_done then leave adjust; end if;
     if v_cost <> floor(v_cost) then
-      call token_not_whole('token_adjust_batch_v1', 'cost', v_cost);
+      call token_require_whole_number('token_adjust_batch_v1', 'cost', v_cost);
     end if;
     if v_tokens <> floor(v_tokens) then
-      call token_not_whole('token_adjust_batch_v1', 'tokens', v_tokens);
+      call token_require_whole_number('token_adjust_batch_v1', 'tokens', v_tokens);
     end if;
     if v_in_window then
-      call token_adjust_window(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_acts_at, v_tokens,
+      call token_adjust_window(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_scheduled_at, v_tokens,
                                          v_outcome, v_given_back);
     else
-      call token_adjust(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_granted, v_acts_at, v_tokens,
+      call token_adjust(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_granted, v_scheduled_at, v_tokens,
                                v_max_debt, v_outcome, v_given_back);
     end if;
     set v_done = false;
@@ -385,7 +385,7 @@ begin
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_now, v_until, v_capacity, v_clock, v_before, v_to bigint;
-  declare v_full_at, v_longest_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_full_at, v_max_granted_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_changed boolean;
   declare v_attempt int default 0;
   declare exit handler for sqlexception
@@ -403,8 +403,8 @@ begin
   held: begin
     ready: loop
       set v_burst = null;
-      select full_at, longest_wait, burst, anchor, step_ns, step_ticks, token_ticks
-        into v_full_at, v_longest_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
+      select full_at, max_granted_wait, burst, anchor, step_ns, step_ticks, token_ticks
+        into v_full_at, v_max_granted_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
         from token_buckets where id = v_id for update;
       call token_clock(v_now);
       -- It needs more tokens than any bucket holds: whether the clock was set back is checked here.
@@ -432,9 +432,9 @@ begin
     end if;
 
     set v_clock = (v_now - v_anchor) div v_step_ns * v_step_ticks, v_before = v_full_at;
-    if v_full_at - v_clock > v_burst + v_longest_wait + (1000000000 div v_step_ns + 1) * v_step_ticks then
+    if v_full_at - v_clock > v_burst + v_max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks then
       -- The clock was set back since: it is empty.
-      set v_full_at = v_clock + v_burst, v_longest_wait = 0;
+      set v_full_at = v_clock + v_burst, v_max_granted_wait = 0;
     end if;
     set v_to = greatest(v_full_at, v_clock);
     if p_remaining is not null then
@@ -446,10 +446,10 @@ begin
     end if;
     set o_outcome = if(v_to > greatest(v_full_at, v_clock), 'lowered', 'unchanged');
     if o_outcome = 'lowered' then
-      set v_full_at = v_to, v_longest_wait = greatest(v_longest_wait, v_to - v_clock - v_burst);
+      set v_full_at = v_to, v_max_granted_wait = greatest(v_max_granted_wait, v_to - v_clock - v_burst);
     end if;
     if v_full_at <> v_before then
-      update token_buckets set full_at = v_full_at, longest_wait = v_longest_wait where id = v_id;
+      update token_buckets set full_at = v_full_at, max_granted_wait = v_max_granted_wait where id = v_id;
     end if;
   end held;
 

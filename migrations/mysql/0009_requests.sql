@@ -44,7 +44,7 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
 -- Arguments: p_id           the bucket
 --            p_tokens       how many, 1 or more
 --            p_max_wait_ms  how long you would wait for them; 0: take them now or not at all
---            p_keep         how many must remain for others; 0: none
+--            p_min_remaining         how many must remain for others; 0: none
 --            p_plan         the plan of a bucket that its first request makes; null: it exists
 --            p_request      an id of yours, a UUID: a request that is repeated with it within a day takes nothing more
 -- Result:    one row:
@@ -59,42 +59,42 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
 drop procedure if exists request_tokens_v1;
 create procedure request_tokens_v1(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
-  in p_keep decimal(40, 20), in p_plan varchar(256) character set utf8mb4, in p_request varchar(36) character set ascii)
+  in p_min_remaining decimal(40, 20), in p_plan varchar(256) character set utf8mb4, in p_request varchar(36) character set ascii)
 modifies sql data
 sql security definer
 begin
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
   declare v_message varchar(128) character set utf8mb4;
-  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_tokens bigint default p_tokens;
   declare v_max_wait_ms bigint default p_max_wait_ms;
-  declare v_keep bigint default p_keep;
+  declare v_min_remaining bigint default p_min_remaining;
   declare v_tick bigint;
   declare v_times bigint default 1;
   declare v_most bigint default 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
 
   if p_tokens <> floor(p_tokens) then
-    call token_not_whole('request_tokens', 'tokens', p_tokens);
+    call token_require_whole_number('request_tokens', 'tokens', p_tokens);
   end if;
   if p_max_wait_ms <> floor(p_max_wait_ms) then
-    call token_not_whole('request_tokens', 'max_wait_ms', p_max_wait_ms);
+    call token_require_whole_number('request_tokens', 'max_wait_ms', p_max_wait_ms);
   end if;
-  if p_keep <> floor(p_keep) then
-    call token_not_whole('request_tokens', 'keep', p_keep);
+  if p_min_remaining <> floor(p_min_remaining) then
+    call token_require_whole_number('request_tokens', 'min_remaining', p_min_remaining);
   end if;
   -- Without strict mode the server has put ? for each byte that it could not convert.
   if (p_id like '%??%' or p_plan like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
     signal sqlstate '22023' set message_text =
       'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
   end if;
-  if (p_id is not null and v_tokens >= 1 and v_max_wait_ms >= 0 and v_keep >= 0) is not true then
+  if (p_id is not null and v_tokens >= 1 and v_max_wait_ms >= 0 and v_min_remaining >= 0) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a number to keep of 0 or more';
   end if;
   call token_take_v1(p_id, least(v_tokens, v_most), least(v_max_wait_ms, 31622400000) * 1000000,
-                       least(v_keep, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
-                       v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                       least(v_min_remaining, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
+                       v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                        v_step_ticks, v_token_ticks);
   if v_outcome = 'unknown' then
     set v_message = concat('tollgate: no bucket ''', left(p_id, 36),
@@ -122,14 +122,14 @@ begin
     select true as granted, v_burst as remaining, 0 as wait_ms, 0 as retry_after_ms, 0 as reset_after_ms;
   else
     set v_full_at = greatest(v_full_at, (v_now - v_anchor) div v_step_ns * v_step_ticks);
-    set v_tick = if(v_tokens > v_burst div v_token_ticks - v_keep, null,
-                    v_full_at + (v_tokens + v_keep - v_burst div v_token_ticks) * v_token_ticks);
+    set v_tick = if(v_tokens > v_burst div v_token_ticks - v_min_remaining, null,
+                    v_full_at + (v_tokens + v_min_remaining - v_burst div v_token_ticks) * v_token_ticks);
     select v_outcome = 'granted' as granted,
            greatest((v_burst - v_full_at + (v_now - v_anchor) div v_step_ns * v_step_ticks) div v_token_ticks, 0)
              as remaining,
-           if(v_outcome = 'granted', (v_acts_at - v_now + 999999) div 1000000, 0) as wait_ms,
+           if(v_outcome = 'granted', (v_scheduled_at - v_now + 999999) div 1000000, 0) as wait_ms,
            case
-             when v_outcome = 'denied' and v_mode = 'block' then (v_acts_at - v_now + 999999) div 1000000
+             when v_outcome = 'denied' and v_mode = 'block' then (v_scheduled_at - v_now + 999999) div 1000000
              when v_step_ns = 9223372036854775807 then if(v_tick <= 0, 0, null)
              else (greatest((v_tick div v_step_ticks + (v_tick mod v_step_ticks > 0)) * v_step_ns + v_anchor - v_now, 0)
                    + 999999) div 1000000
@@ -146,22 +146,22 @@ end;
 drop procedure if exists request_tokens;
 create procedure request_tokens(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
-  in p_keep decimal(40, 20))
+  in p_min_remaining decimal(40, 20))
 modifies sql data
 sql security definer
 begin
-  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, null, null);
+  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, null, null);
 end;
 
 -- request_planned_tokens: request_tokens from a bucket that follows a plan, and that its first request makes.
 drop procedure if exists request_planned_tokens;
 create procedure request_planned_tokens(
   in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4,
-  in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20), in p_keep decimal(40, 20))
+  in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20), in p_min_remaining decimal(40, 20))
 modifies sql data
 sql security definer
 begin
-  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, p_plan, null);
+  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, p_plan, null);
 end;
 
 -- request_tokens_once: request_tokens with an id of yours, a UUID: a request that is repeated with it within a day
@@ -169,11 +169,11 @@ end;
 drop procedure if exists request_tokens_once;
 create procedure request_tokens_once(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
-  in p_keep decimal(40, 20), in p_request varchar(36) character set ascii)
+  in p_min_remaining decimal(40, 20), in p_request varchar(36) character set ascii)
 modifies sql data
 sql security definer
 begin
-  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, null, p_request);
+  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, null, p_request);
 end;
 
 -- request_token: take one token from a provisioned bucket, now or not at all.
@@ -237,7 +237,7 @@ begin
          case
            when outcome not in ('granted', 'denied') then null
            when token_ticks is null then 0
-           when outcome = 'denied' and mode = 'block' then (acts_at - now + 999999) div 1000000
+           when outcome = 'denied' and mode = 'block' then (scheduled_at - now + 999999) div 1000000
            when step_ns = 9223372036854775807 then if(tick <= 0, 0, null)
            else (greatest((tick div step_ticks + (tick mod step_ticks > 0)) * step_ns + anchor - now, 0) + 999999)
                 div 1000000
@@ -260,7 +260,7 @@ begin
                                    '$' columns (
                                      times bigint path '$[0]', grants bigint path '$[1]', place bigint path '$[2]',
                                      decided varchar(10) path '$[3]', mode varchar(7) path '$[4]',
-                                     now bigint path '$[5]', acts_at bigint path '$[6]', at bigint path '$[7]',
+                                     now bigint path '$[5]', scheduled_at bigint path '$[6]', at bigint path '$[7]',
                                      burst bigint path '$[9]', anchor bigint path '$[10]', step_ns bigint path '$[11]',
                                      step_ticks bigint path '$[12]', token_ticks bigint path '$[13]')) as words
                            limit 1000000000) as a  -- made once, and not for each request
@@ -285,16 +285,16 @@ sql security definer
 begin
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
-  declare v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_times bigint default 1;
   declare v_rate bigint default coalesce(p_refill_per_sec, 2);
   declare v_window bigint default coalesce(p_window_seconds, 60);
 
   if p_refill_per_sec <> floor(p_refill_per_sec) then
-    call token_not_whole('rate_limiting_request', 'refill_per_sec', p_refill_per_sec);
+    call token_require_whole_number('rate_limiting_request', 'refill_per_sec', p_refill_per_sec);
   end if;
   if p_window_seconds <> floor(p_window_seconds) then
-    call token_not_whole('rate_limiting_request', 'window_seconds', p_window_seconds);
+    call token_require_whole_number('rate_limiting_request', 'window_seconds', p_window_seconds);
   end if;
   -- Without strict mode the server has put ? for each byte that it could not convert.
   if (p_rate_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
@@ -306,7 +306,7 @@ begin
       'tollgate: rate_limiting_request takes an id, 1 to 10^9 tokens a second and a window of 1 s to a century';
   end if;
   call token_take_v1(p_rate_id, 1, 0, 0, v_rate * v_window, v_window, 'continuous', null, null, null, true, false,
-                       v_times, v_outcome, v_mode, v_now, v_acts_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                       v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                        v_step_ticks, v_token_ticks);
   if v_outcome = 'conflict' then
     signal sqlstate '22023' set message_text =
@@ -351,16 +351,16 @@ begin
   declare v_max_requests bigint default p_max_requests;
   declare v_tokens bigint default p_tokens;
   declare v_max_wait_ms bigint default p_max_wait_ms;
-  declare v_now, v_acts_at, v_resolution, v_interval, v_newest, v_counted, v_next bigint;
+  declare v_now, v_scheduled_at, v_resolution, v_interval, v_newest, v_counted, v_next bigint;
 
   if p_max_requests <> floor(p_max_requests) then
-    call token_not_whole('request_tokens_in_window', 'max_requests', p_max_requests);
+    call token_require_whole_number('request_tokens_in_window', 'max_requests', p_max_requests);
   end if;
   if p_tokens <> floor(p_tokens) then
-    call token_not_whole('request_tokens_in_window', 'tokens', p_tokens);
+    call token_require_whole_number('request_tokens_in_window', 'tokens', p_tokens);
   end if;
   if p_max_wait_ms <> floor(p_max_wait_ms) then
-    call token_not_whole('request_tokens_in_window', 'max_wait_ms', p_max_wait_ms);
+    call token_require_whole_number('request_tokens_in_window', 'max_wait_ms', p_max_wait_ms);
   end if;
   -- Without strict mode the server has put ? for each byte that it could not convert.
   if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
@@ -376,7 +376,7 @@ begin
   set v_interval = p_interval_seconds * 1000000000;
   call token_take_window_v1(p_id, least(v_tokens, 4611686018427387903), v_max_wait_ms * 1000000, 0, v_max_requests,
                               v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
-                              v_outcome, v_mode, v_now, v_acts_at, v_counts, v_resolution);
+                              v_outcome, v_mode, v_now, v_scheduled_at, v_counts, v_resolution);
   if v_outcome = 'never' then
     signal sqlstate '22023' set message_text = 'tollgate: more tokens than ever pass in this window: ask for fewer';
   end if;
@@ -384,10 +384,10 @@ begin
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
   call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_max_requests - v_tokens, v_now, v_next);
   if v_mode = 'block' then
-    set v_next = v_acts_at;
+    set v_next = v_scheduled_at;
   end if;
   select v_outcome = 'granted' as granted, greatest(v_max_requests - v_counted, 0) as remaining,
-         if(v_outcome = 'granted', (v_acts_at - v_now + 999999) div 1000000, 0) as wait_ms,
+         if(v_outcome = 'granted', (v_scheduled_at - v_now + 999999) div 1000000, 0) as wait_ms,
          (v_next - v_now + 999999) div 1000000 as retry_after_ms,
          (greatest(v_newest + v_interval - v_now, 0) + 999999) div 1000000 as reset_after_ms;
 end;
@@ -410,30 +410,30 @@ end;
 -- Arguments: p_id             the bucket
 --            p_remaining      no more tokens than these are left; null: not said
 --            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
---            p_longest_ms     for how many at most, whatever was said; null: an hour
+--            p_max_wait_ms     for how many at most, whatever was said; null: an hour
 -- Result:    one row: lowered: whether it held more: 1 or 0
 -- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · 45000 no such bucket or plan
 -- Locks:     see token_throttle_v1. In a transaction of yours the bucket stays locked until it ends.
 drop procedure if exists token_throttle;
 create procedure token_throttle(
   in p_id varchar(256) character set utf8mb4, in p_remaining decimal(40, 20), in p_retry_after_ms decimal(40, 20),
-  in p_longest_ms decimal(40, 20))
+  in p_max_wait_ms decimal(40, 20))
 modifies sql data
 sql security definer
 begin
   declare v_remaining bigint default p_remaining;
   declare v_retry_after_ms bigint default p_retry_after_ms;
-  declare v_longest_ms bigint default p_longest_ms;
+  declare v_longest_ms bigint default p_max_wait_ms;
   declare v_outcome varchar(10) character set ascii;
   declare v_message varchar(128) character set utf8mb4;
   if p_remaining <> floor(p_remaining) then
-    call token_not_whole('token_throttle', 'remaining', p_remaining);
+    call token_require_whole_number('token_throttle', 'remaining', p_remaining);
   end if;
   if p_retry_after_ms <> floor(p_retry_after_ms) then
-    call token_not_whole('token_throttle', 'retry_after_ms', p_retry_after_ms);
+    call token_require_whole_number('token_throttle', 'retry_after_ms', p_retry_after_ms);
   end if;
-  if p_longest_ms <> floor(p_longest_ms) then
-    call token_not_whole('token_throttle', 'longest_ms', p_longest_ms);
+  if p_max_wait_ms <> floor(p_max_wait_ms) then
+    call token_require_whole_number('token_throttle', 'max_wait_ms', p_max_wait_ms);
   end if;
   -- Without strict mode the server has put ? for each byte that it could not convert.
   if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
@@ -491,10 +491,10 @@ create procedure token_peek_window(in p_id varchar(256) character set utf8mb4)
 reads sql data
 sql security definer
 begin
-  declare v_most, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_acts_at bigint;
+  declare v_most, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_scheduled_at bigint;
   declare v_counts longtext character set ascii default '[]';
 
-  select most, interval_ns, resolution_ns, counts, newest, granted, last_wait
+  select max_requests, interval_ns, resolution_ns, counts, newest, granted, last_wait
     into v_most, v_interval, v_resolution, v_counts, v_newest, v_granted, v_last_wait
     from token_windows where id = cast(p_id as binary);
   if (json_valid(v_counts) and v_most >= 1 and v_interval between 1 and 31622400000000000
@@ -508,11 +508,11 @@ begin
     -- After a step of the clock backwards, what was counted since counts as of now.
     set v_now = v_newest - v_resolution;
   end if;
-  call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_most - 1, v_now, v_acts_at);
+  call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_most - 1, v_now, v_scheduled_at);
   select v_most as max_requests, v_interval * 0.000000001 as interval_seconds,
          v_resolution * 0.000000001 as resolution_seconds,
          cast(coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) as signed) as counted, v_granted as granted,
-         (v_acts_at - v_now + 999999) div 1000000 as retry_after_ms
+         (v_scheduled_at - v_now + 999999) div 1000000 as retry_after_ms
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
   having v_granted <> 0;
 end;

@@ -26,25 +26,25 @@ begin
   set v_prefix = coalesce(cast(p_prefix as binary), ''), v_after = coalesce(cast(p_after as binary), '');
   set p_limit = coalesce(p_limit, 0);
   call token_clock(v_now);
-  select convert(s.id using utf8mb4) as id, s.most as max_requests, s.interval_ns * 0.000000001 as interval_seconds,
+  select convert(s.id using utf8mb4) as id, s.max_requests, s.interval_ns * 0.000000001 as interval_seconds,
          s.resolution_ns * 0.000000001 as resolution_seconds,
          if(min(s.c) < 0, null, cast(coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed)) as counted,
-         cast(s.most - coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed) as available, s.granted,
+         cast(s.max_requests - coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed) as available, s.granted,
          (greatest(s.now, s.newest - s.resolution_ns,
-                   coalesce(cast(max(if(s.so_far > s.most - 1, s.e, null)) as decimal(20)) + s.interval_ns, 0)) - s.now + 999999)
+                   coalesce(cast(max(if(s.so_far > s.max_requests - 1, s.e, null)) as decimal(20)) + s.interval_ns, 0)) - s.now + 999999)
            div 1000000 as retry_after_ms, s.id as id_bytes
-    from (select w.id, w.most, w.interval_ns, w.resolution_ns, w.newest, w.granted, j.e, j.c,
+    from (select w.id, w.max_requests, w.interval_ns, w.resolution_ns, w.newest, w.granted, j.e, j.c,
                  sum(j.c) over (partition by w.id order by j.e desc) as so_far,
                  -- After a step of the clock backwards, what was counted since counts as of now.
                  if(w.newest - v_now > w.last_wait + w.resolution_ns + 1000000000, w.newest - w.resolution_ns, v_now)
                    as now
             from (select t.id, t.granted, t.newest,
                          -- What breaks its bounds is answered as null: no value of it can fail the whole page.
-                         if(t.sound, t.most, null) as most, if(t.sound, t.interval_ns, 0) as interval_ns,
+                         if(t.sound, t.max_requests, null) as max_requests, if(t.sound, t.interval_ns, 0) as interval_ns,
                          if(t.sound, t.resolution_ns, 0) as resolution_ns, if(t.sound, t.last_wait, 0) as last_wait,
                          if(t.sound, t.counts, '[]') as counts
                     from (select k.*,
-                                 json_valid(k.counts) and k.most >= 1
+                                 json_valid(k.counts) and k.max_requests >= 1
                                  and k.interval_ns between 1 and 31622400000000000
                                  and k.resolution_ns between 1 and 31622400000000000
                                  and k.last_wait between 0 and 31622400000000000
@@ -54,7 +54,7 @@ begin
                      and (v_prefix = '' or t.id <= concat(v_prefix, repeat(x'F48FBFBF', 64)))
                    order by t.id limit p_limit) w
             left join json_table(w.counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j on true) s
-   group by s.id, s.most, s.interval_ns, s.resolution_ns, s.newest, s.granted, s.now
+   group by s.id, s.max_requests, s.interval_ns, s.resolution_ns, s.newest, s.granted, s.now
    order by s.id;
 end;
 
@@ -80,10 +80,10 @@ begin
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_settles boolean;
   declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
-  declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait bigint;
+  declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait bigint;
 
   call token_check_id('bucket id', v_id);
-  call token_terms('bucket', v_id, p_capacity, p_refill_seconds, p_refill,
+  call token_bucket_limits('bucket', v_id, p_capacity, p_refill_seconds, p_refill,
                       v_burst, v_step_ns, v_step_ticks, v_token_ticks);
   call token_begin(false, v_own);
   begin
@@ -102,12 +102,12 @@ begin
     -- Unless the state is under an override's terms, or others than the row's: what rules the next request settles it.
     select not overridden and capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
            and not (under_capacity = p_capacity and under_seconds = p_refill_seconds and under_refill = p_refill),
-           burst, step_ns, step_ticks, token_ticks, anchor, full_at, longest_wait
-      into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait
+           burst, step_ns, step_ticks, token_ticks, anchor, full_at, max_granted_wait
+      into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait
       from token_buckets where id = v_id for update;
     if v_settles then
       call token_settle(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
-                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_longest_wait);
+                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
     end if;
     update token_buckets
        set provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill,
@@ -115,7 +115,7 @@ begin
            under_seconds = if(v_settles, p_refill_seconds, under_seconds),
            under_refill = if(v_settles, p_refill, under_refill),
            burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
-           anchor = b_anchor, full_at = b_full_at, longest_wait = b_longest_wait
+           anchor = b_anchor, full_at = b_full_at, max_granted_wait = b_max_granted_wait
      where id = v_id;
     if v_own then commit and no chain no release; end if;
   end;
@@ -140,7 +140,7 @@ begin
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
 
   call token_check_id('plan name', v_name);
-  call token_terms('plan', v_name, p_capacity, p_refill_seconds, p_refill,
+  call token_bucket_limits('plan', v_name, p_capacity, p_refill_seconds, p_refill,
                       v_burst, v_step_ns, v_step_ticks, v_token_ticks);
   insert into token_plans (name, capacity, refill_seconds, refill)
   values (v_name, p_capacity, p_refill_seconds, p_refill)
@@ -176,7 +176,7 @@ begin
   end if;
   call token_clock(v_now);
   update token_buckets
-     set full_at = (v_now - anchor) div step_ns * step_ticks, longest_wait = 0,
+     set full_at = (v_now - anchor) div step_ns * step_ticks, max_granted_wait = 0,
          granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, 4611686018427387903)
    where id = cast(p_id as binary);
   set v_found = row_count() > 0;

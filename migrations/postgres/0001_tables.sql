@@ -68,7 +68,7 @@ create table if not exists tollgate.token_buckets (
   anchor         bigint not null default tollgate.clock(), -- nanoseconds since 1970
   full_at        bigint not null default 0,                         -- ticks: when it is full again
   granted        bigint not null default 0,                         -- tokens, ever
-  longest_wait   bigint not null default 0,                         -- ticks: the longest that was granted
+  max_granted_wait   bigint not null default 0,                         -- ticks: the longest that was granted
   burst          bigint not null,                                   -- ticks from empty to full; a trigger gives these four
   step_ns        bigint not null,
   step_ticks     bigint not null,
@@ -135,7 +135,7 @@ create table if not exists tollgate.token_receipts (
   bucket     text collate "C" not null,
   cost       bigint not null,            -- tokens
   granted    bigint not null,            -- the bucket's granted after it
-  acts_at    bigint not null,            -- when the tokens may be used, in nanoseconds since 1970
+  scheduled_at    bigint not null,            -- when the tokens may be used, in nanoseconds since 1970
   state      text collate "C" not null,  -- 'open', 'cancelled', 'refunded', 'settled'
   expires_at bigint not null,            -- in nanoseconds since 1970; from then on what it says stands
   primary key (id, bucket)
@@ -152,7 +152,7 @@ create index if not exists token_receipts_open on tollgate.token_receipts (bucke
 -- A page keeps room for some rows' next version, so that updates are heap-only: rows grow with what they count.
 create table if not exists tollgate.token_windows (
   id            text collate "C" primary key,  -- 1 to 255 bytes
-  most          bigint not null,               -- the terms that it was last counted under: requests in any interval
+  max_requests          bigint not null,               -- the terms that it was last counted under: requests in any interval
   interval_ns   bigint not null,
   resolution_ns bigint not null,
   ends          bigint[] not null default '{}', -- the sub-intervals' ends, oldest first, in nanoseconds since 1970

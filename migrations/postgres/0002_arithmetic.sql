@@ -3,7 +3,7 @@
 -- Arguments: p_whose the bucket or plan that it is for, as errors name it
 --            p_capacity in tokens, p_refill_seconds from empty to full, p_refill: see token_buckets
 -- Result:    burst, step_ns, step_ticks, token_ticks: see there
-create or replace function tollgate.terms(
+create or replace function tollgate.bucket_limits(
   p_whose text, p_capacity numeric, p_refill_seconds numeric, p_refill text,
   out burst bigint, out step_ns bigint, out step_ticks bigint, out token_ticks bigint)
 language plpgsql immutable
@@ -62,7 +62,7 @@ $$;
 
 -- whole(p_whose, p_capacity) -> the capacity as a bigint; an error for a fraction, and for 2^53 or more, where a double
 -- is not exact. p_whose: see terms.
-create or replace function tollgate.whole(p_whose text, p_capacity double precision) returns bigint
+create or replace function tollgate.whole_number(p_whose text, p_capacity double precision) returns bigint
 language plpgsql immutable
 as $$
 begin
@@ -102,21 +102,21 @@ $$;
 
 -- bucket_furthest(p_bucket) -> how far ahead of its clock, in ticks, a bucket may be full: a burst, the longest wait
 -- that was granted, and a second's difference between clocks. Further means that the clock was set back.
-create or replace function tollgate.bucket_furthest(p_bucket tollgate.token_buckets) returns bigint
+create or replace function tollgate.bucket_max_full_at(p_bucket tollgate.token_buckets) returns bigint
 language sql immutable
 as $$
-  select p_bucket.burst + p_bucket.longest_wait
+  select p_bucket.burst + p_bucket.max_granted_wait
          + (1000000000 / p_bucket.step_ns + 1) * p_bucket.step_ticks
 $$;
 
--- bucket_affords(p_bucket, p_full_at, p_cost, p_keep, p_now) -> how many requests for p_cost tokens the bucket grants
--- at p_now, one after the other, if it is full again at the tick p_full_at. They must be possible: p_cost + p_keep is at
+-- bucket_affords(p_bucket, p_full_at, p_cost, p_min_remaining, p_now) -> how many requests for p_cost tokens the bucket grants
+-- at p_now, one after the other, if it is full again at the tick p_full_at. They must be possible: p_cost + p_min_remaining is at
 -- most its capacity.
 create or replace function tollgate.bucket_affords(
-  p_bucket tollgate.token_buckets, p_full_at bigint, p_cost bigint, p_keep bigint, p_now bigint) returns bigint
+  p_bucket tollgate.token_buckets, p_full_at bigint, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
 language sql immutable
 as $$
-  select (p_bucket.burst - p_keep * p_bucket.token_ticks
+  select (p_bucket.burst - p_min_remaining * p_bucket.token_ticks
           - greatest(p_full_at - tollgate.bucket_clock(p_bucket, p_now), 0)) / (p_cost * p_bucket.token_ticks)
 $$;
 

@@ -5,7 +5,7 @@ language sql immutable
 return p_until is null or extract(epoch from p_until)::numeric * 1000000000::numeric > p_now::numeric;
 
 -- until(p_until) -> the same in nanoseconds since 1970; null: it has no end, or one beyond 2262, which no clock reaches.
-create or replace function tollgate.until(p_until timestamptz) returns bigint
+create or replace function tollgate.end_ns(p_until timestamptz) returns bigint
 language sql immutable
 as $$
   select case when p_until < timestamptz '2262-01-01 00:00:00+00'
@@ -13,7 +13,7 @@ as $$
 $$;
 
 -- part_terms: the error of a request that gives some of a bucket's terms: the others would be another quota's.
-create or replace function tollgate.part_terms(p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text)
+create or replace function tollgate.incomplete_quota(p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text)
 returns void
 language plpgsql immutable
 as $$
@@ -42,7 +42,7 @@ begin
       when (octet_length(new.name) between 1 and 255) is not true
         then format('its name has %s bytes: give 1 to 255', coalesce(octet_length(new.name), 0))
       when left(new.name, 1) = chr(1) then 'its name begins with U+0001: put something before it' end);
-    perform tollgate.terms(v_name, new.capacity, new.refill_seconds, new.refill);
+    perform tollgate.bucket_limits(v_name, new.capacity, new.refill_seconds, new.refill);
   elsif tg_table_name = 'token_overrides' then
     v_name := 'override of ' || quote_nullable(left(new.id, 255));
     v_error := coalesce(v_error, case
@@ -55,7 +55,7 @@ begin
         then 'it changes nothing: give capacity and refill_seconds, or a mode'
     end);
     if v_error is null and new.capacity is not null then
-      perform tollgate.terms(v_name, new.capacity, new.refill_seconds, new.refill);
+      perform tollgate.bucket_limits(v_name, new.capacity, new.refill_seconds, new.refill);
     end if;
   else
     v_name := 'token_mode';
@@ -104,7 +104,7 @@ begin
   end if;
   v_new := v_old;
   select t.* into v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks
-    from tollgate.terms('bucket ' || quote_literal(p_id), p_capacity, p_refill_seconds, p_refill) t;
+    from tollgate.bucket_limits('bucket ' || quote_literal(p_id), p_capacity, p_refill_seconds, p_refill) t;
   if p_refill = 'calendar' then
     v_new.anchor := 0;
   end if;
@@ -118,7 +118,7 @@ begin
 
   v_now := tollgate.clock();
   v_owed := v_old.full_at - tollgate.bucket_clock(v_old, v_now);
-  if v_owed <= tollgate.bucket_furthest(v_old) then
+  if v_owed <= tollgate.bucket_max_full_at(v_old) then
     v_available := v_old.burst - greatest(v_owed, 0);
   end if;
   v_available := v_available * v_new.token_ticks;
@@ -135,15 +135,15 @@ begin
          token_ticks = v_new.token_ticks,
          anchor = v_new.anchor,
          full_at = v_new.full_at,
-         longest_wait = greatest(v_new.full_at - v_new.burst - tollgate.bucket_clock(v_new, v_now), 0),
+         max_granted_wait = greatest(v_new.full_at - v_new.burst - tollgate.bucket_clock(v_new, v_now), 0),
          overridden = p_overridden
    where b.id = p_id;
 end
 $$;
 
--- apply_new_terms: the trigger that gives a new bucket its derived columns, and brings one whose own terms were changed,
+-- apply_new_limits: the trigger that gives a new bucket its derived columns, and brings one whose own terms were changed,
 -- by whatever UPDATE, to the new terms, unless its state is under an override's.
-create or replace function tollgate.apply_new_terms() returns trigger
+create or replace function tollgate.apply_new_limits() returns trigger
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -161,12 +161,12 @@ begin
   end if;
   if tg_op = 'INSERT' then
     select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks
-      from tollgate.terms('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill) t;
+      from tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill) t;
     -- Its grid goes through the instant of its making, and all the way back: clocks can be set to before it.
     new.anchor := case when new.refill = 'calendar' then 0 else new.anchor % new.step_ns end;
     return new;
   end if;
-  v_terms := tollgate.terms('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
+  v_terms := tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
   if not new.overridden
      and (v_terms <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
           or new.refill = 'calendar' and new.anchor <> 0) then
@@ -179,14 +179,14 @@ $$;
 -- Before an insert, and after an update: a trigger before updates would lock each row once more. make_batch and
 -- make_uniform give their new rows the derived columns themselves; no role can name those.
 create or replace trigger new_bucket before insert on tollgate.token_buckets
-  for each row when (new.burst is null) execute function tollgate.apply_new_terms();
+  for each row when (new.burst is null) execute function tollgate.apply_new_limits();
 
-create or replace trigger new_terms after update of capacity, refill_seconds, refill on tollgate.token_buckets
-  for each row execute function tollgate.apply_new_terms();
+create or replace trigger new_limits after update of capacity, refill_seconds, refill on tollgate.token_buckets
+  for each row execute function tollgate.apply_new_limits();
 
 -- Also for rows that a replication tool or a loader of test data writes with session_replication_role = replica. Where
 -- triggers are disabled, a row without its derived columns is refused: they are not null.
-alter table tollgate.token_buckets enable always trigger new_bucket, enable always trigger new_terms;
+alter table tollgate.token_buckets enable always trigger new_bucket, enable always trigger new_limits;
 
 -- rule: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and settled
 -- under the terms of its override, its plan, or its own.
@@ -219,7 +219,7 @@ declare
 begin
   if (p_capacity is null) <> (p_refill_seconds is null)
      or (p_capacity is null) <> (p_refill is null) then
-    perform tollgate.part_terms(p_id, p_capacity, p_refill_seconds, p_refill);
+    perform tollgate.incomplete_quota(p_id, p_capacity, p_refill_seconds, p_refill);
   end if;
   -- As the column will hold it: what has more decimals would differ from its own bucket's for ever.
   p_refill_seconds := round(p_refill_seconds, 9);
@@ -248,7 +248,7 @@ begin
     v_until := o.expires_at;
   end if;
   mode := nullif(mode, 'enforce');
-  mode_until := tollgate.until(v_until);
+  mode_until := tollgate.end_ns(v_until);
   p_capacity := coalesce(p_capacity, p.capacity);
   p_refill_seconds := coalesce(p_refill_seconds, p.refill_seconds);
   p_refill := coalesce(p_refill, p.refill);
@@ -262,7 +262,7 @@ begin
     return;
   elsif abs(p_refill_seconds) >= 10000000000 then
     -- More than the column holds: this says so as its trigger would.
-    perform tollgate.terms('bucket ' || quote_nullable(left(p_id, 255)), p_capacity, p_refill_seconds, p_refill);
+    perform tollgate.bucket_limits('bucket ' || quote_nullable(left(p_id, 255)), p_capacity, p_refill_seconds, p_refill);
   elsif not v_exists and p_capacity is null then
     outcome := 'unknown';
   elsif not v_exists then
@@ -279,7 +279,7 @@ begin
            or (t.burst, t.step_ns, t.token_ticks) <> (b.burst, b.step_ns, b.token_ticks)
            or (o.refill = 'calendar' and b.anchor <> 0)
       into changed
-      from tollgate.terms('override of ' || quote_literal(p_id), o.capacity, o.refill_seconds, o.refill) t;
+      from tollgate.bucket_limits('override of ' || quote_literal(p_id), o.capacity, o.refill_seconds, o.refill) t;
     if changed then
       perform tollgate.settle(p_id, o.capacity, o.refill_seconds, o.refill, true);
     end if;
@@ -301,13 +301,13 @@ begin
     changed := true;
   end if;
   if p_empties and outcome is null and not changed and mode is distinct from 'block'
-     and b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_furthest(b) then
+     and b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_max_full_at(b) then
     -- After a step of the clock backwards a bucket is empty, once: keys are locked out for a refill at most.
     -- By a clock from before a wait for the row, what others were granted since would look like such a step.
     update tollgate.token_buckets t
-       set full_at = tollgate.bucket_clock(t, tollgate.clock()) + t.burst, longest_wait = 0
+       set full_at = tollgate.bucket_clock(t, tollgate.clock()) + t.burst, max_granted_wait = 0
      where t.id = p_id
-       and t.full_at - tollgate.bucket_clock(t, tollgate.clock()) > tollgate.bucket_furthest(t);
+       and t.full_at - tollgate.bucket_clock(t, tollgate.clock()) > tollgate.bucket_max_full_at(t);
     changed := true;
   end if;
 end

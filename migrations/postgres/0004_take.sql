@@ -6,7 +6,7 @@ begin
       outcome     text,
       mode        text,
       now         bigint,
-      acts_at     bigint,
+      scheduled_at     bigint,
       full_at     bigint,
       granted     bigint,
       burst       bigint,
@@ -24,7 +24,7 @@ $$;
 -- Arguments: p_id        the bucket
 --            p_cost      tokens to take, 1 or more
 --            p_max_wait  nanoseconds that the caller would wait for them; the mode 'shadow' ignores it
---            p_keep      tokens that must remain
+--            p_min_remaining      tokens that must remain
 --            p_capacity, p_refill_seconds, p_refill
 --                        terms for a bucket that its first request makes, full, on the calendar's grid; or all null
 --            p_plan      or the plan that such a bucket follows; null, too: the bucket must exist, and its own plan or
@@ -36,7 +36,7 @@ $$;
 --                        'reused': the id is another request's
 --            mode        what decided instead of the tokens: 'shadow', 'off' or 'block', else null
 --            now         the instant of the decision, in nanoseconds since 1970
---            acts_at     when the tokens may be used, if they were granted; if blocked, until when; null: no end
+--            scheduled_at     when the tokens may be used, if they were granted; if blocked, until when; null: no end
 --            and the bucket's columns after it, from which remaining tokens and waits follow
 -- Errors:    22023 arguments out of range, or terms given in part · 23514 terms that make no bucket
 -- Locks:     the bucket's row, if the request is granted or has an id; then its receipt. A denied request without an id
@@ -46,7 +46,7 @@ $$;
 -- or if the terms changed, all begins anew. A decision counts at the instant when its row is locked: the clock is read before
 -- and after, and if the lock had to be waited for, a grant moves to the later instant and a denial is decided again.
 create or replace function tollgate.take_v1(
-  p_id text, p_cost bigint, p_max_wait bigint, p_keep bigint,
+  p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint,
   p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)
 returns tollgate.taken_v1
 language plpgsql volatile security definer
@@ -58,7 +58,7 @@ declare
   v_ruled   boolean;
   v_rule    record;
   v_now     bigint;
-  v_acts_at bigint;
+  v_scheduled_at bigint;
   v_clock   bigint;
   v_latest  bigint;  -- the latest full_at, in ticks, at which the tokens are there, or will be in time
   v_outcome text;
@@ -67,12 +67,12 @@ declare
   c_stale   constant bigint := 2000000;
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
-  if (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
+  if (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
       and p_max_wait between 0 and 31622400000000000
       and (p_capacity is null) = (p_refill_seconds is null) and (p_capacity is null) = (p_refill is null)) is not true then
     if (p_capacity is null) <> (p_refill_seconds is null)
        or (p_capacity is null) <> (p_refill is null) then
-      perform tollgate.part_terms(p_id, p_capacity, p_refill_seconds, p_refill);
+      perform tollgate.incomplete_quota(p_id, p_capacity, p_refill_seconds, p_refill);
     end if;
     raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
@@ -86,7 +86,7 @@ begin
     select t.* into b from tollgate.token_buckets t where t.id = p_id;
     -- After the read: what others took since can only be more, so a denial holds at that instant.
     v_now := tollgate.clock();
-    v_acts_at := v_now;
+    v_scheduled_at := v_now;
     -- A bucket under the terms asked for, with nothing else to rule it, needs no more.
     if not v_ruled and p_capacity is null and (p_plan is not null or b.plan is not null) then
       v_ruled := true;
@@ -126,23 +126,23 @@ begin
         v_outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
         v_mode := null;
         b.granted := r.granted;
-        v_acts_at := greatest(r.acts_at, v_now);
+        v_scheduled_at := greatest(r.scheduled_at, v_now);
         exit;
       end if;
     end if;
 
     if v_mode = 'block' then
       v_outcome := 'denied';
-      v_acts_at := v_rule.mode_until;
+      v_scheduled_at := v_rule.mode_until;
       exit;
-    elsif p_cost > b.burst / b.token_ticks - p_keep then
+    elsif p_cost > b.burst / b.token_ticks - p_min_remaining then
       v_outcome := 'never';
       exit;
     end if;
 
     v_clock := tollgate.bucket_clock(b, v_now);
-    v_latest := tollgate.bucket_clock(b, v_now + v_wait) + b.burst - (p_cost + p_keep) * b.token_ticks;
-    if (b.full_at > v_latest or v_wait > 0) and b.full_at - v_clock > tollgate.bucket_furthest(b) then
+    v_latest := tollgate.bucket_clock(b, v_now + v_wait) + b.burst - (p_cost + p_min_remaining) * b.token_ticks;
+    if (b.full_at > v_latest or v_wait > 0) and b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
       perform tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
       continue;
     elsif b.full_at > v_latest then
@@ -151,7 +151,7 @@ begin
     end if;
 
     if p_receipt is not null then
-      insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+      insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
       values (p_receipt, p_id, p_cost, 0, v_now, 'open', v_now + p_hold)
       on conflict do nothing;
       continue when not found;
@@ -169,12 +169,12 @@ begin
       update tollgate.token_buckets t
          set room = null,
              granted = t.granted + p_cost,
-             longest_wait = greatest(
-               t.longest_wait,
-               tollgate.bucket_step(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst, v_clock) - v_clock),
+             max_granted_wait = greatest(
+               t.max_granted_wait,
+               tollgate.bucket_step(t, t.full_at + (p_cost + p_min_remaining) * t.token_ticks - t.burst, v_clock) - v_clock),
              full_at = greatest(
                t.full_at,
-               tollgate.bucket_step(t, t.full_at + (p_cost + p_keep) * t.token_ticks - t.burst, v_clock))
+               tollgate.bucket_step(t, t.full_at + (p_cost + p_min_remaining) * t.token_ticks - t.burst, v_clock))
                + p_cost * t.token_ticks
        where t.id = p_id and t.full_at <= v_latest
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
@@ -191,12 +191,12 @@ begin
           update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
         end if;
       end if;
-      v_acts_at := v_now;
-      if v_wait > 0 and b.full_at + p_keep * b.token_ticks - b.burst > tollgate.bucket_clock(b, v_now) then
-        v_acts_at := greatest(v_now, tollgate.bucket_instant(b, b.full_at + p_keep * b.token_ticks - b.burst));
+      v_scheduled_at := v_now;
+      if v_wait > 0 and b.full_at + p_min_remaining * b.token_ticks - b.burst > tollgate.bucket_clock(b, v_now) then
+        v_scheduled_at := greatest(v_now, tollgate.bucket_instant(b, b.full_at + p_min_remaining * b.token_ticks - b.burst));
       end if;
       if p_receipt is not null then
-        update tollgate.token_receipts t set granted = b.granted, acts_at = v_acts_at
+        update tollgate.token_receipts t set granted = b.granted, scheduled_at = v_scheduled_at
          where t.id = p_receipt and t.bucket = p_id;
       end if;
       exit;
@@ -209,7 +209,7 @@ begin
     raise exception 'tollgate: bucket % changed during each of 100 attempts', quote_literal(p_id)
       using errcode = 'serialization_failure', hint = 'Call again.';
   end if;
-  return (v_outcome, v_mode, v_now, v_acts_at, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
+  return (v_outcome, v_mode, v_now, v_scheduled_at, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
           b.token_ticks)::tollgate.taken_v1;
 end
 $$;

@@ -9,7 +9,7 @@ begin
       outcome     text,      -- and the columns of taken_v1, one for all, or for each
       mode        text,
       now         bigint[],
-      acts_at     bigint[],  -- null: those of now
+      scheduled_at     bigint[],  -- null: those of now
       full_at     bigint[],
       granted     bigint[],
       burst       bigint[],
@@ -27,7 +27,7 @@ create or replace function tollgate.answers_of(p_entry bigint, p_times bigint, p
 returns tollgate.answers_v1
 language sql immutable
 as $$
-  select array[p_entry], array[p_times], p_taken.outcome, p_taken.mode, array[p_taken.now], array[p_taken.acts_at],
+  select array[p_entry], array[p_times], p_taken.outcome, p_taken.mode, array[p_taken.now], array[p_taken.scheduled_at],
          array[p_taken.full_at], array[p_taken.granted], array[p_taken.burst], array[p_taken.anchor],
          array[p_taken.step_ns], array[p_taken.step_ticks], array[p_taken.token_ticks]
 $$;
@@ -38,16 +38,16 @@ returns table (entry bigint, times bigint, taken tollgate.taken_v1)
 language sql immutable
 as $$
   select a.entry, a.times,
-         (p_answers.outcome, p_answers.mode, a.now, case when p_answers.acts_at is null then a.now else a.acts_at end,
+         (p_answers.outcome, p_answers.mode, a.now, case when p_answers.scheduled_at is null then a.now else a.scheduled_at end,
           a.full_at, a.granted, case cardinality(p_answers.burst) when 1 then p_answers.burst[1] else a.burst end,
           a.anchor, case cardinality(p_answers.step_ns) when 1 then p_answers.step_ns[1] else a.step_ns end,
           case cardinality(p_answers.step_ticks) when 1 then p_answers.step_ticks[1] else a.step_ticks end,
           case cardinality(p_answers.token_ticks) when 1 then p_answers.token_ticks[1] else a.token_ticks end
          )::tollgate.taken_v1
-    from unnest(p_answers.entries, p_answers.times, p_answers.now, p_answers.acts_at, p_answers.full_at,
+    from unnest(p_answers.entries, p_answers.times, p_answers.now, p_answers.scheduled_at, p_answers.full_at,
                 p_answers.granted, p_answers.burst, p_answers.anchor, p_answers.step_ns, p_answers.step_ticks,
                 p_answers.token_ticks)
-         as a (entry, times, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+         as a (entry, times, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
 $$;
 
 -- granted: what grant_uniform and make_uniform answer.
@@ -72,7 +72,7 @@ $$;
 --
 -- The case that is met most, without what others need: by it a decision takes the server a quarter less.
 create or replace function tollgate.grant_uniform(
-  p_ids text[], p_times bigint[], p_cost bigint, p_keep bigint, p_capacity bigint, p_refill_seconds numeric,
+  p_ids text[], p_times bigint[], p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric,
   p_refill text, p_plan text)
 returns tollgate.granted
 language plpgsql volatile security definer
@@ -99,16 +99,16 @@ begin
            cross join lateral (
              select 1 as times, null as full_at where u.times = 1
               union all
-             select least(u.times, tollgate.bucket_affords(o, o.full_at, p_cost, p_keep, c.now)), o.full_at
+             select least(u.times, tollgate.bucket_affords(o, o.full_at, p_cost, p_min_remaining, c.now)), o.full_at
                from tollgate.token_buckets o
-              where o.id = u.id and u.times > 1 and p_cost <= o.burst / o.token_ticks - p_keep
+              where o.id = u.id and u.times > 1 and p_cost <= o.burst / o.token_ticks - p_min_remaining
              offset 0) b
      where t.id = u.id and not t.overridden
        and t.capacity = p_capacity and t.refill_seconds = p_refill_seconds and t.refill = p_refill
        and t.plan is not distinct from p_plan
        and b.times >= 1 and (b.times = u.times or b.full_at = t.full_at)
-       and case when p_cost <= t.burst / t.token_ticks - p_keep
-             then tollgate.bucket_affords(t, t.full_at, p_cost, p_keep, c.now) >= b.times end
+       and case when p_cost <= t.burst / t.token_ticks - p_min_remaining
+             then tollgate.bucket_affords(t, t.full_at, p_cost, p_min_remaining, c.now) >= b.times end
     returning u.place, u.times as wanted, b.times as granted, tollgate.clock() - c.now > 2000000 as late,
               c.now, t.full_at, t.granted as tokens, t.burst, t.anchor, t.step_ns, t.step_ticks, t.token_ticks)
   select (array_agg(d.place), array_agg(d.granted), 'granted', null, array_agg(d.now), null, array_agg(d.full_at),
@@ -133,7 +133,7 @@ $$;
 -- New keys come together. To read first which of them exist, and then make the others by make_batch, takes the server half
 -- as long again, and more.
 create or replace function tollgate.make_uniform(
-  p_ids text[], p_times bigint[], p_cost bigint, p_keep bigint, p_capacity bigint, p_refill_seconds numeric,
+  p_ids text[], p_times bigint[], p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric,
   p_refill text, p_plan text)
 returns tollgate.granted
 language plpgsql volatile security definer
@@ -147,13 +147,13 @@ declare
   v_terms record;
   v_made  tollgate.granted;
 begin
-  if (p_cost <= p_capacity - p_keep and p_refill_seconds is not null and p_refill is not null) is not true
+  if (p_cost <= p_capacity - p_min_remaining and p_refill_seconds is not null and p_refill is not null) is not true
      -- Where the first and the last one are there, so may all be, and nothing was granted because nothing was left.
      or exists (select from tollgate.token_buckets b where b.id in (p_ids[1], p_ids[cardinality(p_ids)])) then
     return null;
   end if;
-  v_most := (p_capacity - p_keep) / p_cost;
-  v_terms := tollgate.terms('bucket ' || quote_literal(p_ids[1]), p_capacity, p_refill_seconds, p_refill);
+  v_most := (p_capacity - p_min_remaining) / p_cost;
+  v_terms := tollgate.bucket_limits('bucket ' || quote_literal(p_ids[1]), p_capacity, p_refill_seconds, p_refill);
   with made as (
     insert into tollgate.token_buckets as t
       (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
@@ -192,7 +192,7 @@ $$;
 -- Locks:     the rows of granted requests, in the order of their ids: that in which the plan walks the arrays, which
 --            is why others are forbidden. Rows that others changed meanwhile stay locked, too.
 create or replace function tollgate.grant_batch(
-  p_places bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
+  p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[])
 returns table (answers tollgate.answers_v1, whole boolean, late bigint[])
 language plpgsql volatile security definer
@@ -214,7 +214,7 @@ begin
        set room = null,
            granted = t.granted + u.cost * b.times,
            full_at = greatest(t.full_at, tollgate.bucket_clock(t, c.now)) + u.cost * t.token_ticks * b.times
-      from unnest(p_places, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
+      from unnest(p_places, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
            as u (place, id, cost, keep, capacity, refill_seconds, refill, plan, times)
            cross join lateral (select tollgate.clock() as now where u.place is not null offset 0) c
            cross join lateral (
@@ -261,7 +261,7 @@ $$;
 --            missing  those whose buckets are to be made
 --            ruled    those that take_v1 must decide
 create or replace function tollgate.evaluate_batch(
-  p_places bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
+  p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[], p_done bigint[])
 returns table (answers tollgate.answers_v1, again bigint[], missing bigint[], ruled bigint[])
 language plpgsql volatile security definer
@@ -309,7 +309,7 @@ begin
                                and p.refill_seconds = t.refill_seconds and p.refill = t.refill
                         end) is not true
                  then 'ruled'
-               when t.full_at - tollgate.bucket_clock(t, c.now) > tollgate.bucket_furthest(t)
+               when t.full_at - tollgate.bucket_clock(t, c.now) > tollgate.bucket_max_full_at(t)
                  then 'ruled'
                when u.cost > t.burst / t.token_ticks - u.keep  -- never possible
                  then 'ruled'
@@ -317,7 +317,7 @@ begin
                  then 'granted'
                else 'denied'
              end as what
-        from unnest(p_places, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
+        from unnest(p_places, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
              as u (place, id, cost, keep, capacity, refill_seconds, refill, plan, times)
         left join tollgate.token_buckets t on t.id = u.id
        cross join lateral (
@@ -339,7 +339,7 @@ $$;
 -- Errors:    23514 terms that make no bucket
 -- Locks:     the rows that it makes, in the order of their ids.
 create or replace function tollgate.make_batch(
-  p_places bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
+  p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[])
 returns table (answers tollgate.answers_v1, whole boolean, late bigint[])
 language plpgsql volatile security definer
@@ -351,7 +351,7 @@ as $$
 begin
   return query
   with asked as (
-    select e.place, p_ids[e.place] as id, p_costs[e.place] as cost, p_keeps[e.place] as keep,
+    select e.place, p_ids[e.place] as id, p_costs[e.place] as cost, p_min_remainings[e.place] as keep,
            p_times[e.place] as times, coalesce(p_capacities[e.place], p.capacity::bigint) as capacity,
            round(coalesce(p_refill_seconds[e.place], p.refill_seconds), 9) as refill_seconds,  -- as the column holds it
            coalesce(p_refills[e.place], p.refill) as refill, p.name as plan
@@ -362,7 +362,7 @@ begin
     select a.capacity, a.refill_seconds, a.refill, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from (select k.capacity, k.refill_seconds, k.refill, min(k.id) as id from asked k
              where k.capacity is not null group by 1, 2, 3) a,
-           lateral tollgate.terms('bucket ' || quote_literal(a.id), a.capacity, a.refill_seconds, a.refill) x
+           lateral tollgate.bucket_limits('bucket ' || quote_literal(a.id), a.capacity, a.refill_seconds, a.refill) x
   ), able as (
     select a.*, least(a.times, (a.capacity - a.keep) / a.cost) as granted, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from asked a
@@ -411,7 +411,7 @@ $$;
 -- what it finds under each row's lock, and one unlocked read of the rest. All else is take_v1's, one request after the other.
 -- As there, grants that waited for a lock are moved to the later instant, and what was denied of them is decided again.
 create or replace function tollgate.take_batch_v1(
-  p_ids text[], p_costs bigint[], p_max_waits bigint[], p_keeps bigint[],
+  p_ids text[], p_costs bigint[], p_max_waits bigint[], p_min_remainings bigint[],
   p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[],
   p_receipts uuid[], p_holds bigint[], p_times bigint[])
 returns setof tollgate.answers_v1
@@ -427,7 +427,7 @@ declare
   v_order     bigint[];             -- the entries to decide, in the order of their ids, and their arguments
   v_ids       text[];
   v_costs     bigint[];
-  v_keeps     bigint[];
+  v_min_remainings     bigint[];
   v_capacity  bigint[];
   v_seconds   numeric[];
   v_refill    text[];
@@ -461,13 +461,13 @@ begin
     perform set_config('lock_timeout', '100ms', true);
   end if;
   v_alike := (cardinality(p_ids) > 1
-    and 1 = all (array[cardinality(p_costs), cardinality(p_max_waits), cardinality(p_keeps), cardinality(p_capacities),
+    and 1 = all (array[cardinality(p_costs), cardinality(p_max_waits), cardinality(p_min_remainings), cardinality(p_capacities),
                        cardinality(p_refill_seconds), cardinality(p_refills), cardinality(p_plans),
                        cardinality(p_receipts), cardinality(p_holds)])) is true;
   if v_alike then
     v_alike := (v_simple and p_max_waits[1] = 0 and p_receipts[1] is null
       and (p_capacities[1] is not null or p_plans[1] is not null)
-      and p_costs[1] between 1 and 4611686018427387903 and p_keeps[1] between 0 and 4611686018427387903
+      and p_costs[1] between 1 and 4611686018427387903 and p_min_remainings[1] between 0 and 4611686018427387903
       and cardinality(p_times) = cardinality(p_ids) and 1 <= all (p_times)
       and array_position(p_ids, null) is null) is true;
     if v_alike and v_overrides then
@@ -483,11 +483,11 @@ begin
         v_plan.refill_seconds := p_refill_seconds[1];
         v_plan.refill := p_refills[1];
       end if;
-      v_part := tollgate.grant_uniform(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity::bigint, v_plan.refill_seconds,
+      v_part := tollgate.grant_uniform(p_ids, p_times, p_costs[1], p_min_remainings[1], v_plan.capacity::bigint, v_plan.refill_seconds,
                                         v_plan.refill, v_plan.name);
       if (v_part.answers).entries is null then
         v_part := coalesce(
-          tollgate.make_uniform(p_ids, p_times, p_costs[1], p_keeps[1], v_plan.capacity::bigint, v_plan.refill_seconds,
+          tollgate.make_uniform(p_ids, p_times, p_costs[1], p_min_remainings[1], v_plan.capacity::bigint, v_plan.refill_seconds,
                                  v_plan.refill, v_plan.name),
           v_part);
       end if;
@@ -503,7 +503,7 @@ begin
     -- The rest is decided as other requests are.
     p_costs := array_fill(p_costs[1], array[cardinality(p_ids)]);
     p_max_waits := array_fill(p_max_waits[1], array[cardinality(p_ids)]);
-    p_keeps := array_fill(p_keeps[1], array[cardinality(p_ids)]);
+    p_min_remainings := array_fill(p_min_remainings[1], array[cardinality(p_ids)]);
     p_capacities := array_fill(p_capacities[1], array[cardinality(p_ids)]);
     p_refill_seconds := array_fill(p_refill_seconds[1], array[cardinality(p_ids)]);
     p_refills := array_fill(p_refills[1], array[cardinality(p_ids)]);
@@ -512,7 +512,7 @@ begin
     p_holds := array_fill(p_holds[1], array[cardinality(p_ids)]);
   end if;
   v_costs := p_costs;
-  v_keeps := p_keeps;
+  v_min_remainings := p_min_remainings;
   v_capacity := p_capacities;
   v_seconds := p_refill_seconds;
   v_refill := p_refills;
@@ -520,11 +520,11 @@ begin
   v_many := p_times;
   v_order := array(select generate_series(1, cardinality(p_ids)));
   v_simple := v_alike or v_simple
-    and cardinality(p_ids) = all (array[cardinality(p_costs), cardinality(p_max_waits), cardinality(p_keeps),
+    and cardinality(p_ids) = all (array[cardinality(p_costs), cardinality(p_max_waits), cardinality(p_min_remainings),
                                         cardinality(p_times)])
     and 0 = all (p_max_waits) and coalesce(array_remove(p_receipts, null) = '{}', true)
     and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
-    and 0 <= all (p_keeps) and 4611686018427387903 >= all (p_keeps)
+    and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings)
     and 1 <= all (p_times) and array_position(p_ids, null) is null
     and (select sum(x) from unnest(p_times) x) > c_few;
   if v_simple then
@@ -559,7 +559,7 @@ begin
       v_again := '{}';
       v_ids := array(select p_ids[i] from unnest(v_order) i);
       v_costs := array(select p_costs[i] from unnest(v_order) i);
-      v_keeps := array(select p_keeps[i] from unnest(v_order) i);
+      v_min_remainings := array(select p_min_remainings[i] from unnest(v_order) i);
       v_capacity := array(select p_capacities[i] from unnest(v_order) i);
       v_seconds := array(select p_refill_seconds[i] from unnest(v_order) i);
       v_refill := array(select p_refills[i] from unnest(v_order) i);
@@ -576,14 +576,14 @@ begin
           v_alike := false;  -- it was tried
         else
           select g.* into v_part
-            from tollgate.grant_batch(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans,
+            from tollgate.grant_batch(v_order, v_ids, v_costs, v_min_remainings, v_capacity, v_seconds, v_refill, v_plans,
                                         v_many) g;
         end if;
         v_seen := coalesce((v_part.answers).entries, '{}');
       elsif v_step = 'evaluate' then
         exit when cardinality(v_seen) = cardinality(v_order);
         select w.*, true as whole, '{}'::bigint[] as late into v_part
-          from tollgate.evaluate_batch(v_order, v_ids, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plans, v_many,
+          from tollgate.evaluate_batch(v_order, v_ids, v_costs, v_min_remainings, v_capacity, v_seconds, v_refill, v_plans, v_many,
                                       v_seen) w;
         v_again := v_part.again;
         v_new := v_part.missing;
@@ -592,7 +592,7 @@ begin
       else
         exit when v_new is null;
         select m.* into v_part
-          from tollgate.make_batch(v_new, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans,
+          from tollgate.make_batch(v_new, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans,
                                      p_times) m;
         v_new := array(select x from unnest(v_new) x where x <> all (coalesce((v_part.answers).entries, '{}')));
         v_left := v_left || v_new;
@@ -653,7 +653,7 @@ begin
   loop
     while v_request.rest > 0 loop
       v_taken := tollgate.take_v1(
-        p_ids[v_request.place], p_costs[v_request.place], p_max_waits[v_request.place], p_keeps[v_request.place],
+        p_ids[v_request.place], p_costs[v_request.place], p_max_waits[v_request.place], p_min_remainings[v_request.place],
         p_capacities[v_request.place], p_refill_seconds[v_request.place], p_refills[v_request.place],
         p_plans[v_request.place], p_receipts[v_request.place], p_holds[v_request.place]);
       -- Where nothing was taken, or an id was asked for, the next one gets the same answer.
@@ -671,7 +671,7 @@ $$;
 
 -- take_equal_v1: decide equal requests for one bucket, one after the other, in one update of its row.
 --
--- Arguments: p_id, p_cost, p_keep, p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's; p_times: how many, one or
+-- Arguments: p_id, p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's; p_times: how many, one or
 --            more
 -- Result:    as take_batch_v1's, to an entry 1: a row that grants some, one that denies the others, or either
 -- Errors:    as take_v1's
@@ -681,7 +681,7 @@ $$;
 -- granted if the locked row affords them; fewer if the row still is what was read; else all begins anew, with the row locked.
 -- take_batch_v1 decides where more than tokens rules.
 create or replace function tollgate.take_equal_v1(
-  p_id text, p_cost bigint, p_keep bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
+  p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)
 returns setof tollgate.answers_v1
 language plpgsql volatile security definer
@@ -697,7 +697,7 @@ declare
   c_stale   constant bigint := 2000000;
 begin
   for v_attempt in 1 .. 3 loop
-    exit when (p_cost between 1 and 4611686018427387903 and p_keep between 0 and 4611686018427387903
+    exit when (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
                and p_times >= 1
                and (p_capacity is null) = (p_refill_seconds is null)
                and (p_capacity is null) = (p_refill is null)) is not true;
@@ -717,10 +717,10 @@ begin
     v_clock := tollgate.bucket_clock(b, v_now);
     exit when b.id is null or v_ruled is not false or b.overridden or (p_capacity is not null and b.plan is not null)
               or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill
-              or p_cost > b.burst / b.token_ticks - p_keep
-              or b.full_at - v_clock > tollgate.bucket_furthest(b);
+              or p_cost > b.burst / b.token_ticks - p_min_remaining
+              or b.full_at - v_clock > tollgate.bucket_max_full_at(b);
 
-    v_granted := least(p_times, tollgate.bucket_affords(b, b.full_at, p_cost, p_keep, v_now));
+    v_granted := least(p_times, tollgate.bucket_affords(b, b.full_at, p_cost, p_min_remaining, v_now));
     if v_granted > 0 then
       update tollgate.token_buckets t
          set room = null,
@@ -729,7 +729,7 @@ begin
        where t.id = p_id
          and case when (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
                then t.full_at = b.full_at
-                    or v_granted = p_times and tollgate.bucket_affords(t, t.full_at, p_cost, p_keep, v_now) >= p_times
+                    or v_granted = p_times and tollgate.bucket_affords(t, t.full_at, p_cost, p_min_remaining, v_now) >= p_times
              end
       returning t.full_at, t.granted into b.full_at, b.granted;
       continue when not found;
@@ -757,7 +757,7 @@ begin
   return query
     select m.*
       from tollgate.take_batch_v1(
-             array[p_id], array[p_cost], array[0::bigint], array[p_keep], array[p_capacity], array[p_refill_seconds],
+             array[p_id], array[p_cost], array[0::bigint], array[p_min_remaining], array[p_capacity], array[p_refill_seconds],
              array[p_refill], array[p_plan], array[null::uuid], array[0::bigint], array[p_times]) m;
 end
 $$;

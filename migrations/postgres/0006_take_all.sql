@@ -1,10 +1,10 @@
 -- evaluate: what a request comes to as a bucket stands, without taking anything.
 --
--- Arguments: p_bucket; p_mode, p_mode_until: as rule answers; p_cost, p_max_wait, p_keep: as take_v1's; p_now
+-- Arguments: p_bucket; p_mode, p_mode_until: as rule answers; p_cost, p_max_wait, p_min_remaining: as take_v1's; p_now
 -- Result:    as take_v1's
 create or replace function tollgate.evaluate(
   p_bucket tollgate.token_buckets, p_mode text, p_mode_until bigint,
-  p_cost bigint, p_max_wait bigint, p_keep bigint, p_now bigint)
+  p_cost bigint, p_max_wait bigint, p_min_remaining bigint, p_now bigint)
 returns tollgate.taken_v1
 language plpgsql immutable
 as $$
@@ -14,7 +14,7 @@ declare
   v_clock bigint;
 begin
   t.now := p_now;
-  t.acts_at := p_now;
+  t.scheduled_at := p_now;
   t.mode := p_mode;
   t.full_at := p_bucket.full_at;
   t.granted := p_bucket.granted;
@@ -27,17 +27,17 @@ begin
     t.outcome := 'granted';
   elsif p_mode = 'block' then
     t.outcome := 'denied';
-    t.acts_at := p_mode_until;
-  elsif p_cost > p_bucket.burst / p_bucket.token_ticks - p_keep then
+    t.scheduled_at := p_mode_until;
+  elsif p_cost > p_bucket.burst / p_bucket.token_ticks - p_min_remaining then
     t.outcome := 'never';
   else
-    v_due := p_bucket.full_at - p_bucket.burst + (p_cost + p_keep) * p_bucket.token_ticks;
+    v_due := p_bucket.full_at - p_bucket.burst + (p_cost + p_min_remaining) * p_bucket.token_ticks;
     if v_due <= tollgate.bucket_clock(p_bucket, p_now + case p_mode when 'shadow' then 0 else p_max_wait end) then
       t.outcome := 'granted';
       t.mode := null;
       v_clock := tollgate.bucket_clock(p_bucket, p_now);
       if v_due > v_clock then
-        t.acts_at := greatest(
+        t.scheduled_at := greatest(
           p_now, tollgate.bucket_instant(p_bucket, tollgate.bucket_step(p_bucket, v_due, v_clock)));
       end if;
     else
@@ -109,7 +109,7 @@ $$;
 
 -- take_all_v1: take tokens from several buckets, from all of them or from none.
 --
--- Arguments: p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans
+-- Arguments: p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans
 --                        a bucket a place, none of them twice, each as for take_v1: its cost and what to keep, and terms
 --                        or a plan, or neither
 --            p_max_wait, p_receipt, p_hold: as for take_v1, the same for all
@@ -121,7 +121,7 @@ $$;
 -- The clock is read when the rows are locked. A wait acts when the last bucket's does; each bucket's tokens are taken
 -- for when they are there.
 create or replace function tollgate.take_all_v1(
-  p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[], p_refill_seconds numeric[],
+  p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[], p_refill_seconds numeric[],
   p_refills text[], p_plans text[], p_max_wait bigint, p_receipt uuid, p_hold bigint)
 returns table (entry bigint, taken tollgate.taken_v1)
 language plpgsql volatile security definer
@@ -153,7 +153,7 @@ declare
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
   if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
-      and 0 <= all (p_keeps) and 4611686018427387903 >= all (p_keeps) and cardinality(p_keeps) = cardinality(p_ids)
+      and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings) and cardinality(p_min_remainings) = cardinality(p_ids)
       and p_max_wait between 0 and 31622400000000000) is not true then
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
@@ -164,7 +164,7 @@ begin
     return query
       with locked as materialized (
         select l as b, i.*
-          from unnest(p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills)
+          from unnest(p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills)
                as i (id, cost, keep, capacity, refill_seconds, refill)
           join tollgate.token_buckets l on l.id = i.id
          where not exists (select from unnest(p_ids) m (id)
@@ -180,7 +180,7 @@ begin
                             <= tollgate.bucket_clock(x.b, tollgate.clock() + p_max_wait)
                        else false end
                  and (x.b).full_at - tollgate.bucket_clock(x.b, tollgate.clock())
-                     <= tollgate.bucket_furthest(x.b)) as fits,
+                     <= tollgate.bucket_max_full_at(x.b)) as fits,
                tollgate.clock() as now
           from locked x
          where not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
@@ -189,8 +189,8 @@ begin
       update tollgate.token_buckets l
          set room = null,
              granted = l.granted + i.cost,
-             longest_wait = greatest(
-               l.longest_wait,
+             max_granted_wait = greatest(
+               l.max_granted_wait,
                tollgate.bucket_step(
                  l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock(l, f.now))
                  - tollgate.bucket_clock(l, f.now)),
@@ -199,7 +199,7 @@ begin
                tollgate.bucket_step(
                  l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock(l, f.now)))
                + i.cost * l.token_ticks
-        from fit f, unnest(p_ids, p_costs, p_keeps) with ordinality as i (id, cost, keep, place)
+        from fit f, unnest(p_ids, p_costs, p_min_remainings) with ordinality as i (id, cost, keep, place)
        where f.fits and l.id = i.id
       returning i.place,
                 ('granted', null, f.now,
@@ -247,12 +247,12 @@ begin
          or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
          or p_refills[v_place] <> b.refill
          or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)
-         or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_furthest(b) then
+         or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_max_full_at(b) then
         select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
           into v_refused, v_mode, v_until, v_made, v_capacity
           from tollgate.rule(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
                                 p_refills[v_place], p_plans[v_place], v_now,
-                                p_costs[v_place] <= b.burst / b.token_ticks - p_keeps[v_place]) w;
+                                p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
         -- Made by others since the rows were locked: it has to be locked, too.
         v_made := v_made or (b.id is null and v_refused is null and v_mode is distinct from 'off');
         v_changed := v_changed or v_made;
@@ -263,7 +263,7 @@ begin
         t.outcome := v_refused;
         t.now := v_now;
       else
-        t := tollgate.evaluate(b, v_mode, v_until, p_costs[v_place], p_max_wait, p_keeps[v_place], v_now);
+        t := tollgate.evaluate(b, v_mode, v_until, p_costs[v_place], p_max_wait, p_min_remainings[v_place], v_now);
         t.burst := coalesce(t.burst, v_capacity);
       end if;
       v_known := false;
@@ -275,7 +275,7 @@ begin
         t.outcome := case when r.cost = p_costs[v_place] and r.state <> 'cancelled' then 'granted' else 'reused' end;
         t.mode := null;
         t.granted := r.granted;
-        t.acts_at := greatest(r.acts_at, v_now);
+        t.scheduled_at := greatest(r.scheduled_at, v_now);
       elsif t.outcome = 'granted' and t.mode is null then
         v_taking := v_taking || p_ids[v_place];
       end if;
@@ -292,8 +292,8 @@ begin
     update tollgate.token_buckets l
        set room = null,
            granted = l.granted + i.cost,
-           longest_wait = greatest(
-             l.longest_wait,
+           max_granted_wait = greatest(
+             l.max_granted_wait,
              tollgate.bucket_step(
                l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock(l, v_now))
                - tollgate.bucket_clock(l, v_now)),
@@ -302,34 +302,34 @@ begin
              tollgate.bucket_step(
                l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock(l, v_now)))
              + i.cost * l.token_ticks
-      from unnest(p_ids, p_costs, p_keeps) as i (id, cost, keep)
+      from unnest(p_ids, p_costs, p_min_remainings) as i (id, cost, keep)
      where l.id = i.id and l.id = any (v_taking);
-    insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
-    select p_receipt, p_ids[w.place], p_costs[w.place], w.granted + p_costs[w.place], w.acts_at, 'open', v_now + p_hold
+    insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
+    select p_receipt, p_ids[w.place], p_costs[w.place], w.granted + p_costs[w.place], w.scheduled_at, 'open', v_now + p_hold
       from unnest(v_taken) with ordinality
-           as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
+           as w (outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
      where p_receipt is not null and p_ids[w.place] = any (v_taking);
     return query
-      select w.place, (w.outcome, w.mode, w.now, w.acts_at, coalesce(l.full_at, w.full_at),
+      select w.place, (w.outcome, w.mode, w.now, w.scheduled_at, coalesce(l.full_at, w.full_at),
                        case when l.id = any (v_taking) then l.granted else w.granted end, w.burst, w.anchor, w.step_ns,
                        w.step_ticks, w.token_ticks)::tollgate.taken_v1
         from unnest(v_taken) with ordinality
-             as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
+             as w (outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
         left join tollgate.token_buckets l on l.id = p_ids[w.place];
     return;
   end if;
   return query
-    select w.place, (case w.outcome when 'granted' then 'spared' else w.outcome end, w.mode, w.now, w.acts_at, w.full_at,
+    select w.place, (case w.outcome when 'granted' then 'spared' else w.outcome end, w.mode, w.now, w.scheduled_at, w.full_at,
                      w.granted, w.burst, w.anchor, w.step_ns, w.step_ticks, w.token_ticks)::tollgate.taken_v1
       from unnest(v_taken) with ordinality
-           as w (outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place);
+           as w (outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place);
 end
 $$;
 
 -- take_all_batch_v1: decide several requests in one call, each for several buckets: from all of its buckets or from none.
 --
 -- Arguments: p_requests  to which request a place belongs, from 1 on and ascending
---            p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans
+--            p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans
 --                        a bucket a place, no request naming one twice; as for take_all_v1. None waits.
 -- Result:    standing  whether the state is how the buckets stand before anything is taken: a request that is granted
 --                      takes its tokens after those of the granted ones before it. Else it is after the request
@@ -342,7 +342,7 @@ $$;
 -- buckets have enough for all that could be granted take their tokens by one UPDATE. take_all_v1 decides the others, in order,
 -- and those of a bucket that more than tokens rules. So each is decided as if they came one after the other.
 create or replace function tollgate.take_all_batch_v1(
-  p_requests bigint[], p_ids text[], p_costs bigint[], p_keeps bigint[], p_capacities bigint[],
+  p_requests bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[])
 returns table (standing boolean, answers tollgate.answers_v1)
 language plpgsql volatile security definer
@@ -360,7 +360,7 @@ declare
   v_part      record;
 begin
   if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
-      and 0 <= all (p_keeps) and 4611686018427387903 >= all (p_keeps)) is not true then
+      and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings)) is not true then
     raise exception 'tollgate: take_all_batch_v1 needs costs of 1 or more, and 0 or more to keep'
       using errcode = 'invalid_parameter_value';
   end if;
@@ -389,7 +389,7 @@ begin
                -- Whether nothing but tokens rules it.
                coalesce(
                  v_enforced and not l.overridden
-                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_furthest(l)
+                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_full_at(l)
                  and case
                        when i.capacity is not null
                          then l.plan is null and i.capacity = l.capacity and i.refill_seconds = l.refill_seconds
@@ -406,7 +406,7 @@ begin
                      end
                  and (not v_overrides or not exists (select from tollgate.token_overrides o where o.id = i.id)),
                  false) as plain
-          from unnest(p_requests, p_ids, p_costs, p_keeps, p_capacities, p_refill_seconds, p_refills, p_plans)
+          from unnest(p_requests, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans)
                with ordinality as i (request, id, cost, keep, capacity, refill_seconds, refill, plan, place)
           left join locked l on l.id = i.id
          cross join clock c
@@ -470,7 +470,7 @@ begin
       select false, tollgate.answers_of(v_part.first + t.entry - 1, 1, t.taken)
         from tollgate.take_all_v1(
                p_ids[v_part.first:v_part.last], p_costs[v_part.first:v_part.last],
-               p_keeps[v_part.first:v_part.last], p_capacities[v_part.first:v_part.last],
+               p_min_remainings[v_part.first:v_part.last], p_capacities[v_part.first:v_part.last],
                p_refill_seconds[v_part.first:v_part.last], p_refills[v_part.first:v_part.last],
                p_plans[v_part.first:v_part.last], 0, null, 0) t;
   end loop;

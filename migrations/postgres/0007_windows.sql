@@ -4,7 +4,7 @@ create or replace function tollgate.window_is_sound(p_window tollgate.token_wind
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select p_window.most >= 1 and p_window.interval_ns between 1 and 31622400000000000
+  select p_window.max_requests >= 1 and p_window.interval_ns between 1 and 31622400000000000
          and p_window.resolution_ns between 1 and 31622400000000000
          and p_window.last_wait between 0 and 31622400000000000
          and cardinality(p_window.ends) = cardinality(p_window.counts)
@@ -116,7 +116,7 @@ begin
       outcome       text,
       mode          text,
       now           bigint,
-      acts_at       bigint,
+      scheduled_at       bigint,
       ends          bigint[],
       counts        bigint[],
       resolution_ns bigint
@@ -130,8 +130,8 @@ $$;
 -- Arguments: p_id         the window; its first request makes it
 --            p_cost       requests, 1 or more; 0 with p_counting: only read
 --            p_max_wait   nanoseconds that the caller would wait; the mode 'shadow' ignores it
---            p_keep       requests that must remain for others
---            p_most       how many pass at most in any interval
+--            p_min_remaining       requests that must remain for others
+--            p_max_requests       how many pass at most in any interval
 --            p_interval, p_resolution: in nanoseconds; the resolution divides the interval into 1 to 1000 parts
 --            p_receipt    the request's id: repeated with it, the request counts no more; null: it has none
 --            p_hold       for how many nanoseconds the id is remembered
@@ -141,12 +141,12 @@ $$;
 --                         request's
 --            mode         what decided instead of the counts: 'shadow', 'off' or 'block', else null
 --            now          the instant of the decision, in nanoseconds since 1970
---            acts_at      when the request acts; if blocked, until when; null: no end
+--            scheduled_at      when the request acts; if blocked, until when; null: no end
 --            ends, counts, resolution_ns: the window's columns after it
 -- Errors:    22023 arguments out of range
 -- Locks:     the window's row, first of all; then the receipt. A denied request writes nothing, once there is a window.
 create or replace function tollgate.take_window_v1(
-  p_id text, p_cost bigint, p_max_wait bigint, p_keep bigint, p_most bigint, p_interval bigint, p_resolution bigint,
+  p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint, p_max_requests bigint, p_interval bigint, p_resolution bigint,
   p_receipt uuid, p_hold bigint, p_counting boolean)
 returns tollgate.window_taken_v1
 language plpgsql volatile security definer
@@ -156,7 +156,7 @@ declare
   w         tollgate.token_windows;
   r         tollgate.token_receipts;
   v_now     bigint := tollgate.clock();
-  v_acts_at bigint;
+  v_scheduled_at bigint;
   v_outcome text := 'granted';
   v_mode    text;
   v_until   timestamptz;
@@ -168,8 +168,8 @@ begin
   if (p_id is not null
       and p_cost between case when p_counting then 0 else 1 end
                      and case when p_counting then 1000000000000 else 4611686018427387903 end
-      and p_keep between 0 and 4611686018427387903
-      and p_max_wait between 0 and c_year and p_most between 1 and 1000000000000
+      and p_min_remaining between 0 and 4611686018427387903
+      and p_max_wait between 0 and c_year and p_max_requests between 1 and 1000000000000
       and p_resolution between 1000 and p_interval and p_interval <= c_year
       and (p_interval - 1) / p_resolution < 1000) is not true then
     raise exception 'tollgate: take_window_v1 needs a cost of 1 or more, a maximum of 1 to 10^12, an interval of a year '
@@ -188,8 +188,8 @@ begin
     loop
       select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
       exit when found;
-      insert into tollgate.token_windows (id, most, interval_ns, resolution_ns, since)
-      values (p_id, p_most, p_interval, p_resolution, v_now)
+      insert into tollgate.token_windows (id, max_requests, interval_ns, resolution_ns, since)
+      values (p_id, p_max_requests, p_interval, p_resolution, v_now)
       on conflict do nothing;
     end loop;
     v_now := tollgate.clock();
@@ -215,49 +215,49 @@ begin
   if v_mode = 'shadow' then
     p_max_wait := 0;
   end if;
-  v_acts_at := v_now;
+  v_scheduled_at := v_now;
 
   if v_mode = 'off' then
     null;
   elsif r.id is not null then
     v_outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
     v_mode := null;
-    v_acts_at := greatest(r.acts_at, v_now);
+    v_scheduled_at := greatest(r.scheduled_at, v_now);
   elsif v_mode = 'block' then
     v_outcome := 'denied';
-    v_acts_at := tollgate.until(v_until);
-  elsif not p_counting and p_cost > p_most - p_keep then
+    v_scheduled_at := tollgate.end_ns(v_until);
+  elsif not p_counting and p_cost > p_max_requests - p_min_remaining then
     v_outcome := 'never';
   else
-    v_acts_at := tollgate.window_earliest(w, p_interval, p_most - p_cost - p_keep, v_now);
-    if v_acts_at > v_now and w.ends[array_length(w.ends, 1) - 999] > v_now
-       and w.ends[array_length(w.ends, 1)] < (v_acts_at / p_resolution + 1) * p_resolution then
-      v_acts_at := 9223372036854775807;
+    v_scheduled_at := tollgate.window_earliest(w, p_interval, p_max_requests - p_cost - p_min_remaining, v_now);
+    if v_scheduled_at > v_now and w.ends[array_length(w.ends, 1) - 999] > v_now
+       and w.ends[array_length(w.ends, 1)] < (v_scheduled_at / p_resolution + 1) * p_resolution then
+      v_scheduled_at := 9223372036854775807;
     end if;
     if p_counting then
-      v_acts_at := v_now;
-    elsif v_acts_at > v_now + p_max_wait then
+      v_scheduled_at := v_now;
+    elsif v_scheduled_at > v_now + p_max_wait then
       v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
     else
       v_mode := null;
     end if;
-    if p_cost > 0 and (p_counting or v_acts_at <= v_now + p_max_wait) then
+    if p_cost > 0 and (p_counting or v_scheduled_at <= v_now + p_max_wait) then
       w := tollgate.window_count(
         w, p_interval, p_resolution, p_cost, v_now,
-        case when p_counting then greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns) else v_acts_at end);
+        case when p_counting then greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns) else v_scheduled_at end);
       update tollgate.token_windows t
          set ends = w.ends, counts = w.counts, granted = w.granted, last_wait = w.last_wait,
-             most = p_most, interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since
+             max_requests = p_max_requests, interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since
        where t.id = p_id;
       if p_receipt is not null then
-        insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
-        values (p_receipt, c_bucket, p_cost, 0, v_acts_at, 'open', v_now + p_hold);
+        insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
+        values (p_receipt, c_bucket, p_cost, 0, v_scheduled_at, 'open', v_now + p_hold);
       end if;
     else
-      v_acts_at := v_now;
+      v_scheduled_at := v_now;
     end if;
   end if;
-  return (v_outcome, v_mode, v_now, v_acts_at, w.ends, w.counts, w.resolution_ns)::tollgate.window_taken_v1;
+  return (v_outcome, v_mode, v_now, v_scheduled_at, w.ends, w.counts, w.resolution_ns)::tollgate.window_taken_v1;
 end
 $$;
 

@@ -4,7 +4,7 @@
 --                        is given back; 'refund': p_tokens of it were not used; 'settle': it cost p_tokens in the end,
 --                        more or fewer than were taken, if the receipt has not expired
 --            p_receipt   the request's id, or one made for this adjustment
---            p_id, p_cost, p_granted, p_acts_at: the bucket, and what the grant answered
+--            p_id, p_cost, p_granted, p_scheduled_at: the bucket, and what the grant answered
 --            p_tokens    see p_kind; 0 with 'cancel'
 --            p_max_debt  'settle': the wait for the next token is at most so many nanoseconds, or that of an empty bucket;
 --                        null: a year, the most there can be
@@ -14,9 +14,9 @@
 -- Errors:    22023 arguments out of range
 -- Locks:     the bucket's row, then the receipt.
 --
--- An adjustment is remembered for a day, and until p_acts_at, but for 366 days at most.
+-- An adjustment is remembered for a day, and until p_scheduled_at, but for 366 days at most.
 create or replace function tollgate.adjust_v1(
-  p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_granted bigint, p_acts_at bigint, p_tokens bigint,
+  p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_granted bigint, p_scheduled_at bigint, p_tokens bigint,
   p_max_debt bigint default null, out outcome text, out given_back bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -33,7 +33,7 @@ declare
   c_most  constant bigint := 4611686018427387903;  -- so that what is granted after it is no sum that overflows
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
-      and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_acts_at is not null
+      and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_scheduled_at is not null
       and p_tokens between 0 and 3155760000000000000
       and coalesce(p_max_debt, 0) >= 0) is not true then
     raise exception 'tollgate: adjust_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a bucket, a cost of 1 or '
@@ -47,11 +47,11 @@ begin
   if v_known then
     -- What was remembered counts, whatever the caller says.
     p_granted := r.granted;
-    p_acts_at := r.acts_at;
+    p_scheduled_at := r.scheduled_at;
   end if;
   v_later := b.granted - p_granted;
   outcome := case
-    when p_kind = 'cancel' and v_now > p_acts_at then 'late'
+    when p_kind = 'cancel' and v_now > p_scheduled_at then 'late'
     when p_kind = 'settle' and (not v_known or r.expires_at <= v_now) then 'late'
     when v_known and (r.state <> 'open' or r.cost <> p_cost) then 'repeated'
     when b.id is null then 'unknown'
@@ -62,10 +62,10 @@ begin
     return;
   end if;
 
-  insert into tollgate.token_receipts as t (id, bucket, cost, granted, acts_at, state, expires_at)
-  values (p_receipt, p_id, p_cost, p_granted, p_acts_at,
+  insert into tollgate.token_receipts as t (id, bucket, cost, granted, scheduled_at, state, expires_at)
+  values (p_receipt, p_id, p_cost, p_granted, p_scheduled_at,
           case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-          least(greatest(p_acts_at, v_now + c_day), v_now + c_year))
+          least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
   on conflict (id, bucket) do update
      set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
   v_clock := tollgate.bucket_clock(b, v_now);
@@ -80,10 +80,10 @@ begin
     b.full_at := greatest(b.full_at - given_back::numeric * b.token_ticks, -b.burst);
     b.granted := least(b.granted, c_most);
   else
-    if b.full_at - v_clock > tollgate.bucket_furthest(b) then
+    if b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
       -- The clock was set back: it is empty from now on, as a request would find it.
       b.full_at := v_clock + b.burst;
-      b.longest_wait := 0;
+      b.max_granted_wait := 0;
     end if;
     b.full_at := greatest(b.full_at, least(
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,
@@ -93,19 +93,19 @@ begin
   end if;
   update tollgate.token_buckets t
      set full_at = b.full_at, granted = b.granted,
-         longest_wait = greatest(b.longest_wait, case when given_back < 0 then b.full_at - v_clock - t.burst end)
+         max_granted_wait = greatest(b.max_granted_wait, case when given_back < 0 then b.full_at - v_clock - t.burst end)
    where t.id = p_id;
 end
 $$;
 
 -- adjust_window_v1: give back, or pay for, what a request under a sliding window took; once for each receipt.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_acts_at, p_tokens: as adjust_v1's
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as adjust_v1's
 -- Result:    outcome, given_back: as adjust_v1's
 -- Errors:    22023 arguments out of range
 -- Locks:     the window's row, then the receipt.
 create or replace function tollgate.adjust_window_v1(
-  p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_acts_at bigint, p_tokens bigint,
+  p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_scheduled_at bigint, p_tokens bigint,
   out outcome text, out given_back bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -122,7 +122,7 @@ declare
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
       and p_cost between 1 and 1000000000000
-      and p_acts_at >= 0 and p_tokens between 0 and 3155760000000000000) is not true then
+      and p_scheduled_at >= 0 and p_tokens between 0 and 3155760000000000000) is not true then
     raise exception 'tollgate: adjust_window_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a window, a cost of '
                     '1 or more and 0 requests or more' using errcode = 'invalid_parameter_value';
   end if;
@@ -132,9 +132,9 @@ begin
   select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket for update;
   v_known := found;
   if v_known then
-    p_acts_at := r.acts_at;
+    p_scheduled_at := r.scheduled_at;
   end if;
-  if p_kind = 'cancel' and v_now > p_acts_at then
+  if p_kind = 'cancel' and v_now > p_scheduled_at then
     outcome := 'late';
   elsif p_kind = 'settle' and (not v_known or r.expires_at <= v_now) then
     outcome := 'late';
@@ -147,10 +147,10 @@ begin
     return;
   end if;
 
-  insert into tollgate.token_receipts as t (id, bucket, cost, granted, acts_at, state, expires_at)
-  values (p_receipt, c_bucket, p_cost, 0, p_acts_at,
+  insert into tollgate.token_receipts as t (id, bucket, cost, granted, scheduled_at, state, expires_at)
+  values (p_receipt, c_bucket, p_cost, 0, p_scheduled_at,
           case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-          least(greatest(p_acts_at, v_now + c_day), v_now + c_year))
+          least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
   on conflict (id, bucket) do update
      set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
   outcome := 'done';
@@ -167,7 +167,7 @@ begin
     -- after they act, or a later one.
     select u.place into v_place
       from unnest(w.ends) with ordinality as u (e, place)
-     where u.e > p_acts_at and p_acts_at >= w.since
+     where u.e > p_scheduled_at and p_scheduled_at >= w.since
      order by u.place limit 1;
     if v_place is null and p_kind = 'cancel' then
       given_back := 0;
@@ -191,7 +191,7 @@ $$;
 
 -- adjust_batch_v1: give back, or pay for, what several granted requests took; once for each receipt.
 --
--- Arguments: p_kinds, p_receipts, p_ids, p_costs, p_granted, p_acts_at, p_tokens: as adjust_v1's, an array each, all of
+-- Arguments: p_kinds, p_receipts, p_ids, p_costs, p_granted, p_scheduled_at, p_tokens: as adjust_v1's, an array each, all of
 --            one length
 --            p_in_window  whether the key's sliding window granted, and adjust_window_v1 is to do it; null: none was
 --            p_max_debts  as adjust_v1's
@@ -201,7 +201,7 @@ $$;
 -- Locks:     the buckets' rows in the order of their ids, each and then its receipts, and the windows' likewise. Of one
 --            key all is done in the order given.
 create or replace function tollgate.adjust_batch_v1(
-  p_kinds text[], p_receipts uuid[], p_ids text[], p_costs bigint[], p_granted bigint[], p_acts_at bigint[],
+  p_kinds text[], p_receipts uuid[], p_ids text[], p_costs bigint[], p_granted bigint[], p_scheduled_at bigint[],
   p_tokens bigint[], p_in_window boolean[], p_max_debts bigint[] default null, out outcomes text[], out given_back bigint[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -222,17 +222,17 @@ begin
   given_back := array_fill(null::bigint, array[coalesce(cardinality(p_ids), 0)]);
   for v_one in
     select u.*
-      from unnest(p_kinds, p_receipts, p_ids, p_costs, p_granted, p_acts_at, p_tokens, p_in_window,
+      from unnest(p_kinds, p_receipts, p_ids, p_costs, p_granted, p_scheduled_at, p_tokens, p_in_window,
                   p_max_debts) with ordinality
-           as u (kind, receipt, id, cost, granted, acts_at, tokens, in_window, max_debt, place)
+           as u (kind, receipt, id, cost, granted, scheduled_at, tokens, in_window, max_debt, place)
      order by u.in_window is true, u.id collate "C", u.place
   loop
     if v_one.in_window then
       select a.outcome, a.given_back into v_outcome, v_given_back
-        from tollgate.adjust_window_v1(v_one.kind, v_one.receipt, v_one.id, v_one.cost, v_one.acts_at, v_one.tokens) a;
+        from tollgate.adjust_window_v1(v_one.kind, v_one.receipt, v_one.id, v_one.cost, v_one.scheduled_at, v_one.tokens) a;
     else
       select a.outcome, a.given_back into v_outcome, v_given_back
-        from tollgate.adjust_v1(v_one.kind, v_one.receipt, v_one.id, v_one.cost, v_one.granted, v_one.acts_at,
+        from tollgate.adjust_v1(v_one.kind, v_one.receipt, v_one.id, v_one.cost, v_one.granted, v_one.scheduled_at,
                                 v_one.tokens, v_one.max_debt) a;
     end if;
     outcomes[v_one.place] := v_outcome;
@@ -294,10 +294,10 @@ begin
 
     v_clock := tollgate.bucket_clock(b, v_now);
     v_before := b.full_at;
-    if b.full_at - v_clock > tollgate.bucket_furthest(b) then
+    if b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
       -- The clock was set back since: it is empty.
       b.full_at := v_clock + b.burst;
-      b.longest_wait := 0;
+      b.max_granted_wait := 0;
     end if;
     -- What was not said is null, which greatest() leaves out, and least() would not.
     v_full_at := greatest(
@@ -310,11 +310,11 @@ begin
     v_lowered := v_full_at > greatest(b.full_at, v_clock);
     if v_lowered then
       b.full_at := v_full_at;
-      b.longest_wait := greatest(b.longest_wait, v_full_at - v_clock - b.burst);
+      b.max_granted_wait := greatest(b.max_granted_wait, v_full_at - v_clock - b.burst);
     end if;
     if b.full_at <> v_before then
       update tollgate.token_buckets t
-         set room = null, full_at = b.full_at, longest_wait = b.longest_wait
+         set room = null, full_at = b.full_at, max_granted_wait = b.max_granted_wait
        where t.id = p_id;
     end if;
     return case when v_lowered then 'lowered' else 'unchanged' end;

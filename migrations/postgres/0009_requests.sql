@@ -44,7 +44,7 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
                              and (o.refill <> 'continuous'
                                   or ceil(o.refill_seconds * 1000000000 / greatest(o.capacity, 1)) * o.capacity
                                      <= least(o.refill_seconds * 1001000000, 3155760000000000000)))
-                then tollgate.terms('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill)
+                then tollgate.bucket_limits('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill)
                      = row(b.burst, b.step_ns, b.step_ticks, b.token_ticks) end
  cross join lateral (
    select case when b.burst between 1 and 4611686018427387903 and b.token_ticks >= 1
@@ -70,10 +70,10 @@ comment on view tollgate.token_bucket_levels is 'Each bucket: capacity, tokens a
 --
 -- counted is null where the row breaks its bounds: no value of it can fail the whole read.
 create or replace view tollgate.token_window_levels as
-select w.id, w.most as max_requests, w.interval_ns * 0.000000001 as interval_seconds,
-       w.resolution_ns * 0.000000001 as resolution_seconds, c.counted, w.most - c.counted as available, w.granted,
+select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
+       w.resolution_ns * 0.000000001 as resolution_seconds, c.counted, w.max_requests - c.counted as available, w.granted,
        case when c.counted is not null
-            then (tollgate.window_earliest(w, w.interval_ns, w.most - 1, n.now) - n.now + 999999) / 1000000
+            then (tollgate.window_earliest(w, w.interval_ns, w.max_requests - 1, n.now) - n.now + 999999) / 1000000
        end as retry_after_ms
   from (select tollgate.clock() as clock) k
  cross join tollgate.token_windows w
@@ -137,7 +137,7 @@ $$;
 -- Arguments: p_id           the bucket
 --            p_tokens       how many, 1 or more; this and the next two are whole numbers, tokens below 2^53
 --            p_max_wait_ms  how long you would wait for them; 0: take them now or not at all
---            p_keep         how many must remain for others
+--            p_min_remaining         how many must remain for others
 --            p_plan         the plan of a bucket that its first request makes; null: it exists
 --            p_request      an id of yours: a request that is repeated with it within a day takes nothing more
 -- Result:    granted        whether you have them
@@ -149,7 +149,7 @@ $$;
 -- Errors:    22023 arguments out of range, or more tokens than the bucket ever holds · P0002 no such bucket or plan
 -- Locks:     see take_v1. In a transaction of yours the bucket stays locked until it ends, and a rollback gives back.
 create or replace function tollgate.request_tokens_v1(
-  p_id text, p_tokens double precision, p_max_wait_ms double precision, p_keep double precision, p_plan text,
+  p_id text, p_tokens double precision, p_max_wait_ms double precision, p_min_remaining double precision, p_plan text,
   p_request uuid,
   out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
 language plpgsql volatile security definer
@@ -158,23 +158,23 @@ as $$
 declare
   t         tollgate.taken_v1;
   v_tokens  bigint;
-  v_keep    bigint;
+  v_min_remaining    bigint;
   c_day     constant bigint := 86400000000000;
   c_year_ms constant bigint := 31622400000;
   c_beyond  constant double precision := 9007199254740992;
 begin
   if (p_id is not null and p_tokens >= 1 and p_tokens < c_beyond and p_tokens = trunc(p_tokens)
       and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
-      and p_keep >= 0 and p_keep < c_beyond and p_keep = trunc(p_keep)) is not true then
+      and p_min_remaining >= 0 and p_min_remaining < c_beyond and p_min_remaining = trunc(p_min_remaining)) is not true then
     raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a longest wait '
                     'and a number of tokens to keep of 0 or more, in whole numbers; of tokens, below 2^53',
-                    quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_keep
+                    quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_min_remaining
       using errcode = 'invalid_parameter_value';
   end if;
   v_tokens := p_tokens;
-  v_keep := p_keep;
+  v_min_remaining := p_min_remaining;
 
-  t := tollgate.take_v1(p_id, v_tokens, least(p_max_wait_ms, c_year_ms)::bigint * 1000000, v_keep, null, null, null,
+  t := tollgate.take_v1(p_id, v_tokens, least(p_max_wait_ms, c_year_ms)::bigint * 1000000, v_min_remaining, null, null, null,
                         p_plan, p_request, c_day);
   case t.outcome
     when 'unknown' then
@@ -196,14 +196,14 @@ begin
         using errcode = 'invalid_parameter_value', hint = 'Give each request an id of its own.';
     when 'never' then
       raise exception 'tollgate: bucket % holds % tokens, so % and % to keep can never be had at once',
-                      quote_literal(p_id), t.burst / t.token_ticks, v_tokens, v_keep
+                      quote_literal(p_id), t.burst / t.token_ticks, v_tokens, v_min_remaining
         using errcode = 'invalid_parameter_value', hint = 'Ask for fewer tokens, or give the bucket a larger capacity.';
     else
       null;
   end case;
 
   granted := t.outcome = 'granted';
-  wait_ms := case when granted then (t.acts_at - t.now + 999999) / 1000000 else 0 end;
+  wait_ms := case when granted then (t.scheduled_at - t.now + 999999) / 1000000 else 0 end;
   if t.token_ticks is null then
     -- The mode is 'off', and there is no such bucket yet.
     remaining := t.burst;
@@ -212,9 +212,9 @@ begin
     return;
   end if;
   remaining := tollgate.taken_remaining(t);
-  retry_after_ms := tollgate.taken_until(t, v_tokens + v_keep);
+  retry_after_ms := tollgate.taken_until(t, v_tokens + v_min_remaining);
   if t.outcome = 'denied' and t.mode = 'block' then
-    retry_after_ms := (t.acts_at - t.now + 999999) / 1000000;
+    retry_after_ms := (t.scheduled_at - t.now + 999999) / 1000000;
   end if;
   reset_after_ms := tollgate.taken_until(t, t.burst / t.token_ticks);
 end
@@ -223,12 +223,12 @@ $$;
 -- request_tokens: the current version's friendly name.
 create or replace function tollgate.request_tokens(
   p_id text, p_tokens double precision default 1, p_max_wait_ms double precision default 0,
-  p_keep double precision default 0, p_plan text default null, p_request uuid default null,
+  p_min_remaining double precision default 0, p_plan text default null, p_request uuid default null,
   out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select * from tollgate.request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_keep, p_plan, p_request)
+  select * from tollgate.request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, p_plan, p_request)
 $$;
 
 -- request_token: take one token from a provisioned bucket, now or not at all.
@@ -274,7 +274,7 @@ begin
     select p_ids[t.entry], (t.taken).outcome,
            case when (t.taken).outcome in ('granted', 'denied') then tollgate.taken_remaining(t.taken) end,
            case when (t.taken).outcome = 'denied' and (t.taken).mode = 'block'
-                then ((t.taken).acts_at - (t.taken).now + 999999) / 1000000
+                then ((t.taken).scheduled_at - (t.taken).now + 999999) / 1000000
                 when (t.taken).outcome in ('granted', 'denied')
                 then tollgate.taken_until(t.taken, p_tokens[t.entry]::bigint) end
       from tollgate.take_batch_v1(p_ids, p_tokens::bigint[], v_none, v_none, null, null, null, null, null, null, v_once) a,
@@ -379,9 +379,9 @@ begin
   granted := t.outcome = 'granted';
   remaining := greatest(v_most - coalesce((
     select sum(c) from unnest(t.ends, t.counts) as u (e, c) where e > t.now - v_interval), 0), 0);
-  wait_ms := case when granted then (t.acts_at - t.now + 999999) / 1000000 else 0 end;
+  wait_ms := case when granted then (t.scheduled_at - t.now + 999999) / 1000000 else 0 end;
   retry_after_ms := (case
-    when t.mode = 'block' then t.acts_at
+    when t.mode = 'block' then t.scheduled_at
     else tollgate.window_earliest(w, v_interval, v_most - v_tokens, t.now) end - t.now + 999999) / 1000000;
   reset_after_ms := coalesce((greatest(t.ends[v_last] + v_interval - t.now, 0) + 999999) / 1000000, 0);
 end
@@ -404,14 +404,14 @@ $$;
 -- Arguments: p_id             the bucket
 --            p_remaining      no more tokens than these are left; null: not said
 --            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
---            p_longest_ms     for how many at most, whatever was said: an hour, unless given
+--            p_max_wait_ms     for how many at most, whatever was said: an hour, unless given
 --            p_plan           the plan of a bucket that its first request makes; null: it exists
 -- Result:    whether it held more
 -- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · P0002 no such bucket or plan
 -- Locks:     see throttle_v1. In a transaction of yours the bucket stays locked until it ends.
 create or replace function tollgate.throttle(
   p_id text, p_remaining double precision default null, p_retry_after_ms double precision default null,
-  p_longest_ms double precision default 3600000, p_plan text default null)
+  p_max_wait_ms double precision default 3600000, p_plan text default null)
 returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -419,18 +419,18 @@ as $$
 declare
   v_outcome text;
 begin
-  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and coalesce(p_retry_after_ms, 0) >= 0 and p_longest_ms >= 0
+  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and coalesce(p_retry_after_ms, 0) >= 0 and p_max_wait_ms >= 0
       and coalesce(p_remaining, p_retry_after_ms) is not null
-      and coalesce(p_remaining, 0) < 9007199254740992 and greatest(p_retry_after_ms, p_longest_ms) <= 'infinity'
+      and coalesce(p_remaining, 0) < 9007199254740992 and greatest(p_retry_after_ms, p_max_wait_ms) <= 'infinity'
       and coalesce(p_remaining = trunc(p_remaining), true) and coalesce(p_retry_after_ms = trunc(p_retry_after_ms), true)
-      and p_longest_ms = trunc(p_longest_ms)) is not true then
+      and p_max_wait_ms = trunc(p_max_wait_ms)) is not true then
     raise exception 'tollgate: throttle(%, %, %, %): give a bucket''s id, and a number of tokens, a wait in '
                     'milliseconds, or both, of 0 or more, in whole numbers; of tokens, below 2^53',
-                    quote_nullable(left(p_id, 255)), p_remaining, p_retry_after_ms, p_longest_ms
+                    quote_nullable(left(p_id, 255)), p_remaining, p_retry_after_ms, p_max_wait_ms
       using errcode = 'invalid_parameter_value';
   end if;
   v_outcome := tollgate.throttle_v1(
-    p_id, p_remaining::bigint, least(coalesce(p_retry_after_ms, 0), p_longest_ms, 31622400000)::bigint * 1000000,
+    p_id, p_remaining::bigint, least(coalesce(p_retry_after_ms, 0), p_max_wait_ms, 31622400000)::bigint * 1000000,
     null, null, null, p_plan);
   case v_outcome
     when 'unknown' then
@@ -505,9 +505,9 @@ begin
     v_now := w.ends[array_length(w.ends, 1)] - w.resolution_ns;
   end if;
   return query
-    select w.most, w.interval_ns * 0.000000001, w.resolution_ns * 0.000000001,
+    select w.max_requests, w.interval_ns * 0.000000001, w.resolution_ns * 0.000000001,
            coalesce(sum(u.c) filter (where u.e > v_now - w.interval_ns), 0)::bigint, w.granted,
-           (tollgate.window_earliest(w, w.interval_ns, w.most - 1, v_now) - v_now + 999999) / 1000000
+           (tollgate.window_earliest(w, w.interval_ns, w.max_requests - 1, v_now) - v_now + 999999) / 1000000
       from unnest(w.ends, w.counts) as u (e, c);
 end
 $$;

@@ -17,7 +17,7 @@ as $$
 begin
   if abs(round(p_refill_seconds, 9)) >= 10000000000 then
     -- More than the column holds: this says so as the trigger would.
-    perform tollgate.terms('bucket ' || quote_nullable(left(p_id, 255)), p_capacity,
+    perform tollgate.bucket_limits('bucket ' || quote_nullable(left(p_id, 255)), p_capacity,
                               round(p_refill_seconds, 9), p_refill);
   end if;
   insert into tollgate.token_buckets as b (id, capacity, refill_seconds, refill)
@@ -39,7 +39,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform tollgate.create_bucket(
-    p_id, tollgate.whole('bucket ' || quote_nullable(left(p_id, 255)), p_capacity), p_refill_seconds::numeric, p_refill);
+    p_id, tollgate.whole_number('bucket ' || quote_nullable(left(p_id, 255)), p_capacity), p_refill_seconds::numeric, p_refill);
 end
 $$;
 
@@ -60,7 +60,7 @@ as $$
 begin
   if abs(round(p_refill_seconds, 9)) >= 10000000000 then
     -- More than the column holds: this says so as the trigger would.
-    perform tollgate.terms('plan ' || quote_nullable(left(p_name, 255)), p_capacity,
+    perform tollgate.bucket_limits('plan ' || quote_nullable(left(p_name, 255)), p_capacity,
                               round(p_refill_seconds, 9), p_refill);
   end if;
   insert into tollgate.token_plans as p (name, capacity, refill_seconds, refill)
@@ -79,7 +79,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform tollgate.create_plan(
-    p_name, tollgate.whole('plan ' || quote_nullable(left(p_name, 255)), p_capacity), p_refill_seconds::numeric,
+    p_name, tollgate.whole_number('plan ' || quote_nullable(left(p_name, 255)), p_capacity), p_refill_seconds::numeric,
     p_refill);
 end
 $$;
@@ -106,7 +106,7 @@ begin
     end loop;
   end if;
   update tollgate.token_buckets b
-     set full_at = tollgate.bucket_clock(b, tollgate.clock()), longest_wait = 0,
+     set full_at = tollgate.bucket_clock(b, tollgate.clock()), max_granted_wait = 0,
          granted = least(b.granted::numeric + b.burst / b.token_ticks, 4611686018427387903)
    where b.id = p_id;
   v_found := found;
@@ -206,7 +206,7 @@ begin
     outcome := 'conflict';
   elsif mode = 'block' then
     outcome := 'denied';
-    retry_after_ms := (tollgate.until(mode_until) - v_now + 999999) / 1000000;
+    retry_after_ms := (tollgate.end_ns(mode_until) - v_now + 999999) / 1000000;
   elsif not known then
     outcome := 'granted';
     retry_after_ms := 0;

@@ -31,7 +31,7 @@ create table if not exists token_buckets (
                  default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000),
   full_at        integer not null default 0,             -- ticks: when it is full again
   granted        integer not null default 0,             -- tokens, ever
-  longest_wait   integer not null default 0,             -- ticks: the longest that was granted
+  max_granted_wait   integer not null default 0,             -- ticks: the longest that was granted
   refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
   step_ns        integer as (
                    case coalesce(over_refill, refill)
@@ -169,7 +169,7 @@ create table if not exists token_receipts (
   bucket     text not null,
   cost       integer not null,                           -- tokens
   granted    integer not null,                           -- the bucket's granted after it
-  acts_at    integer not null,                           -- when the tokens may be used, in nanoseconds since 1970
+  scheduled_at    integer not null,                           -- when the tokens may be used, in nanoseconds since 1970
   state      text not null,                              -- 'open', 'cancelled', 'refunded', 'settled'
   expires_at integer not null,                           -- in nanoseconds since 1970; from then on what it says stands
   primary key (id, bucket)
@@ -182,7 +182,7 @@ create index if not exists token_receipts_open on token_receipts (bucket, expire
 -- first request makes a row, and the sweep deletes those in which nothing counts any more.
 create table if not exists token_windows (
   id            text not null primary key,
-  most          integer not null,              -- the terms that it was last counted under
+  max_requests          integer not null,              -- the terms that it was last counted under
   interval_ns   integer not null,
   resolution_ns integer not null,
   counts        text not null,                 -- 'end count, ...': each sub-interval's end, in nanoseconds since 1970

@@ -55,11 +55,11 @@ with windows as (
             from (select ends, sum(requests) over (order by ends desc) as so_far
                     from (select json_extract(value, '$[0]') as ends, json_extract(value, '$[1]') as requests
                             from json_each(l.entries)))
-           where so_far > l.most - 1) as full
+           where so_far > l.max_requests - 1) as full
     from levels l
 )
-select id, most as max_requests, interval_ns / 1e9 as interval_seconds, resolution_ns / 1e9 as resolution_seconds,
-       counted, most - counted as available, granted,
+select id, max_requests, interval_ns / 1e9 as interval_seconds, resolution_ns / 1e9 as resolution_seconds,
+       counted, max_requests - counted as available, granted,
        (max(now, newest - resolution_ns, coalesce(full + interval_ns, 0)) - now + 999999) / 1000000 as retry_after_ms
   from counted;
 

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::model::decide::{Rules, Setting};
+use crate::model::decide::{KeyRules, TimedMode};
 use crate::model::quota::Refill;
 use crate::model::{AdminError, Key, Mode, Quota, decide};
 
@@ -15,13 +15,13 @@ pub struct Plan {
     /// The quota of each of its buckets.
     pub quota: Quota,
     /// The plan's own mode, if it has one.
-    pub switch: Option<Switch>,
+    pub switch: Option<ModeSetting>,
 }
 
 /// A mode that an operator set, the reason, and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Switch {
+pub struct ModeSetting {
     /// The mode.
     pub mode: Mode,
     /// Why the operator set it.
@@ -30,14 +30,14 @@ pub struct Switch {
     pub until: Option<DateTime<Utc>>,
 }
 
-impl Default for Switch {
+impl Default for ModeSetting {
     /// [`Mode::Enforce`], without an end.
     fn default() -> Self {
         Self { mode: Mode::Enforce, reason: None, until: None }
     }
 }
 
-impl Switch {
+impl ModeSetting {
     /// The switch, if its reason is valid and it ends after `now`.
     pub(crate) fn checked(
         mode: Mode,
@@ -77,61 +77,61 @@ impl Override {
 
 /// The settings that apply to a key, with their reasons.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chosen {
-    pub(crate) all: Switch,
+pub(crate) struct AdminSettings {
+    pub(crate) all: ModeSetting,
     /// The plan that the request or the bucket names, if it exists.
     pub(crate) plan: Option<Plan>,
     pub(crate) over: Option<Override>,
 }
 
-impl From<&Chosen> for Rules {
-    fn from(chosen: &Chosen) -> Self {
+impl From<&AdminSettings> for KeyRules {
+    fn from(chosen: &AdminSettings) -> Self {
         Self {
-            all: Setting::of_all(&chosen.all),
-            plan: chosen.plan.as_ref().map(decide::Plan::from),
-            over: chosen.over.as_ref().map(decide::Override::from),
+            all: TimedMode::of_all(&chosen.all),
+            plan: chosen.plan.as_ref().map(decide::PlanRules::from),
+            over: chosen.over.as_ref().map(decide::OverrideRules::from),
         }
     }
 }
 
-impl From<&Plan> for decide::Plan {
+impl From<&Plan> for decide::PlanRules {
     fn from(plan: &Plan) -> Self {
-        let setting = plan.switch.as_ref().map(|switch| Setting::new(Some(switch.mode), switch.until));
+        let setting = plan.switch.as_ref().map(|switch| TimedMode::new(Some(switch.mode), switch.until));
         Self { quota: plan.quota, setting: setting.unwrap_or_default() }
     }
 }
 
-impl From<&Override> for decide::Override {
+impl From<&Override> for decide::OverrideRules {
     fn from(over: &Override) -> Self {
-        Self { quota: over.quota, setting: Setting::new(over.mode, over.expires_at) }
+        Self { quota: over.quota, setting: TimedMode::new(over.mode, over.expires_at) }
     }
 }
 
-impl Setting {
+impl TimedMode {
     pub(crate) fn new(mode: Option<Mode>, until: Option<DateTime<Utc>>) -> Self {
         Self { mode, until: until.map(nanoseconds).filter(|&until| until < i64::MAX) }
     }
 
     /// The mode of every key, unless it is the default.
-    pub(crate) fn of_all(switch: &Switch) -> Self {
+    pub(crate) fn of_all(switch: &ModeSetting) -> Self {
         Self::new((switch.mode != Mode::Enforce).then_some(switch.mode), switch.until)
     }
 }
 
 /// The quota, unless it is unlimited.
 pub(crate) fn limited(quota: Quota) -> Result<Quota, AdminError> {
-    if quota.refill() == Refill::Unlimited { Err(AdminError::Unlimited) } else { Ok(quota) }
+    if quota.refill() == Refill::Unlimited { Err(AdminError::UnlimitedQuota) } else { Ok(quota) }
 }
 
 /// Checks that every database's column can hold a reason.
 fn check_reason(text: &str) -> Result<(), AdminError> {
-    if text.len() > MAX_REASON || text.contains('\0') { Err(AdminError::Reason(text.len())) } else { Ok(()) }
+    if text.len() > MAX_REASON || text.contains('\0') { Err(AdminError::InvalidReason(text.len())) } else { Ok(()) }
 }
 
 /// The end, if it is after `now`. An end after the year 2262, which no clock here reaches, becomes `None`.
 fn check_until(until: Option<DateTime<Utc>>, now: i64) -> Result<Option<DateTime<Utc>>, AdminError> {
     match until {
-        Some(until) if nanoseconds(until) <= now => Err(AdminError::Past(until)),
+        Some(until) if nanoseconds(until) <= now => Err(AdminError::EndInPast(until)),
         until => Ok(until.filter(|until| until.timestamp_nanos_opt().is_some())),
     }
 }

@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::Switch;
-use super::changes::{Chosen, nanoseconds};
-use crate::model::answer::Word;
-use crate::model::bucket::{NEVER_NS, Request};
-use crate::model::decide::{self, Row, Rules};
+use super::ModeSetting;
+use super::changes::{AdminSettings, nanoseconds};
+use crate::model::answer::OutcomeCode;
+use crate::model::bucket::{BucketRequest, NEVER_NS};
+use crate::model::decide::{self, BucketRow, KeyRules};
 use crate::model::{Key, Mode, Quota, Rule};
 
 /// A key's effective limit and mode, where they come from, and the result of a request for one token.
@@ -39,7 +39,7 @@ pub struct Explanation {
     /// request, until the next request changes the bucket's quota.
     pub available: Option<i64>,
     /// The result of a request for one token.
-    pub prospect: Prospect,
+    pub expected_outcome: ExpectedOutcome,
     /// When a token is available. [`Duration::MAX`]: never, or unknown.
     pub retry_after: Duration,
 }
@@ -61,7 +61,7 @@ pub enum Origin {
 /// The result of a request for one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Prospect {
+pub enum ExpectedOutcome {
     /// It would be granted.
     Granted,
     /// It would be denied.
@@ -75,8 +75,8 @@ pub enum Prospect {
 }
 
 /// Explains a key of a store that decides in this process: decides a request on a copy of the row.
-pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, now: i64) -> Explanation {
-    let rules = Rules::from(chosen);
+pub(crate) fn explain(row: Option<BucketRow>, named: Option<&Key>, chosen: &AdminSettings, now: i64) -> Explanation {
+    let rules = KeyRules::from(chosen);
     let plan = named.or_else(|| row.as_ref()?.plan.as_deref()).cloned();
     let over = chosen.over.as_ref().filter(|_| rules.over.is_some_and(|over| over.setting.holds(now)));
 
@@ -86,17 +86,18 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
         (Origin::Bucket, row.as_ref().map(|row| row.own)),
     ];
     let quota = quotas.into_iter().find_map(|(from, quota)| Some((from, quota?)));
-    let of_key = over
-        .and_then(|over| Some(Switch { mode: over.mode?, reason: Some(over.reason.clone()), until: over.expires_at }));
+    let of_key = over.and_then(|over| {
+        Some(ModeSetting { mode: over.mode?, reason: Some(over.reason.clone()), until: over.expires_at })
+    });
     let of_plan = chosen.plan.as_ref().and_then(|plan| plan.switch.clone());
     let of_all = (chosen.all.mode != Mode::Enforce).then(|| chosen.all.clone());
     let switches = [(Origin::Override, of_key), (Origin::Plan, of_plan), (Origin::All, of_all)];
-    let in_force = |switch: &Switch| switch.until.is_none_or(|until| nanoseconds(until) > now);
+    let in_force = |switch: &ModeSetting| switch.until.is_none_or(|until| nanoseconds(until) > now);
     let switch = switches.into_iter().find_map(|(from, switch)| Some((from, switch.filter(in_force)?)));
 
     let known = row.is_some();
     let rule = named.map_or(Rule::Provisioned, |plan| Rule::Plan(plan.clone()));
-    let (prospect, retry_after, available) = foresee(row, &rule, &rules, now);
+    let (expected_outcome, retry_after, available) = expected_outcome_of(row, &rule, &rules, now);
     let (mode_from, switch) = switch.map(|(from, switch)| (Some(from), switch)).unwrap_or_default();
     Explanation {
         known,
@@ -110,7 +111,7 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
         override_reason: over.map(|over| over.reason.clone()),
         override_until: over.and_then(|over| over.expires_at),
         available: available.filter(|_| known),
-        prospect,
+        expected_outcome,
         retry_after: match retry_after {
             NEVER_NS => Duration::MAX,
             ns => Duration::from_nanos(ns.unsigned_abs()),
@@ -119,23 +120,28 @@ pub(crate) fn explain(row: Option<Row>, named: Option<&Key>, chosen: &Chosen, no
 }
 
 /// The result of a request for one token, the nanoseconds until a token is available, and the tokens under the effective quota.
-fn foresee(row: Option<Row>, rule: &Rule, chosen: &Rules, now: i64) -> (Prospect, i64, Option<i64>) {
+fn expected_outcome_of(
+    row: Option<BucketRow>,
+    rule: &Rule,
+    chosen: &KeyRules,
+    now: i64,
+) -> (ExpectedOutcome, i64, Option<i64>) {
     let available = row.as_ref().map(|row| row.available(now));
     let mut brought = match decide::rule(row, rule, chosen, now) {
         Ok(brought) => brought,
-        Err(Word::Unplanned) => return (Prospect::UnknownPlan, NEVER_NS, available),
-        Err(Word::Conflict) => return (Prospect::Conflict, NEVER_NS, available),
-        Err(_) => return (Prospect::UnknownBucket, NEVER_NS, available),
+        Err(OutcomeCode::Unplanned) => return (ExpectedOutcome::UnknownPlan, NEVER_NS, available),
+        Err(OutcomeCode::Conflict) => return (ExpectedOutcome::Conflict, NEVER_NS, available),
+        Err(_) => return (ExpectedOutcome::UnknownBucket, NEVER_NS, available),
     };
     let Some(row) = brought.row.as_ref().filter(|_| brought.mode != Mode::Off) else {
-        return (Prospect::Granted, 0, available);
+        return (ExpectedOutcome::Granted, 0, available);
     };
-    let request = Request { cost: 1, max_wait: 0, keep: 0 };
+    let request = BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 };
     let available = Some(row.available(now));
     let retry_after = match brought.mode {
         Mode::Block => brought.until.map_or(NEVER_NS, |until| until - now),
         _ => row.bucket.verdict(&row.terms(), now, request, false).retry_after,
     };
-    let granted = decide::take(&mut brought, request, now).word == Word::Granted;
-    (if granted { Prospect::Granted } else { Prospect::Denied }, retry_after, available)
+    let granted = decide::take(&mut brought, request, now).word == OutcomeCode::Granted;
+    (if granted { ExpectedOutcome::Granted } else { ExpectedOutcome::Denied }, retry_after, available)
 }

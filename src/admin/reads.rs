@@ -5,9 +5,9 @@ use std::{slice, vec};
 
 use chrono::{DateTime, Utc};
 
-use super::{Admin, Explanation, Origin, Prospect};
+use super::{Admin, ExpectedOutcome, Explanation, Origin};
 use crate::model::bucket::NEVER_NS;
-use crate::model::decide::Row;
+use crate::model::decide::BucketRow;
 use crate::model::{AdminError, Error, Key, Mode, Quota, Rule, TakeError, Window, WindowLevel};
 
 /// The tokens and the quota of a bucket, at the instant when the store read it.
@@ -37,7 +37,7 @@ pub struct BucketLevel {
 
 impl BucketLevel {
     /// The level of a row of a store that decides in this process.
-    pub(crate) fn new(key: Key, row: &Row, now: i64) -> Self {
+    pub(crate) fn new(key: Key, row: &BucketRow, now: i64) -> Self {
         let (terms, bucket) = (row.terms(), row.bucket);
         let owed = (bucket.full_at - terms.clock(bucket.anchor, now)).max(0);
         let instant = |tick: i64| {
@@ -88,7 +88,8 @@ impl BucketLevel {
         // The mode of the bucket's plan does not apply to a request under a quota.
         let of_request = !matches!(rule, Rule::Quota(_)) || explained.mode_from != Some(Origin::Plan);
         let is_off = explained.mode == Mode::Off && of_request;
-        let is_unplanned = explained.prospect == Prospect::UnknownPlan && !matches!(rule, Rule::Quota(_));
+        let is_unplanned =
+            explained.expected_outcome == ExpectedOutcome::UnknownPlan && !matches!(rule, Rule::Quota(_));
         let Some(quota) = quota.filter(|_| !is_off && !is_unplanned && own.is_some()) else { return self };
         let plan = match rule {
             Rule::Quota(_) if !self.provisioned => None,
@@ -129,7 +130,7 @@ pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> 
         _ => explained.quota,
     };
     match quota {
-        _ if explained.prospect == Prospect::UnknownPlan => {
+        _ if explained.expected_outcome == ExpectedOutcome::UnknownPlan => {
             Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into())
         }
         None => Err(TakeError::UnknownBucket(key.clone()).into()),
@@ -142,7 +143,7 @@ pub(crate) async fn window_level_under<S: Admin>(store: &S, key: &Key, window: &
     Ok(store.peek_window(key).await?.unwrap_or_else(|| WindowLevel::unused(key.clone(), *window)))
 }
 
-impl Row {
+impl BucketRow {
     /// The whole tokens available. A negative number is promised to requests that wait.
     pub(super) fn available(&self, now: i64) -> i64 {
         let terms = self.terms();
@@ -303,7 +304,7 @@ impl<T: PartialEq> PartialEq<Vec<T>> for Page<T> {
 /// How often a key was denied, in the services that [count](crate::LimiterBuilder::count_denials) denials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Denials {
+pub struct DenialCount {
     /// The key.
     pub key: Key,
     /// The requests that were denied in the last 24 hours or a little less, as a lower bound. Includes the requests that passed
@@ -313,7 +314,7 @@ pub struct Denials {
     pub last_denied_at: DateTime<Utc>,
 }
 
-impl Denials {
+impl DenialCount {
     /// Bounds the counts so that no sum overflows, and sorts them by key so that processes cannot deadlock.
     pub(crate) fn sound(counted: &[(Key, u64)]) -> Vec<(Key, i64)> {
         let bounded =

@@ -8,9 +8,9 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::model::{Adjusted, Adjustment, Decision, Error, HoldBack, Key, Outcome, Receipt, Rule, Take, TakeError};
+use crate::model::{Adjusted, Adjustment, Decision, Error, Key, Outcome, Receipt, Rule, Take, TakeError, Throttle};
 use crate::store::{Capabilities, IS_REPEATED_BY_KEY, Maintenance, Store};
-use crate::telemetry::{QUEUE, Share};
+use crate::telemetry::{GaugeShare, QUEUE};
 
 mod queue;
 mod ticket;
@@ -40,15 +40,15 @@ use ticket::{Kind, TakeAnswer, Ticket};
 /// taken; tokens that the caller would have had to wait for are given back. Adjustments are made in any case.
 #[derive(Debug)]
 pub struct Batcher<S: Store> {
-    calls: Arc<Calls<S>>,
+    calls: Arc<BatcherState<S>>,
 }
 
 #[derive(Debug)]
-struct Calls<S: Store> {
+struct BatcherState<S: Store> {
     store: Arc<S>,
     queue: Mutex<Queue<Ticket>>,
     /// The length of the queue, for the metrics.
-    gauge: Mutex<Share>,
+    gauge: Mutex<GaugeShare>,
     tasks: TaskTracker,
     max_take_all: usize,
     /// Whether a call that was rolled back is repeated key by key. A store of one call at a time is locked as a whole.
@@ -69,11 +69,11 @@ impl<S: Store> Batcher<S> {
 
     /// A batcher whose calls run in tasks of this tracker.
     pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
-        let Capabilities { calls_at_once, most_together, .. } = store.capabilities();
-        let calls_at_once = calls_at_once.clamp(1, 64);
-        let (queue, gauge) = (Mutex::new(Queue::new(calls_at_once)), Mutex::new(Share::of(QUEUE)));
-        let (max_take_all, isolates_keys) = (most_together, calls_at_once > 1);
-        Self { calls: Arc::new(Calls { store, queue, gauge, tasks: tasks.clone(), max_take_all, isolates_keys }) }
+        let Capabilities { concurrent_calls, max_take_all, .. } = store.capabilities();
+        let concurrent_calls = concurrent_calls.clamp(1, 64);
+        let (queue, gauge) = (Mutex::new(Queue::new(concurrent_calls)), Mutex::new(GaugeShare::of(QUEUE)));
+        let (tasks, isolates_keys) = (tasks.clone(), concurrent_calls > 1);
+        Self { calls: Arc::new(BatcherState { store, queue, gauge, tasks, max_take_all, isolates_keys }) }
     }
 }
 
@@ -109,8 +109,8 @@ impl<S: Store> Store for Batcher<S> {
         }
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        self.calls.store.hold_back(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        self.calls.store.throttle(key, rule, hold).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -118,7 +118,7 @@ impl<S: Store> Store for Batcher<S> {
     }
 }
 
-impl<S: Store> Calls<S> {
+impl<S: Store> BatcherState<S> {
     /// Takes from several buckets share calls only if they do not wait, so a request that would wait first asks without.
     async fn take(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
         if take.limits.len() > 1 && self.max_take_all > 1 && !take.max_wait.is_zero() && take.id.is_none() {
@@ -198,7 +198,7 @@ impl<S: Store> Calls<S> {
         // Outside of a runtime, requests wait for the next call that ends or starts in one.
         let Ok(runtime) = Handle::try_current() else { return };
         while let Some(Batch { requests, flight }) = queue.next() {
-            let call = Call { calls: Arc::clone(self), tickets: requests, flight: Some(flight) };
+            let call = CallTask { calls: Arc::clone(self), tickets: requests, flight: Some(flight) };
             // A runtime that is ending drops the task at once, which locks the queue.
             MutexGuard::unlocked(&mut queue, || self.tasks.spawn_on(call.run(), &runtime));
         }
@@ -208,7 +208,7 @@ impl<S: Store> Calls<S> {
 
 /// A caller that waits for its answer.
 struct Pending<'a, S: Store> {
-    calls: &'a Arc<Calls<S>>,
+    calls: &'a Arc<BatcherState<S>>,
     take: &'a Take,
     receiver: oneshot::Receiver<TakeAnswer>,
     is_answered: bool,
@@ -228,7 +228,7 @@ impl<S: Store> Drop for Pending<'_, S> {
                 }
             }
             Ok(_) => {}
-            Err(_) => self.calls.queue.lock().note_cancelled(),
+            Err(_) => self.calls.queue.lock().count_cancelled(),
         }
     }
 }
@@ -243,15 +243,15 @@ fn refunds(take: &Take, decision: &Decision) -> impl Iterator<Item = Adjustment>
 
 /// A task that makes calls while requests wait. If it ends early, because the store panics or the runtime ends, its keys are
 /// free for the next call.
-struct Call<S: Store> {
-    calls: Arc<Calls<S>>,
+struct CallTask<S: Store> {
+    calls: Arc<BatcherState<S>>,
     /// Not sent yet.
     tickets: Vec<Ticket>,
     flight: Option<Flight<Key>>,
 }
 
 /// How a call ended.
-enum Ended {
+enum CallEnd {
     Answered,
     /// One key is locked.
     Locked,
@@ -259,29 +259,29 @@ enum Ended {
     RolledBack(Vec<Ticket>),
 }
 
-impl<S: Store> Call<S> {
+impl<S: Store> CallTask<S> {
     async fn run(mut self) {
         while let Some(flight) = &self.flight {
             let (is_shared, keys) = (flight.is_shared(), flight.keys.len());
             let answered = self.tickets.len();
             let ended = match std::mem::take(&mut self.tickets) {
-                tickets if tickets.is_empty() => Ended::Answered,
+                tickets if tickets.is_empty() => CallEnd::Answered,
                 tickets => {
                     // Takes from several buckets of one line share their first bucket only.
                     let can_split = tickets.len() > 1 && (keys > 1 || tickets[0].kind() == Kind::TakeAll);
                     self.make(tickets, can_split && self.calls.isolates_keys).await
                 }
             };
-            let may_refill = is_shared && matches!(ended, Ended::Answered);
+            let may_refill = is_shared && matches!(ended, CallEnd::Answered);
             if may_refill {
-                self.gather(answered).await;
+                self.coalesce(answered).await;
             }
-            self.go_on(ended, may_refill);
+            self.finish_call(ended, may_refill);
         }
     }
 
     /// `is_repeated`: whether the call is repeated key by key if it is rolled back.
-    async fn make(&mut self, mut tickets: Vec<Ticket>, is_repeated: bool) -> Ended {
+    async fn make(&mut self, mut tickets: Vec<Ticket>, is_repeated: bool) -> CallEnd {
         let now = Instant::now();
         for ticket in &mut tickets {
             ticket.shorten_wait(now);
@@ -290,10 +290,10 @@ impl<S: Store> Call<S> {
             Some(Kind::Adjust) => self.adjust(tickets, is_repeated).await,
             _ => self.take(tickets, is_repeated).await,
         };
-        let Err((error, tickets)) = answered else { return Ended::Answered };
+        let Err((error, tickets)) = answered else { return CallEnd::Answered };
         let is_locked = self.calls.isolates_keys && matches!(error, Error::Contended { .. });
         if is_repeated && (is_locked || matches!(error, Error::Database(_))) {
-            return Ended::RolledBack(tickets);
+            return CallEnd::RolledBack(tickets);
         }
         if error.is_failure() {
             self.fail_overdue(&error);
@@ -301,13 +301,13 @@ impl<S: Store> Call<S> {
         for ticket in tickets {
             ticket.fail(error.clone());
         }
-        if is_locked { Ended::Locked } else { Ended::Answered }
+        if is_locked { CallEnd::Locked } else { CallEnd::Answered }
     }
 
     async fn take(&mut self, tickets: Vec<Ticket>, is_repeated: bool) -> Result<(), (Error, Vec<Ticket>)> {
         let (takes, replies): (Vec<Take>, Vec<_>) = tickets.into_iter().filter_map(Ticket::into_take).unzip();
         let store = Arc::clone(&self.calls.store);
-        let outcomes = match self.note_if_old(is_repeated, store.take(&takes)).await {
+        let outcomes = match self.mark_if_old(is_repeated, store.take(&takes)).await {
             Ok(outcomes) => outcomes,
             Err(error) => return Err((error, takes.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -333,7 +333,7 @@ impl<S: Store> Call<S> {
         let (adjustments, replies): (Vec<Adjustment>, Vec<_>) =
             tickets.into_iter().filter_map(Ticket::into_adjustment).unzip();
         let store = Arc::clone(&self.calls.store);
-        let adjusted = match self.note_if_old(is_repeated, store.adjust(&adjustments)).await {
+        let adjusted = match self.mark_if_old(is_repeated, store.adjust(&adjustments)).await {
             Ok(adjusted) => adjusted,
             Err(error) => return Err((error, adjustments.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -345,14 +345,14 @@ impl<S: Store> Call<S> {
     }
 
     /// Lets others call beside a call that takes long.
-    async fn note_if_old<T>(&mut self, is_repeated: bool, call: impl Future<Output = T>) -> T {
+    async fn mark_if_old<T>(&mut self, is_repeated: bool, call: impl Future<Output = T>) -> T {
         let mut call = Box::pin(IS_REPEATED_BY_KEY.scope(is_repeated, call));
-        if let Ok(answer) = timeout(OLD_CALL, &mut call).await {
+        if let Ok(answer) = timeout(OLD_CALL_AGE, &mut call).await {
             return answer;
         }
         if let Some(flight) = &mut self.flight {
             let mut queue = self.calls.queue.lock();
-            queue.note_old(flight);
+            queue.mark_old(flight);
             self.calls.call_all(queue);
         }
         call.await
@@ -375,7 +375,7 @@ impl<S: Store> Call<S> {
     }
 
     /// Lets the callers that were just answered ask again: fuller calls cost each request less.
-    async fn gather(&self, answered: usize) {
+    async fn coalesce(&self, answered: usize) {
         let mut waiting = self.calls.queue.lock().len();
         for _ in 0..MAX_YIELDS {
             yield_now().await;
@@ -387,16 +387,16 @@ impl<S: Store> Call<S> {
     }
 
     /// Ends the call, and takes the next one on. `may_refill`: whether requests have been gathered for it.
-    fn go_on(&mut self, ended: Ended, may_refill: bool) {
+    fn finish_call(&mut self, ended: CallEnd, may_refill: bool) {
         let Some(flight) = self.flight.take() else { return };
         let mut queue = self.calls.queue.lock();
         let refilled = match ended {
-            Ended::Answered if may_refill => queue.refill(flight),
-            Ended::Answered | Ended::Locked => {
-                queue.finish(flight, matches!(ended, Ended::Locked));
+            CallEnd::Answered if may_refill => queue.refill(flight),
+            CallEnd::Answered | CallEnd::Locked => {
+                queue.finish(flight, matches!(ended, CallEnd::Locked));
                 None
             }
-            Ended::RolledBack(tickets) => {
+            CallEnd::RolledBack(tickets) => {
                 queue.roll_back(flight, tickets);
                 None
             }
@@ -408,7 +408,7 @@ impl<S: Store> Call<S> {
     }
 }
 
-impl<S: Store> Drop for Call<S> {
+impl<S: Store> Drop for CallTask<S> {
     fn drop(&mut self) {
         let Some(flight) = self.flight.take() else { return };
         let is_made = self.tickets.is_empty() && !flight.keys.is_empty();
@@ -433,6 +433,6 @@ fn stopped() -> Error {
 const MAX_WAITING: usize = 32_768;
 
 /// Calls that take longer do not count as in flight.
-const OLD_CALL: Duration = Duration::from_millis(25);
+const OLD_CALL_AGE: Duration = Duration::from_millis(25);
 
 const MAX_YIELDS: usize = 8;

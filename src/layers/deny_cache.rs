@@ -13,13 +13,13 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::model::{
-    Adjusted, Adjustment, Decision, Error, HoldBack, Key, Limit, Outcome, Rule, Source, Take, TakeError,
+    Adjusted, Adjustment, Decision, Error, Key, Limit, Outcome, Rule, Source, Take, TakeError, Throttle,
 };
 use crate::store::{Capabilities, Maintenance, Store};
 
-mod forgotten;
+mod forget_counts;
 
-use forgotten::Forgotten;
+use forget_counts::ForgetCounts;
 
 /// A store that repeats recent denials of the underlying store from memory.
 ///
@@ -58,16 +58,16 @@ use forgotten::Forgotten;
 #[derive(Debug)]
 pub struct DenyCache<S> {
     store: S,
-    denials: Denials,
+    denials: DeniedKeys,
     probes: Probes,
 }
 
 impl<S> DenyCache<S> {
-    pub(crate) const MOST_KEYS: usize = 65_536;
+    pub(crate) const MAX_KEYS: usize = 65_536;
 
     /// A cache of 65,536 keys over a store.
     pub fn new(store: S) -> Self {
-        Self { store, denials: Denials::new(Self::MOST_KEYS), probes: Probes::default() }
+        Self { store, denials: DeniedKeys::new(Self::MAX_KEYS), probes: Probes::default() }
     }
 
     /// Sets how many keys the cache remembers at most. Default: 65,536.
@@ -75,8 +75,8 @@ impl<S> DenyCache<S> {
     /// Beyond the limit, the cache forgets the least requested keys, and their next requests go to the store. A key takes about
     /// 250 bytes.
     #[must_use]
-    pub fn most_keys(self, most_keys: usize) -> Self {
-        Self { denials: Denials::new(most_keys), ..self }
+    pub fn max_keys(self, max_keys: usize) -> Self {
+        Self { denials: DeniedKeys::new(max_keys), ..self }
     }
 
     /// The number of keys that the cache remembers.
@@ -109,9 +109,9 @@ impl<S: Store> DenyCache<S> {
     /// Decides a request. When a denial has expired, one request asks the store and the others wait for its answer.
     async fn take_or_wait_for_probe(&self, take: &Take) -> Result<Outcome, Error> {
         let probe = match self.denials.find(take) {
-            Known::Denied(decision) => return Ok(Ok(decision)),
-            Known::Nothing => None,
-            Known::Past => {
+            CachedAnswer::Denied(decision) => return Ok(Ok(decision)),
+            CachedAnswer::Nothing => None,
+            CachedAnswer::Past => {
                 let probe = self.probes.begin(take.key()).await;
                 // Another probe may have been denied meanwhile.
                 if let Some(decision) = self.denials.find(take).denied() {
@@ -123,7 +123,7 @@ impl<S: Store> DenyCache<S> {
         let question = self.denials.question(take);
         let outcome = self.store.take_one(take).await?;
         self.denials.learn(take, question, &outcome);
-        if probe.is_some() && matches!(self.denials.find(take), Known::Past) {
+        if probe.is_some() && matches!(self.denials.find(take), CachedAnswer::Past) {
             // Tokens are available again, so the next requests need no probe.
             self.denials.remove(take.key());
         }
@@ -162,23 +162,25 @@ impl<S: Store> Store for DenyCache<S> {
 
     fn try_take(&self, take: &Take) -> Option<Outcome> {
         match self.denials.find(take) {
-            Known::Denied(decision) => Some(Ok(decision)),
+            CachedAnswer::Denied(decision) => Some(Ok(decision)),
             // `take` asks again for a denial, so that it is remembered.
-            Known::Nothing => self.store.try_take(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted)),
+            CachedAnswer::Nothing => {
+                self.store.try_take(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted))
+            }
             // `take` sends one probe for all of them.
-            Known::Past => None,
+            CachedAnswer::Past => None,
         }
     }
 
     /// Forgets the keys, whatever the result.
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        let _adjusted = Adjusting(&self.denials, adjustments);
+        let _adjusted = AdjustGuard(&self.denials, adjustments);
         self.store.adjust(adjustments).await
     }
 
     /// Forgets the key: its denials now last longer.
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        let lowered = self.store.hold_back(key, rule, hold).await;
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        let lowered = self.store.throttle(key, rule, hold).await;
         self.denials.forget(key);
         lowered
     }
@@ -189,9 +191,9 @@ impl<S: Store> Store for DenyCache<S> {
 }
 
 /// A call that gives tokens back. When it ends or is dropped, the tokens may be available, so it forgets the keys.
-struct Adjusting<'a>(&'a Denials, &'a [Adjustment]);
+struct AdjustGuard<'a>(&'a DeniedKeys, &'a [Adjustment]);
 
-impl Drop for Adjusting<'_> {
+impl Drop for AdjustGuard<'_> {
     fn drop(&mut self) {
         for adjustment in self.1 {
             self.0.forget(&adjustment.receipt.key);
@@ -200,21 +202,21 @@ impl Drop for Adjusting<'_> {
 }
 
 /// The denials by key, as far as the cache has room.
-struct Denials {
+struct DeniedKeys {
     cache: Cache<Key, Denial, UnitWeighter, RandomState>,
-    forgotten: Forgotten,
+    forgotten: ForgetCounts,
     hasher: RandomState,
 }
 
 /// What the cache knows about the answer to a request.
-enum Known {
+enum CachedAnswer {
     Denied(Decision),
     /// A denial has expired.
     Past,
     Nothing,
 }
 
-impl Known {
+impl CachedAnswer {
     fn denied(self) -> Option<Decision> {
         match self {
             Self::Denied(decision) => Some(decision),
@@ -225,17 +227,17 @@ impl Known {
 
 /// When a request was sent to the store, and how often its key had been forgotten by then.
 #[derive(Clone, Copy)]
-struct Question {
+struct QueryStamp {
     sent: Instant,
     forgotten: u64,
 }
 
-impl Denials {
-    fn new(most_keys: usize) -> Self {
+impl DeniedKeys {
+    fn new(max_keys: usize) -> Self {
         let hasher = RandomState::default();
-        let most = most_keys.max(1);
+        let most = max_keys.max(1);
         let cache = Cache::with(most, most as u64, UnitWeighter, hasher.clone(), DefaultLifecycle::default());
-        Self { cache, forgotten: Forgotten::new(), hasher }
+        Self { cache, forgotten: ForgetCounts::new(), hasher }
     }
 
     fn len(&self) -> usize {
@@ -244,22 +246,22 @@ impl Denials {
 
     /// What the cache knows about the answer to a request.
     #[inline]
-    fn find(&self, take: &Take) -> Known {
+    fn find(&self, take: &Take) -> CachedAnswer {
         let Some(Limit { key, rule, .. }) = take.plain().filter(|_| take.max_wait.is_zero()) else {
-            return Known::Nothing;
+            return CachedAnswer::Nothing;
         };
-        self.cache.get(key).map_or(Known::Nothing, |denial| denial.answer(take, rule))
+        self.cache.get(key).map_or(CachedAnswer::Nothing, |denial| denial.answer(take, rule))
     }
 
     /// Notes the time and the key's count, before the request is sent to the store.
-    fn question(&self, take: &Take) -> Question {
+    fn question(&self, take: &Take) -> QueryStamp {
         // Reads the count before the clock, so that no forgetting between the two is missed.
         let forgotten = self.forgotten.times(self.hash(take.key()));
-        Question { sent: Instant::now(), forgotten }
+        QueryStamp { sent: Instant::now(), forgotten }
     }
 
     /// Keeps a denial of the store.
-    fn learn(&self, take: &Take, question: Question, outcome: &Outcome) {
+    fn learn(&self, take: &Take, question: QueryStamp, outcome: &Outcome) {
         let Some(denial) = outcome.as_ref().ok().and_then(|decision| Denial::of(take, question.sent, decision)) else {
             return;
         };
@@ -296,9 +298,9 @@ impl Denials {
     }
 }
 
-impl fmt::Debug for Denials {
+impl fmt::Debug for DeniedKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Denials").field("keys", &self.len()).finish_non_exhaustive()
+        f.debug_struct("DeniedKeys").field("keys", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -340,12 +342,16 @@ impl Denial {
 
     /// The answer to a request now.
     #[inline]
-    fn answer(self, take: &Take, rule: &Rule) -> Known {
+    fn answer(self, take: &Take, rule: &Rule) -> CachedAnswer {
         if !self.covers(take, rule) || needed(take) > self.possible {
-            return Known::Nothing;
+            return CachedAnswer::Nothing;
         }
         let now = Instant::now();
-        if now < self.until { Known::Denied(self.decision.aged(now - self.answered)) } else { Known::Past }
+        if now < self.until {
+            CachedAnswer::Denied(self.decision.aged(now - self.answered))
+        } else {
+            CachedAnswer::Past
+        }
     }
 
     /// Adds a later denial. It replaces this one, unless this one covers it: then it only raises the possible need.
@@ -366,7 +372,7 @@ impl Denial {
 
 #[inline]
 fn needed(take: &Take) -> u64 {
-    take.cost.saturating_add(take.keep)
+    take.cost.saturating_add(take.min_remaining)
 }
 
 /// The time within which changes that this process does not see take effect.

@@ -4,12 +4,12 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::clock::Clock;
-use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
+use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
 use crate::store::{Capabilities, Maintenance, Store};
 
 mod boot_clock;
-mod held;
-mod keeping;
+mod entry;
+mod keeper_flag;
 mod lender;
 mod table;
 
@@ -26,7 +26,7 @@ use lender::Lender;
 ///
 /// **The bound.** A process can use the tokens that it holds when a window begins within that window. So any window of length
 /// `t` sees at most capacity + rate × t + the tokens that all processes held when it began. For each key, rule and minimum
-/// remaining, a `Lease` holds at most [`LeaseOptions::most_tokens`], in two batches. A limiter has one `Lease`. The bound also
+/// remaining, a `Lease` holds at most [`LeaseOptions::max_tokens`], in two batches. A limiter has one `Lease`. The bound also
 /// holds for a period of an interval quota.
 ///
 /// Tokens expire after [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the host sleeps. A process
@@ -67,11 +67,11 @@ pub struct Lease<S: Store, C: Clock = BootClock> {
 impl<S: Store> Lease<S> {
     /// A lease over a store, with the default options.
     pub fn new(store: S) -> Self {
-        Self::with(store, LeaseOptions::default())
+        Self::with_options(store, LeaseOptions::default())
     }
 
     /// A lease over a store, with these options.
-    pub fn with(store: S, options: LeaseOptions) -> Self {
+    pub fn with_options(store: S, options: LeaseOptions) -> Self {
         Self::with_clock(store, options, BootClock)
     }
 }
@@ -84,7 +84,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
 
     /// How many tokens the lease holds, of all keys.
     #[must_use]
-    pub fn held(&self) -> u64 {
+    pub fn leased_tokens(&self) -> u64 {
         self.lender.table.held()
     }
 
@@ -174,10 +174,10 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
     }
 
     /// Gives back the held tokens of the key first, and serves no token that was taken before.
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        let _lowering = Lowering(&self.lender, key);
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        let _lowering = ThrottleGuard(&self.lender, key);
         self.lender.forget(key).await;
-        self.lender.store.hold_back(key, rule, hold).await
+        self.lender.store.throttle(key, rule, hold).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -187,9 +187,9 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
 
 /// A call that lowers a bucket. When it ends or is dropped, it discards the tokens that were taken meanwhile: they may have been
 /// taken before the bucket was lowered, and giving them back would raise it.
-struct Lowering<'a, S: Store, C: Clock>(&'a Lender<S, C>, &'a Key);
+struct ThrottleGuard<'a, S: Store, C: Clock>(&'a Lender<S, C>, &'a Key);
 
-impl<S: Store, C: Clock> Drop for Lowering<'_, S, C> {
+impl<S: Store, C: Clock> Drop for ThrottleGuard<'_, S, C> {
     fn drop(&mut self) {
         self.0.discard(self.1);
     }
@@ -201,15 +201,15 @@ impl<S: Store, C: Clock> Drop for Lowering<'_, S, C> {
 /// use std::time::Duration;
 /// use tollgate::layers::LeaseOptions;
 ///
-/// let options = LeaseOptions::default().target(Duration::from_millis(50)).most_tokens(1000);
+/// let options = LeaseOptions::default().target(Duration::from_millis(50)).max_tokens(1000);
 /// assert_eq!(options.lifetime(), Duration::from_millis(250));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "give it to a lease"]
 pub struct LeaseOptions {
     target: Duration,
-    most_tokens: u64,
-    most_keys: usize,
+    max_tokens: u64,
+    max_keys: usize,
 }
 
 impl LeaseOptions {
@@ -222,14 +222,14 @@ impl LeaseOptions {
     }
 
     /// Sets how many tokens it holds at most for each key, rule and minimum remaining: 16 million at most. Default: a million.
-    pub fn most_tokens(self, most_tokens: u64) -> Self {
-        Self { most_tokens: most_tokens.min(held::MAX_SLOT_TOKENS), ..self }
+    pub fn max_tokens(self, max_tokens: u64) -> Self {
+        Self { max_tokens: max_tokens.min(entry::MAX_SLOT_TOKENS), ..self }
     }
 
     /// Sets for how many combinations of key, rule and minimum remaining it holds tokens at most. Default: 1000. The first busy
     /// keys keep their places until they are idle.
-    pub fn most_keys(self, most_keys: usize) -> Self {
-        Self { most_keys, ..self }
+    pub fn max_keys(self, max_keys: usize) -> Self {
+        Self { max_keys, ..self }
     }
 
     /// How long tokens can be used, from when they were requested: five times the target, and a second at most.
@@ -241,7 +241,7 @@ impl LeaseOptions {
 
 impl Default for LeaseOptions {
     fn default() -> Self {
-        Self { target: Duration::from_millis(100), most_tokens: 1_000_000, most_keys: 1000 }
+        Self { target: Duration::from_millis(100), max_tokens: 1_000_000, max_keys: 1000 }
     }
 }
 

@@ -6,10 +6,11 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::model::answer::Word;
+use crate::model::answer::OutcomeCode;
 use crate::model::window::Ring;
 use crate::model::{
-    Adjusted, Adjustment, Counted, Decision, Error, HoldBack, Key, Mode, Outcome, Rule, Source, Take, TakeError, Window,
+    Adjusted, Adjustment, Decision, Error, Key, Mode, Outcome, Rule, Source, Take, TakeError, Throttle, Window,
+    WindowUsage,
 };
 use crate::store::{Capabilities, Maintenance, SharedWindows, Store};
 
@@ -40,22 +41,22 @@ use crate::store::{Capabilities, Maintenance, SharedWindows, Store};
 #[derive(Debug)]
 pub struct LocalReads<S> {
     store: Arc<S>,
-    seen: Arc<Mutex<AllSeen>>,
-    most_keys: usize,
+    seen: Arc<Mutex<LocalWindows>>,
+    max_keys: usize,
 }
 
 impl<S: SharedWindows> LocalReads<S> {
     /// Local reads of at most 100,000 keys over a store.
     pub fn new(store: S) -> Self {
-        Self { store: Arc::new(store), seen: Arc::default(), most_keys: MOST_KEYS }
+        Self { store: Arc::new(store), seen: Arc::default(), max_keys: MAX_KEYS }
     }
 
     /// Sets how many keys it remembers at most. Default: 100,000.
     ///
     /// Beyond the limit it forgets empty windows. If no window is empty, the store decides the requests for other keys.
     #[must_use]
-    pub fn most_keys(self, most_keys: usize) -> Self {
-        Self { most_keys, ..self }
+    pub fn max_keys(self, max_keys: usize) -> Self {
+        Self { max_keys, ..self }
     }
 
     /// The underlying store.
@@ -75,7 +76,7 @@ impl<S: SharedWindows> LocalReads<S> {
             known.decide(window, request.cost).map_err(|counted| (known.is_due(window, counted.now), counted))
         });
         let Some(decided) = known else {
-            if !self.seen.lock().has_room(key, self.most_keys) {
+            if !self.seen.lock().has_room(key, self.max_keys) {
                 return self.store.take_one(take).await;
             }
             self.ask(key, window, None).await?;
@@ -85,15 +86,16 @@ impl<S: SharedWindows> LocalReads<S> {
             Ok(had_room) => had_room,
             Err((due, counted)) => {
                 if due {
-                    self.ask_behind(key.clone(), *window);
+                    self.refresh_in_background(key.clone(), *window);
                 }
-                let word = if request.cost > window.most() { Word::Never } else { Word::Denied };
-                let outcome = Counted { word, ..counted }.outcome(take, window, request);
+                let word =
+                    if request.cost > window.signed_max_requests() { OutcomeCode::Never } else { OutcomeCode::Denied };
+                let outcome = WindowUsage { word, ..counted }.outcome(take, window, request);
                 let decision = |decision: Decision| if asked { decision } else { decision.aged(Duration::ZERO) };
                 return Ok(outcome.map(|denied| decision(denied).by(Source::LocalReads)));
             }
         };
-        let granted = OnItsWay { seen: &self.seen, key, window, cost: request.cost };
+        let granted = InFlightGrant { seen: &self.seen, key, window, cost: request.cost };
         let mut counted = self.ask(key, window, Some(granted)).await?;
         if had_room && counted.mode == Mode::Shadow {
             // The window had room, so the request would have passed in enforce mode, too.
@@ -102,9 +104,9 @@ impl<S: SharedWindows> LocalReads<S> {
         Ok(counted.outcome(take, window, request).map(|decision| decision.untaken().by(Source::LocalReads)))
     }
 
-    fn ask_behind(&self, key: Key, window: Window) {
+    fn refresh_in_background(&self, key: Key, window: Window) {
         let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
-        let asked = Asked { seen: Arc::clone(&self.seen), key, failed: false };
+        let asked = BackgroundRead { seen: Arc::clone(&self.seen), key, failed: false };
         // Without a runtime, the next denial may have one.
         let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
@@ -115,11 +117,11 @@ impl<S: SharedWindows> LocalReads<S> {
     }
 
     /// Counts a grant in the store, if one is given, and replaces the known counts by the answer.
-    async fn ask(&self, key: &Key, window: &Window, granted: Option<OnItsWay<'_>>) -> Result<Counted, Error> {
+    async fn ask(&self, key: &Key, window: &Window, granted: Option<InFlightGrant<'_>>) -> Result<WindowUsage, Error> {
         let cost = granted.as_ref().map_or(0, |granted| granted.cost.unsigned_abs());
         let sent = Instant::now();
         let counted = self.store.count(key, window, cost).await?;
-        let answer = Seen::new(window, &counted, sent, Instant::now());
+        let answer = LocalWindow::new(window, &counted, sent, Instant::now());
         let mut seen = self.seen.lock();
         if let Some(granted) = granted {
             granted.arrive(&mut seen);
@@ -157,8 +159,8 @@ impl<S: SharedWindows> Store for LocalReads<S> {
         self.store.adjust(adjustments).await
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        self.store.hold_back(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        self.store.throttle(key, rule, hold).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -168,15 +170,15 @@ impl<S: SharedWindows> Store for LocalReads<S> {
 
 /// The window of a request that this process decides.
 fn local(take: &Take) -> Option<&Window> {
-    take.window().filter(|_| take.max_wait == Duration::ZERO && take.keep == 0 && take.id.is_none())
+    take.window().filter(|_| take.max_wait == Duration::ZERO && take.min_remaining == 0 && take.id.is_none())
 }
 
-const MOST_KEYS: usize = 100_000;
+const MAX_KEYS: usize = 100_000;
 
 /// The windows that this process knows.
 #[derive(Debug, Default)]
-struct AllSeen {
-    windows: HashMap<Key, Seen>,
+struct LocalWindows {
+    windows: HashMap<Key, LocalWindow>,
     /// No window is empty before this instant.
     none_empty_before: Option<Instant>,
     /// When empty windows were last swept.
@@ -185,7 +187,7 @@ struct AllSeen {
 
 /// The known state of a window.
 #[derive(Clone, Debug)]
-struct Seen {
+struct LocalWindow {
     ring: Ring,
     /// How many requests were granted here and are not in an answer yet.
     on_their_way: i64,
@@ -204,17 +206,17 @@ struct Seen {
     failed_at: Option<Instant>,
 }
 
-impl AllSeen {
+impl LocalWindows {
     /// Whether there is room for one more key, after a sweep if necessary.
-    fn has_room(&mut self, key: &Key, most_keys: usize) -> bool {
-        if self.windows.len() >= most_keys && !self.windows.contains_key(key) {
+    fn has_room(&mut self, key: &Key, max_keys: usize) -> bool {
+        if self.windows.len() >= max_keys && !self.windows.contains_key(key) {
             self.sweep();
         }
-        self.windows.len() < most_keys
+        self.windows.len() < max_keys
     }
 
     /// Replaces the state of a window by a later answer.
-    fn learn(&mut self, key: &Key, window: &Window, mut answer: Seen) {
+    fn learn(&mut self, key: &Key, window: &Window, mut answer: LocalWindow) {
         let known = self.windows.get(key);
         if known.is_none_or(|known| answer.follows(known, window)) {
             answer.on_their_way = known.map_or(0, |known| known.on_their_way);
@@ -228,7 +230,7 @@ impl AllSeen {
     fn sweep(&mut self) {
         let now = Instant::now();
         let none_yet = self.none_empty_before.is_some_and(|before| now < before);
-        if none_yet || self.swept_at.is_some_and(|swept| now < swept + SWEEP_EVERY) {
+        if none_yet || self.swept_at.is_some_and(|swept| now < swept + SWEEP_INTERVAL) {
             return;
         }
         let mut earliest = None;
@@ -244,16 +246,16 @@ impl AllSeen {
     }
 }
 
-impl Seen {
+impl LocalWindow {
     /// The state in an answer.
-    fn new(window: &Window, counted: &Counted, sent: Instant, answered: Instant) -> Self {
+    fn new(window: &Window, counted: &WindowUsage, sent: Instant, answered: Instant) -> Self {
         let ring = Ring { counts: counted.counts.clone(), resolution_ns: counted.resolution_ns, ..Ring::default() };
         Self {
             empty_at: ring.empty_at(window),
             ring,
             on_their_way: 0,
             mode: counted.mode,
-            blocked_until: counted.acts_at.filter(|_| counted.mode == Mode::Block),
+            blocked_until: counted.scheduled_at.filter(|_| counted.mode == Mode::Block),
             asked: counted.now,
             // The store read its clock between the two instants; half-way is the best estimate.
             asked_at: sent + (answered - sent) / 2,
@@ -266,13 +268,13 @@ impl Seen {
 
     /// Decides a request by the known counts. A grant counts as on its way at once, so that no other request takes its place
     /// during the call of the store. Returns whether a granted request had room, or the answer of a denial.
-    fn decide(&mut self, window: &Window, cost: i64) -> Result<bool, Counted> {
+    fn decide(&mut self, window: &Window, cost: i64) -> Result<bool, WindowUsage> {
         let now = self.now();
         let counted = self.ring.estimate(window, now).saturating_add(self.on_their_way);
-        let has_room = counted.saturating_add(cost) <= window.most();
+        let has_room = counted.saturating_add(cost) <= window.signed_max_requests();
         let granted = match self.mode {
             Mode::Enforce => has_room,
-            Mode::Shadow => cost <= window.most(),
+            Mode::Shadow => cost <= window.signed_max_requests(),
             Mode::Off => true,
             Mode::Block => false,
         };
@@ -280,9 +282,10 @@ impl Seen {
             self.on_their_way = self.on_their_way.saturating_add(cost);
             return Ok(has_room);
         }
-        let mut counted = Counted { mode: self.mode, ..Counted::new(Word::Denied, now, now, &self.ring) };
+        let mut counted =
+            WindowUsage { mode: self.mode, ..WindowUsage::new(OutcomeCode::Denied, now, now, &self.ring) };
         if self.mode == Mode::Block {
-            counted.acts_at = self.blocked_until;
+            counted.scheduled_at = self.blocked_until;
         }
         if self.on_their_way > 0 {
             let mut ring = self.ring.clone();
@@ -292,12 +295,12 @@ impl Seen {
         Err(counted)
     }
 
-    /// Whether the caller must read the counts: a sub-interval has ended or [`ASK_AGAIN`] has passed since the last answer, no
-    /// read is in flight, and none has failed within [`ASK_AGAIN`].
+    /// Whether the caller must read the counts: a sub-interval has ended or [`REFRESH_INTERVAL`] has passed since the last answer, no
+    /// read is in flight, and none has failed within [`REFRESH_INTERVAL`].
     fn is_due(&mut self, window: &Window, now: i64) -> bool {
         let ended = self.asked / window.resolution_ns() < now / window.resolution_ns();
-        let failed = self.failed_at.is_some_and(|failed_at| failed_at.elapsed() < ASK_AGAIN);
-        let due = !self.asking && !failed && (ended || self.asked_at.elapsed() >= ASK_AGAIN);
+        let failed = self.failed_at.is_some_and(|failed_at| failed_at.elapsed() < REFRESH_INTERVAL);
+        let due = !self.asking && !failed && (ended || self.asked_at.elapsed() >= REFRESH_INTERVAL);
         self.asking |= due;
         due
     }
@@ -320,13 +323,13 @@ impl Seen {
 }
 
 /// A background read of a window. However it ends, the next read can begin.
-struct Asked {
-    seen: Arc<Mutex<AllSeen>>,
+struct BackgroundRead {
+    seen: Arc<Mutex<LocalWindows>>,
     key: Key,
     failed: bool,
 }
 
-impl Drop for Asked {
+impl Drop for BackgroundRead {
     fn drop(&mut self) {
         if let Some(known) = self.seen.lock().windows.get_mut(&self.key) {
             known.asking = false;
@@ -336,16 +339,16 @@ impl Drop for Asked {
 }
 
 /// A grant that a call is counting in the store. If the call is dropped or fails, the grant is assumed to be counted.
-struct OnItsWay<'a> {
-    seen: &'a Mutex<AllSeen>,
+struct InFlightGrant<'a> {
+    seen: &'a Mutex<LocalWindows>,
     key: &'a Key,
     window: &'a Window,
     cost: i64,
 }
 
-impl OnItsWay<'_> {
+impl InFlightGrant<'_> {
     /// An answer includes the grant.
-    fn arrive(mut self, seen: &mut AllSeen) {
+    fn arrive(mut self, seen: &mut LocalWindows) {
         let cost = std::mem::take(&mut self.cost);
         if let Some(known) = seen.windows.get_mut(self.key) {
             known.on_their_way = (known.on_their_way - cost).max(0);
@@ -353,7 +356,7 @@ impl OnItsWay<'_> {
     }
 }
 
-impl Drop for OnItsWay<'_> {
+impl Drop for InFlightGrant<'_> {
     fn drop(&mut self) {
         if self.cost == 0 {
             return;
@@ -366,7 +369,7 @@ impl Drop for OnItsWay<'_> {
     }
 }
 
-const SWEEP_EVERY: Duration = Duration::from_millis(100);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A window that denies is read at least this often, to see a new mode or a reset. While reads fail, at most this often.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::{Limiter, Reservation};
 use crate::admin::BucketLevel;
-use crate::model::{Decision, Error, HoldBack, Key, Source, WindowLevel};
-use crate::requester::{LONGEST_PAUSE, SHORTEST_PAUSE, TokenRequester};
+use crate::model::{Decision, Error, Key, Source, Throttle, WindowLevel};
+use crate::requester::{MAX_PAUSE, MIN_PAUSE, TokenRequester};
 use crate::store::{AnyStore, Store};
 
 /// A [`Limiter`] of one key, which makes a global limit as simple to use as a local one.
@@ -91,17 +91,17 @@ impl<S: Store> Bound<S> {
     /// # Errors
     ///
     /// As for [`Limiter::wait_n`].
-    pub async fn wait_n(&self, cost: u64, longest: Duration) -> Result<Decision, Error> {
-        self.limiter.wait_n(&self.key, cost, longest).await
+    pub async fn wait_n(&self, cost: u64, max_wait: Duration) -> Result<Decision, Error> {
+        self.limiter.wait_n(&self.key, cost, max_wait).await
     }
 
-    /// See [`Limiter::hold_back`].
+    /// See [`Limiter::throttle`].
     ///
     /// # Errors
     ///
-    /// As for [`Limiter::hold_back`].
-    pub async fn hold_back(&self, hold: HoldBack) -> Result<bool, Error> {
-        self.limiter.hold_back(&self.key, hold).await
+    /// As for [`Limiter::throttle`].
+    pub async fn throttle(&self, hold: Throttle) -> Result<bool, Error> {
+        self.limiter.throttle(&self.key, hold).await
     }
 
     /// See [`Limiter::peek`].
@@ -124,21 +124,21 @@ impl<S: Store> Bound<S> {
 
     /// Waits for `cost` tokens, as [`wait_for_token`](TokenRequester::wait_for_token) does for one.
     pub(crate) async fn wait_for_tokens(&self, cost: u64) -> Result<Decision, Error> {
-        let longest = self.limiter.longest_wait;
+        let max_wait = self.limiter.max_wait;
         loop {
-            let decision = self.wait_n(cost, longest).await?;
+            let decision = self.wait_n(cost, max_wait).await?;
             let is_for_ever = decision.retry_after() == Duration::MAX;
             if decision.is_granted() || is_for_ever && decision.source() != Source::Fallback {
                 return Ok(decision);
             }
-            let pause = match decision.retry_after().checked_sub(longest) {
+            let pause = match decision.retry_after().checked_sub(max_wait) {
                 // A cost that the fallback can never grant may be granted once the store is back.
-                Some(_) if is_for_ever => WHILE_AWAY,
+                Some(_) if is_for_ever => OUTAGE_PAUSE,
                 Some(pause) => pause,
                 // A full window states when all of its promised requests have acted; some act before.
                 None => decision.retry_after() / 100,
             };
-            tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
+            tokio::time::sleep(pause.clamp(MIN_PAUSE, MAX_PAUSE)).await;
         }
     }
 
@@ -154,11 +154,11 @@ impl<S: Store> TokenRequester for Bound<S> {
         self.allow().await
     }
 
-    /// Waits in the queue. Beyond the [longest wait](crate::LimiterBuilder::longest_wait), it queues again and again.
+    /// Waits in the queue. Beyond the [longest wait](crate::LimiterBuilder::max_wait), it queues again and again.
     async fn wait_for_token(&self) -> Result<Decision, Error> {
         self.wait_for_tokens(1).await
     }
 }
 
 /// The pause while only a fallback answers.
-const WHILE_AWAY: Duration = Duration::from_secs(1);
+const OUTAGE_PAUSE: Duration = Duration::from_secs(1);

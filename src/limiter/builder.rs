@@ -4,7 +4,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use super::Limiter;
-use super::denied::Denied;
+use super::denial_reporter::DenialReporter;
 use super::policy::{Fallback, Policy};
 use super::settings::{CurrentMode, CurrentRule};
 use super::stack::{Layers, Stack};
@@ -21,8 +21,8 @@ use crate::telemetry::Decisions;
 /// use tollgate::{Fallback, Limiter, MemoryStore, Quota};
 ///
 /// let jobs = Limiter::builder(MemoryStore::new())
-///     .keep(20) // for people
-///     .longest_wait(Duration::from_secs(5))
+///     .min_remaining(20) // for people
+///     .max_wait(Duration::from_secs(5))
 ///     .fallback(Duration::from_millis(50), Fallback::Local(Quota::per_second(10).build()?))
 ///     .build(Quota::per_second(100))?;
 /// # let _ = jobs;
@@ -32,14 +32,14 @@ use crate::telemetry::Decisions;
 #[must_use = "build it"]
 pub struct LimiterBuilder<S: Store> {
     store: S,
-    keep: u64,
-    longest_wait: Duration,
+    min_remaining: u64,
+    max_wait: Duration,
     deadline: Option<Duration>,
     fallback: Option<Fallback>,
     layers: Layers,
     sweeper: Option<Arc<Sweeper>>,
     mode: Option<Mode>,
-    denied: Option<Arc<Denied>>,
+    denied: Option<Arc<DenialReporter>>,
     name: SmolStr,
     traces_keys: bool,
     breaks: bool,
@@ -49,8 +49,8 @@ impl<S: Store> LimiterBuilder<S> {
     pub(super) fn new(store: S) -> Self {
         Self {
             store,
-            keep: 0,
-            longest_wait: Duration::from_secs(30),
+            min_remaining: 0,
+            max_wait: Duration::from_secs(30),
             deadline: None,
             fallback: None,
             layers: Layers::default(),
@@ -64,14 +64,14 @@ impl<S: Store> LimiterBuilder<S> {
     }
 
     /// How many tokens must remain after each request: a limiter for batch jobs that keeps 20 leaves them for people.
-    pub fn keep(self, keep: u64) -> Self {
-        Self { keep, ..self }
+    pub fn min_remaining(self, min_remaining: u64) -> Self {
+        Self { min_remaining, ..self }
     }
 
     /// How far ahead [`reserve`](Limiter::reserve) and [`wait`](Limiter::wait) may take tokens; 30 seconds if not said.
     /// Without a bound one caller could lock all others out.
-    pub fn longest_wait(self, longest_wait: Duration) -> Self {
-        Self { longest_wait, ..self }
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self }
     }
 
     /// Every call has its answer by then, the time in line for earlier calls included, or is
@@ -96,13 +96,13 @@ impl<S: Store> LimiterBuilder<S> {
 
     /// Has each request ask the store, however long it has not answered. If not said, after sixteen failures in a row, while
     /// nobody was answered, one request at a time asks; the others have the fallback's answer at once, or without one are
-    /// [`NotAsked`](Error::NotAsked).
+    /// [`CircuitOpen`](Error::CircuitOpen).
     ///
     /// Without a fallback only those failures count for which a request has waited, by its deadline or for a second and more: what
     /// the store says at once, each is told. That it is contended is an answer; a bucket that is locked for longer than the
     /// deadline has none, which counts if no other is answered meanwhile; but then one request for another bucket asks as well,
     /// and its answer lets all ask again. Jobs that would rather wait than fail want this.
-    pub fn without_breaker(self) -> Self {
+    pub fn without_circuit_breaker(self) -> Self {
         Self { breaks: false, ..self }
     }
 
@@ -121,7 +121,7 @@ impl<S: Store> LimiterBuilder<S> {
     }
 
     /// Remembers the denials of so many keys at most; 65,536 if not said.
-    pub fn most_denials(self, keys: usize) -> Self {
+    pub fn max_denials(self, keys: usize) -> Self {
         Self { layers: Layers { denials: Some(keys), ..self.layers }, ..self }
     }
 
@@ -137,7 +137,7 @@ impl<S: Store> LimiterBuilder<S> {
         Self { sweeper: None, ..self }
     }
 
-    /// Counts how often keys are denied, of the `most_keys` that are denied most, 1000 at most, and tells the store every ten
+    /// Counts how often keys are denied, of the `max_keys` that are denied most, 1000 at most, and tells the store every ten
     /// seconds, for [`Admin::most_denied`](crate::Admin::most_denied). If not said, nobody counts: a denial writes nothing.
     ///
     /// What [shadow](Mode::Shadow) lets pass is counted as well, be it the store's, the limiter's or a layer's: who a limit that is
@@ -145,8 +145,8 @@ impl<S: Store> LimiterBuilder<S> {
     ///
     /// It is told beside requests, and no decision waits for it. When the process dies, ten seconds' counts are lost;
     /// [`close`](Limiter::close) tells the last ones. So the counts are at least so many, never too many.
-    pub fn count_denials(self, most_keys: usize) -> Self {
-        Self { denied: Some(Arc::new(Denied::new(most_keys))), ..self }
+    pub fn count_denials(self, max_keys: usize) -> Self {
+        Self { denied: Some(Arc::new(DenialReporter::new(max_keys))), ..self }
     }
 
     /// What the limiter is called in metrics and traces: `default` if not said. It is no part of keys. With the feature `metrics`, the recorder has to
@@ -188,8 +188,8 @@ impl<S: Store> LimiterBuilder<S> {
         Ok(Limiter {
             stack,
             rule: Arc::new(CurrentRule::new(rule)),
-            keep: self.keep,
-            longest_wait: self.longest_wait,
+            min_remaining: self.min_remaining,
+            max_wait: self.max_wait,
             policy: Policy::new(self.deadline, self.fallback, &decisions, self.breaks),
             mode: Arc::new(CurrentMode::new(mode)),
             decisions,

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::breaker::{Asking as Asker, Breaker};
-use super::reservation::Turn;
-use crate::model::{Decision, Error, HoldBack, HoldBackError, Key, Quota, Rule, Source, Take, TakeError};
+use super::circuit_breaker::{Attempt, CircuitBreaker};
+use super::reservation::ScheduledReservation;
+use crate::model::{Decision, Error, Key, Quota, Rule, Source, Take, TakeError, Throttle, ThrottleError};
 use crate::store::{MemoryStore, Store};
 use crate::telemetry::Decisions;
 
@@ -15,28 +15,28 @@ use crate::telemetry::Decisions;
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     deadline: Option<Duration>,
-    instead: Option<Arc<Chosen>>,
-    asked: Arc<Asked>,
+    instead: Option<Arc<FallbackCount>>,
+    asked: Arc<StoreHealth>,
 }
 
 #[derive(Debug)]
-struct Chosen {
-    instead: Instead,
+struct FallbackCount {
+    instead: FallbackStore,
     count: AtomicU64,
 }
 
 /// A result that has a decision.
-pub(super) trait Answer {
+pub(super) trait HasDecision {
     fn decision(&self) -> &Decision;
 }
 
-impl Answer for Decision {
+impl HasDecision for Decision {
     fn decision(&self) -> &Decision {
         self
     }
 }
 
-impl<S: Store> Answer for Turn<S> {
+impl<S: Store> HasDecision for ScheduledReservation<S> {
     fn decision(&self) -> &Decision {
         self.decision()
     }
@@ -44,12 +44,12 @@ impl<S: Store> Answer for Turn<S> {
 
 /// Whether the store answers, and whether that was logged.
 #[derive(Debug)]
-struct Asked {
+struct StoreHealth {
     /// Whether it was logged that the store does not answer.
     fails: AtomicBool,
     decisions: Arc<Decisions>,
     /// `None` if every request asks the store.
-    breaker: Option<Breaker>,
+    circuit_breaker: Option<CircuitBreaker>,
 }
 
 impl Policy {
@@ -59,18 +59,18 @@ impl Policy {
         decisions: &Arc<Decisions>,
         breaks: bool,
     ) -> Self {
-        let chosen = |fallback| Chosen { instead: Instead::new(fallback), count: AtomicU64::new(0) };
+        let chosen = |fallback| FallbackCount { instead: FallbackStore::new(fallback), count: AtomicU64::new(0) };
         let (fails, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
-        let asked = Asked { fails, decisions, breaker: breaks.then(Breaker::new) };
+        let asked = StoreHealth { fails, decisions, circuit_breaker: breaks.then(CircuitBreaker::new) };
         Self { deadline, instead: fallback.map(chosen).map(Arc::new), asked: Arc::new(asked) }
     }
 
     /// The answer to a call that takes no tokens, by the deadline. The circuit breaker ignores it.
-    pub(super) async fn in_time<T>(
+    pub(super) async fn within_deadline<T>(
         &self,
-        asked: Asking<'_, impl Future<Output = Result<T, Error>>>,
+        asked: StoreCall<'_, impl Future<Output = Result<T, Error>>>,
     ) -> Result<T, Error> {
-        by_deadline(self.deadline, asked).await
+        before_deadline(self.deadline, asked).await
     }
 
     /// How often the fallback answered.
@@ -79,13 +79,13 @@ impl Policy {
     }
 
     /// The answer to a request by the deadline, or at once if the circuit breaker is open.
-    pub(super) async fn bounded<T: Answer>(
+    pub(super) async fn bounded<T: HasDecision>(
         &self,
         key: &Key,
-        asked: Asking<'_, impl Future<Output = Result<Result<T, TakeError>, Error>>>,
+        asked: StoreCall<'_, impl Future<Output = Result<Result<T, TakeError>, Error>>>,
     ) -> Result<Result<T, TakeError>, Error> {
-        let asking = self.asked.breaker.as_ref().map(|breaker| breaker.ask(key)).transpose()?;
-        let answer = by_deadline(self.deadline, asked).await;
+        let asking = self.asked.circuit_breaker.as_ref().map(|circuit_breaker| circuit_breaker.ask(key)).transpose()?;
+        let answer = before_deadline(self.deadline, asked).await;
         if let Some(asking) = asking {
             self.learn(asking, key, &answer);
         }
@@ -99,15 +99,15 @@ impl Policy {
     }
 
     /// Tells the circuit breaker whether the store answered.
-    fn learn<T: Answer>(&self, asking: Asker<'_>, key: &Key, answer: &Result<Result<T, TakeError>, Error>) {
+    fn learn<T: HasDecision>(&self, asking: Attempt<'_>, key: &Key, answer: &Result<Result<T, TakeError>, Error>) {
         match answer {
             // The store answers, even if it is busy with others.
             Ok(Ok(answer)) if answer.decision().attempts() > 0 => asking.answered(),
             Err(Error::Contended { .. }) => asking.answered(),
-            Ok(Err(error)) if is_of_the_store(error) => asking.answered(),
+            Ok(Err(error)) if is_store_answer(error) => asking.answered(),
             // Too many requests wait in this process, which tells nothing about the store.
             Err(Error::Overloaded(_)) => {}
-            Err(error) if error.is_failure() && self.is_to_be_spared(error, asking.waited()) => {
+            Err(error) if error.is_failure() && self.counts_as_failure(error, asking.waited()) => {
                 asking.failed(key, error);
             }
             // Answers from memory and invalid requests tell nothing about the store.
@@ -117,8 +117,8 @@ impl Policy {
 
     /// Whether later requests are better off without such an answer. Without a fallback, a fast error is better than an open
     /// breaker, because it states what is wrong.
-    fn is_to_be_spared(&self, error: &Error, waited: Duration) -> bool {
-        self.instead.is_some() || waited >= LONG || matches!(error, Error::DeadlineExceeded(_))
+    fn counts_as_failure(&self, error: &Error, waited: Duration) -> bool {
+        self.instead.is_some() || waited >= MIN_OUTAGE_WAIT || matches!(error, Error::DeadlineExceeded(_))
     }
 
     /// The fallback's answer to a failure, or the failure.
@@ -133,12 +133,12 @@ impl Policy {
     }
 
     /// The fallback, if it answers this failure.
-    pub(super) fn instead_of(&self, error: &Error) -> Option<&Instead> {
+    pub(super) fn fallback_for(&self, error: &Error) -> Option<&FallbackStore> {
         self.instead.as_ref().filter(|_| error.is_failure()).map(|chosen| &chosen.instead)
     }
 }
 
-impl Asked {
+impl StoreHealth {
     #[inline]
     fn answers(&self) {
         if self.fails.load(Ordering::Relaxed) {
@@ -164,20 +164,20 @@ impl Asked {
 }
 
 /// Whether only the store can return this error.
-fn is_of_the_store(error: &TakeError) -> bool {
+fn is_store_answer(error: &TakeError) -> bool {
     matches!(
         error,
-        TakeError::Conflict(_) | TakeError::Reused(_) | TakeError::UnknownBucket(_) | TakeError::UnknownPlan { .. }
+        TakeError::Conflict(_) | TakeError::IdReused(_) | TakeError::UnknownBucket(_) | TakeError::UnknownPlan { .. }
     )
 }
 
 /// Pinned by the caller, because each future that owned it would grow by its size.
-type Asking<'a, F> = Pin<&'a mut F>;
+type StoreCall<'a, F> = Pin<&'a mut F>;
 
 /// The answer by the deadline, if there is one.
-pub(super) async fn by_deadline<T>(
+pub(super) async fn before_deadline<T>(
     deadline: Option<Duration>,
-    asked: Asking<'_, impl Future<Output = Result<T, Error>>>,
+    asked: StoreCall<'_, impl Future<Output = Result<T, Error>>>,
 ) -> Result<T, Error> {
     match deadline {
         None => asked.await,
@@ -186,7 +186,7 @@ pub(super) async fn by_deadline<T>(
 }
 
 /// A failure after this time opens the breaker, so that later requests need not wait as long.
-const LONG: Duration = Duration::from_secs(1);
+const MIN_OUTAGE_WAIT: Duration = Duration::from_secs(1);
 
 /// What a limiter answers while its store does not answer in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,24 +197,24 @@ pub enum Fallback {
     /// Denies every request, and states this time as retry after.
     Closed(Duration),
     /// Decides by a bucket for each key in this process, under a quota that is safe for one process. A request's
-    /// [minimum remaining](crate::Limit::keep) does not apply to it.
+    /// [minimum remaining](crate::Limit::min_remaining) does not apply to it.
     ///
     /// With several limits, the quota replaces the limiter's own (the first) and those whose limits are in the database (plans and
     /// provisioned buckets). Other limits keep the quotas that the request states, in each process by itself. A limit that counts
-    /// something else [states its own quota](crate::Limit::locally).
+    /// something else [states its own quota](crate::Limit::fallback_quota).
     Local(Quota),
 }
 
 /// The fallback with its local buckets.
 #[derive(Debug)]
-pub(super) struct Instead {
+pub(super) struct FallbackStore {
     fallback: Fallback,
     local: MemoryStore,
 }
 
-impl Instead {
+impl FallbackStore {
     fn new(fallback: Fallback) -> Self {
-        Self { fallback, local: MemoryStore::new().most_keys(LOCAL_KEYS) }
+        Self { fallback, local: MemoryStore::new().max_keys(LOCAL_KEYS) }
     }
 
     fn decide(&self, take: &Take) -> Result<Decision, TakeError> {
@@ -228,12 +228,12 @@ impl Instead {
                 for (place, limit) in local.limits.iter_mut().enumerate() {
                     let own = place == 0 && take.own;
                     if let Some(quota) = stands_for(*quota, &limit.rule, own, limit.local.as_deref()) {
-                        (limit.rule, limit.keep) = (Rule::Quota(quota), 0);
+                        (limit.rule, limit.min_remaining) = (Rule::Quota(quota), 0);
                     }
                 }
                 // A cost above the local capacity, or a full store of keys or ids, is a denial until the store is back.
                 self.local.decide(&local).or_else(|error| match error {
-                    TakeError::NeverPossible { .. } | TakeError::TooManyKeys(_) | TakeError::TooManyIds(_) => {
+                    TakeError::ExceedsCapacity { .. } | TakeError::TooManyKeys(_) | TakeError::TooManyIds(_) => {
                         Ok(Decision::denial(Duration::MAX))
                     }
                     other => Err(other),
@@ -244,14 +244,14 @@ impl Instead {
     }
 
     /// Lowers the local bucket of a limit to what an upstream states. `own`: the limit is the limiter's. `local`: the limit's
-    /// [own quota](crate::Limit::locally).
-    pub(super) fn hold_back(&self, key: &Key, rule: &Rule, own: bool, local: Option<&Quota>, hold: HoldBack) {
+    /// [own quota](crate::Limit::fallback_quota).
+    pub(super) fn throttle(&self, key: &Key, rule: &Rule, own: bool, local: Option<&Quota>, hold: Throttle) {
         let Fallback::Local(quota) = &self.fallback else { return };
         let lower = |rule: &Rule| {
             let lowered = self.local.lower(key, rule, hold);
-            match (&lowered, hold.left()) {
-                (Err(Error::HoldBack(HoldBackError::NeverRefills(_))), Some(left)) => {
-                    self.local.lower(key, rule, HoldBack::remaining(left))
+            match (&lowered, hold.remaining_tokens()) {
+                (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(left)) => {
+                    self.local.lower(key, rule, Throttle::remaining(left))
                 }
                 _ => lowered,
             }

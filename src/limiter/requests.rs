@@ -4,12 +4,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reservation::Turn;
+use super::reservation::ScheduledReservation;
 use super::settings::CurrentMode;
 use super::{Limiter, Reservation};
 use crate::model::{Decision, Error, Mode, Outcome, Source, Take};
 use crate::store::Store;
-use crate::telemetry::{Begun, Share, WAITERS};
+use crate::telemetry::{DecisionTimer, GaugeShare, WAITERS};
 
 impl<S: Store> Limiter<S> {
     /// Decides a request of the caller's own making, for instance for several limits at once. It says all by itself: the
@@ -71,7 +71,7 @@ impl<S: Store> Limiter<S> {
                 Err(error) => Err(Error::Take(error)),
             },
         };
-        self.end(Begun::untimed(), take, answer.as_ref());
+        self.end(DecisionTimer::untimed(), take, answer.as_ref());
         Some(answer)
     }
 
@@ -99,17 +99,17 @@ impl<S: Store> Limiter<S> {
     /// or asks again, goes on with it. Whoever knows that nobody will cancels it, by [`reserve_all`](Self::reserve_all) with that
     /// id and [`Reservation::cancel`].
     pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
-        let _waiting = Share::one(WAITERS);
+        let _waiting = GaugeShare::one(WAITERS);
         let turn = match self.mode() {
             // Nobody waits then, but for the turn that the same request was given before.
             Mode::Shadow => self.turn(take, self.decide(take).await?),
-            mode => self.turn_under(mode, take).await?,
+            mode => self.wait_with_mode(mode, take).await?,
         };
         Ok(turn.sleep_until_scheduled().await)
     }
 
     /// Its turn, or the answer that needs none.
-    async fn turn_under(&self, mode: Mode, take: &Take) -> Result<Turn<S>, Error> {
+    async fn wait_with_mode(&self, mode: Mode, take: &Take) -> Result<ScheduledReservation<S>, Error> {
         let begun = self.decisions.begin();
         let turn = match CurrentMode::answer(mode) {
             Some(decision) => Ok(self.turn(take, decision)),
@@ -118,11 +118,11 @@ impl<S: Store> Limiter<S> {
                 None => self.reserve_in_time(take).await,
             },
         };
-        self.end(begun, take, turn.as_ref().map(Turn::decision));
+        self.end(begun, take, turn.as_ref().map(ScheduledReservation::decision));
         turn
     }
 
-    async fn reserve_in_time(&self, take: &Take) -> Result<Turn<S>, Error> {
+    async fn reserve_in_time(&self, take: &Take) -> Result<ScheduledReservation<S>, Error> {
         let reserving = async {
             let outcome = self.stack.take_one(take).await?;
             Ok(outcome.map(|decision| self.turn(take, decision)))
@@ -135,7 +135,7 @@ impl<S: Store> Limiter<S> {
 
     /// Tells those who watch what a request came to.
     #[inline]
-    fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
+    fn end(&self, begun: DecisionTimer, take: &Take, answer: Result<&Decision, &Error>) {
         let passed;
         let answer = match answer {
             Ok(denied) if take.shadow && !denied.is_granted() => {
@@ -161,8 +161,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    fn turn(&self, take: &Take, decision: Decision) -> Turn<S> {
-        Turn::new(Reservation::new(Arc::clone(&self.stack), take, decision))
+    fn turn(&self, take: &Take, decision: Decision) -> ScheduledReservation<S> {
+        ScheduledReservation::new(Reservation::new(Arc::clone(&self.stack), take, decision))
     }
 }
 

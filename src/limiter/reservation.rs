@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use super::policy::by_deadline;
+use super::policy::before_deadline;
 use super::stack::Stack;
 use crate::model::{Adjusted, Adjustment, AdjustmentKind, Decision, Error, Receipt, Take, TakeError};
 use crate::store::{AnyStore, Store};
-use crate::telemetry::{Share, WAITERS};
+use crate::telemetry::{GaugeShare, WAITERS};
 
 /// Tokens that were taken for now or for later, or a denial.
 ///
@@ -81,7 +81,7 @@ impl<S: Store> Reservation<S> {
     /// ```
     pub async fn wait(&self) {
         if let Some(turn) = self.turn().filter(|_| self.is_granted()) {
-            let _waiting = Share::one(WAITERS);
+            let _waiting = GaugeShare::one(WAITERS);
             sleep_until(turn).await;
         }
     }
@@ -155,7 +155,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::WithoutId`] if the request had no id. [`TakeError::CostsDiffer`] if a limit has a
+    /// [`TakeError::MissingId`] if the request had no id. [`TakeError::CostsDiffer`] if a limit has a
     /// [cost of its own](crate::Limit::cost), whatever it is; the estimate stands then. Also as for [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
@@ -189,14 +189,14 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::WithoutId`] if the request had no id. Also as for [`cancel`](Self::cancel).
+    /// [`TakeError::MissingId`] if the request had no id. Also as for [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///
     /// As for [`cancel`](Self::cancel).
     pub async fn settle_each(self, used: impl Fn(&Receipt) -> Option<u64>) -> Result<Adjusted, Error> {
         if !self.is_remembered && !self.receipts.is_empty() {
-            return Err(TakeError::WithoutId.into());
+            return Err(TakeError::MissingId.into());
         }
         let used: Vec<Option<u64>> = self.receipts.iter().map(used).collect();
         self.adjust(Receipt::settle, used).await
@@ -228,9 +228,9 @@ fn given_back(adjusted: Adjusted) -> u64 {
 
 /// A reservation whose caller waits for its scheduled time. If it is dropped before, its tokens are given back.
 #[derive(Debug)]
-pub(super) struct Turn<S: Store>(Option<Reservation<S>>);
+pub(super) struct ScheduledReservation<S: Store>(Option<Reservation<S>>);
 
-impl<S: Store> Turn<S> {
+impl<S: Store> ScheduledReservation<S> {
     pub(super) fn new(reservation: Reservation<S>) -> Self {
         Self(Some(reservation))
     }
@@ -252,7 +252,7 @@ impl<S: Store> Turn<S> {
     }
 }
 
-impl<S: Store> Drop for Turn<S> {
+impl<S: Store> Drop for ScheduledReservation<S> {
     /// Tokens that were there at once are used. A request with an id keeps its tokens: another caller may go on with that id.
     fn drop(&mut self) {
         let left = self.0.take().filter(|reservation| {
@@ -281,7 +281,7 @@ pub(super) async fn adjust_each<S: Store>(
     }
     let kinds: Vec<AdjustmentKind> = adjustments.iter().map(Adjustment::kind).collect();
     // The batcher makes the call even if the caller is dropped, at the deadline or before.
-    let adjusted = by_deadline(store.deadline, pin!(store.adjust(&adjustments))).await?;
+    let adjusted = before_deadline(store.deadline, pin!(store.adjust(&adjustments))).await?;
     let adjusted = adjusted.into_iter().zip(kinds).map(|(adjusted, kind)| match (adjusted, kind) {
         // The bucket was full when it was swept, so it gets nothing back.
         (Err(TakeError::UnknownBucket(_)), AdjustmentKind::Refund(_)) => Ok(Adjusted::Done(0)),

@@ -5,7 +5,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::layers::{Batcher, DenyCache, Lease, LeaseOptions};
-use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
+use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
 use crate::store::{Capabilities, Maintenance, Store};
 
 /// A limiter's store, with what it asks it through.
@@ -34,7 +34,7 @@ pub(super) struct Layers {
 
 impl Default for Layers {
     fn default() -> Self {
-        Self { denials: Some(DenyCache::<()>::MOST_KEYS), lease: None, batches: true }
+        Self { denials: Some(DenyCache::<()>::MAX_KEYS), lease: None, batches: true }
     }
 }
 
@@ -50,11 +50,11 @@ impl<S: Store> Stack<S> {
             Optional::Without(Arc::clone(&store))
         };
         let asked = match lease {
-            Some(options) => Optional::With(Lease::with(asked, options)),
+            Some(options) => Optional::With(Lease::with_options(asked, options)),
             None => Optional::Without(asked),
         };
         let asked = match denials {
-            Some(most_keys) => Optional::With(DenyCache::new(asked).most_keys(most_keys)),
+            Some(max_keys) => Optional::With(DenyCache::new(asked).max_keys(max_keys)),
             None => Optional::Without(asked),
         };
         Self { store, deadline, tasks, asked }
@@ -71,11 +71,11 @@ impl<S: Store> Stack<S> {
             Optional::With(lease) => Some(lease),
             Optional::Without(_) => None,
         };
-        let latest = Instant::now() + LONGEST_CLOSE;
+        let latest = Instant::now() + CLOSE_TIMEOUT;
         let given_back = match lease {
             Some(lease) => {
                 let given_back = timeout_at(latest, lease.close()).await;
-                given_back.unwrap_or(Err(Error::DeadlineExceeded(LONGEST_CLOSE)))
+                given_back.unwrap_or(Err(Error::DeadlineExceeded(CLOSE_TIMEOUT)))
             }
             None => Ok(0),
         };
@@ -108,8 +108,8 @@ impl<S: Store> Store for Stack<S> {
         if self.store.capabilities().in_process { self.store.try_take(take) } else { self.asked.try_take(take) }
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        self.asked.hold_back(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        self.asked.throttle(key, rule, hold).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -118,7 +118,7 @@ impl<S: Store> Store for Stack<S> {
 }
 
 /// Longer than a call of a store takes, unless it was given a longer deadline.
-const LONGEST_CLOSE: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A store with a layer above it, or without.
 #[derive(Debug)]
@@ -150,10 +150,10 @@ impl<L: Store, S: Store> Store for Optional<L, S> {
         }
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         match self {
-            Self::With(layer) => layer.hold_back(key, rule, hold).await,
-            Self::Without(store) => store.hold_back(key, rule, hold).await,
+            Self::With(layer) => layer.throttle(key, rule, hold).await,
+            Self::Without(store) => store.throttle(key, rule, hold).await,
         }
     }
 }

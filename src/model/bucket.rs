@@ -6,7 +6,7 @@
 //! period. So one comparison serves both, and nothing is ever rounded in the caller's favour:
 //!
 //! ```text
-//! due = full_at + (cost + keep − capacity) × token_ticks           the tick at which the tokens are there
+//! due = full_at + (cost + min_remaining − capacity) × token_ticks           the tick at which the tokens are there
 //! granted if and only if due ≤ clock(now + max_wait)
 //! full_at ← max(full_at, clock(now), step(due)) + cost × token_ticks     and only then
 //! ```
@@ -20,7 +20,7 @@ use crate::model::quota::{Quota, Refill, SECOND_NS};
 
 /// A quota in the bucket's own units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct BucketQuota {
     /// Tokens that a full bucket holds.
     pub capacity: i64,
     /// Nanoseconds from one step of the bucket's clock to the next.
@@ -33,7 +33,7 @@ pub struct Terms {
     pub calendar: bool,
 }
 
-impl From<&Quota> for Terms {
+impl From<&Quota> for BucketQuota {
     #[inline]
     fn from(quota: &Quota) -> Self {
         let capacity = quota.capacity_i64();
@@ -48,7 +48,7 @@ impl From<&Quota> for Terms {
     }
 }
 
-impl Terms {
+impl BucketQuota {
     /// Whether its clock shows nanoseconds: there is nothing to divide by then, which is what costs most here.
     #[inline]
     fn is_continuous(&self) -> bool {
@@ -115,23 +115,23 @@ pub struct Bucket {
     /// All tokens that were ever granted.
     pub granted: i64,
     /// The longest wait that was granted, in ticks.
-    pub longest_wait: i64,
+    pub max_granted_wait: i64,
 }
 
 /// One request, in tokens and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct BucketRequest {
     /// How many tokens to take.
     pub cost: i64,
     /// How long the caller would wait for them, a year at most.
     pub max_wait: i64,
     /// How many tokens must remain.
-    pub keep: i64,
+    pub min_remaining: i64,
 }
 
 /// What is known of a limit that somebody else keeps, in tokens and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct ThrottleLevel {
     /// No more tokens than these are left.
     pub remaining: Option<i64>,
     /// None comes before, a year at most; 0: not said.
@@ -156,23 +156,23 @@ pub struct Verdict {
 impl Bucket {
     /// A bucket that is made at `now`.
     #[must_use]
-    pub fn full(terms: &Terms, now: i64) -> Self {
+    pub fn full(terms: &BucketQuota, now: i64) -> Self {
         Self { anchor: terms.anchor(now), ..Self::default() }
     }
 
     /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted; a denial
     /// changes nothing, unless the clock was set back: then the bucket is empty from now on.
     #[inline]
-    pub fn take(&mut self, terms: &Terms, now: i64, request: Request) -> Verdict {
+    pub fn take(&mut self, terms: &BucketQuota, now: i64, request: BucketRequest) -> Verdict {
         if self.stepped_back(terms, now) {
             self.settle(terms, terms, now);
         }
         let clock = terms.clock(self.anchor, now);
-        let due = self.full_at + (request.cost + request.keep - terms.capacity) * terms.token_ticks;
+        let due = self.full_at + (request.cost + request.min_remaining - terms.capacity) * terms.token_ticks;
         let granted = due <= terms.clock(self.anchor, now + request.max_wait);
         if granted {
             let acts = if due <= clock { clock } else { terms.step(due) };
-            self.longest_wait = self.longest_wait.max(acts - clock);
+            self.max_granted_wait = self.max_granted_wait.max(acts - clock);
             self.full_at = self.full_at.max(clock).max(acts) + request.cost * terms.token_ticks;
             self.granted = self.granted.saturating_add(request.cost);
         }
@@ -183,7 +183,7 @@ impl Bucket {
     #[must_use]
     #[expect(clippy::inline_always, reason = "as a call it is a tenth of a decision in memory")]
     #[inline(always)]
-    pub fn verdict(&self, terms: &Terms, now: i64, request: Request, granted: bool) -> Verdict {
+    pub fn verdict(&self, terms: &BucketQuota, now: i64, request: BucketRequest, granted: bool) -> Verdict {
         let clock = terms.clock(self.anchor, now);
         let owed = (self.full_at - clock).max(0);
         let until = |ticks: i64| {
@@ -205,8 +205,8 @@ impl Bucket {
         Verdict {
             granted,
             remaining: (terms.burst() - owed).checked_div(terms.token_ticks).map_or(terms.capacity, |n| n.max(0)),
-            wait: if granted { lacking(request.keep) } else { 0 },
-            retry_after: lacking(request.cost + request.keep),
+            wait: if granted { lacking(request.min_remaining) } else { 0 },
+            retry_after: lacking(request.cost + request.min_remaining),
             reset_after: until(owed),
         }
     }
@@ -215,11 +215,11 @@ impl Bucket {
     /// aside: the clock was set back since.
     #[must_use]
     #[inline]
-    pub fn stepped_back(&self, terms: &Terms, now: i64) -> bool {
+    pub fn stepped_back(&self, terms: &BucketQuota, now: i64) -> bool {
         let slack =
             if terms.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / terms.step_ns + 1) * terms.step_ticks };
         // A limit of a century, and a wait as long, come near the end of the integer's range.
-        let most_owed = terms.burst().saturating_add(self.longest_wait).saturating_add(slack);
+        let most_owed = terms.burst().saturating_add(self.max_granted_wait).saturating_add(slack);
         self.full_at - terms.clock(self.anchor, now) > most_owed
     }
 
@@ -227,7 +227,7 @@ impl Bucket {
     ///
     /// Tokens that are there stay, fractions too, up to the new capacity. If the clock was set back it is
     /// empty, so nobody is locked out for longer than a refill.
-    pub fn settle(&mut self, old: &Terms, new: &Terms, now: i64) {
+    pub fn settle(&mut self, old: &BucketQuota, new: &BucketQuota, now: i64) {
         let owed = self.full_at - old.clock(self.anchor, now);
         let available = if self.stepped_back(old, now) { 0 } else { i128::from(old.burst() - owed.max(0)) };
         let kept = match old.token_ticks {
@@ -238,16 +238,16 @@ impl Bucket {
             self.anchor = 0;
         }
         let clock = new.clock(self.anchor, now);
-        let most_owed = new.clock(self.anchor, now + LONGEST_WAIT_NS) - clock;
+        let most_owed = new.clock(self.anchor, now + MAX_WAIT_NS) - clock;
         let kept = i64::try_from(kept.max(-i128::from(most_owed))).unwrap_or(i64::MAX).min(new.burst());
         self.full_at = clock + new.burst() - kept;
-        self.longest_wait = (-kept).max(0);
+        self.max_granted_wait = (-kept).max(0);
     }
 
     /// Gives back what a request took whose time to act has not passed, and says how many tokens that is: those that no later
     /// request queues behind. If it was the last one, it is as if it had never been.
-    pub fn cancel(&mut self, terms: &Terms, now: i64, receipt: &Receipt) -> i64 {
-        if now > receipt.acts_at || self.granted < receipt.granted {
+    pub fn cancel(&mut self, terms: &BucketQuota, now: i64, receipt: &GrantRecord) -> i64 {
+        if now > receipt.scheduled_at || self.granted < receipt.granted {
             return 0;
         }
         let later = self.granted - receipt.granted;
@@ -261,16 +261,16 @@ impl Bucket {
 
     /// Gives tokens back that were taken and not used; what exceeds the capacity is lost. They may be more than that: what is
     /// owed may be from before the bucket held less.
-    pub fn refund(&mut self, terms: &Terms, tokens: i64) {
+    pub fn refund(&mut self, terms: &BucketQuota, tokens: i64) {
         // Full is full: however often that is repeated, no sum overflows.
         self.full_at = self.full_at.saturating_sub(tokens.saturating_mul(terms.token_ticks)).max(-terms.burst());
-        self.granted = self.granted.min(MOST_COUNTED);
+        self.granted = self.granted.min(MAX_COUNTED);
     }
 
     /// Takes tokens that are used already, there or not: later requests wait until they have come.
     ///
     /// The wait for the next token is at most `max_debt`, a year at most, or the wait of an empty bucket if that is longer.
-    pub fn charge(&mut self, terms: &Terms, now: i64, tokens: i64, max_debt: i64) {
+    pub fn charge(&mut self, terms: &BucketQuota, now: i64, tokens: i64, max_debt: i64) {
         if self.stepped_back(terms, now) {
             self.settle(terms, terms, now);
         }
@@ -278,15 +278,15 @@ impl Bucket {
         let furthest = (clock + terms.burst()).max(self.none_before(terms, now, max_debt));
         let owed = tokens.saturating_mul(terms.token_ticks);
         self.full_at = self.full_at.max(clock).saturating_add(owed).min(furthest.max(self.full_at));
-        self.longest_wait = self.longest_wait.max(self.full_at - clock - terms.burst());
-        self.granted = self.granted.saturating_add(tokens).min(MOST_COUNTED);
+        self.max_granted_wait = self.max_granted_wait.max(self.full_at - clock - terms.burst());
+        self.granted = self.granted.saturating_add(tokens).min(MAX_COUNTED);
     }
 
     /// Lowers the bucket to what somebody else says of it, and says whether it held more: it is never raised.
     ///
     /// Tokens come with the steps of the clock, so an interval's come with the first one that begins when the wait is
     /// over. What was granted keeps its turn.
-    pub fn hold_back(&mut self, terms: &Terms, now: i64, hold: Hold) -> bool {
+    pub fn throttle(&mut self, terms: &BucketQuota, now: i64, hold: ThrottleLevel) -> bool {
         if self.stepped_back(terms, now) {
             self.settle(terms, terms, now);
         }
@@ -297,44 +297,44 @@ impl Bucket {
             return false;
         };
         self.full_at = full_at;
-        self.longest_wait = self.longest_wait.max(full_at - clock - terms.burst());
+        self.max_granted_wait = self.max_granted_wait.max(full_at - clock - terms.burst());
         true
     }
 
     /// `full_at` of a bucket whose next token comes when the wait is over: one tick after the last one that the clock shows
     /// before.
-    fn none_before(&self, terms: &Terms, now: i64, wait: i64) -> i64 {
+    fn none_before(&self, terms: &BucketQuota, now: i64, wait: i64) -> i64 {
         terms.clock(self.anchor, now + wait - 1) + 1 + terms.burst() - terms.token_ticks
     }
 
     /// Makes the bucket full. It counts as a grant of the capacity, so that no earlier request gives anything back.
-    pub fn reset(&mut self, terms: &Terms, now: i64) {
+    pub fn reset(&mut self, terms: &BucketQuota, now: i64) {
         self.full_at = terms.clock(self.anchor, now);
-        self.longest_wait = 0;
-        self.granted = self.granted.saturating_add(terms.capacity).min(MOST_COUNTED);
+        self.max_granted_wait = 0;
+        self.granted = self.granted.saturating_add(terms.capacity).min(MAX_COUNTED);
     }
 }
 
 /// What a grant leaves in the hands of the caller, to give tokens back with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt {
+pub struct GrantRecord {
     /// The tokens taken.
     pub cost: i64,
     /// What the bucket's `granted` was after it.
     pub granted: i64,
     /// When they may be used, in nanoseconds since 1970.
-    pub acts_at: i64,
+    pub scheduled_at: i64,
 }
 
 /// No bucket holds more tokens: as many as a century has nanoseconds.
-pub const MOST_TOKENS: i64 = 36_525 * 86_400 * SECOND_NS;
+pub const MAX_TOKENS: i64 = 36_525 * 86_400 * SECOND_NS;
 
 /// How many tokens count as granted at most once some were given back, charged, or the bucket was reset: what time can bring
 /// after that is no sum that overflows.
-const MOST_COUNTED: i64 = i64::MAX / 2;
+const MAX_COUNTED: i64 = i64::MAX / 2;
 
 /// The end of time.
 pub const NEVER_NS: i64 = i64::MAX;
 
 /// No request waits longer than a year. With a burst of at most a century, no sum here overflows before 2160.
-pub const LONGEST_WAIT_NS: i64 = 366 * 86_400 * SECOND_NS;
+pub const MAX_WAIT_NS: i64 = 366 * 86_400 * SECOND_NS;

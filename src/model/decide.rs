@@ -1,14 +1,16 @@
 //! What rules a bucket and what a request makes of it, for the stores that decide in this process. Pure: the stores read
 //! and write, under a lock of theirs.
 
-use crate::model::answer::{Answer, Word};
-use crate::model::bucket::{Bucket, Hold, LONGEST_WAIT_NS, MOST_TOKENS, NEVER_NS, Receipt, Request, Terms};
+use crate::model::answer::{BucketAnswer, OutcomeCode};
+use crate::model::bucket::{
+    Bucket, BucketQuota, BucketRequest, GrantRecord, MAX_TOKENS, MAX_WAIT_NS, NEVER_NS, ThrottleLevel,
+};
 use crate::model::receipt::AdjustmentKind;
 use crate::model::{Adjusted, Adjustment, Decision, Key, Mode, Quota, Rule};
 
 /// A bucket as a store keeps it. What few have is boxed: a store in memory waits for each of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct BucketRow {
     /// Its own terms, or those that its plan or its last request had.
     pub(crate) own: Quota,
     /// The override's terms that the state was written under, if so.
@@ -20,61 +22,66 @@ pub(crate) struct Row {
 
 /// What rules a key, as far as somebody chose.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rules {
-    pub(crate) all: Setting,
+pub(crate) struct KeyRules {
+    pub(crate) all: TimedMode,
     /// The plan that the request or the bucket names, if there is one.
-    pub(crate) plan: Option<Plan>,
-    pub(crate) over: Option<Override>,
+    pub(crate) plan: Option<PlanRules>,
+    pub(crate) over: Option<OverrideRules>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct PlanRules {
     pub(crate) quota: Quota,
-    pub(crate) setting: Setting,
+    pub(crate) setting: TimedMode,
 }
 
 /// A mode, until an instant in nanoseconds since 1970 if it has an end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Setting {
+pub(crate) struct TimedMode {
     pub(crate) mode: Option<Mode>,
     pub(crate) until: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Override {
+pub(crate) struct OverrideRules {
     pub(crate) quota: Option<Quota>,
-    pub(crate) setting: Setting,
+    pub(crate) setting: TimedMode,
 }
 
 /// A bucket that is under the terms that rule now, and the mode.
 #[derive(Clone, Debug)]
-pub(crate) struct Ruled {
+pub(crate) struct EffectiveBucket {
     /// `None` if the mode is [`Mode::Off`] and the bucket does not exist.
-    pub(crate) row: Option<Row>,
+    pub(crate) row: Option<BucketRow>,
     pub(crate) mode: Mode,
     pub(crate) until: Option<i64>,
     /// Of the terms that rule.
     pub(crate) capacity: Option<i64>,
 }
 
-impl Rules {
+impl KeyRules {
     /// The mode that holds now, and until when: the nearest to the key that says one.
-    pub(crate) fn mode(&self, plan: Option<&Plan>, now: i64) -> (Mode, Option<i64>) {
+    pub(crate) fn mode(&self, plan: Option<&PlanRules>, now: i64) -> (Mode, Option<i64>) {
         let nearest = [self.over.map(|over| over.setting), plan.map(|plan| plan.setting), Some(self.all)];
         let setting = nearest.into_iter().flatten().find(|setting| setting.mode.is_some() && setting.holds(now));
-        let Setting { mode, until } = setting.unwrap_or_default();
+        let TimedMode { mode, until } = setting.unwrap_or_default();
         (mode.unwrap_or(Mode::Enforce), until)
     }
 }
 
-impl Setting {
+impl TimedMode {
     pub(crate) fn holds(&self, now: i64) -> bool {
         self.until.is_none_or(|until| until > now)
     }
 }
 
 /// Makes the bucket if its first request may, and settles it under the terms that rule now.
-pub(crate) fn rule(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> Result<Ruled, Word> {
+pub(crate) fn rule(
+    row: Option<BucketRow>,
+    rule: &Rule,
+    rules: &KeyRules,
+    now: i64,
+) -> Result<EffectiveBucket, OutcomeCode> {
     let quota = match rule {
         Rule::Quota(quota) => Some(*quota),
         _ => None,
@@ -86,7 +93,7 @@ pub(crate) fn rule(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> Re
     };
     let plan = match (&named, &rules.plan) {
         (None, _) => None,
-        (Some(_), None) => return Err(Word::Unplanned),
+        (Some(_), None) => return Err(OutcomeCode::Unplanned),
         (Some(_), Some(plan)) => Some(plan),
     };
     let over = rules.over.filter(|over| over.setting.holds(now));
@@ -96,54 +103,59 @@ pub(crate) fn rule(row: Option<Row>, rule: &Rule, rules: &Rules, now: i64) -> Re
     let in_force = over.and_then(|over| over.quota).or(asked).or_else(|| row.as_ref().map(|row| row.own));
     let capacity = in_force.map(|quota| quota.capacity_i64());
     if mode == Mode::Off {
-        return Ok(Ruled { row, mode, until, capacity });
+        return Ok(EffectiveBucket { row, mode, until, capacity });
     }
     let mut row = match (row, asked) {
-        (None, None) => return Err(Word::Unknown),
-        (None, Some(own)) => {
-            Row { own, over: None, plan: named.clone().map(Box::new), provisioned: false, bucket: Bucket::default() }
-        }
+        (None, None) => return Err(OutcomeCode::Unknown),
+        (None, Some(own)) => BucketRow {
+            own,
+            over: None,
+            plan: named.clone().map(Box::new),
+            provisioned: false,
+            bucket: Bucket::default(),
+        },
         (Some(row), _) => row,
     };
     let other_terms = quota.is_some_and(|quota| quota != row.own);
     let other_plan = matches!(rule, Rule::Plan(_)) && named.as_ref() != row.plan.as_deref();
     if row.provisioned && (other_terms || other_plan) {
-        return Err(Word::Conflict);
+        return Err(OutcomeCode::Conflict);
     }
     row.follow(asked, over.and_then(|over| over.quota), now);
     if asked.is_some() && !row.provisioned {
         row.plan = named.map(Box::new);
     }
-    Ok(Ruled { row: Some(row), mode, until, capacity })
+    Ok(EffectiveBucket { row: Some(row), mode, until, capacity })
 }
 
 /// Makes a bucket full under the terms that rule it now.
-pub(crate) fn reset(row: &mut Row, rules: &Rules, now: i64) {
+pub(crate) fn reset(row: &mut BucketRow, rules: &KeyRules, now: i64) {
     // What no plan rules any more keeps its terms.
-    if let Ok(Ruled { row: Some(brought), .. }) = rule(Some(row.clone()), &Rule::Provisioned, rules, now) {
+    if let Ok(EffectiveBucket { row: Some(brought), .. }) = rule(Some(row.clone()), &Rule::Provisioned, rules, now) {
         *row = brought;
     }
     row.bucket.reset(&row.terms(), now);
 }
 
-impl Ruled {
+impl EffectiveBucket {
     /// The bucket if a request takes nothing of it: as it is, unless the clock was set back. Then it is empty, for any request
     /// that is possible and weighed.
-    pub(crate) fn untaken(&self, request: Request, now: i64) -> Option<Row> {
+    pub(crate) fn untaken(&self, request: BucketRequest, now: i64) -> Option<BucketRow> {
         let mut row = self.row.clone()?;
         let capacity = row.terms().capacity;
-        let weighed = !matches!(self.mode, Mode::Off | Mode::Block) && request.cost <= capacity - request.keep;
-        if weighed {
+        let evaluated =
+            !matches!(self.mode, Mode::Off | Mode::Block) && request.cost <= capacity - request.min_remaining;
+        if evaluated {
             row.step_back(now);
         }
         Some(row)
     }
 }
 
-impl Row {
+impl BucketRow {
     /// A bucket that is provisioned at `now`.
     pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
-        let bucket = Bucket::full(&Terms::from(&quota), now);
+        let bucket = Bucket::full(&BucketQuota::from(&quota), now);
         Self { own: quota, over: None, plan: None, provisioned: true, bucket }
     }
 
@@ -153,14 +165,14 @@ impl Row {
         reason = "what it answers would be written as words and read as vectors, which stalls"
     )]
     #[inline(always)]
-    pub(crate) fn take(&mut self, request: Request, now: i64) -> Option<Decision> {
+    pub(crate) fn take(&mut self, request: BucketRequest, now: i64) -> Option<Decision> {
         let terms = self.terms();
-        if request.cost > terms.capacity - request.keep {
+        if request.cost > terms.capacity - request.min_remaining {
             return None;
         }
         let verdict = self.bucket.take(&terms, now, request);
-        let acts_at = now.saturating_add(verdict.wait);
-        let receipt = Receipt { cost: request.cost, granted: self.bucket.granted, acts_at };
+        let scheduled_at = now.saturating_add(verdict.wait);
+        let receipt = GrantRecord { cost: request.cost, granted: self.bucket.granted, scheduled_at };
         Some(Decision::of(verdict, verdict.granted.then_some(receipt)).of_terms(&terms))
     }
 
@@ -177,8 +189,8 @@ impl Row {
 
     /// The terms that the state was written under.
     #[inline]
-    pub(crate) fn terms(&self) -> Terms {
-        Terms::from(self.over.as_deref().unwrap_or(&self.own))
+    pub(crate) fn terms(&self) -> BucketQuota {
+        BucketQuota::from(self.over.as_deref().unwrap_or(&self.own))
     }
 
     /// Empties it if the clock was set back.
@@ -211,37 +223,41 @@ impl Row {
 }
 
 /// A bucket as it is.
-pub(crate) fn look(Ruled { row, mode, capacity, .. }: &Ruled, now: i64) -> Answer {
+pub(crate) fn look(EffectiveBucket { row, mode, capacity, .. }: &EffectiveBucket, now: i64) -> BucketAnswer {
     let state = row.as_ref().map(|row| (row.terms(), row.bucket));
-    Answer { word: Word::Granted, mode: *mode, now, acts_at: Some(now), capacity: *capacity, state }
+    BucketAnswer { word: OutcomeCode::Granted, mode: *mode, now, scheduled_at: Some(now), capacity: *capacity, state }
 }
 
 /// Decides a request for a bucket that nothing rules but its tokens.
-pub(crate) fn take_row(row: &mut Row, request: Request, now: i64) -> Answer {
+pub(crate) fn take_row(row: &mut BucketRow, request: BucketRequest, now: i64) -> BucketAnswer {
     let terms = row.terms();
-    let answer = |word, row: &Row| Answer { word, state: Some((terms, row.bucket)), ..Answer::refused(word, now) };
-    if request.cost > terms.capacity - request.keep {
-        return answer(Word::Never, row);
+    let answer = |word, row: &BucketRow| BucketAnswer {
+        word,
+        state: Some((terms, row.bucket)),
+        ..BucketAnswer::refused(word, now)
+    };
+    if request.cost > terms.capacity - request.min_remaining {
+        return answer(OutcomeCode::Never, row);
     }
     let verdict = row.bucket.take(&terms, now, request);
-    let word = if verdict.granted { Word::Granted } else { Word::Denied };
-    Answer { acts_at: Some(now.saturating_add(verdict.wait)), ..answer(word, row) }
+    let word = if verdict.granted { OutcomeCode::Granted } else { OutcomeCode::Denied };
+    BucketAnswer { scheduled_at: Some(now.saturating_add(verdict.wait)), ..answer(word, row) }
 }
 
 /// Decides a request for a bucket. It is changed if tokens were taken, and only then.
-pub(crate) fn take(ruled: &mut Ruled, request: Request, now: i64) -> Answer {
+pub(crate) fn take(ruled: &mut EffectiveBucket, request: BucketRequest, now: i64) -> BucketAnswer {
     let answer = look(ruled, now);
     let Some(row) = &mut ruled.row else {
         return answer;
     };
     match ruled.mode {
         Mode::Off => answer,
-        Mode::Block => Answer { word: Word::Denied, acts_at: ruled.until, ..answer },
+        Mode::Block => BucketAnswer { word: OutcomeCode::Denied, scheduled_at: ruled.until, ..answer },
         Mode::Enforce => take_row(row, request, now),
         // Nobody waits for what would not be denied.
-        Mode::Shadow => match take_row(row, Request { max_wait: 0, ..request }, now) {
-            denied @ Answer { word: Word::Denied, .. } => {
-                Answer { word: Word::Granted, mode: Mode::Shadow, acts_at: Some(now), ..denied }
+        Mode::Shadow => match take_row(row, BucketRequest { max_wait: 0, ..request }, now) {
+            denied @ BucketAnswer { word: OutcomeCode::Denied, .. } => {
+                BucketAnswer { word: OutcomeCode::Granted, mode: Mode::Shadow, scheduled_at: Some(now), ..denied }
             }
             decided => decided,
         },
@@ -249,18 +265,18 @@ pub(crate) fn take(ruled: &mut Ruled, request: Request, now: i64) -> Answer {
 }
 
 /// Lowers a bucket, and says whether it held more; `None` if it would never have a token again.
-pub(crate) fn hold_back(ruled: &mut Ruled, hold: Hold, now: i64) -> Option<bool> {
+pub(crate) fn throttle(ruled: &mut EffectiveBucket, hold: ThrottleLevel, now: i64) -> Option<bool> {
     let Some(row) = ruled.row.as_mut().filter(|_| ruled.mode != Mode::Off) else {
         return Some(false);
     };
     let terms = row.terms();
-    (hold.wait == 0 || terms.step_ns != NEVER_NS).then(|| row.bucket.hold_back(&terms, now, hold))
+    (hold.wait == 0 || terms.step_ns != NEVER_NS).then(|| row.bucket.throttle(&terms, now, hold))
 }
 
 /// What is remembered of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) receipt: Receipt,
+pub(crate) struct StoredReceipt {
+    pub(crate) receipt: GrantRecord,
     pub(crate) state: State,
     /// In nanoseconds since 1970.
     pub(crate) expires_at: i64,
@@ -291,15 +307,15 @@ impl State {
     }
 }
 
-impl Held {
+impl StoredReceipt {
     /// What a request comes to that was granted before under its id.
-    pub(crate) fn again(&self, request: Request, answer: Answer) -> Answer {
+    pub(crate) fn again(&self, request: BucketRequest, answer: BucketAnswer) -> BucketAnswer {
         let same = self.receipt.cost == request.cost && self.state != State::Cancelled;
         let state = answer.state.map(|(terms, bucket)| (terms, Bucket { granted: self.receipt.granted, ..bucket }));
-        Answer {
-            word: if same { Word::Granted } else { Word::Reused },
+        BucketAnswer {
+            word: if same { OutcomeCode::Granted } else { OutcomeCode::Reused },
             mode: Mode::Enforce,
-            acts_at: Some(self.receipt.acts_at.max(answer.now)),
+            scheduled_at: Some(self.receipt.scheduled_at.max(answer.now)),
             state,
             ..answer
         }
@@ -309,27 +325,27 @@ impl Held {
 /// What grants were taken from.
 pub(crate) trait Account {
     /// The most that one request can have used.
-    const MOST: i64;
+    const MAX_USED: i64;
 
     /// Gives back what will not be used; says how many tokens, unless it is too late.
-    fn cancel(&mut self, receipt: &Receipt, now: i64) -> Option<i64>;
+    fn cancel(&mut self, receipt: &GrantRecord, now: i64) -> Option<i64>;
 
     /// Gives back what was not used.
-    fn refund(&mut self, receipt: &Receipt, tokens: i64);
+    fn refund(&mut self, receipt: &GrantRecord, tokens: i64);
 
     /// Takes what was used beyond the grant. A bucket's next token then comes within `max_debt`.
     fn charge(&mut self, now: i64, tokens: i64, max_debt: i64);
 }
 
-impl Account for Row {
-    const MOST: i64 = MOST_TOKENS;
+impl Account for BucketRow {
+    const MAX_USED: i64 = MAX_TOKENS;
 
-    fn cancel(&mut self, receipt: &Receipt, now: i64) -> Option<i64> {
+    fn cancel(&mut self, receipt: &GrantRecord, now: i64) -> Option<i64> {
         let terms = self.terms();
         (self.bucket.granted >= receipt.granted).then(|| self.bucket.cancel(&terms, now, receipt))
     }
 
-    fn refund(&mut self, _: &Receipt, tokens: i64) {
+    fn refund(&mut self, _: &GrantRecord, tokens: i64) {
         let terms = self.terms();
         self.bucket.refund(&terms, tokens);
     }
@@ -343,13 +359,13 @@ impl Account for Row {
 /// Gives back, or pays for, what a grant took, and says what to remember of it from now on.
 pub(crate) fn adjust<A: Account>(
     &Adjustment { ref receipt, kind, max_debt, .. }: &Adjustment,
-    held: Option<Held>,
+    held: Option<StoredReceipt>,
     account: Option<&mut A>,
     now: i64,
-) -> (Result<Adjusted, Word>, Option<Held>) {
+) -> (Result<Adjusted, OutcomeCode>, Option<StoredReceipt>) {
     // What was remembered counts, whatever the caller says.
-    let receipt = held.map_or(receipt.taken, |held| Receipt { cost: receipt.taken.cost, ..held.receipt });
-    if kind == AdjustmentKind::Cancel && now > receipt.acts_at {
+    let receipt = held.map_or(receipt.taken, |held| GrantRecord { cost: receipt.taken.cost, ..held.receipt });
+    if kind == AdjustmentKind::Cancel && now > receipt.scheduled_at {
         return (Ok(Adjusted::Late), None);
     }
     let held = match (held, kind) {
@@ -359,12 +375,12 @@ pub(crate) fn adjust<A: Account>(
         }
         (Some(held), _) => held,
         (None, AdjustmentKind::Settle(_)) => return (Ok(Adjusted::Late), None),
-        (None, _) => Held { receipt, state: State::Open, expires_at: remembered_until(receipt, now) },
+        (None, _) => StoredReceipt { receipt, state: State::Open, expires_at: remembered_until(receipt, now) },
     };
     let Some(account) = account else {
-        return (Err(Word::Unknown), None);
+        return (Err(OutcomeCode::Unknown), None);
     };
-    let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(A::MOST);
+    let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(A::MAX_USED);
     let (given_back, state) = match kind {
         AdjustmentKind::Cancel => match account.cancel(&receipt, now) {
             None => return (Ok(Adjusted::Late), None),
@@ -379,13 +395,13 @@ pub(crate) fn adjust<A: Account>(
         _ => account.refund(&receipt, given_back),
     }
     let expires_at = held.expires_at.max(remembered_until(held.receipt, now));
-    (Ok(Adjusted::Done(given_back)), Some(Held { state, expires_at, ..held }))
+    (Ok(Adjusted::Done(given_back)), Some(StoredReceipt { state, expires_at, ..held }))
 }
 
 /// How long an adjustment is remembered: as long as it could be asked for again, and no longer than the longest wait, whatever a
 /// receipt of the caller's says.
-fn remembered_until(receipt: Receipt, now: i64) -> i64 {
-    receipt.acts_at.max(now + DAY_NS).min(now + LONGEST_WAIT_NS)
+fn remembered_until(receipt: GrantRecord, now: i64) -> i64 {
+    receipt.scheduled_at.max(now + DAY_NS).min(now + MAX_WAIT_NS)
 }
 
 const DAY_NS: i64 = 86_400_000_000_000;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::model::bucket::{NEVER_NS, Receipt, Terms, Verdict};
+use crate::model::bucket::{BucketQuota, GrantRecord, NEVER_NS, Verdict};
 use crate::model::quota::nanoseconds;
 use crate::model::{Mode, Take, Window};
 
@@ -22,7 +22,7 @@ pub struct Decision {
     /// Of several buckets, what each said.
     each: Box<[Self]>,
     /// What the bucket granted; of several, what it is to each of them.
-    taken: Option<Receipt>,
+    taken: Option<GrantRecord>,
 }
 
 /// In nanoseconds, as the arithmetic has them: they are moved about more often than read. What is past is none.
@@ -59,7 +59,7 @@ impl Decision {
 
     /// Of the only bucket, with what it granted.
     #[inline]
-    pub(crate) fn of(verdict: Verdict, receipt: Option<Receipt>) -> Self {
+    pub(crate) fn of(verdict: Verdict, receipt: Option<GrantRecord>) -> Self {
         Self {
             granted: verdict.granted,
             wait: Span(verdict.wait),
@@ -102,7 +102,7 @@ impl Decision {
 
     /// Says under which terms it was decided.
     #[inline]
-    pub(crate) fn of_terms(self, terms: &Terms) -> Self {
+    pub(crate) fn of_terms(self, terms: &BucketQuota) -> Self {
         let of_terms = (terms.token_ticks > 0).then(|| (terms.capacity.unsigned_abs(), Span(terms.refill_ns())));
         Self { terms: of_terms, ..self }
     }
@@ -156,20 +156,20 @@ impl Decision {
     }
 
     /// What was taken from the buckets of the request, and at which places among them they are.
-    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, Receipt)> {
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, GrantRecord)> {
         self.each().iter().filter_map(|one| one.taken.map(|receipt| (one.limit, receipt)))
     }
 
     /// When it was decided, by the store's clock, if it took something.
     pub(crate) fn decided_at(&self) -> Option<i64> {
-        let decided_at = |one: &Self| Some(one.taken?.acts_at.saturating_sub(one.wait.0));
+        let decided_at = |one: &Self| Some(one.taken?.scheduled_at.saturating_sub(one.wait.0));
         self.each().iter().find_map(decided_at)
     }
 
     /// Says how long to wait from an instant of the store's clock, after it was decided.
     pub(crate) fn waiting_from(mut self, now: i64) -> Self {
-        if let Some(acts_at) = self.taken().map(|(_, receipt)| receipt.acts_at).max() {
-            self.wait = Span(acts_at.saturating_sub(now).max(0));
+        if let Some(scheduled_at) = self.taken().map(|(_, receipt)| receipt.scheduled_at).max() {
+            self.wait = Span(scheduled_at.saturating_sub(now).max(0));
         }
         self
     }

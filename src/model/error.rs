@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::model::{HoldBackError, Key, KeyError, ModeError, QuotaError};
+use crate::model::{Key, KeyError, ModeError, QuotaError, ThrottleError};
 
 /// Why there is no answer. That there is no token is an answer: see [`Decision`](crate::Decision).
 ///
@@ -37,9 +37,9 @@ pub enum Error {
     /// The database refused the statement.
     #[error("the database refused the request")]
     Database(#[source] Cause),
-    /// The limit cannot be held back. Nothing was changed.
+    /// The limit cannot be throttled. Nothing was changed.
     #[error(transparent)]
-    HoldBack(#[from] HoldBackError),
+    Throttle(#[from] ThrottleError),
     /// The text is no key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -71,7 +71,7 @@ pub enum Error {
          LimiterBuilder::fallback",
         retry_after.as_secs() + 1
     )]
-    NotAsked {
+    CircuitOpen {
         /// When the next one asks, at the latest.
         retry_after: Duration,
         /// Why there was no answer, the last time.
@@ -137,7 +137,7 @@ impl Error {
     pub fn is_failure(&self) -> bool {
         !matches!(
             self,
-            Self::Admin(_) | Self::HoldBack(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_)
+            Self::Admin(_) | Self::Throttle(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_)
         )
     }
 
@@ -191,46 +191,46 @@ pub enum TakeError {
     Conflict(Key),
     /// More tokens than the bucket ever holds.
     #[error(
-        "bucket '{key}' holds {capacity} token{}: {cost}, with {keep} to keep, can never be had at once",
+        "bucket '{key}' holds {capacity} token{}: {cost}, with {min_remaining} to keep, can never be had at once",
         if *capacity == 1 { "" } else { "s" }
     )]
-    NeverPossible {
+    ExceedsCapacity {
         /// The bucket.
         key: Key,
         /// The tokens asked for.
         cost: u64,
         /// The tokens that had to remain.
-        keep: u64,
+        min_remaining: u64,
         /// The tokens that the bucket holds when full.
         capacity: u64,
     },
     /// The store holds as many keys as it may, and none of their buckets is full.
     #[error(
         "there is no room for bucket '{0}': the store holds as many keys as it may, and none that it can forget; \
-         raise MemoryStore::most_keys"
+         raise MemoryStore::max_keys"
     )]
     TooManyKeys(Key),
     /// The store remembers the ids of as many requests as it may, and none of them has expired. Nothing was taken or given back.
-    #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::most_keys")]
+    #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::max_keys")]
     TooManyIds(Uuid),
     /// The limits of the request have costs of their own, and were to be settled or refunded as if they had one.
     #[error("the limits of the request cost different things: say what each used, by settle_each or refund_each")]
     CostsDiffer,
     /// A request for no token, of one of its buckets at least.
     #[error("a request takes 1 token or more of each of its buckets, and this one takes 0")]
-    NoTokens,
+    ZeroCost,
     /// The id is that of another request: for other buckets, at another cost, or cancelled.
     #[error(
         "the id {0} is that of another request, for other buckets, at another cost, or cancelled: repeat a request as it \
          was, and give each other one an id of its own"
     )]
-    Reused(Uuid),
+    IdReused(Uuid),
     /// A request without an id cannot be settled: nothing was remembered of it. Nothing was changed.
     #[error("only a request with an id can be settled: give it one, and say for how long to remember it, by Take::id")]
-    WithoutId,
+    MissingId,
     /// A sliding window among several limits of one request.
     #[error("'{0}' is under a sliding window, which is decided by itself: ask for it in a request of its own")]
-    WindowWithOthers(Key),
+    WindowNotAlone(Key),
     /// No such plan.
     #[error("{}: insert its name, capacity and refill_seconds into token_plans, or call create_plan", absent(key, plan.as_ref()))]
     UnknownPlan {
@@ -262,13 +262,13 @@ pub enum AdminError {
     ChangesNothing,
     /// An end in the past.
     #[error("it would end at {0}, which is past: give a later time, or none")]
-    Past(DateTime<Utc>),
+    EndInPast(DateTime<Utc>),
     /// A reason that not every database can hold, and its length in bytes.
     #[error("a reason of {0} bytes, or with a NUL in it, cannot be stored: give 65535 bytes or less, without NUL")]
-    Reason(usize),
+    InvalidReason(usize),
     /// An unlimited quota, which no store keeps.
     #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
-    Unlimited,
+    UnlimitedQuota,
     /// A store that cannot report levels.
     #[error("this kind of store does not say what it holds: it has no Maintenance::level and window_level")]
     Unsupported,

@@ -32,7 +32,7 @@ impl std::hash::Hash for Key {
 impl Key {
     /// Under which the receipts of a key's window are kept, beside those of its bucket. It is nobody's key.
     pub(crate) fn of_window(&self) -> Self {
-        Self(format_smolstr!("{OF_WINDOW}{}", self.0))
+        Self(format_smolstr!("{WINDOW_PREFIX}{}", self.0))
     }
 
     /// That of a 64-bit hash: its 16 hexadecimal digits.
@@ -108,10 +108,10 @@ impl TryFrom<&str> for Key {
         if key.is_empty() {
             return Err(KeyError::Empty);
         }
-        if key.len() > MAX_BYTES {
+        if key.len() > MAX_KEY_BYTES {
             return Err(KeyError::TooLong(key.len()));
         }
-        if key.starts_with(OF_WINDOW) {
+        if key.starts_with(WINDOW_PREFIX) {
             return Err(KeyError::Reserved);
         }
         match key.find('\0') {
@@ -160,7 +160,7 @@ impl KeySecret {
     pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, KeySecretError> {
         let secret = secret.as_ref();
         let too_short = KeySecretError(secret.len());
-        if secret.len() < MIN_SECRET {
+        if secret.len() < MIN_SECRET_BYTES {
             Err(too_short)
         } else {
             Hmac::new_from_slice(secret).map(Self).map_err(|_| too_short)
@@ -169,7 +169,7 @@ impl KeySecret {
 
     /// The first half of the hash.
     fn hash(&self, text: &[u8]) -> u128 {
-        let hash: [u8; 32] = self.0.clone().chain_update(DOMAIN).chain_update(text).finalize().into_bytes().into();
+        let hash: [u8; 32] = self.0.clone().chain_update(HASH_DOMAIN).chain_update(text).finalize().into_bytes().into();
         hash[..16].iter().fold(0, |half, byte| half << 8 | u128::from(*byte))
     }
 }
@@ -205,12 +205,12 @@ pub enum KeyError {
     TooLong(usize),
 }
 
-const MAX_BYTES: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 #[cfg(feature = "hashed-keys")]
-const MIN_SECRET: usize = 32;
+const MIN_SECRET_BYTES: usize = 32;
 /// Before the text that is hashed, so that other uses of the secret make other hashes.
 #[cfg(feature = "hashed-keys")]
-const DOMAIN: &[u8] = b"tollgate-key-v1:";
+const HASH_DOMAIN: &[u8] = b"tollgate-key-v1:";
 
 /// Before the key of a window's receipts.
-const OF_WINDOW: char = '\u{1}';
+const WINDOW_PREFIX: char = '\u{1}';

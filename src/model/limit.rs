@@ -9,7 +9,7 @@ use crate::model::{Key, Quota, QuotaBuilder, QuotaError, Window};
 /// use tollgate::{Key, Limit, Rule};
 ///
 /// let requests = Limit::new(Key::try_from("account:requests")?, Rule::try_from("50/min")?).cost(1);
-/// assert_eq!((requests.key().as_str(), requests.tokens(), requests.kept()), ("account:requests", 1, 0));
+/// assert_eq!((requests.key().as_str(), requests.tokens(), requests.required_remaining()), ("account:requests", 1, 0));
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub struct Limit {
     pub(crate) key: Key,
     pub(crate) rule: Rule,
     pub(crate) cost: u64,
-    pub(crate) keep: u64,
+    pub(crate) min_remaining: u64,
     /// Whether the cost is its own, and not the request's.
     pub(crate) own_cost: bool,
-    own_keep: bool,
+    own_min_remaining: bool,
     /// Boxed, because few limits have one and every limit is moved.
     pub(crate) local: Option<Box<Quota>>,
 }
@@ -33,24 +33,24 @@ impl Limit {
     }
 
     #[inline]
-    pub(crate) fn of(key: Key, rule: Rule, cost: u64, keep: u64) -> Self {
-        Self { key, rule, cost, keep, own_cost: false, own_keep: false, local: None }
+    pub(crate) fn of(key: Key, rule: Rule, cost: u64, min_remaining: u64) -> Self {
+        Self { key, rule, cost, min_remaining, own_cost: false, own_min_remaining: false, local: None }
     }
 
     /// Sets how many tokens to take, 1 or more, whatever the request takes from other buckets. The tokens may count other
-    /// things, so the minimum remaining becomes 0 unless [`keep`](Self::keep) sets it.
+    /// things, so the minimum remaining becomes 0 unless [`min_remaining`](Self::min_remaining) sets it.
     ///
     /// To settle such a request, state the use of [each limit](crate::Reservation::settle_each).
     #[must_use]
     pub fn cost(self, cost: u64) -> Self {
-        let keep = if self.own_keep { self.keep } else { 0 };
-        Self { cost, keep, own_cost: true, own_keep: true, ..self }
+        let min_remaining = if self.own_min_remaining { self.min_remaining } else { 0 };
+        Self { cost, min_remaining, own_cost: true, own_min_remaining: true, ..self }
     }
 
     /// Sets the minimum remaining, whatever it is for the request's other buckets.
     #[must_use]
-    pub fn keep(self, keep: u64) -> Self {
-        Self { keep, own_keep: true, ..self }
+    pub fn min_remaining(self, min_remaining: u64) -> Self {
+        Self { min_remaining, own_min_remaining: true, ..self }
     }
 
     /// Sets the quota in this process while the store does not answer, if the limiter's fallback is a
@@ -62,12 +62,12 @@ impl Limit {
     /// // For twenty processes; it holds the largest request.
     /// let tokens = Limit::new(Key::try_from("account:tokens")?, Rule::try_from("40000/min")?)
     ///     .cost(1200)
-    ///     .locally(Quota::per_minute(2000).burst(4000).build()?);
+    ///     .fallback_quota(Quota::per_minute(2000).burst(4000).build()?);
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     #[must_use]
-    pub fn locally(self, quota: Quota) -> Self {
+    pub fn fallback_quota(self, quota: Quota) -> Self {
         Self { local: Some(Box::new(quota)), ..self }
     }
 
@@ -95,8 +95,8 @@ impl Limit {
     /// The minimum remaining.
     #[must_use]
     #[inline]
-    pub fn kept(&self) -> u64 {
-        self.keep
+    pub fn required_remaining(&self) -> u64 {
+        self.min_remaining
     }
 
     /// Returns whether the limit states a [cost](Self::cost) of its own, whatever the request costs.
@@ -108,9 +108,9 @@ impl Limit {
 
     /// Takes over the request's cost and minimum remaining, except where the limit has its own.
     #[inline]
-    pub(crate) fn follow(&mut self, cost: u64, keep: u64) {
+    pub(crate) fn follow(&mut self, cost: u64, min_remaining: u64) {
         self.cost = if self.own_cost { self.cost } else { cost };
-        self.keep = if self.own_keep { self.keep } else { keep };
+        self.min_remaining = if self.own_min_remaining { self.min_remaining } else { min_remaining };
     }
 
     /// Whether it limits nothing.

@@ -106,14 +106,14 @@ impl Quota {
     fn checked(self) -> Result<Self, QuotaError> {
         let (capacity, refill_ns) = (self.capacity, self.refill_ns);
         if capacity < 1 {
-            return Err(QuotaError::NoCapacity);
+            return Err(QuotaError::ZeroCapacity);
         }
         if self.refill == Refill::Once {
             let too_large = || QuotaError::CapacityTooLarge(self.capacity());
             return (capacity <= CENTURY_NS).then_some(self).ok_or_else(too_large);
         }
         if refill_ns < 1 {
-            return Err(QuotaError::NoRefill);
+            return Err(QuotaError::ZeroRefillTime);
         }
         if refill_ns > CENTURY_NS {
             return Err(QuotaError::RefillTooLong);
@@ -172,14 +172,14 @@ impl Quota {
 /// Nanoseconds, rounded up to whole seconds from 26 days on: every engine's `refill_seconds` holds these values exactly.
 fn whole(refill: Duration) -> Result<i64, QuotaError> {
     let ns = i64::try_from(refill.as_nanos()).map_err(|_| QuotaError::RefillTooLong)?;
-    if ns < EXACT_NS || ns % SECOND_NS == 0 {
+    if ns < MAX_EXACT_NS || ns % SECOND_NS == 0 {
         return Ok(ns);
     }
     Ok((ns / SECOND_NS + 1) * SECOND_NS)
 }
 
 pub(crate) const SECOND_NS: i64 = 1_000_000_000;
-const EXACT_NS: i64 = 26 * 86_400 * SECOND_NS;
+const MAX_EXACT_NS: i64 = 26 * 86_400 * SECOND_NS;
 const CENTURY_NS: i64 = 36_525 * 86_400 * SECOND_NS;
 
 /// How the tokens of a bucket come back.
@@ -301,7 +301,7 @@ impl QuotaBuilder {
                 let too_fine = takes.saturating_mul(1000) > period.as_nanos().saturating_mul(1001);
                 if too_fine { Err(QuotaError::too_fine(tokens, period)) } else { Ok(quota) }
             }
-            Rate::Fraction(rate) if rate.is_nan() || rate < 0.0 => Err(QuotaError::NoRate(rate)),
+            Rate::Fraction(rate) if rate.is_nan() || rate < 0.0 => Err(QuotaError::InvalidRate(rate)),
             Rate::Fraction(f64::INFINITY) => Ok(Quota::unlimited()),
             Rate::Fraction(0.0) => Quota::once(self.burst.unwrap_or(0)),
             Rate::Fraction(rate) => self.fraction(rate),
@@ -352,9 +352,9 @@ impl fmt::Display for Quota {
 }
 
 impl Quota {
-    /// The rate in whole tokens a unit, for the shortest of `USUAL` that has such a rate.
+    /// The rate in whole tokens a unit, for the shortest of `RATE_UNITS` that has such a rate.
     fn per_unit(&self) -> Option<(u64, &'static str)> {
-        USUAL.iter().find_map(|&unit| {
+        RATE_UNITS.iter().find_map(|&unit| {
             let (ns, refill) = (u128::from(unit_ns(unit)?), self.refill_time().as_nanos());
             let tokens = u64::try_from((u128::from(self.capacity()) * ns + refill / 2) / refill).ok()?;
             let rate = Self::per(tokens, Duration::from_nanos(unit_ns(unit)?)).burst(self.capacity());
@@ -368,7 +368,7 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let not_one = || QuotaError::Text(text.chars().take(60).collect());
+        let not_one = || QuotaError::InvalidText(text.chars().take(60).collect());
         let number = |word: &str| word.parse::<u64>().map_err(|_| not_one());
         let span = |word: &str| parse_span(word).ok_or_else(not_one);
         let rate = |word: &str| {
@@ -387,7 +387,7 @@ impl FromStr for Quota {
     }
 }
 
-const USUAL: [&str; 4] = ["s", "min", "h", "d"];
+const RATE_UNITS: [&str; 4] = ["s", "min", "h", "d"];
 
 /// Displays a length of time in one unit: `250ms`.
 pub(super) struct Span(pub(super) Duration);
@@ -439,16 +439,16 @@ pub enum QuotaError {
     CapacityTooLarge(u64),
     /// No tokens at all.
     #[error("a capacity of 0 grants nothing: give 1 or more")]
-    NoCapacity,
+    ZeroCapacity,
     /// No time to refill in.
     #[error("a refill time of 0 limits nothing: give 1 nanosecond or more")]
-    NoRefill,
+    ZeroRefillTime,
     /// An interval and a resolution that make no valid sliding window.
     #[error(
         "a window of {interval:?} in parts of {resolution:?} cannot be counted: give an interval of a year or less, and a \
          resolution of 1 µs or more that divides it into 1 to 1000 parts"
     )]
-    NoWindow {
+    InvalidWindow {
         /// The interval given.
         interval: Duration,
         /// The resolution given.
@@ -456,7 +456,7 @@ pub enum QuotaError {
     },
     /// A negative rate, or one that is not a number.
     #[error("a rate of {0} tokens a second is no rate: give 0 or more")]
-    NoRate(f64),
+    InvalidRate(f64),
     /// More than a century from empty to full.
     #[error("the time from empty to full is at most 100 years (36525 days)")]
     RefillTooLong,
@@ -466,7 +466,7 @@ pub enum QuotaError {
          'unlimited'; units are ns, us, ms, s, min, h and d; \
          '100 in 60s at 5s' is a sliding window"
     )]
-    Text(String),
+    InvalidText(String),
     /// More than a token a nanosecond.
     #[error("{capacity} tokens in {refill_ns} ns are more than one a nanosecond: count in larger units, 1 for 1000")]
     TooFast {
@@ -491,7 +491,7 @@ pub enum QuotaError {
         "'{0}' is no sliding window: write '100 in 60s at 5s' for at most 100 in any 60 seconds, counted in parts of 5 \
          seconds; units are ns, us, ms, s, min, h and d"
     )]
-    WindowText(String),
+    InvalidWindowText(String),
 }
 
 impl QuotaError {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::model::bucket;
-use crate::model::bucket::LONGEST_WAIT_NS;
+use crate::model::bucket::MAX_WAIT_NS;
 use crate::model::quota::nanoseconds;
 use crate::model::take::IdOf;
 use crate::model::{Decision, Key, Take};
@@ -15,7 +15,7 @@ pub struct Receipt {
     /// One that the crate made is nobody's to repeat a request with.
     pub(crate) id_of: IdOf,
     pub(crate) key: Key,
-    pub(crate) taken: bucket::Receipt,
+    pub(crate) taken: bucket::GrantRecord,
     /// Whether the key's sliding window granted, and not its bucket.
     pub(crate) window: bool,
 }
@@ -36,16 +36,16 @@ impl Receipt {
     /// another process.
     #[must_use]
     pub fn new(id: Uuid, key: Key, cost: u64) -> Self {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX).clamp(1, bucket::MOST_TOKENS);
-        let taken = bucket::Receipt { cost, granted: 0, acts_at: 0 };
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX).clamp(1, bucket::MAX_TOKENS);
+        let taken = bucket::GrantRecord { cost, granted: 0, scheduled_at: 0 };
         Self { id, id_of: IdOf::Caller, key, taken, window: false }
     }
 
     /// The same, for requests that the key's sliding window granted at this time since 1970.
     #[must_use]
     pub fn in_window(mut self, granted_at: Duration) -> Self {
-        self.taken.cost = self.taken.cost.min(crate::model::window::MOST_REQUESTS);
-        self.taken.acts_at = nanoseconds(granted_at);
+        self.taken.cost = self.taken.cost.min(crate::model::window::MAX_REQUESTS);
+        self.taken.scheduled_at = nanoseconds(granted_at);
         self.window = true;
         self
     }
@@ -106,7 +106,7 @@ pub struct Adjustment {
 
 impl Adjustment {
     fn new(receipt: Receipt, kind: AdjustmentKind) -> Self {
-        Self { receipt, kind, max_debt: LONGEST_WAIT_NS }
+        Self { receipt, kind, max_debt: MAX_WAIT_NS }
     }
 
     /// Limits the debt that a settlement can leave: the wait for the bucket's next token is at most this long, or as long as
@@ -115,8 +115,8 @@ impl Adjustment {
     /// State it where an upstream says what was used. With an interval or calendar quota, tokens come with the first period
     /// after the wait. A sliding window owes nothing longer than its own interval.
     #[must_use]
-    pub fn max_debt(self, longest: Duration) -> Self {
-        Self { max_debt: nanoseconds(longest).min(LONGEST_WAIT_NS), ..self }
+    pub fn max_debt(self, max_debt: Duration) -> Self {
+        Self { max_debt: nanoseconds(max_debt).min(MAX_WAIT_NS), ..self }
     }
 
     /// The longest debt that it can leave: see [`max_debt`](Self::max_debt).
@@ -153,7 +153,7 @@ impl AdjustmentKind {
     /// The word that routines take, and the tokens with it.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn figures(self) -> (&'static str, i64) {
-        let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(bucket::MOST_TOKENS);
+        let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(bucket::MAX_TOKENS);
         match self {
             Self::Cancel => ("cancel", 0),
             Self::Refund(unused) => ("refund", tokens(unused)),

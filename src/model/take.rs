@@ -3,7 +3,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use crate::model::bucket::{LONGEST_WAIT_NS, Request};
+use crate::model::bucket::{BucketRequest, MAX_WAIT_NS};
 use crate::model::quota::nanoseconds;
 use crate::model::receipt::random_id;
 use crate::model::{Key, Limit, Rule, TakeError, Window};
@@ -16,9 +16,9 @@ use crate::model::{Key, Limit, Rule, TakeError, Window};
 /// use std::time::Duration;
 /// use tollgate::{Key, Quota, Rule, Take};
 ///
-/// let user = Take::from(Key::try_from("user:42")?).cost(3).keep(20).max_wait(Duration::from_millis(50));
+/// let user = Take::from(Key::try_from("user:42")?).cost(3).min_remaining(20).max_wait(Duration::from_millis(50));
 /// let both = user.and(Key::try_from("tenant:7")?, Rule::try_from(Quota::per_day(1000))?);
-/// assert_eq!((both.keys().count(), both.tokens(), both.kept()), (2, 3, 20));
+/// assert_eq!((both.keys().count(), both.tokens(), both.required_remaining()), (2, 3, 20));
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Take {
     /// Of the limits that have none of their own, as what to keep is.
     pub(crate) cost: u64,
     pub(crate) max_wait: Duration,
-    pub(crate) keep: u64,
+    pub(crate) min_remaining: u64,
     pub(crate) id: Option<Uuid>,
     pub(crate) hold: Duration,
     pub(crate) id_of: IdOf,
@@ -52,8 +52,8 @@ impl Take {
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
-        self.limits.iter_mut().for_each(|limit| limit.follow(cost, self.keep));
-        self.of_its_only()
+        self.limits.iter_mut().for_each(|limit| limit.follow(cost, self.min_remaining));
+        self.with_limit_values()
     }
 
     /// How long the caller would wait for them; not at all if not said. A year at most.
@@ -62,13 +62,13 @@ impl Take {
         Self { max_wait, ..self }
     }
 
-    /// How many tokens must remain for others, in each bucket that has no [such number](Limit::keep) and no cost of its own; none
+    /// How many tokens must remain for others, in each bucket that has no [such number](Limit::min_remaining) and no cost of its own; none
     /// if not said.
     #[must_use]
-    pub fn keep(mut self, keep: u64) -> Self {
-        self.keep = keep;
-        self.limits.iter_mut().for_each(|limit| limit.follow(self.cost, keep));
-        self.of_its_only()
+    pub fn min_remaining(mut self, min_remaining: u64) -> Self {
+        self.min_remaining = min_remaining;
+        self.limits.iter_mut().for_each(|limit| limit.follow(self.cost, min_remaining));
+        self.with_limit_values()
     }
 
     /// Under which terms; the bucket's own if not said. Of several buckets, the last one named.
@@ -103,10 +103,10 @@ impl Take {
     #[must_use]
     pub fn and_limit(mut self, mut limit: Limit) -> Self {
         self.own &= self.key() != limit.key();
-        limit.follow(self.cost, self.keep);
+        limit.follow(self.cost, self.min_remaining);
         self.limits.retain(|other| other.key != limit.key);
         self.limits.push(limit);
-        self.of_its_only()
+        self.with_limit_values()
     }
 
     /// The same at another cost, whatever its only limit says for itself.
@@ -117,9 +117,9 @@ impl Take {
     }
 
     /// What its only limit says for itself, the request says.
-    pub(crate) fn of_its_only(self) -> Self {
+    pub(crate) fn with_limit_values(self) -> Self {
         match self.limits[..] {
-            [Limit { cost, keep, .. }] => Self { cost, keep, ..self },
+            [Limit { cost, min_remaining, .. }] => Self { cost, min_remaining, ..self },
             _ => self,
         }
     }
@@ -192,13 +192,13 @@ impl Take {
 
     /// How many must remain for others, in each that has no such number of its own.
     #[must_use]
-    pub fn kept(&self) -> u64 {
-        self.keep
+    pub fn required_remaining(&self) -> u64 {
+        self.min_remaining
     }
 
     /// How long the caller would wait for them.
     #[must_use]
-    pub fn longest_wait(&self) -> Duration {
+    pub fn wait_limit(&self) -> Duration {
         self.max_wait
     }
 
@@ -255,30 +255,34 @@ impl Take {
         let mut limited = self.clone();
         limited.limits.retain(|limit| has_limit(limit));
         let places = self.limits.iter().enumerate().filter(|(_, limit)| has_limit(limit));
-        Some((limited.of_its_only(), places.map(|(place, _)| place).collect()))
+        Some((limited.with_limit_values(), places.map(|(place, _)| place).collect()))
     }
 
     /// For its only bucket, or for the first of several, in the arithmetic's units.
     #[inline]
-    pub(crate) fn request(&self) -> Result<Request, TakeError> {
+    pub(crate) fn request(&self) -> Result<BucketRequest, TakeError> {
         if self.limits.iter().any(|limit| limit.cost == 0) {
-            return Err(TakeError::NoTokens);
+            return Err(TakeError::ZeroCost);
         }
         if self.limits.len() > 1
             && let Some(window) = self.limits.iter().find(|limit| matches!(limit.rule, Rule::Window(_)))
         {
-            return Err(TakeError::WindowWithOthers(window.key.clone()));
+            return Err(TakeError::WindowNotAlone(window.key.clone()));
         }
         Ok(self.request_at(0))
     }
 
     /// For the bucket at a place, if it was found to be possible by [`request`](Self::request).
     #[inline]
-    pub(crate) fn request_at(&self, place: usize) -> Request {
+    pub(crate) fn request_at(&self, place: usize) -> BucketRequest {
         // Larger figures than any bucket holds stay so; half of the range keeps their sums within it.
         let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);
-        let Limit { cost, keep, .. } = self.limits[place];
-        Request { cost: tokens(cost), max_wait: nanoseconds(self.max_wait).min(LONGEST_WAIT_NS), keep: tokens(keep) }
+        let Limit { cost, min_remaining, .. } = self.limits[place];
+        BucketRequest {
+            cost: tokens(cost),
+            max_wait: nanoseconds(self.max_wait).min(MAX_WAIT_NS),
+            min_remaining: tokens(min_remaining),
+        }
     }
 
     /// The sliding window that it is under, if it is.
@@ -291,15 +295,15 @@ impl Take {
 
     /// For how many nanoseconds the id is remembered.
     pub(crate) fn hold_ns(&self) -> i64 {
-        nanoseconds(self.hold).min(LONGEST_WAIT_NS)
+        nanoseconds(self.hold).min(MAX_WAIT_NS)
     }
 }
 
 impl Take {
     /// All that a limiter says, in one move.
     #[inline]
-    pub(crate) fn under(key: Key, rule: Rule, cost: u64, keep: u64) -> Self {
-        Self::of(Limit::of(key, rule, cost, keep))
+    pub(crate) fn under(key: Key, rule: Rule, cost: u64, min_remaining: u64) -> Self {
+        Self::of(Limit::of(key, rule, cost, min_remaining))
     }
 
     #[inline]
@@ -307,7 +311,7 @@ impl Take {
         Self {
             cost: limit.cost,
             max_wait: Duration::ZERO,
-            keep: limit.keep,
+            min_remaining: limit.min_remaining,
             limits: SmallVec::from_buf([limit]),
             id: None,
             hold: Duration::ZERO,

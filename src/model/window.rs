@@ -2,8 +2,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::model::answer::Word;
-use crate::model::bucket::{self, NEVER_NS, Request, Verdict};
+use crate::model::answer::OutcomeCode;
+use crate::model::bucket::{self, BucketRequest, NEVER_NS, Verdict};
 use crate::model::quota::{Span, nanoseconds, parse_span};
 use crate::model::{Decision, Key, Mode, Outcome, QuotaError, Take, TakeError};
 
@@ -35,7 +35,7 @@ pub(crate) use ring::{Counts, Ring, WindowRow, decide};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
-    most: i64,
+    max_requests: i64,
     interval_ns: i64,
     resolution_ns: i64,
 }
@@ -48,26 +48,26 @@ impl Window {
     /// If `max_requests` is 0 or above 10¹², the interval is above 366 days, the resolution is below a microsecond, or the
     /// interval is not 1 to 1000 times the resolution.
     pub fn new(max_requests: u64, interval: Duration, resolution: Duration) -> Result<Self, QuotaError> {
-        let most = i64::try_from(max_requests).ok().filter(|most| *most <= MOST_REQUESTS);
-        let most = most.ok_or(QuotaError::CapacityTooLarge(max_requests))?;
-        if most < 1 {
-            return Err(QuotaError::NoCapacity);
+        let too_large = QuotaError::CapacityTooLarge(max_requests);
+        let max_requests = i64::try_from(max_requests).ok().filter(|max| *max <= MAX_REQUESTS).ok_or(too_large)?;
+        if max_requests < 1 {
+            return Err(QuotaError::ZeroCapacity);
         }
         let (interval_ns, resolution_ns) = (nanoseconds(interval), nanoseconds(resolution));
-        let fits = interval_ns <= LONGEST_INTERVAL_NS
-            && resolution_ns >= LEAST_RESOLUTION_NS
+        let fits = interval_ns <= MAX_INTERVAL_NS
+            && resolution_ns >= MIN_RESOLUTION_NS
             && resolution_ns <= interval_ns
-            && interval_ns.unsigned_abs().div_ceil(resolution_ns.unsigned_abs()) <= MOST_SUB_INTERVALS;
+            && interval_ns.unsigned_abs().div_ceil(resolution_ns.unsigned_abs()) <= MAX_SUB_INTERVALS;
         if !fits {
-            return Err(QuotaError::NoWindow { interval, resolution });
+            return Err(QuotaError::InvalidWindow { interval, resolution });
         }
-        Ok(Self { most, interval_ns, resolution_ns })
+        Ok(Self { max_requests, interval_ns, resolution_ns })
     }
 
     /// The maximum of requests in any interval.
     #[must_use]
     pub fn max_requests(&self) -> u64 {
-        self.most.unsigned_abs()
+        self.max_requests.unsigned_abs()
     }
 
     /// The interval.
@@ -83,12 +83,12 @@ impl Window {
     }
 
     /// The window of a stored row, unchecked.
-    pub(crate) fn stored(most: i64, interval_ns: i64, resolution_ns: i64) -> Self {
-        Self { most, interval_ns, resolution_ns }
+    pub(crate) fn stored(max_requests: i64, interval_ns: i64, resolution_ns: i64) -> Self {
+        Self { max_requests, interval_ns, resolution_ns }
     }
 
-    pub(crate) fn most(&self) -> i64 {
-        self.most
+    pub(crate) fn signed_max_requests(&self) -> i64 {
+        self.max_requests
     }
 
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
@@ -102,15 +102,15 @@ impl Window {
 }
 
 /// Keeps the sums over all sub-intervals within an `i64`.
-pub(crate) const MOST_REQUESTS: i64 = 1_000_000_000_000;
-const LONGEST_INTERVAL_NS: i64 = 366 * 86_400_000_000_000;
-const LEAST_RESOLUTION_NS: i64 = 1000;
-const MOST_SUB_INTERVALS: u64 = 1000;
+pub(crate) const MAX_REQUESTS: i64 = 1_000_000_000_000;
+const MAX_INTERVAL_NS: i64 = 366 * 86_400_000_000_000;
+const MIN_RESOLUTION_NS: i64 = 1000;
+const MAX_SUB_INTERVALS: u64 = 1000;
 
 impl fmt::Display for Window {
     /// The shortest text that [`parse`](str::parse) makes the same window of.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {} at {}", self.most, Span(self.interval()), Span(self.resolution()))
+        write!(f, "{} in {} at {}", self.max_requests, Span(self.interval()), Span(self.resolution()))
     }
 }
 
@@ -118,11 +118,11 @@ impl FromStr for Window {
     type Err = QuotaError;
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
-        let not_one = || QuotaError::WindowText(text.chars().take(60).collect());
+        let not_one = || QuotaError::InvalidWindowText(text.chars().take(60).collect());
         let span = |word: &str| parse_span(word).ok_or_else(not_one);
         match text.split_whitespace().collect::<Vec<_>>()[..] {
-            [most, "in", interval, "at", resolution] => {
-                Self::new(most.parse().map_err(|_| not_one())?, span(interval)?, span(resolution)?)
+            [max_requests, "in", interval, "at", resolution] => {
+                Self::new(max_requests.parse().map_err(|_| not_one())?, span(interval)?, span(resolution)?)
             }
             _ => Err(not_one()),
         }
@@ -149,7 +149,7 @@ impl WindowLevel {
     /// How many more requests pass now. A negative number is promised to requests that wait.
     #[must_use]
     pub fn available(&self) -> i64 {
-        self.window.most - i64::try_from(self.counted).unwrap_or(i64::MAX)
+        self.window.max_requests - i64::try_from(self.counted).unwrap_or(i64::MAX)
     }
 
     /// The level of an unused window.
@@ -167,25 +167,27 @@ impl WindowLevel {
             window,
             counted: ring.counted(&window, now).unsigned_abs(),
             granted: ring.granted.unsigned_abs(),
-            retry_after: Duration::from_nanos((ring.earliest(&window, window.most - 1, now) - now).unsigned_abs()),
+            retry_after: Duration::from_nanos(
+                (ring.earliest(&window, window.max_requests - 1, now) - now).unsigned_abs(),
+            ),
         })
     }
 }
 
 /// A store's answer to a request under a sliding window.
 #[derive(Clone, Debug)]
-pub struct Counted {
-    pub(crate) word: Word,
+pub struct WindowUsage {
+    pub(crate) word: OutcomeCode,
     pub(crate) mode: Mode,
     pub(crate) now: i64,
     /// When the request acts; if blocked, until when.
-    pub(crate) acts_at: Option<i64>,
+    pub(crate) scheduled_at: Option<i64>,
     pub(crate) counts: Counts,
     /// The resolution that the newest sub-interval was counted in.
     pub(crate) resolution_ns: i64,
 }
 
-impl Counted {
+impl WindowUsage {
     /// The requests of all sub-intervals that the store still keeps.
     #[must_use]
     pub fn requests(&self) -> u64 {
@@ -196,42 +198,51 @@ impl Counted {
     #[must_use]
     pub fn available(&self, window: &Window) -> i64 {
         let ring = Ring { counts: self.counts.clone(), ..Ring::default() };
-        window.most - ring.counted(window, self.now)
+        window.max_requests - ring.counted(window, self.now)
     }
 
-    pub(crate) fn new(word: Word, now: i64, acts_at: i64, ring: &Ring) -> Self {
+    pub(crate) fn new(word: OutcomeCode, now: i64, scheduled_at: i64, ring: &Ring) -> Self {
         let counts = ring.counts.clone();
-        Self { word, mode: Mode::Enforce, now, acts_at: Some(acts_at), counts, resolution_ns: ring.resolution_ns }
+        Self {
+            word,
+            mode: Mode::Enforce,
+            now,
+            scheduled_at: Some(scheduled_at),
+            counts,
+            resolution_ns: ring.resolution_ns,
+        }
     }
 
-    pub(crate) fn outcome(self, take: &Take, window: &Window, request: Request) -> Outcome {
+    pub(crate) fn outcome(self, take: &Take, window: &Window, request: BucketRequest) -> Outcome {
         let key = || take.key().clone();
         match self.word {
-            Word::Granted | Word::Denied | Word::Spared => {}
-            Word::Never => {
-                return Err(TakeError::NeverPossible {
+            OutcomeCode::Granted | OutcomeCode::Denied | OutcomeCode::Spared => {}
+            OutcomeCode::Never => {
+                return Err(TakeError::ExceedsCapacity {
                     key: key(),
                     cost: take.cost,
-                    keep: take.keep,
+                    min_remaining: take.min_remaining,
                     capacity: window.max_requests(),
                 });
             }
-            Word::Reused => return Err(TakeError::Reused(take.id.unwrap_or_default())),
-            Word::Unknown | Word::Unplanned | Word::Conflict => return Err(TakeError::UnknownBucket(key())),
+            OutcomeCode::Reused => return Err(TakeError::IdReused(take.id.unwrap_or_default())),
+            OutcomeCode::Unknown | OutcomeCode::Unplanned | OutcomeCode::Conflict => {
+                return Err(TakeError::UnknownBucket(key()));
+            }
         }
-        let Self { mode, now, acts_at, counts, .. } = self;
+        let Self { mode, now, scheduled_at, counts, .. } = self;
         let ring = Ring { counts, resolution_ns: self.resolution_ns, ..Ring::default() };
-        let took = self.word == Word::Granted && mode == Mode::Enforce;
+        let took = self.word == OutcomeCode::Granted && mode == Mode::Enforce;
         let blocked = mode == Mode::Block;
-        let next = ring.earliest(window, window.most - request.cost - request.keep, now) - now;
+        let next = ring.earliest(window, window.max_requests - request.cost - request.min_remaining, now) - now;
         let verdict = Verdict {
-            granted: self.word == Word::Granted,
-            remaining: (window.most - ring.counted(window, now)).max(0),
-            wait: if took { acts_at.map_or(0, |at| at - now) } else { 0 },
-            retry_after: if blocked { acts_at.map_or(NEVER_NS, |until| until - now) } else { next },
+            granted: self.word == OutcomeCode::Granted,
+            remaining: (window.max_requests - ring.counted(window, now)).max(0),
+            wait: if took { scheduled_at.map_or(0, |at| at - now) } else { 0 },
+            retry_after: if blocked { scheduled_at.map_or(NEVER_NS, |until| until - now) } else { next },
             reset_after: (ring.empty_at(window) - now).max(0),
         };
-        let receipt = bucket::Receipt { cost: request.cost, granted: 0, acts_at: acts_at.unwrap_or(now) };
+        let receipt = bucket::GrantRecord { cost: request.cost, granted: 0, scheduled_at: scheduled_at.unwrap_or(now) };
         let decision = if took { Decision::of(verdict, Some(receipt)) } else { Decision::new(verdict).under(mode) };
         Ok(decision.of_window(window))
     }

@@ -17,7 +17,7 @@ use crate::store::Store;
 ///
 /// When there is no token the stream waits until there is, and asks nobody meanwhile; over a [`Bound`](crate::Bound) it
 /// stands in line with everybody else. If there will never be one, the item's place is taken by
-/// [`LimitError::NoTokens`], and if there is no answer by [`LimitError::Request`]: the item is kept, and asked for again if the
+/// [`LimitError::Denied`], and if there is no answer by [`LimitError::Request`]: the item is kept, and asked for again if the
 /// stream is polled on, after a pause: a millisecond, and twice that after each further error, up to a second. So break off at
 /// an error, or go on.
 ///
@@ -57,21 +57,21 @@ where
     }
 }
 
-type Turn = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
+type TokenFuture = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
 /// How the tokens of an item are asked for, if it needs any.
-type Asks<R, I> = Box<dyn Fn(Arc<R>, &I) -> Option<Turn> + Send + Sync>;
+type RequestToken<R, I> = Box<dyn Fn(Arc<R>, &I) -> Option<TokenFuture> + Send + Sync>;
 
 pin_project! {
     /// A stream behind a limit, made by [`limit_stream`].
     #[must_use = "a stream does nothing unless it is polled"]
     pub struct LimitedStream<R, T: Stream> {
         requester: Arc<R>,
-        asks: Asks<R, T::Item>,
+        asks: RequestToken<R, T::Item>,
         #[pin]
         stream: T,
         item: Option<T::Item>,
-        turn: Option<Turn>,
+        turn: Option<TokenFuture>,
         // Before it asks again, after an error: who polls on must not ask as fast as it can.
         pause: Duration,
         ended: bool,
@@ -82,7 +82,7 @@ impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
     /// How many tokens an item takes, such as its bytes or rows; one if not said, and 0: none, it comes out at once. It waits for all of
     /// them together.
     ///
-    /// An item that takes more than the bucket ever holds is an error ([`NeverPossible`](crate::TakeError::NeverPossible)) however
+    /// An item that takes more than the bucket ever holds is an error ([`ExceedsCapacity`](crate::TakeError::ExceedsCapacity)) however
     /// often it is asked for.
     ///
     /// ```
@@ -104,7 +104,7 @@ impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
     pub fn cost(self, cost: impl Fn(&T::Item) -> u64 + Send + Sync + 'static) -> Self {
         let asks = move |bound: Arc<Bound<S>>, item: &T::Item| {
             let cost = Some(cost(item)).filter(|cost| *cost > 0)?;
-            Some(Box::pin(async move { bound.wait_for_tokens(cost).await }) as Turn)
+            Some(Box::pin(async move { bound.wait_for_tokens(cost).await }) as TokenFuture)
         };
         Self { asks: Box::new(asks), ..self }
     }
@@ -136,10 +136,10 @@ impl<R: TokenRequester + 'static, T: Stream> Stream for LimitedStream<R, T> {
         let decision = ready!(turn.as_mut().poll(context));
         *this.turn = None;
         let granted = matches!(&decision, Ok(decision) if decision.is_granted());
-        *this.pause = if granted { Duration::ZERO } else { (*this.pause * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE) };
+        *this.pause = if granted { Duration::ZERO } else { (*this.pause * 2).clamp(MIN_PAUSE, MAX_PAUSE) };
         Poll::Ready(match decision {
             Ok(_) if granted => this.item.take().map(Ok),
-            Ok(denied) => Some(Err(LimitError::NoTokens { retry_after: denied.retry_after() })),
+            Ok(denied) => Some(Err(LimitError::Denied { retry_after: denied.retry_after() })),
             Err(error) => Some(Err(error.into())),
         })
     }
@@ -158,10 +158,10 @@ impl<R: TokenRequester + 'static, T: Stream> FusedStream for LimitedStream<R, T>
     }
 }
 
-async fn after(pause: Duration, turn: Turn) -> Result<Decision, Error> {
+async fn after(pause: Duration, turn: TokenFuture) -> Result<Decision, Error> {
     sleep(pause).await;
     turn.await
 }
 
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);

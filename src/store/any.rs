@@ -3,7 +3,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::model::{Adjusted, Adjustment, Error, HoldBack, Key, Outcome, Rule, Take, TakeError};
+use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
 use crate::store::{Capabilities, Maintenance, Store};
 
 /// A store of any kind, chosen at run time: memory for a test, a database in production.
@@ -68,8 +68,8 @@ impl Store for AnyStore {
         self.store.adjust(adjustments).await
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        self.store.hold_back(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        self.store.throttle(key, rule, hold).await
     }
 
     fn try_take(&self, take: &Take) -> Option<Outcome> {
@@ -89,26 +89,26 @@ impl fmt::Debug for AnyStore {
 
 /// A [`Store`] with boxed futures, so that it can be a trait object.
 trait Erased: Send + Sync {
-    fn take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>>;
-    fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> Asked<'a, Vec<Result<Adjusted, TakeError>>>;
-    fn hold_back<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: HoldBack) -> Asked<'a, bool>;
+    fn take<'a>(&'a self, takes: &'a [Take]) -> ErasedFuture<'a, Vec<Outcome>>;
+    fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> ErasedFuture<'a, Vec<Result<Adjusted, TakeError>>>;
+    fn throttle<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: Throttle) -> ErasedFuture<'a, bool>;
     fn try_take(&self, take: &Take) -> Option<Outcome>;
     fn maintenance(&self) -> Option<&dyn Maintenance>;
 }
 
-type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+type ErasedFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 impl<S: Store> Erased for S {
-    fn take<'a>(&'a self, takes: &'a [Take]) -> Asked<'a, Vec<Outcome>> {
+    fn take<'a>(&'a self, takes: &'a [Take]) -> ErasedFuture<'a, Vec<Outcome>> {
         Box::pin(Store::take(self, takes))
     }
 
-    fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> Asked<'a, Vec<Result<Adjusted, TakeError>>> {
+    fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> ErasedFuture<'a, Vec<Result<Adjusted, TakeError>>> {
         Box::pin(Store::adjust(self, adjustments))
     }
 
-    fn hold_back<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: HoldBack) -> Asked<'a, bool> {
-        Box::pin(Store::hold_back(self, key, rule, hold))
+    fn throttle<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: Throttle) -> ErasedFuture<'a, bool> {
+        Box::pin(Store::throttle(self, key, rule, hold))
     }
 
     fn try_take(&self, take: &Take) -> Option<Outcome> {

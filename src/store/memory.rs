@@ -6,21 +6,21 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use self::admin::Stats;
-use self::receipts::Room;
+use self::receipts::ReceiptQuota;
 use self::rules::RuleBook;
 use self::shard::{Guards, Shard};
-use crate::admin::{BucketLevel, Swept};
+use crate::admin::{BucketLevel, SweepResult};
 use crate::admin::{level_under, window_level_under};
 use crate::clock::{Clock, ProcessClock};
-use crate::model::answer::{Answer, Word};
+use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::decide;
-use crate::model::hold_back::held;
 use crate::model::receipt::AdjustmentKind;
 use crate::model::take::IdOf;
+use crate::model::throttle::held;
 use crate::model::window;
 use crate::model::{
-    Adjusted, Adjustment, Counted, Decision, Error, HoldBack, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Window,
-    WindowLevel,
+    Adjusted, Adjustment, Decision, Error, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Throttle, Window,
+    WindowLevel, WindowUsage,
 };
 use crate::store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store};
 
@@ -86,7 +86,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Creates a store on the caller's clock: for tests.
     pub fn with_clock(clock: C) -> Self {
         let hasher = RandomState::default();
-        let (keys, room) = (MOST_KEYS / SHARDS, Room::new(MOST_KEYS / SHARDS, SHARDS));
+        let (keys, room) = (MAX_KEYS / SHARDS, ReceiptQuota::new(MAX_KEYS / SHARDS, SHARDS));
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(keys, hasher.clone(), Arc::clone(&room)))).collect();
         Self {
             shards,
@@ -109,9 +109,9 @@ impl<C: Clock> MemoryStore<C> {
     /// one key have a little more than half of it. Refunds of requests without an id are remembered separately: each
     /// shard keeps half as many as it holds keys, and forgets the oldest when there are more.
     #[must_use]
-    pub fn most_keys(self, keys: usize) -> Self {
+    pub fn max_keys(self, keys: usize) -> Self {
         let keys = keys.div_ceil(SHARDS).max(1);
-        let room = Room::new(keys, SHARDS);
+        let room = ReceiptQuota::new(keys, SHARDS);
         for shard in &self.shards {
             shard.lock().hold_at_most(keys, Arc::clone(&room));
         }
@@ -188,7 +188,7 @@ impl<C: Clock> MemoryStore<C> {
                 Ok(ruled) => ruled,
                 // Spares the other buckets and brings them to their effective limits, as after a denial.
                 Err(word) => {
-                    answers.push(Answer::refused(word, now));
+                    answers.push(BucketAnswer::refused(word, now));
                     changed.push((key, None, None, false));
                     continue;
                 }
@@ -207,9 +207,9 @@ impl<C: Clock> MemoryStore<C> {
         }
         let kept = changed.iter().filter(|(_, _, row, _)| row.is_some());
         guards.make_room(&kept.map(|(key, ..)| (self.shard_of(key), *key)), now)?;
-        let all = answers.iter().all(|answer| answer.word == Word::Granted);
+        let all = answers.iter().all(|answer| answer.word == OutcomeCode::Granted);
         for (place, (answer, (key, before, after, held))) in answers.iter_mut().zip(changed).enumerate() {
-            let spared = !all && answer.word == Word::Granted;
+            let spared = !all && answer.word == OutcomeCode::Granted;
             if spared {
                 answer.spare(before.as_ref().map(|row| row.bucket));
             }
@@ -277,7 +277,7 @@ impl<C: Clock> MemoryStore<C> {
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }
 
-    pub(crate) fn lower(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+    pub(crate) fn lower(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         let hold = hold.of(key, rule)?;
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
@@ -286,7 +286,7 @@ impl<C: Clock> MemoryStore<C> {
         let lowered = match decide::rule(row, rule, &chosen, now) {
             Err(word) => Err(word),
             Ok(mut ruled) => {
-                let lowered = decide::hold_back(&mut ruled, hold, now);
+                let lowered = decide::throttle(&mut ruled, hold, now);
                 if let Some(row) = ruled.row {
                     shard.insert(key.clone(), row, now)?;
                 }
@@ -297,8 +297,8 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Sweeps whole shards, one after the other, until they had `limit` rows.
-    fn sweep_step(&self, limit: u32) -> Swept {
-        let mut swept = Swept::default();
+    fn sweep_step(&self, limit: u32) -> SweepResult {
+        let mut swept = SweepResult::default();
         let (mut seen, limit) = (0, limit as usize);
         for place in self.sweeps_from.load(Ordering::Relaxed)..SHARDS {
             let mut shard = self.shards[place].lock();
@@ -324,7 +324,7 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.clock.now();
         self.rules.change(|choices| {
             let before = choices.overrides.len();
-            choices.overrides.retain(|_, over| decide::Override::from(&*over).setting.holds(now));
+            choices.overrides.retain(|_, over| decide::OverrideRules::from(&*over).setting.holds(now));
             before - choices.overrides.len()
         })
     }
@@ -364,7 +364,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(adjustments.iter().map(|adjustment| self.adjust_one(adjustment)).collect())
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         self.lower(key, rule, hold)
     }
 
@@ -374,7 +374,7 @@ impl<C: Clock> Store for MemoryStore<C> {
 }
 
 impl<C: Clock> SharedWindows for MemoryStore<C> {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
@@ -396,7 +396,7 @@ impl<C: Clock> Maintenance for MemoryStore<C> {
     }
 
     /// Sweeps whole shards in a step: at least a 64th of the keys.
-    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
         Box::pin(async move { Ok(self.sweep_step(limit)) })
     }
 
@@ -416,4 +416,4 @@ fn shard_of(hash: u64) -> usize {
 }
 
 const SHARDS: usize = 64;
-const MOST_KEYS: usize = 1_000_000;
+const MAX_KEYS: usize = 1_000_000;

@@ -1,9 +1,9 @@
 use super::{SWEEPS, SWEPT};
-use crate::admin::Swept;
+use crate::admin::SweepResult;
 use crate::model::Error;
 
 /// Reports a step of a sweep.
-pub(crate) fn swept(step: &Result<Swept, Error>) {
+pub(crate) fn swept(step: &Result<SweepResult, Error>) {
     match step {
         Ok(swept) => {
             count!(SWEEPS, 1, "outcome" => "ok");
@@ -20,7 +20,7 @@ pub(crate) fn swept(step: &Result<Swept, Error>) {
 #[cfg(feature = "postgres")]
 pub(crate) use sql::ignored;
 #[cfg(feature = "_sql")]
-pub(crate) use sql::{Call, less_durable, migrated, newer, observed, retried};
+pub(crate) use sql::{ObservedCall, less_durable, migrated, newer, observed, retried};
 
 #[cfg(feature = "_sql")]
 mod sql {
@@ -32,7 +32,7 @@ mod sql {
 
     /// A call of a database.
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Call {
+    pub(crate) struct ObservedCall {
         /// Which kind of database.
         pub(crate) engine: &'static str,
         /// The purpose of the call.
@@ -42,11 +42,14 @@ mod sql {
     }
 
     /// Makes a call, and reports its duration.
-    pub(crate) async fn observed<T>(call: Call, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(crate) async fn observed<T>(
+        call: ObservedCall,
+        made: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let begun = cfg!(feature = "metrics").then(Instant::now);
         let result = spanned(call, made).await;
         if let Some(begun) = begun {
-            let Call { engine, what, requests } = call;
+            let ObservedCall { engine, what, requests } = call;
             let outcome = if result.is_ok() { "ok" } else { "error" };
             record!(
                 CALL_SECONDS, begun.elapsed(),
@@ -62,16 +65,16 @@ mod sql {
     }
 
     #[cfg(feature = "tracing")]
-    async fn spanned<T>(call: Call, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    async fn spanned<T>(call: ObservedCall, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         use tracing::Instrument;
 
-        let Call { engine, what, requests } = call;
+        let ObservedCall { engine, what, requests } = call;
         let span = tracing::debug_span!(target: "tollgate", "tollgate.store_call", engine, call = what, requests);
         made.instrument(span).await
     }
 
     #[cfg(not(feature = "tracing"))]
-    async fn spanned<T>(_: Call, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    async fn spanned<T>(_: ObservedCall, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         made.await
     }
 

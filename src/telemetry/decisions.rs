@@ -4,9 +4,9 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
-use super::instruments::{Begun, Instruments};
-use super::{DECISIONS, ERRORS, FALLBACKS, HOLDS, REFUND_ERRORS, describe};
-use crate::model::{Decision, Error, HoldBack, Key, Mode, Source, Take, TakeError};
+use super::instruments::{DecisionTimer, Instruments};
+use super::{DECISIONS, ERRORS, FALLBACKS, REFUND_ERRORS, THROTTLES, describe};
+use crate::model::{Decision, Error, Key, Mode, Source, Take, TakeError, Throttle};
 
 /// Reports the decisions of a limiter.
 #[derive(Debug)]
@@ -17,11 +17,11 @@ pub(crate) struct Decisions {
     traces_keys: bool,
     instruments: Instruments,
     /// Logs a store that does not answer, without a fallback.
-    failures: Seldom,
+    failures: LogThrottle,
     /// Log requests without a key, requests without a rule, and failed refunds.
-    refusals: Seldom,
-    rules: Seldom,
-    refunds: Seldom,
+    refusals: LogThrottle,
+    rules: LogThrottle,
+    refunds: LogThrottle,
 }
 
 impl Decisions {
@@ -33,22 +33,22 @@ impl Decisions {
             limiter,
             store,
             traces_keys,
-            failures: Seldom::default(),
-            refusals: Seldom::default(),
-            rules: Seldom::default(),
-            refunds: Seldom::default(),
+            failures: LogThrottle::default(),
+            refusals: LogThrottle::default(),
+            rules: LogThrottle::default(),
+            refunds: LogThrottle::default(),
         }
     }
 
     /// Called before a request is decided.
     #[inline]
-    pub(crate) fn begin(&self) -> Begun {
+    pub(crate) fn begin(&self) -> DecisionTimer {
         self.instruments.begin()
     }
 
     /// Called after a request was decided.
     #[inline]
-    pub(crate) fn end(&self, begun: Begun, take: &Take, answer: Result<&Decision, &Error>) {
+    pub(crate) fn end(&self, begun: DecisionTimer, take: &Take, answer: Result<&Decision, &Error>) {
         match answer {
             Ok(decision) => self.decided(begun, take, decision),
             Err(error) => self.failed(take, error),
@@ -89,21 +89,21 @@ impl Decisions {
     }
 
     /// Reports a throttled bucket.
-    pub(crate) fn held(&self, key: &Key, hold: HoldBack, lowered: Result<bool, &Error>) {
+    pub(crate) fn throttled(&self, key: &Key, hold: Throttle, lowered: Result<bool, &Error>) {
         let outcome = match lowered {
             Ok(true) => "lowered",
             Ok(false) => "unchanged",
             Err(_) => "error",
         };
-        count!(HOLDS, 1, "limiter" => self.limiter.to_string(), "outcome" => outcome);
+        count!(THROTTLES, 1, "limiter" => self.limiter.to_string(), "outcome" => outcome);
         let (limiter, key) = (self.limiter.as_str(), self.traces_keys.then(|| key.as_str()));
-        let (left, seconds) = (hold.left(), hold.wait().as_secs_f64());
+        let (left, seconds) = (hold.remaining_tokens(), hold.wait().as_secs_f64());
         match lowered {
             // Every answer of an upstream states the tokens left, so this is frequent.
             Ok(true) if hold.wait().is_zero() => {
-                event!(DEBUG, limiter = limiter, left = left, seconds = seconds, key = key, "held back");
+                event!(DEBUG, limiter = limiter, left = left, seconds = seconds, key = key, "throttled");
             }
-            Ok(true) => event!(INFO, limiter = limiter, left = left, seconds = seconds, key = key, "held back"),
+            Ok(true) => event!(INFO, limiter = limiter, left = left, seconds = seconds, key = key, "throttled"),
             Ok(false) => {}
             Err(error) => event!(
                 WARN,
@@ -112,7 +112,7 @@ impl Decisions {
                 seconds = seconds,
                 error = kind(error),
                 key = key,
-                "could not hold back"
+                "could not throttle"
             ),
         }
     }
@@ -185,7 +185,7 @@ impl Decisions {
     }
 
     #[inline]
-    fn decided(&self, begun: Begun, take: &Take, decision: &Decision) {
+    fn decided(&self, begun: DecisionTimer, take: &Take, decision: &Decision) {
         self.instruments.count(&self.limiter, self.source(decision), begun, decision);
         let (outcome, source, mode) = (decision.outcome(), self.source(decision), decision.mode().as_str());
         let (limiter, key) = (self.limiter.as_str(), self.key(take, decision.limit()));
@@ -256,7 +256,7 @@ fn kind(error: &Error) -> &'static str {
         Error::DeadlineExceeded(_) => "deadline_exceeded",
         Error::Database(_) => "refused",
         Error::NewerSchema { .. } => "newer_schema",
-        Error::NotAsked { .. } => "not_asked",
+        Error::CircuitOpen { .. } => "circuit_open",
         Error::NotMigrated(_) => "not_migrated",
         Error::NotPermitted(_) => "not_permitted",
         Error::OutcomeUnknown(_) => "outcome_unknown",
@@ -268,9 +268,9 @@ fn kind(error: &Error) -> &'static str {
             TakeError::Conflict(_)
             | TakeError::UnknownBucket(_)
             | TakeError::UnknownPlan { .. }
-            | TakeError::WindowWithOthers(_),
+            | TakeError::WindowNotAlone(_),
         ) => "not_set_up",
-        Error::Admin(_) | Error::HoldBack(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
+        Error::Admin(_) | Error::Throttle(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
             "invalid_request"
         }
         Error::Other(_) => "other",
@@ -291,7 +291,7 @@ fn code(error: &Error) -> Option<SmolStr> {
     let mut beneath: Option<&(dyn std::error::Error + 'static)> = match error {
         Error::Contended { source: cause, .. }
         | Error::Database(cause)
-        | Error::NotAsked { source: cause, .. }
+        | Error::CircuitOpen { source: cause, .. }
         | Error::NotMigrated(cause)
         | Error::NotPermitted(cause)
         | Error::OutcomeUnknown(cause)
@@ -319,9 +319,9 @@ fn code(_: &Error) -> Option<SmolStr> {
 
 /// Limits a log message to the first time and then once a minute, because it can apply to every request.
 #[derive(Debug, Default)]
-struct Seldom(Mutex<Option<Instant>>);
+struct LogThrottle(Mutex<Option<Instant>>);
 
-impl Seldom {
+impl LogThrottle {
     fn is_due(&self) -> bool {
         let mut told = self.0.lock();
         let is_due = told.is_none_or(|told| told.elapsed() >= MINUTE);

@@ -3,7 +3,7 @@
 #[cfg(feature = "metrics")]
 use metrics::Gauge;
 
-pub(crate) use chosen::Begun;
+pub(crate) use chosen::DecisionTimer;
 pub(super) use chosen::Instruments;
 
 #[cfg(feature = "metrics")]
@@ -27,9 +27,9 @@ mod chosen {
 
     /// The start of a request, if it is timed.
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Begun(Option<Instant>);
+    pub(crate) struct DecisionTimer(Option<Instant>);
 
-    impl Begun {
+    impl DecisionTimer {
         /// For a request that this process answers as fast as a clock.
         #[inline]
         pub(crate) const fn untimed() -> Self {
@@ -48,14 +48,14 @@ mod chosen {
         }
 
         #[inline]
-        pub(crate) fn begin(&self) -> Begun {
-            Begun(self.seconds.is_some().then(Instant::now))
+        pub(crate) fn begin(&self) -> DecisionTimer {
+            DecisionTimer(self.seconds.is_some().then(Instant::now))
         }
 
         #[inline]
-        pub(crate) fn count(&self, limiter: &SmolStr, source: &'static str, begun: Begun, decision: &Decision) {
+        pub(crate) fn count(&self, limiter: &SmolStr, source: &'static str, begun: DecisionTimer, decision: &Decision) {
             self.counter(decision).get_or_init(|| counter_of(limiter, source, decision)).increment(1);
-            if let (Some(seconds), Begun(Some(begun))) = (&self.seconds, begun) {
+            if let (Some(seconds), DecisionTimer(Some(begun))) = (&self.seconds, begun) {
                 seconds[place(decision.source())].get_or_init(|| histogram_of(limiter, source)).record(begun.elapsed());
             }
         }
@@ -112,9 +112,9 @@ mod chosen {
     pub(crate) struct Instruments;
 
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Begun;
+    pub(crate) struct DecisionTimer;
 
-    impl Begun {
+    impl DecisionTimer {
         #[inline]
         pub(crate) const fn untimed() -> Self {
             Self
@@ -127,18 +127,18 @@ mod chosen {
         }
 
         #[inline]
-        pub(crate) fn begin(&self) -> Begun {
-            Begun
+        pub(crate) fn begin(&self) -> DecisionTimer {
+            DecisionTimer
         }
 
         #[inline]
-        pub(crate) fn count(&self, _: &SmolStr, _: &'static str, _: Begun, _: &Decision) {}
+        pub(crate) fn count(&self, _: &SmolStr, _: &'static str, _: DecisionTimer, _: &Decision) {}
     }
 }
 
 /// One object's part of a gauge to which several objects add. Dropping it removes the part.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct GaugeShare {
     #[cfg(feature = "metrics")]
     name: &'static str,
     #[cfg(feature = "metrics")]
@@ -148,7 +148,7 @@ pub(crate) struct Share {
 }
 
 #[cfg(feature = "metrics")]
-impl Share {
+impl GaugeShare {
     pub(crate) const fn of(name: &'static str) -> Self {
         Self { name, gauge: None, said: 0 }
     }
@@ -170,7 +170,7 @@ impl Share {
 }
 
 #[cfg(not(feature = "metrics"))]
-impl Share {
+impl GaugeShare {
     pub(crate) const fn of(_: &'static str) -> Self {
         Self {}
     }
@@ -179,7 +179,7 @@ impl Share {
     pub(crate) fn set(&mut self, _: usize) {}
 }
 
-impl Share {
+impl GaugeShare {
     /// A part of 1, until it is dropped.
     pub(crate) fn one(name: &'static str) -> Self {
         let mut share = Self::of(name);
@@ -188,7 +188,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for GaugeShare {
     fn drop(&mut self) {
         self.set(0);
     }

@@ -55,7 +55,7 @@ impl Gated {
 
 impl Store for Gated {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().most_together(64)
+        Capabilities::default().max_take_all(64)
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
@@ -138,7 +138,7 @@ pub(crate) struct Connected {
 
 impl Store for Connected {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().calls_at_once(1)
+        Capabilities::default().concurrent_calls(1)
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {

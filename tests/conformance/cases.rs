@@ -15,7 +15,6 @@ mod concurrency;
 mod denials;
 mod faults;
 mod fleet;
-mod holding;
 mod host;
 mod interval;
 mod invariants;
@@ -38,6 +37,7 @@ mod scenarios;
 mod sequences;
 mod sweeping;
 mod terms;
+mod throttling;
 mod transcripts;
 mod updates;
 mod upgrades;
@@ -58,7 +58,7 @@ pub fn all() -> Vec<Case> {
         denials::cases(),
         faults::cases(),
         fleet::cases(),
-        holding::cases(),
+        throttling::cases(),
         host::cases(),
         interval::cases(),
         mutants::cases(),

@@ -90,7 +90,7 @@ impl Rig {
         match self.engine.kind {
             Kind::MySql => format!(
                 "set @times = 1;
-                 call token_take_v1({arguments}, true, false, @times, @outcome, @mode, @now, @acts_at, @full_at, @granted,
+                 call token_take_v1({arguments}, true, false, @times, @outcome, @mode, @now, @scheduled_at, @full_at, @granted,
                                     @burst, @anchor, @step_ns, @step_ticks, @token_ticks);
                  select @outcome as outcome"
             ),

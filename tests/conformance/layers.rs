@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tollgate::{
-    Adjusted, Adjustment, Error, HoldBack, Key, Rule, Store, Take, TakeError, layers::DenyCache, model::Outcome,
+    Adjusted, Adjustment, Error, Key, Rule, Store, Take, TakeError, Throttle, layers::DenyCache, model::Outcome,
     store::Maintenance,
 };
 
@@ -73,8 +73,8 @@ impl<S: Store> Store for Denying<S> {
         self.asked().adjust(adjustments).await
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        self.asked().hold_back(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        self.asked().throttle(key, rule, hold).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

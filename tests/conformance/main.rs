@@ -6,6 +6,8 @@
 // Nothing outside uses a test.
 #![allow(unreachable_pub)]
 
+#[path = "../cancellation/mod.rs"]
+mod cancellation;
 mod cases;
 #[path = "../../examples/fleet/checker.rs"]
 mod checker;
@@ -14,8 +16,6 @@ mod crowd;
 #[path = "../../examples/fleet/database.rs"]
 mod database;
 mod engines;
-#[path = "../giving_up/mod.rs"]
-mod giving_up;
 #[path = "../vectors/mod.rs"]
 mod golden;
 mod held;

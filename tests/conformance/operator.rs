@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use tollgate::{
     Admin, Error, Key, Mode, Quota,
-    admin::{BucketLevel, Denials, Explanation, Filter, Override, Page, Plan, Switch},
+    admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan},
     model::WindowLevel,
 };
 
@@ -80,7 +80,7 @@ impl Admin for AnyStore {
         on_each!(self.set_mode(mode, reason, until))
     }
 
-    async fn mode(&self) -> Result<Switch, Error> {
+    async fn mode(&self) -> Result<ModeSetting, Error> {
         on_each!(self.mode())
     }
 
@@ -96,7 +96,7 @@ impl Admin for AnyStore {
         on_each!(self.overrides(after, limit))
     }
 
-    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
+    async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
         on_each!(self.most_denied(limit))
     }
 }

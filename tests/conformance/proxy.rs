@@ -31,11 +31,11 @@ pub enum Then {
 
 /// All that a client sends for one answer: one round trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request(Vec<u8>);
+pub struct BucketRequest(Vec<u8>);
 
 #[derive(Default)]
 struct Shared {
-    requests: Vec<Request>,
+    requests: Vec<BucketRequest>,
     fault: Option<Fault>,
     refuses: bool,
 }
@@ -76,7 +76,7 @@ impl Proxy {
     }
 
     /// What was asked since it was last told.
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<BucketRequest> {
         std::mem::take(&mut self.lock().requests)
     }
 
@@ -98,7 +98,7 @@ impl Drop for Proxy {
     }
 }
 
-impl Request {
+impl BucketRequest {
     pub fn mentions(&self, text: impl AsRef<[u8]>) -> bool {
         self.0.windows(text.as_ref().len()).any(|window| window == text.as_ref())
     }
@@ -132,7 +132,7 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
         heard = server.peek(&mut down) => heard.map(|_| Protocol::MySql)?,
     };
     let (mut asking, mut answering) = (Messages::of_client(protocol), Messages::of_server(protocol));
-    let mut request = Request::default();
+    let mut request = BucketRequest::default();
     // What is to become of the answers that are due. A client may ask again before it has read all of the last one.
     let mut due: VecDeque<Option<Then>> = VecDeque::new();
     loop {
@@ -187,7 +187,7 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
 
 impl Shared {
     /// Records a request, and says whether it is the one to fail.
-    fn asked(&mut self, request: &Request) -> Option<Then> {
+    fn asked(&mut self, request: &BucketRequest) -> Option<Then> {
         self.requests.push(request.clone());
         self.fault.take_if(|fault| request.mentions(&fault.on)).map(|fault| fault.then)
     }

@@ -152,11 +152,12 @@ impl Rig {
         let (table, id) = (self.table(), self.literal(key));
         // As text: of so many prepared statements, a session has to close one before each other one, and MySQL's sends that
         // by itself, for which the next has to wait.
-        let sql = format!("select anchor, full_at, granted, longest_wait from {table} where id = {id}");
+        let sql = format!("select anchor, full_at, granted, max_granted_wait from {table} where id = {id}");
         let rows = self.sql(sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let [anchor, full_at, granted, longest_wait] = row.numbers(["anchor", "full_at", "granted", "longest_wait"])?;
-        Ok(Some(Bucket { anchor, full_at, granted, longest_wait }))
+        let [anchor, full_at, granted, max_granted_wait] =
+            row.numbers(["anchor", "full_at", "granted", "max_granted_wait"])?;
+        Ok(Some(Bucket { anchor, full_at, granted, max_granted_wait }))
     }
 
     /// The name of the buckets' table.

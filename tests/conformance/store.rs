@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Adjustment, Error, HoldBack, Key, MySqlStore, PgStore, Rule, SqliteStore, Store, Take, TakeError, Window,
-    admin::{BucketLevel, Swept},
+    Adjusted, Adjustment, Error, Key, MySqlStore, PgStore, Rule, SqliteStore, Store, Take, TakeError, Throttle, Window,
+    admin::{BucketLevel, SweepResult},
     layers::Batcher,
-    model::{Counted, Outcome, WindowLevel},
+    model::{Outcome, WindowLevel, WindowUsage},
     store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows},
 };
 
@@ -112,8 +112,8 @@ impl Store for AnyStore {
         ask!(self.adjust(adjustments))
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        ask!(self.hold_back(key, rule, hold))
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        ask!(self.throttle(key, rule, hold))
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -134,8 +134,8 @@ impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
         on!(self, store => store.adjust(adjustments).await)
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        on!(self, store => store.hold_back(key, rule, hold).await)
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        on!(self, store => store.throttle(key, rule, hold).await)
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -144,7 +144,7 @@ impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
 }
 
 impl SharedWindows for AnyStore {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
         on!(&self.database, store => store.count(key, window, cost).await)
     }
 }
@@ -164,7 +164,7 @@ impl Maintenance for AnyStore {
         self.inner().window_level(key, window)
     }
 
-    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
         self.inner().sweep(limit)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tollgate::model::bucket::Terms;
+use tollgate::model::bucket::BucketQuota;
 use tollgate::{
     Admin, Key, Limiter, Quota, Rule, Store, Take,
     clock::{Clock, SystemClock},
@@ -170,7 +170,7 @@ async fn call() -> anyhow::Result<()> {
 /// The part of a process: a line of waiters for one token each. Reports them in the order in which they came.
 async fn wait() -> anyhow::Result<()> {
     let callers: Callers = processes::told()?;
-    let limiter = Limiter::builder(callers.store().await?).longest_wait(LONGEST_WAIT).build(Rule::Provisioned)?;
+    let limiter = Limiter::builder(callers.store().await?).max_wait(MAX_WAIT).build(Rule::Provisioned)?;
     let limiter = limiter.bind(&callers.keys[0])?;
     let _: Course = processes::ready()?;
 
@@ -214,7 +214,7 @@ async fn serve() -> anyhow::Result<()> {
 async fn hold() -> anyhow::Result<()> {
     let callers: Callers = processes::told()?;
     let store = callers.store().await?;
-    let limiter = Limiter::builder(store.clone()).longest_wait(callers.period * 4).build(Rule::Provisioned)?;
+    let limiter = Limiter::builder(store.clone()).max_wait(callers.period * 4).build(Rule::Provisioned)?;
     let limiter = limiter.bind(&callers.keys[0])?;
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -291,7 +291,7 @@ pub fn merge(all: &mut Histories, more: Histories) {
 
 /// What the checker finds in one history.
 pub fn faults(quota: &Quota, anchor: i64, calls: &[Call]) -> Vec<Fault> {
-    Limit { terms: Terms::from(quota), anchor }.faults(calls)
+    Limit { terms: BucketQuota::from(quota), anchor }.faults(calls)
 }
 
 /// How far two clocks of one host may be apart: its own, and a server's, which may count in coarser units.
@@ -301,4 +301,4 @@ pub const PROCESSES: usize = 8;
 const TASKS: u32 = 4;
 /// How many wait in each process, and for how long at most.
 pub const IN_LINE: usize = 25;
-pub const LONGEST_WAIT: Duration = Duration::from_secs(100);
+pub const MAX_WAIT: Duration = Duration::from_secs(100);

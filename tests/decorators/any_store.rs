@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tollgate::{AnyStore, Bound, Limiter, MemoryStore, Window, clock::ManualClock, layers::LocalReads, model::Source};
 
-use super::beneath::Broken;
+use super::underlying::Broken;
 
 #[tokio::test]
-async fn memory_is_asked_without_layers_so_that_a_clock_that_is_moved_is_seen_at_once() -> anyhow::Result<()> {
+async fn memory_store_has_no_layers_and_sees_clock_changes() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let limiter: Limiter = Limiter::new(AnyStore::new(MemoryStore::with_clock(clock.clone())), "1/s")?;
     assert!(limiter.allow("a").await?.is_granted());
@@ -30,7 +30,7 @@ struct App {
 }
 
 #[tokio::test]
-async fn whatever_holds_a_limiter_needs_no_parameter_and_goes_to_other_threads() -> anyhow::Result<()> {
+async fn type_erased_limiter_is_send_without_parameters() -> anyhow::Result<()> {
     fn shared<T: Clone + Debug + Send + Sync + 'static>(state: T) -> T {
         state
     }
@@ -48,7 +48,7 @@ async fn whatever_holds_a_limiter_needs_no_parameter_and_goes_to_other_threads()
 }
 
 #[tokio::test]
-async fn a_store_that_fails_fails_and_one_over_another_goes_in_as_a_whole() -> anyhow::Result<()> {
+async fn store_errors_pass_through_wrapping_stores() -> anyhow::Result<()> {
     let limiters = [
         (AnyStore::new(Broken::default()), None),
         (AnyStore::new(MemoryStore::new()), Some(Source::Store)),

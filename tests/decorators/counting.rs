@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tollgate::{
     Adjusted, Adjustment, Error, Key, MemoryStore, Store, Take, TakeError, Window,
     clock::{Clock, RuntimeClock},
-    model::{Counted, Outcome},
+    model::{Outcome, WindowUsage},
     store::SharedWindows,
 };
 
@@ -77,7 +77,7 @@ impl Store for Counting {
 }
 
 impl SharedWindows for Counting {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
         self.counted.lock().push(cost);
         if self.fails.load(Ordering::SeqCst) {
             return Err(Error::other(std::io::Error::other("broken")));

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{advance, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Decision, Error, Fallback, HoldBack, Key, Mode, Rule, Store, Take, TakeError, Window,
+    Adjusted, Adjustment, Admin, Decision, Error, Fallback, Key, Mode, Rule, Store, Take, TakeError, Throttle, Window,
     layers::DenyCache,
     model::{Outcome, Source},
 };
 use uuid::Uuid;
 
-use super::beneath::{Broken, Falling, Noting, receipt, take};
+use super::underlying::{Broken, Falling, Noting, receipt, take};
 
 #[tokio::test(start_paused = true)]
 async fn an_attack_costs_one_call_for_each_key_and_second() -> anyhow::Result<()> {
@@ -35,7 +35,7 @@ async fn an_attack_costs_one_call_for_each_key_and_second() -> anyhow::Result<()
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_a_denial_ends_one_asks_and_the_others_wait_for_its_answer() -> anyhow::Result<()> {
+async fn expired_denial_is_probed_once_while_others_wait() -> anyhow::Result<()> {
     let (store, cache) = both();
     let (cache, one) = (Arc::new(cache), take("a", "1/h")?);
     assert!(cache.take_one(&one).await??.is_granted() && !cache.take_one(&one).await??.is_granted());
@@ -57,7 +57,7 @@ async fn when_a_denial_ends_one_asks_and_the_others_wait_for_its_answer() -> any
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_for_the_others_and_gives_up_or_is_not_polled_any_more_holds_nobody_up() -> anyhow::Result<()> {
+async fn cancelled_probe_does_not_block_the_others() -> anyhow::Result<()> {
     let (store, cache) = both();
     let (cache, one) = (Arc::new(cache), take("a", "1/h")?);
     assert!(cache.take_one(&one).await??.is_granted() && !cache.take_one(&one).await??.is_granted());
@@ -93,7 +93,7 @@ fn crowd(cache: &Arc<DenyCache<Noting>>, take: &Take, callers: usize) -> JoinSet
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_lasts_until_the_tokens_are_there_and_tells_how_long_that_is() -> anyhow::Result<()> {
+async fn denial_is_cached_until_tokens_are_available() -> anyhow::Result<()> {
     let (store, cache) = both();
     let one = take("a", "4/s burst 1")?;
     assert!(cache.take_one(&one).await??.is_granted());
@@ -111,20 +111,20 @@ async fn a_denial_lasts_until_the_tokens_are_there_and_tells_how_long_that_is() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_of_a_bucket_that_is_held_back_tells_for_how_long() -> anyhow::Result<()> {
+async fn cached_denial_of_a_throttled_bucket_states_its_end() -> anyhow::Result<()> {
     let (_, cache) = both();
     let one = take("a", "4/s burst 1")?;
     assert!(cache.take_one(&one).await??.is_granted());
     assert_eq!(cache.take_one(&one).await??.retry_after(), Duration::from_millis(250));
-    let hold = HoldBack::retry_after(Duration::from_secs(60));
-    assert!(cache.hold_back(one.key(), &Rule::try_from("4/s burst 1")?, hold).await?);
+    let hold = Throttle::retry_after(Duration::from_secs(60));
+    assert!(cache.throttle(one.key(), &Rule::try_from("4/s burst 1")?, hold).await?);
     assert_eq!(cache.take_one(&one).await??.retry_after(), Duration::from_secs(60));
     assert_eq!(cache.take_one(&one).await??.source(), Source::DenyCache);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_that_was_long_on_its_way_lasts_no_longer() -> anyhow::Result<()> {
+async fn slow_denial_is_cached_no_longer() -> anyhow::Result<()> {
     let (store, cache) = both();
     let one = take("a", "4/s burst 1")?;
     assert!(cache.take_one(&one).await??.is_granted());
@@ -178,7 +178,7 @@ async fn whatever_changes_in_the_store_is_seen_within_a_second() -> anyhow::Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_here_is_seen_at_once() -> anyhow::Result<()> {
+async fn local_refund_ends_a_cached_denial_at_once() -> anyhow::Result<()> {
     let (_, cache) = both();
     let one = take("a", "1/h")?;
     assert!(cache.take_one(&one).await??.is_granted() && !cache.take_one(&one).await??.is_granted());
@@ -191,7 +191,7 @@ async fn what_is_given_back_here_is_seen_at_once() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_that_a_refund_overtook_is_not_kept() -> anyhow::Result<()> {
+async fn denial_overtaken_by_a_refund_is_not_cached() -> anyhow::Result<()> {
     let (store, cache) = both();
     let cache = Arc::new(cache);
     let one = take("a", "1/h")?;
@@ -209,39 +209,39 @@ async fn a_denial_that_a_refund_overtook_is_not_kept() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn as_many_tokens_or_more_are_denied_and_fewer_are_asked_for() -> anyhow::Result<()> {
     let (store, cache) = both();
-    let of = |cost, keep| anyhow::Ok(take("a", "10/h")?.cost(cost).keep(keep));
+    let of = |cost, min_remaining| anyhow::Ok(take("a", "10/h")?.cost(cost).min_remaining(min_remaining));
     assert!(cache.take_one(&of(5, 0)?).await??.is_granted());
     assert!(!cache.take_one(&of(7, 2)?).await??.is_granted());
     store.costs();
     // Whatever of them it would leave to others.
-    for (cost, keep) in [(6, 3), (6, 4), (9, 0), (7, 3)] {
-        assert!(!cache.take_one(&of(cost, keep)?).await??.is_granted());
+    for (cost, min_remaining) in [(6, 3), (6, 4), (9, 0), (7, 3)] {
+        assert!(!cache.take_one(&of(cost, min_remaining)?).await??.is_granted());
     }
     assert!(store.costs().is_empty());
-    assert_eq!(cache.take_one(&of(0, 10)?).await?, Err(TakeError::NoTokens));
+    assert_eq!(cache.take_one(&of(0, 10)?).await?, Err(TakeError::ZeroCost));
     store.costs();
     assert!(cache.take_one(&of(5, 0)?).await??.is_granted());
     assert!(!cache.take_one(&of(1, 0)?).await??.is_granted());
     store.costs();
-    for (cost, keep) in [(10, 0), (1, 9), (2, 2), (1, 0)] {
-        assert!(!cache.take_one(&of(cost, keep)?).await??.is_granted());
+    for (cost, min_remaining) in [(10, 0), (1, 9), (2, 2), (1, 0)] {
+        assert!(!cache.take_one(&of(cost, min_remaining)?).await??.is_granted());
     }
     assert!(store.costs().is_empty(), "as many as the bucket holds are possible");
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_never_possible_stays_an_error() -> anyhow::Result<()> {
+async fn impossible_request_is_an_error_despite_a_cached_denial() -> anyhow::Result<()> {
     let (_, cache) = both();
     let one = take("a", "10/h")?;
     assert!(cache.take_one(&one.clone().cost(10)).await??.is_granted());
     assert!(!cache.take_one(&one).await??.is_granted());
-    for (cost, keep) in [(11, 0), (10, 1), (u64::MAX, u64::MAX), (11, 0)] {
-        let outcome = cache.take_one(&one.clone().cost(cost).keep(keep)).await?;
-        assert!(matches!(outcome, Err(TakeError::NeverPossible { .. })), "{outcome:?}");
+    for (cost, min_remaining) in [(11, 0), (10, 1), (u64::MAX, u64::MAX), (11, 0)] {
+        let outcome = cache.take_one(&one.clone().cost(cost).min_remaining(min_remaining)).await?;
+        assert!(matches!(outcome, Err(TakeError::ExceedsCapacity { .. })), "{outcome:?}");
         assert!(!cache.take_one(&one.clone().cost(10)).await??.is_granted());
     }
-    assert_eq!(cache.take_one(&one.clone().cost(0)).await?, Err(TakeError::NoTokens));
+    assert_eq!(cache.take_one(&one.clone().cost(0)).await?, Err(TakeError::ZeroCost));
     Ok(())
 }
 
@@ -257,7 +257,7 @@ async fn another_rule_is_another_question() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_ids_several_limits_and_windows_are_the_stores_to_decide() -> anyhow::Result<()> {
+async fn waits_ids_several_limits_and_windows_bypass_the_cache() -> anyhow::Result<()> {
     let (store, cache) = both();
     let one = take("a", "1/h")?;
     let wait = one.clone().max_wait(Duration::from_secs(1));
@@ -280,7 +280,7 @@ async fn waits_ids_several_limits_and_windows_are_the_stores_to_decide() -> anyh
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_requests_those_that_are_known_are_answered_and_the_rest_is_one_call() -> anyhow::Result<()> {
+async fn batch_answers_cached_keys_and_calls_once_for_the_rest() -> anyhow::Result<()> {
     let (store, cache) = both();
     let (a, b) = (take("a", "1/h")?, take("b", "5/h")?);
     assert!(cache.take_one(&a).await??.is_granted() && !cache.take_one(&a).await??.is_granted());
@@ -324,7 +324,7 @@ async fn a_million_denied_keys_take_no_more_room_than_said() -> anyhow::Result<(
         }
     }
 
-    let cache = DenyCache::new(Denying).most_keys(10_000);
+    let cache = DenyCache::new(Denying).max_keys(10_000);
     let rule = Rule::try_from("1/h")?;
     for key in 0..1_000_000_u64 {
         assert!(!cache.take_one(&Take::from(Key::from_hash(key)).rule(rule.clone())).await??.is_granted());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::{
-    Admin, HoldBack, Key, Limiter, Mode, Rule, Store, Take,
+    Admin, Key, Limiter, Mode, Rule, Store, Take, Throttle,
     clock::{Clock, ManualClock, RuntimeClock},
     layers::{Lease, LeaseOptions},
     model::Source,
@@ -15,12 +15,12 @@ use tollgate::{
 
 mod requests;
 
-use super::beneath::{Noting, take};
+use super::underlying::{Noting, take};
 
 type Leasing = Lease<Noting, RuntimeClock>;
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_key_is_served_from_memory_and_nobody_waits() -> anyhow::Result<()> {
+async fn busy_key_is_served_from_memory_without_waiting() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
     store.answers_after(Duration::from_millis(5));
@@ -38,7 +38,7 @@ async fn a_busy_key_is_served_from_memory_and_nobody_waits() -> anyhow::Result<(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_says_what_the_store_has_left_and_what_is_held() -> anyhow::Result<()> {
+async fn answer_includes_stored_and_leased_tokens() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
     ask(&lease, &one, 100).await?;
@@ -46,7 +46,7 @@ async fn an_answer_says_what_the_store_has_left_and_what_is_held() -> anyhow::Re
         let decision = lease.take_one(&one).await??;
         assert_eq!(decision.source(), Source::Lease);
         let level = store.memory.peek(one.key()).await?.expect("there is a bucket");
-        assert_eq!(decision.remaining(), level.available.unsigned_abs() + lease.held());
+        assert_eq!(decision.remaining(), level.available.unsigned_abs() + lease.leased_tokens());
         assert_eq!((decision.reset_after(), decision.retry_after()), (Duration::MAX, Duration::ZERO));
         sleep(MS).await;
     }
@@ -54,7 +54,7 @@ async fn an_answer_says_what_the_store_has_left_and_what_is_held() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_was_taken_was_used_given_back_or_is_held() -> anyhow::Result<()> {
+async fn taken_tokens_are_used_given_back_or_leased() -> anyhow::Result<()> {
     // On a clock that stands still nothing expires; on the other some may have expired too long ago to be given back.
     let (taken, used) = hammered(ManualClock::default()).await?;
     assert_eq!(used, taken);
@@ -64,7 +64,7 @@ async fn what_was_taken_was_used_given_back_or_is_held() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_serves_nobody_once_its_bucket_is_held_back() -> anyhow::Result<()> {
+async fn leased_tokens_are_unusable_once_the_bucket_is_throttled() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let lease = Arc::new(lease);
     let (one, other) = (take("a", "1000000/s")?, take("b", "1000000/s")?);
@@ -72,7 +72,7 @@ async fn what_is_held_serves_nobody_once_its_bucket_is_held_back() -> anyhow::Re
         ask(&lease, &one, 1).await?;
         ask(&lease, &other, 1).await?;
     }
-    let held = lease.held();
+    let held = lease.leased_tokens();
     // Others go on asking meanwhile, and tokens are taken ahead.
     store.answers_after(Duration::from_millis(7));
     let asking = tokio::spawn({
@@ -81,8 +81,8 @@ async fn what_is_held_serves_nobody_once_its_bucket_is_held_back() -> anyhow::Re
     });
     sleep(MS).await;
     let rule = Rule::try_from("1000000/s")?;
-    assert!(lease.hold_back(one.key(), &rule, HoldBack::retry_after(Duration::from_secs(60))).await?);
-    assert!(lease.held() < held && store.given_back() > 0);
+    assert!(lease.throttle(one.key(), &rule, Throttle::retry_after(Duration::from_secs(60))).await?);
+    assert!(lease.leased_tokens() < held && store.given_back() > 0);
     assert_eq!(lease.take_one(&other).await??.source(), Source::Lease, "of another key");
     for _ in 0..100 {
         let denied = lease.take_one(&one).await??;
@@ -120,35 +120,35 @@ async fn hammered(clock: impl Clock) -> anyhow::Result<(u64, u64)> {
         task??;
     }
     lease.close().await?;
-    assert_eq!(lease.held(), 0);
+    assert_eq!(lease.leased_tokens(), 0);
     let [by_store, by_lease] = [0, 1].map(|place| used[place].load(Ordering::SeqCst));
     assert!(by_lease > 0 && by_store > 0, "{by_lease} from leases, {by_store} by the store");
     Ok((store.granted() - store.given_back(), by_store + by_lease))
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_is_given_back_when_it_is_closed_and_nothing_is_taken_any_more() -> anyhow::Result<()> {
+async fn closed_lease_gives_tokens_back_and_takes_no_more() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
     let used = ask(&lease, &one, 500).await?;
     // Those that are on their way then, too.
     store.answers_after(Duration::from_millis(20));
     let used = used + ask(&lease, &one, 20).await?;
-    let held = lease.held();
+    let held = lease.leased_tokens();
     assert!(held > 0);
     assert!(lease.close().await? >= held);
-    assert_eq!((lease.held(), lease.close().await?), (0, 0));
+    assert_eq!((lease.leased_tokens(), lease.close().await?), (0, 0));
     assert_eq!(store.granted() - store.given_back(), used);
     let used = used + ask(&lease, &one, 100).await?;
-    assert_eq!((lease.held(), store.granted() - store.given_back()), (0, used));
+    assert_eq!((lease.leased_tokens(), store.granted() - store.given_back()), (0, used));
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_dropped_gives_back_what_it_holds() -> anyhow::Result<()> {
+async fn dropped_lease_gives_its_tokens_back() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
-    assert!(lease.held() > 0);
+    assert!(lease.leased_tokens() > 0);
     drop(lease);
     sleep(MS).await;
     assert_eq!(store.granted() - store.given_back(), used);
@@ -156,32 +156,32 @@ async fn a_lease_that_is_dropped_gives_back_what_it_holds() -> anyhow::Result<()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_uses_is_given_back_and_the_lease_is_forgotten() -> anyhow::Result<()> {
+async fn unused_lease_gives_tokens_back_and_is_removed() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
-    assert!(lease.held() > 0 && lease.len() == 1);
+    assert!(lease.leased_tokens() > 0 && lease.len() == 1);
     sleep(Duration::from_secs(2)).await;
-    assert_eq!((lease.held(), lease.len()), (0, 0));
+    assert_eq!((lease.leased_tokens(), lease.len()), (0, 0));
     assert_eq!(store.granted() - store.given_back(), used);
     // And it begins anew.
     ask(&lease, &take("a", "1000000 once")?, 500).await?;
-    assert!(lease.held() > 0);
+    assert!(lease.leased_tokens() > 0);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_never_filled_is_forgotten_too() -> anyhow::Result<()> {
+async fn lease_that_is_never_filled_is_removed() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     // A quarter of what it has left is none.
     ask(&lease, &take("a", "100000/s burst 4")?, 200).await?;
-    assert_eq!((lease.held(), lease.len()), (0, 1));
+    assert_eq!((lease.leased_tokens(), lease.len()), (0, 1));
     sleep(Duration::from_secs(2)).await;
     assert_eq!(lease.len(), 0);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_nothing_was_to_be_had_for_is_served_from_memory_again_afterwards() -> anyhow::Result<()> {
+async fn denied_key_is_served_from_memory_again_later() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let ten = take("a", "1000000/s")?.cost(10);
     ask(&lease, &ten, 500).await?;
@@ -194,7 +194,7 @@ async fn a_key_that_nothing_was_to_be_had_for_is_served_from_memory_again_afterw
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_are_too_large_neither_stop_what_is_taken_ahead_nor_make_it_more() -> anyhow::Result<()> {
+async fn oversized_requests_do_not_change_the_prefetch() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
     ask(&lease, &one, 1000).await?;
@@ -205,7 +205,7 @@ async fn requests_that_are_too_large_neither_stop_what_is_taken_ahead_nor_make_i
             assert!(lease.take_one(&one.clone().cost(2_000_000)).await?.is_err());
         }
         assert_eq!(lease.take_one(&one).await??.source(), Source::Lease);
-        most = most.max(lease.held());
+        most = most.max(lease.leased_tokens());
         sleep(MS).await;
     }
     assert!(most <= 400, "two batches of what is used in 100 ms, and not {most}");
@@ -214,7 +214,7 @@ async fn requests_that_are_too_large_neither_stop_what_is_taken_ahead_nor_make_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_behind_somebody_has_no_tokens_that_were_taken_ahead() -> anyhow::Result<()> {
+async fn request_behind_a_queue_gets_no_prefetched_tokens() -> anyhow::Result<()> {
     let limiter = Limiter::builder(Noting::new()).lease(LeaseOptions::default()).build("1000/s burst 2000")?;
     while limiter.allow("a").await?.source() != Source::Lease {
         sleep(MS).await;
@@ -241,12 +241,12 @@ async fn when_tokens_are_scarce_everything_is_decided_in_the_store() -> anyhow::
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_several_processes_hold_and_use_is_what_there_was() -> anyhow::Result<()> {
+async fn leases_of_several_processes_add_up_to_the_quota() -> anyhow::Result<()> {
     let store = Noting::new();
     let leases: Vec<Leasing> = (0..5).map(|_| over(&store, LeaseOptions::default())).collect();
     let (one, mut used) = (take("a", "1000 once")?, 0);
     while lease_all(&leases, &one, &mut used).await? > 0 {
-        let held: u64 = leases.iter().map(Lease::held).sum();
+        let held: u64 = leases.iter().map(Lease::leased_tokens).sum();
         assert!(used + held <= 1000, "{used} used and {held} held");
         sleep(MS).await;
     }
@@ -255,20 +255,20 @@ async fn what_several_processes_hold_and_use_is_what_there_was() -> anyhow::Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_for_others_is_not_taken_ahead() -> anyhow::Result<()> {
+async fn minimum_remaining_is_not_prefetched() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
-    let one = take("a", "1000 once")?.keep(200);
+    let one = take("a", "1000 once")?.min_remaining(200);
     assert_eq!(ask(&lease, &one, 2000).await?, 800);
-    assert_eq!(lease.held(), 0);
+    assert_eq!(lease.leased_tokens(), 0);
     let level = store.memory.peek(one.key()).await?.expect("there is a bucket");
     assert_eq!(level.available, 200);
     // Others have a lease of their own.
-    assert_eq!(ask(&lease, &one.clone().keep(0), 300).await?, 200);
+    assert_eq!(ask(&lease, &one.clone().min_remaining(0), 300).await?, 200);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_token_outlives_its_time_however_long_the_process_stood_still() -> anyhow::Result<()> {
+async fn leased_token_expires_even_if_the_process_was_suspended() -> anyhow::Result<()> {
     for (slept, given_back) in [(Duration::from_millis(500), true), (Duration::from_secs(3600), false)] {
         let (store, clock) = (Noting::new(), ManualClock::default());
         let lease = Lease::with_clock(store.clone(), LeaseOptions::default(), clock.clone());
@@ -278,7 +278,7 @@ async fn no_token_outlives_its_time_however_long_the_process_stood_still() -> an
             clock.advance(MS);
             sleep(MS).await;
         }
-        let held = lease.held();
+        let held = lease.leased_tokens();
         assert!(held > 0 && lease.take_one(&one).await??.source() == Source::Lease);
         // The process stands still; the runtime does not notice.
         let before = store.given_back();
@@ -291,7 +291,7 @@ async fn no_token_outlives_its_time_however_long_the_process_stood_still() -> an
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_that_were_too_long_on_their_way_are_given_back() -> anyhow::Result<()> {
+async fn tokens_that_arrive_too_late_are_given_back() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
     for _ in 0..4 {
@@ -299,18 +299,18 @@ async fn tokens_that_were_too_long_on_their_way_are_given_back() -> anyhow::Resu
         store.answers_after(Duration::from_millis(600));
     }
     sleep(Duration::from_secs(3)).await;
-    assert_eq!((lease.held(), store.granted() - store.given_back()), (0, 4));
+    assert_eq!((lease.leased_tokens(), store.granted() - store.given_back()), (0, 4));
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_closes_waits_for_what_others_give_back() -> anyhow::Result<()> {
+async fn close_waits_for_pending_refunds() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
-    assert!(lease.held() > 0);
+    assert!(lease.leased_tokens() > 0);
     // What keeps house begins to give back what has expired.
     store.gives_back_after(Duration::from_millis(200));
-    while lease.held() > 0 {
+    while lease.leased_tokens() > 0 {
         sleep(MS).await;
     }
     assert!(store.granted() - store.given_back() > used, "that is on its way");
@@ -320,8 +320,8 @@ async fn whoever_closes_waits_for_what_others_give_back() -> anyhow::Result<()> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_keys_that_are_busy_have_a_lease_and_only_so_many() -> anyhow::Result<()> {
-    let (_, lease) = both(LeaseOptions::default().most_keys(3));
+async fn only_busy_keys_are_leased_up_to_the_maximum() -> anyhow::Result<()> {
+    let (_, lease) = both(LeaseOptions::default().max_keys(3));
     let rule = Rule::try_from("1000000/s")?;
     for key in 0..20_000_u64 {
         assert!(lease.take_one(&Take::from(Key::from_hash(key)).rule(rule.clone())).await??.is_granted());
@@ -340,13 +340,13 @@ async fn only_keys_that_are_busy_have_a_lease_and_only_so_many() -> anyhow::Resu
 
 #[tokio::test(start_paused = true)]
 async fn no_more_is_held_than_was_said() -> anyhow::Result<()> {
-    let (store, lease) = both(LeaseOptions::default().most_tokens(50));
+    let (store, lease) = both(LeaseOptions::default().max_tokens(50));
     let one = take("a", "1000000/s")?;
     for _ in 0..2000 {
         for _ in 0..5 {
             assert!(lease.take_one(&one).await??.is_granted());
         }
-        assert!(lease.held() <= 50, "{} are held", lease.held());
+        assert!(lease.leased_tokens() <= 50, "{} are held", lease.leased_tokens());
         sleep(MS).await;
     }
     assert!(store.costs().into_iter().max() <= Some(50));

@@ -14,8 +14,8 @@ use tollgate::{
     model::Source, store::SharedWindows,
 };
 
-use super::beneath::take;
 use super::counting::Counting;
+use super::underlying::take;
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denials_ask_once_in_each_sub_interval_and_nobody_waits_for_that() -> anyhow::Result<()> {
+async fn denials_read_once_per_sub_interval_without_waiting() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     fill(&reads, "a", 10).await?;
@@ -58,8 +58,7 @@ async fn denials_ask_once_in_each_sub_interval_and_nobody_waits_for_that() -> an
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_store_fails_denials_ask_once_a_second_and_when_it_answers_again_that_is_seen() -> anyhow::Result<()>
-{
+async fn denials_read_once_a_second_while_the_store_fails() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     // A window in which no sub-interval ends, and one in which many do.
@@ -90,7 +89,7 @@ async fn while_the_store_fails_denials_ask_once_a_second_and_when_it_answers_aga
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_it_denies_from_memory_does_not_say_that_the_store_answers() -> anyhow::Result<()> {
+async fn local_denial_is_no_sign_that_the_store_answers() -> anyhow::Result<()> {
     let limiter = Limiter::builder(LocalReads::new(Counting::new())).deadline(Duration::from_millis(100));
     let limiter = limiter.build("10 in 7d at 7d")?;
     while limiter.allow("full").await?.is_granted() {}
@@ -101,13 +100,14 @@ async fn what_it_denies_from_memory_does_not_say_that_the_store_answers() -> any
         assert!(matches!(failed, Err(Error::DeadlineExceeded(_))), "{failed:?}");
     }
     let crowd = (0..10).map(|number| limiter.allow(format!("crowd:{number}")));
-    let not_asked = join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::NotAsked { .. })));
-    assert_eq!(not_asked.count(), 9, "one at a time asks");
+    let circuit_open =
+        join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::CircuitOpen { .. })));
+    assert_eq!(circuit_open.count(), 9, "one at a time asks");
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_is_counted_in_the_store_before_it_is_answered() -> anyhow::Result<()> {
+async fn grant_is_stored_before_it_is_answered() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     fill(&reads, "a", 1).await?;
@@ -123,7 +123,7 @@ async fn a_grant_is_counted_in_the_store_before_it_is_answered() -> anyhow::Resu
 
 /// Each answer says what had been counted when it was sent, and not what is on its way.
 #[tokio::test(start_paused = true)]
-async fn one_process_grants_its_maximum_and_no_more_while_grants_are_on_their_way() -> anyhow::Result<()> {
+async fn process_never_exceeds_the_maximum_with_grants_in_flight() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     fill(&reads, "a", 1).await?;
@@ -142,7 +142,7 @@ async fn one_process_grants_its_maximum_and_no_more_while_grants_are_on_their_wa
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_a_boundary_what_is_known_is_replaced_by_what_all_have_counted() -> anyhow::Result<()> {
+async fn boundary_replaces_local_counts_with_shared_counts() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     fill(&reads, "a", 10).await?;
@@ -179,7 +179,7 @@ async fn two_processes_see_each_others_grants_at_their_own() -> anyhow::Result<(
 }
 
 #[tokio::test(start_paused = true)]
-async fn sub_intervals_are_those_of_the_stores_clock() -> anyhow::Result<()> {
+async fn sub_intervals_follow_the_store_clock() -> anyhow::Result<()> {
     let store = Counting::new();
     // Half a sub-interval ahead of this host's clock, which is at a boundary itself.
     store.steps(SUB_INTERVAL / 2);
@@ -206,7 +206,7 @@ async fn sub_intervals_are_those_of_the_stores_clock() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_operator_blocked_and_lets_pass_again_is_seen_within_a_second() -> anyhow::Result<()> {
+async fn unblocking_is_seen_within_a_second() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     let take = of_a_week(&key("a")?)?;
@@ -230,7 +230,7 @@ async fn what_an_operator_blocked_and_lets_pass_again_is_seen_within_a_second() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_operator_does_is_seen_within_a_second_by_who_is_denied() -> anyhow::Result<()> {
+async fn operator_change_reaches_denied_keys_within_a_second() -> anyhow::Result<()> {
     for switched in [Some(Mode::Off), Some(Mode::Shadow), None] {
         let (store, take) = (Counting::new(), of_a_week(&key("a")?)?);
         let reads = LocalReads::new(store.clone());
@@ -252,7 +252,7 @@ async fn what_an_operator_does_is_seen_within_a_second_by_who_is_denied() -> any
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_shadow_what_there_is_room_for_passes_as_ever_and_the_rest_is_told_apart() -> anyhow::Result<()> {
+async fn shadow_window_passes_all_and_marks_the_excess() -> anyhow::Result<()> {
     let (store, take) = (Counting::new(), of_a_week(&key("a")?)?);
     store.memory.set_mode(Mode::Shadow, None, None).await?;
     let reads = LocalReads::new(store);
@@ -265,7 +265,7 @@ async fn in_shadow_what_there_is_room_for_passes_as_ever_and_the_rest_is_told_ap
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_blocked_is_told_until_when() -> anyhow::Result<()> {
+async fn blocked_request_states_the_end_of_the_block() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     fill(&reads, "a", 1).await?;
@@ -282,7 +282,7 @@ async fn who_is_blocked_is_told_until_when() -> anyhow::Result<()> {
 
 /// Whoever is denied is answered wherever they run, and others ask behind them.
 #[test]
-fn who_is_denied_needs_no_runtime() -> anyhow::Result<()> {
+fn local_denial_needs_no_runtime() -> anyhow::Result<()> {
     let reads = LocalReads::new(Counting::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(reads.store().memory.set_mode(Mode::Block, None, None))?;
@@ -302,9 +302,9 @@ fn who_is_denied_needs_no_runtime() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_beyond_as_many_as_it_remembers_are_the_stores_to_decide() -> anyhow::Result<()> {
+async fn keys_beyond_max_keys_are_decided_by_the_store() -> anyhow::Result<()> {
     let store = Counting::new();
-    let reads = LocalReads::new(store.clone()).most_keys(2);
+    let reads = LocalReads::new(store.clone()).max_keys(2);
     fill(&reads, "a", 10).await?;
     fill(&reads, "b", 10).await?;
     store.counted();
@@ -322,11 +322,13 @@ async fn keys_beyond_as_many_as_it_remembers_are_the_stores_to_decide() -> anyho
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_wait_or_keeps_some_for_others_is_decided_by_the_store() -> anyhow::Result<()> {
+async fn waits_and_minimum_remaining_are_decided_by_the_store() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     let plain = Take::from(key("a")?).rule(Rule::Window(window()?));
-    for take in [plain.clone().max_wait(INTERVAL), plain.clone().keep(1), plain.id(uuid::Uuid::new_v4(), INTERVAL)] {
+    for take in
+        [plain.clone().max_wait(INTERVAL), plain.clone().min_remaining(1), plain.id(uuid::Uuid::new_v4(), INTERVAL)]
+    {
         assert_eq!(reads.take_one(&take).await??.source(), Source::Store);
     }
     assert_eq!((store.counted(), store.taken()), (vec![], 3));
@@ -334,7 +336,7 @@ async fn who_may_wait_or_keeps_some_for_others_is_decided_by_the_store() -> anyh
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_after_a_grant_of_the_same_call_is_unknown() -> anyhow::Result<()> {
+async fn failure_after_a_grant_in_the_same_call_is_unknown() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     let bucket = take("b", "2/h")?;

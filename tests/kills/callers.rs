@@ -7,7 +7,7 @@ use anyhow::{bail, ensure};
 use tokio::task::JoinHandle;
 use tollgate::Error;
 
-use crate::books::{Books, Request};
+use crate::accounting::{Books, Request};
 use crate::database::Database;
 use crate::gate::BUCKETS;
 
@@ -56,7 +56,9 @@ impl<N: Notes> Callers<N> {
                     match callers.clone().ask(Request::new(request)).await? {
                         None => tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await,
                         Some(error) if error.is_outcome_unknown() => return Ok(()),
-                        Some(Error::Unavailable(_) | Error::NotAsked { .. } | Error::Contended { .. }) => return Ok(()),
+                        Some(Error::Unavailable(_) | Error::CircuitOpen { .. } | Error::Contended { .. }) => {
+                            return Ok(());
+                        }
                         Some(error) => bail!(error),
                     }
                 }

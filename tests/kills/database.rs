@@ -13,7 +13,7 @@ use sqlx::{Connection, MySqlConnection, MySqlPool, PgConnection, PgPool, Sqlite,
 use tollgate::{AnyStore, Decision, Error, SqlStore, Store};
 use uuid::Uuid;
 
-use crate::books::{Found, Request};
+use crate::accounting::{Found, Request};
 
 /// Those that have a server.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]

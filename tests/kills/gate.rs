@@ -8,7 +8,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{MySql, Postgres};
 use tokio::task::JoinHandle;
 
-use crate::books::Request;
+use crate::accounting::Request;
 use crate::database::Database;
 
 /// Where a request is held.

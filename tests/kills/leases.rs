@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tollgate::model::bucket::Terms;
+use tollgate::model::bucket::BucketQuota;
 use tollgate::{
     Bound, Limiter, Quota, SqlStore, Store,
     clock::{Clock, SystemClock},
@@ -167,7 +167,7 @@ pub async fn leases_of_processes_that_are_stopped_and_killed_exceed_no_bound(
     }
     drop(processes);
 
-    let mut terms = Terms::from(&quota()?);
+    let mut terms = BucketQuota::from(&quota()?);
     terms.capacity += i64::try_from(PROCESSES)? * i64::try_from(MOST)?;
     let calls: Vec<Call> = fleet.calls.iter().flatten().map(|seen| seen.call).collect();
     ensure!(calls.iter().any(|call| !call.granted), "they never asked for more than there was");
@@ -239,7 +239,7 @@ impl Fleet {
 }
 
 fn options() -> LeaseOptions {
-    LeaseOptions::default().target(Duration::from_millis(40)).most_tokens(MOST)
+    LeaseOptions::default().target(Duration::from_millis(40)).max_tokens(MOST)
 }
 
 fn quota() -> Result<Quota, tollgate::model::QuotaError> {

@@ -12,7 +12,7 @@ use tollgate::{
     store::Capabilities,
 };
 
-use crate::books::{Books, Request};
+use crate::accounting::{Books, Request};
 use crate::database::Database;
 
 pub struct Together {
@@ -78,7 +78,7 @@ fn is_answered(answer: Result<Outcome, Error>) -> anyhow::Result<bool> {
             ensure!(outcome?.is_granted(), "there is enough for all");
             Ok(true)
         }
-        Err(Error::Unavailable(_) | Error::NotAsked { .. } | Error::Contended { .. }) => Ok(false),
+        Err(Error::Unavailable(_) | Error::CircuitOpen { .. } | Error::Contended { .. }) => Ok(false),
         Err(error) if error.is_outcome_unknown() => Ok(false),
         Err(error) => bail!(error),
     }

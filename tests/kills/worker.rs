@@ -12,7 +12,7 @@ use sqlx::sqlite::LockedSqliteHandle;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::books::{Books, Request};
+use crate::accounting::{Books, Request};
 use crate::callers::{Callers, Notes};
 use crate::database::Database;
 use crate::gate::{Cut, Moment};

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::store_of;
 
 #[tokio::test]
-async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> anyhow::Result<()> {
+async fn full_id_table_forgets_no_id_early() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let key = Key::try_from("one")?;
     let (bucket, window) = ("1000000/d".parse::<Quota>()?, "1000000 in 1d at 1h".parse::<Window>()?);
@@ -51,7 +51,7 @@ async fn a_store_that_remembers_as_many_ids_as_it_may_forgets_none_early() -> an
 }
 
 #[test]
-fn requests_for_one_key_are_remembered_in_half_of_the_room_and_those_for_others_have_theirs() -> anyhow::Result<()> {
+fn ids_of_one_key_use_at_most_half_of_the_room() -> anyhow::Result<()> {
     let store = store_of(&ManualClock::default(), 4);
     let remembered = |keys: &mut dyn Iterator<Item = String>| -> anyhow::Result<usize> {
         let takes = keys.map(|key| {
@@ -69,7 +69,7 @@ fn requests_for_one_key_are_remembered_in_half_of_the_room_and_those_for_others_
 }
 
 #[tokio::test]
-async fn what_is_given_back_without_an_id_needs_no_room_and_takes_none_of_those_with_one() -> anyhow::Result<()> {
+async fn refund_without_id_needs_no_room() -> anyhow::Result<()> {
     for rule in ["1000000/d", "1000000 in 1d at 1h"] {
         let limiter = Limiter::new(store_of(&ManualClock::default(), 4), rule)?;
         let (store, take) = (limiter.store(), limiter.request("one")?);
@@ -92,7 +92,7 @@ async fn what_is_given_back_without_an_id_needs_no_room_and_takes_none_of_those_
 }
 
 #[tokio::test]
-async fn who_asks_with_an_id_that_was_given_back_and_forgotten_is_remembered_as_anybody() -> anyhow::Result<()> {
+async fn reused_id_after_expiry_is_remembered_again() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let limiter = Limiter::new(store_of(&clock, 8), "1000000/d")?;
     let take = limiter.request("one")?;
@@ -114,7 +114,7 @@ async fn who_asks_with_an_id_that_was_given_back_and_forgotten_is_remembered_as_
 }
 
 #[tokio::test]
-async fn any_number_of_turns_are_cancelled_and_what_is_told_soon_again_counts_once() -> anyhow::Result<()> {
+async fn cancellations_are_unbounded_and_recent_repeats_count_once() -> anyhow::Result<()> {
     // Each shard remembers the latest four.
     let limiter = Limiter::new(store_of(&ManualClock::default(), 8), Quota::per_hour(1))?;
     let takes =

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::Quota;
-use tollgate::model::bucket::{Bucket, LONGEST_WAIT_NS, Request, Terms, Verdict};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest, MAX_WAIT_NS, Verdict};
 
 /// What a database must hold for a key, and answer.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Model {
 impl Model {
     /// A bucket that is provisioned at `now`.
     pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
-        Self { quota, bucket: Bucket::full(&Terms::from(&quota), now) }
+        Self { quota, bucket: Bucket::full(&BucketQuota::from(&quota), now) }
     }
 
     /// A bucket that its first request makes, on the calendar's grid.
@@ -24,20 +24,20 @@ impl Model {
         Self { quota, bucket: Bucket::default() }
     }
 
-    pub(crate) fn terms(&self) -> Terms {
-        Terms::from(&self.quota)
+    pub(crate) fn terms(&self) -> BucketQuota {
+        BucketQuota::from(&self.quota)
     }
 
     /// `None`: never possible.
-    pub(crate) fn take(&mut self, now: i64, request: Request) -> Option<Verdict> {
+    pub(crate) fn take(&mut self, now: i64, request: BucketRequest) -> Option<Verdict> {
         let terms = self.terms();
-        (request.cost <= terms.capacity - request.keep).then(|| self.bucket.take(&terms, now, request))
+        (request.cost <= terms.capacity - request.min_remaining).then(|| self.bucket.take(&terms, now, request))
     }
 
     /// Brings the bucket to a quota, if it has another.
     pub(crate) fn change(&mut self, quota: Quota, now: i64) {
         if self.quota != quota {
-            self.bucket.settle(&self.terms(), &Terms::from(&quota), now);
+            self.bucket.settle(&self.terms(), &BucketQuota::from(&quota), now);
             self.quota = quota;
         }
     }
@@ -84,17 +84,17 @@ pub(crate) struct Ask {
     /// The quota that comes with a request for the latter.
     pub(crate) quota: usize,
     cost: Part,
-    keep: Part,
+    min_remaining: Part,
     max_wait: Option<Span>,
 }
 
 impl Ask {
-    pub(crate) fn request(&self, terms: &Terms, anchor: i64, now: i64) -> Request {
+    pub(crate) fn request(&self, terms: &BucketQuota, anchor: i64, now: i64) -> BucketRequest {
         let cost = self.cost.of(terms.capacity).max(1);
-        let keep = self.keep.of(terms.capacity - cost).max(0);
+        let min_remaining = self.min_remaining.of(terms.capacity - cost).max(0);
         let possible = cost <= terms.capacity;
-        let wait = |span: Span| span.of(terms, anchor, now).min(LONGEST_WAIT_NS);
-        Request { cost, keep, max_wait: self.max_wait.filter(|_| possible).map_or(0, wait) }
+        let wait = |span: Span| span.of(terms, anchor, now).min(MAX_WAIT_NS);
+        BucketRequest { cost, min_remaining, max_wait: self.max_wait.filter(|_| possible).map_or(0, wait) }
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) enum Span {
 }
 
 impl Span {
-    pub(crate) fn of(self, terms: &Terms, anchor: i64, now: i64) -> i64 {
+    pub(crate) fn of(self, terms: &BucketQuota, anchor: i64, now: i64) -> i64 {
         let refill = if terms.step_ns == 1 { terms.burst() } else { terms.step_ns };
         let ns = match self {
             Self::Ns(ns) => ns,
@@ -178,10 +178,11 @@ fn ask() -> impl Strategy<Value = Ask> {
         2 => (1..5_i64).prop_map(Part::Number),
         1 => Just(Part::OneMoreThanAll),
     ];
-    let keep = prop_oneof![6 => Just(Part::Number(0)), 2 => (1..=100_i64).prop_map(Part::Percent)];
+    let min_remaining = prop_oneof![6 => Just(Part::Number(0)), 2 => (1..=100_i64).prop_map(Part::Percent)];
     let quota = prop_oneof![5 => Just(1_usize), 1 => Just(2_usize)];
-    (any::<bool>(), quota, cost, keep, prop::option::weighted(0.3, span()))
-        .prop_map(|(provisioned, quota, cost, keep, max_wait)| Ask { provisioned, quota, cost, keep, max_wait })
+    (any::<bool>(), quota, cost, min_remaining, prop::option::weighted(0.3, span())).prop_map(
+        |(provisioned, quota, cost, min_remaining, max_wait)| Ask { provisioned, quota, cost, min_remaining, max_wait },
+    )
 }
 
 fn span() -> impl Strategy<Value = Span> {

@@ -1,9 +1,9 @@
 //! What is ordered by hand between atomics, in every order that the memory model allows.
 
-#[path = "../../src/layers/deny_cache/forgotten.rs"]
-mod forgotten;
-#[path = "../../src/layers/lease/keeping.rs"]
-mod keeping;
+#[path = "../../src/layers/deny_cache/forget_counts.rs"]
+mod forget_counts;
+#[path = "../../src/layers/lease/keeper_flag.rs"]
+mod keeper_flag;
 #[allow(dead_code, reason = "the model needs a part of it")]
 #[path = "../../src/layers/batcher/queue.rs"]
 mod queue;
@@ -22,27 +22,27 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use forgotten::Forgotten;
-use keeping::Keeping;
+use forget_counts::ForgetCounts;
+use keeper_flag::KeeperFlag;
 use queue::{Batch, Queue, Queued};
 use single_flight::SingleFlight;
 
 /// The task that keeps house finds nothing left and ends, while somebody adds a lease.
 #[test]
-fn what_is_added_while_the_last_task_ends_has_a_task() {
+fn item_added_while_the_last_task_ends_gets_a_task() {
     static ENDED: Count = Count::new(0);
     static WENT_ON: Count = Count::new(0);
     loom::model(|| {
-        let (keeping, leases) = (Arc::new(Keeping::default()), Arc::new(AtomicUsize::new(0)));
-        assert!(keeping.begin(), "the first one starts it");
+        let (keeper_flag, leases) = (Arc::new(KeeperFlag::default()), Arc::new(AtomicUsize::new(0)));
+        assert!(keeper_flag.begin(), "the first one starts it");
         let adder = {
-            let (keeping, leases) = (Arc::clone(&keeping), Arc::clone(&leases));
+            let (keeper_flag, leases) = (Arc::clone(&keeper_flag), Arc::clone(&leases));
             thread::spawn(move || {
                 leases.fetch_add(1, Ordering::Relaxed);
-                keeping.begin()
+                keeper_flag.begin()
             })
         };
-        let ended = keeping.end(|| leases.load(Ordering::Relaxed) == 0);
+        let ended = keeper_flag.end(|| leases.load(Ordering::Relaxed) == 0);
         let started = adder.join().expect("no panic");
         assert_eq!(ended, started, "one task keeps house");
         (if ended { &ENDED } else { &WENT_ON }).fetch_add(1, Ordering::Relaxed);
@@ -52,12 +52,12 @@ fn what_is_added_while_the_last_task_ends_has_a_task() {
 
 /// Its runtime ends.
 #[test]
-fn a_task_that_is_broken_off_leaves_its_place_to_another() {
+fn aborted_task_leaves_its_place_to_another() {
     loom::model(|| {
-        let keeping = Keeping::default();
-        assert!(keeping.begin() && !keeping.begin());
-        keeping.break_off();
-        assert!(keeping.begin());
+        let keeper_flag = KeeperFlag::default();
+        assert!(keeper_flag.begin() && !keeper_flag.begin());
+        keeper_flag.break_off();
+        assert!(keeper_flag.begin());
     });
 }
 
@@ -87,7 +87,7 @@ fn a_lease_is_not_forgotten_while_a_batch_arrives() {
 
 /// And so no more than may be is held.
 #[test]
-fn who_asks_for_more_knows_of_the_batch_before() {
+fn request_for_more_sees_the_batch_before() {
     static WAS_NEXT: Count = Count::new(0);
     loom::model(|| {
         let (debiting, tokens) = (Arc::new(SingleFlight::default()), Arc::new(AtomicUsize::new(0)));
@@ -110,7 +110,7 @@ fn who_asks_for_more_knows_of_the_batch_before() {
 
 /// The task that tells how often keys were denied begins with it, while somebody counts one more.
 #[test]
-fn what_is_counted_while_a_task_tells_is_told_by_it_or_by_the_next() {
+fn count_during_a_report_is_in_it_or_the_next() {
     static TOLD_AT_ONCE: Count = Count::new(0);
     static TOLD_LATER: Count = Count::new(0);
     loom::model(|| {
@@ -138,7 +138,7 @@ fn what_is_counted_while_a_task_tells_is_told_by_it_or_by_the_next() {
 fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
     static KEPT_AND_FORGOTTEN: Count = Count::new(0);
     loom::model(|| {
-        let forgotten = Arc::new(Forgotten::new());
+        let forgotten = Arc::new(ForgetCounts::new());
         let (tokens, kept) = (Arc::new(Mutex::new(false)), Arc::new(Mutex::new(false)));
         let giver = {
             let (forgotten, tokens, kept) = (Arc::clone(&forgotten), Arc::clone(&tokens), Arc::clone(&kept));

@@ -4,7 +4,7 @@ use anyhow::Context;
 use chrono::{DateTime, TimeDelta, Utc};
 use tollgate::{
     Admin, Error, Key, Limiter, Mode, Quota, Rule, Store, Take, TakeError,
-    admin::{Origin, Override, Prospect},
+    admin::{ExpectedOutcome, Origin, Override},
     model::AdminError,
 };
 
@@ -289,12 +289,12 @@ pub(crate) async fn what_can_never_rule_is_refused<W: World>(world: &W) -> anyho
         other => panic!("{other:?}"),
     };
     let over = Override { mode: Some(Mode::Off), expires_at: Some(past), ..Override::default() };
-    assert_eq!(refused(store.set_override(&key, over).await), AdminError::Past(past));
+    assert_eq!(refused(store.set_override(&key, over).await), AdminError::EndInPast(past));
     assert_eq!(refused(store.set_override(&key, Override::default()).await), AdminError::ChangesNothing);
     let over = Override { quota: Some(Quota::unlimited()), ..Override::default() };
-    assert_eq!(refused(store.set_override(&key, over).await), AdminError::Unlimited);
+    assert_eq!(refused(store.set_override(&key, over).await), AdminError::UnlimitedQuota);
     for reason in ["x".repeat(65_536), "a\0b".to_owned()] {
-        let long = AdminError::Reason(reason.len());
+        let long = AdminError::InvalidReason(reason.len());
         let over = Override { mode: Some(Mode::Off), reason: reason.clone(), ..Override::default() };
         assert_eq!(refused(store.set_override(&key, over).await), long);
         assert_eq!(refused(store.set_mode(Mode::Off, Some(&reason), None).await), long);
@@ -306,11 +306,11 @@ pub(crate) async fn what_can_never_rule_is_refused<W: World>(world: &W) -> anyho
     store.set_override(&key, over).await?;
     assert_eq!(store.explain(&key, None).await?.override_reason, Some(longest));
     assert!(store.clear_override(&key).await?);
-    assert_eq!(refused(store.create_plan(&key, Quota::unlimited()).await), AdminError::Unlimited);
-    assert_eq!(refused(store.create_bucket(&key, Quota::unlimited()).await), AdminError::Unlimited);
-    assert_eq!(refused(store.set_mode(Mode::Off, None, Some(past)).await), AdminError::Past(past));
+    assert_eq!(refused(store.create_plan(&key, Quota::unlimited()).await), AdminError::UnlimitedQuota);
+    assert_eq!(refused(store.create_bucket(&key, Quota::unlimited()).await), AdminError::UnlimitedQuota);
+    assert_eq!(refused(store.set_mode(Mode::Off, None, Some(past)).await), AdminError::EndInPast(past));
     let ended = store.set_plan_mode(&key, Some(Mode::Off), None, Some(past)).await;
-    assert_eq!(refused(ended.map(drop)), AdminError::Past(past));
+    assert_eq!(refused(ended.map(drop)), AdminError::EndInPast(past));
     Ok(())
 }
 
@@ -335,19 +335,22 @@ pub(crate) async fn an_explanation_names_what_rules<W: World>(world: &W) -> anyh
     let nothing = store.explain(&key, None).await?;
     assert_eq!((nothing.known, nothing.quota, nothing.available), (false, None, None));
     assert_eq!((nothing.mode, nothing.mode_from), (Mode::Enforce, None));
-    assert_eq!((nothing.prospect, nothing.retry_after), (Prospect::UnknownBucket, std::time::Duration::MAX));
-    assert_eq!(store.explain(&key, Some(&plan)).await?.prospect, Prospect::UnknownPlan);
+    assert_eq!(
+        (nothing.expected_outcome, nothing.retry_after),
+        (ExpectedOutcome::UnknownBucket, std::time::Duration::MAX)
+    );
+    assert_eq!(store.explain(&key, Some(&plan)).await?.expected_outcome, ExpectedOutcome::UnknownPlan);
 
     store.create_plan(&plan, ten).await?;
     let first = store.explain(&key, Some(&plan)).await?;
     assert_eq!((first.quota, first.quota_from, first.plan.as_ref()), (Some(ten), Some(Origin::Plan), Some(&plan)));
-    assert_eq!((first.known, first.prospect, first.retry_after), (false, Prospect::Granted, ms(0)));
+    assert_eq!((first.known, first.expected_outcome, first.retry_after), (false, ExpectedOutcome::Granted, ms(0)));
     assert_eq!(store.peek(&key).await?, None, "it was made by looking");
 
     let _ = world.decide(of_plan(&key, &plan).cost(10)).await?;
     let empty = store.explain(&key, None).await?;
     assert_eq!((empty.known, empty.quota_from, empty.plan.as_ref()), (true, Some(Origin::Plan), Some(&plan)));
-    assert_eq!((empty.available, empty.prospect), (Some(0), Prospect::Denied));
+    assert_eq!((empty.available, empty.expected_outcome), (Some(0), ExpectedOutcome::Denied));
     assert_eq!(empty.retry_after, ms(360_000));
 
     let until = Some(instant(LATER + 60_000));
@@ -355,7 +358,7 @@ pub(crate) async fn an_explanation_names_what_rules<W: World>(world: &W) -> anyh
     let shadow = store.explain(&key, None).await?;
     assert_eq!((shadow.mode, shadow.mode_from), (Mode::Shadow, Some(Origin::Plan)));
     assert_eq!((shadow.mode_reason.as_deref(), shadow.mode_until), (Some("trial"), None));
-    assert_eq!(shadow.prospect, Prospect::Granted);
+    assert_eq!(shadow.expected_outcome, ExpectedOutcome::Granted);
 
     let over = Override { quota: Some(five), mode: Some(Mode::Block), reason: "abuse".to_owned(), expires_at: until };
     store.set_override(&key, over.clone()).await?;
@@ -364,11 +367,11 @@ pub(crate) async fn an_explanation_names_what_rules<W: World>(world: &W) -> anyh
     assert_eq!((blocked.mode, blocked.mode_from), (Mode::Block, Some(Origin::Override)));
     assert_eq!((blocked.mode_reason.as_deref(), blocked.mode_until), (Some("abuse"), until));
     assert_eq!((blocked.override_reason.as_deref(), blocked.override_until), (Some("abuse"), until));
-    assert_eq!((blocked.prospect, blocked.retry_after), (Prospect::Denied, ms(60_000)));
+    assert_eq!((blocked.expected_outcome, blocked.retry_after), (ExpectedOutcome::Denied, ms(60_000)));
 
     store.set_override(&key, Override { mode: Some(Mode::Off), ..over }).await?;
     let off = store.explain(&key, None).await?;
-    assert_eq!((off.prospect, off.retry_after), (Prospect::Granted, ms(0)));
+    assert_eq!((off.expected_outcome, off.retry_after), (ExpectedOutcome::Granted, ms(0)));
     world.at_ms(LATER + 60_000).await?;
     let over = store.explain(&key, None).await?;
     assert_eq!((over.mode, over.quota_from, over.override_reason), (Mode::Shadow, Some(Origin::Plan), None));
@@ -377,7 +380,7 @@ pub(crate) async fn an_explanation_names_what_rules<W: World>(world: &W) -> anyh
     store.create_bucket(&own, five).await?;
     let own_terms = store.explain(&own, None).await?;
     assert_eq!((own_terms.quota, own_terms.quota_from), (Some(five), Some(Origin::Bucket)));
-    assert_eq!((own_terms.available, own_terms.prospect), (Some(5), Prospect::Granted));
-    assert_eq!(store.explain(&own, Some(&plan)).await?.prospect, Prospect::Conflict);
+    assert_eq!((own_terms.available, own_terms.expected_outcome), (Some(5), ExpectedOutcome::Granted));
+    assert_eq!(store.explain(&own, Some(&plan)).await?.expected_outcome, ExpectedOutcome::Conflict);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::model::bucket::MOST_TOKENS;
+use tollgate::model::bucket::MAX_TOKENS;
 use tollgate::{
     Adjusted, Admin, Key, Mode, Quota, Receipt, Rule, Store, Take, TakeError,
     model::{KeyError, Outcome},
@@ -18,21 +18,22 @@ pub(crate) async fn a_request_that_can_never_be_is_the_same_error_alone_and_amon
     for quota in ["5/h", "5 per 1h", "5 per calendar 1h", "5 once"] {
         let key = world.key();
         world.create(&key, quota.parse()?).await?;
-        let most = MOST_TOKENS.unsigned_abs();
+        let most = MAX_TOKENS.unsigned_abs();
         for cost in [0, 1, 5, 6, most, u64::MAX / 2, u64::MAX] {
-            for keep in [0, 1, 4, 5, most, u64::MAX / 2, u64::MAX] {
-                if cost > 0 && cost.checked_add(keep).is_some_and(|sum| sum <= 5) {
+            for min_remaining in [0, 1, 4, 5, most, u64::MAX / 2, u64::MAX] {
+                if cost > 0 && cost.checked_add(min_remaining).is_some_and(|sum| sum <= 5) {
                     continue;
                 }
                 let refused = |outcome: &Outcome| match outcome {
-                    Err(TakeError::NoTokens) => cost == 0,
+                    Err(TakeError::ZeroCost) => cost == 0,
                     Err(error) => {
-                        *error == TakeError::NeverPossible { key: key.clone(), cost, keep, capacity: 5 } && cost > 0
+                        *error == TakeError::ExceedsCapacity { key: key.clone(), cost, min_remaining, capacity: 5 }
+                            && cost > 0
                     }
                     Ok(_) => false,
                 };
                 for max_wait in [Duration::ZERO, Duration::MAX] {
-                    let take = Take::from(key.clone()).cost(cost).keep(keep).max_wait(max_wait);
+                    let take = Take::from(key.clone()).cost(cost).min_remaining(min_remaining).max_wait(max_wait);
                     let identified = take.clone().id(Uuid::new_v4(), Duration::MAX);
                     let several = take.clone().and(world.key(), Rule::try_from("3155760000000000000 once")?);
                     let outcomes = world.store().take(&[take.clone(), identified, several.clone()]).await?;
@@ -52,8 +53,10 @@ pub(crate) async fn what_nobody_made_is_an_error_whatever_is_asked_of_it<W: Worl
     let (key, plan, provisioned) = (world.key(), world.key(), world.key());
     world.create(&provisioned, "5 per 1h".parse()?).await?;
     let unplanned = |key: &Key| TakeError::UnknownPlan { key: key.clone(), plan: Some(plan.clone()) };
-    for (cost, keep, max_wait) in [(1, 0, 0), (u64::MAX, 0, 0), (1, u64::MAX, u64::MAX), (u64::MAX, u64::MAX, 1)] {
-        let ask = |take: Take| take.cost(cost).keep(keep).max_wait(Duration::from_secs(max_wait));
+    for (cost, min_remaining, max_wait) in
+        [(1, 0, 0), (u64::MAX, 0, 0), (1, u64::MAX, u64::MAX), (u64::MAX, u64::MAX, 1)]
+    {
+        let ask = |take: Take| take.cost(cost).min_remaining(min_remaining).max_wait(Duration::from_secs(max_wait));
         let cases = [
             (Take::from(key.clone()), TakeError::UnknownBucket(key.clone())),
             (Take::from(key.clone()).rule(Rule::Plan(plan.clone())), unplanned(&key)),
@@ -167,7 +170,7 @@ pub(crate) async fn a_hash_is_a_key_of_its_own_and_reads_as_16_digits<W: World>(
 }
 
 pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) -> anyhow::Result<()> {
-    let most = MOST_TOKENS.unsigned_abs();
+    let most = MAX_TOKENS.unsigned_abs();
     for quota in ["3155760000000000000/36525d", "3155760000000000000 per 36525d", "3155760000000000000 once", "5/h"] {
         world.at_ms(0).await?;
         let key = world.key();
@@ -192,7 +195,7 @@ pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) ->
             let take = Take::from(settled.clone()).id(id, Duration::MAX).max_wait(Duration::MAX);
             let granted = world.decide(take).await?.is_granted();
             let settle = Receipt::new(id, settled.clone(), 1).settle(u64::MAX);
-            let expected = if granted { Adjusted::Done(1 - MOST_TOKENS) } else { Adjusted::Late };
+            let expected = if granted { Adjusted::Done(1 - MAX_TOKENS) } else { Adjusted::Late };
             assert_eq!(world.store().adjust(&[settle]).await?, [Ok(expected)], "{quota}");
         }
         assert!(!world.decide(Take::from(settled.clone())).await?.is_granted(), "{quota}");
@@ -205,7 +208,7 @@ pub(crate) async fn no_count_of_what_was_granted_overflows<W: World>(world: &W) 
     world.at_ms(0).await?;
     for quota in ["3155760000000000000 once", "3155760000000000000/36525d"] {
         let key = world.key();
-        let all = || anyhow::Ok(under(&key, quota)?.cost(MOST_TOKENS.unsigned_abs()));
+        let all = || anyhow::Ok(under(&key, quota)?.cost(MAX_TOKENS.unsigned_abs()));
         for time in 0..8 {
             let id = Uuid::new_v4();
             let decision = world.decide(all()?.id(id, Duration::MAX)).await?;
@@ -213,8 +216,8 @@ pub(crate) async fn no_count_of_what_was_granted_overflows<W: World>(world: &W) 
             if time % 2 == 0 {
                 assert!(world.store().reset(&key).await?, "{quota}: time {time}");
             } else {
-                let refund = Receipt::new(id, key.clone(), MOST_TOKENS.unsigned_abs()).refund(u64::MAX);
-                assert_eq!(world.store().adjust(&[refund]).await?, [Ok(Adjusted::Done(MOST_TOKENS))], "{quota}");
+                let refund = Receipt::new(id, key.clone(), MAX_TOKENS.unsigned_abs()).refund(u64::MAX);
+                assert_eq!(world.store().adjust(&[refund]).await?, [Ok(Adjusted::Done(MAX_TOKENS))], "{quota}");
             }
         }
         assert_eq!(left(&world.decide(all()?).await?), (true, 0), "{quota}");
@@ -252,10 +255,10 @@ pub(crate) async fn no_cost_is_too_large_for_a_plan_that_does_not_limit<W: World
     world.at_ms(0).await?;
     for text in ["1/36525d", "1 per 36525d", "1 once"] {
         let (key, plan, quota) = (world.key(), world.key(), text.parse::<Quota>()?);
-        let take = |cost| Take::from(key.clone()).rule(Rule::Plan(plan.clone())).cost(cost).keep(cost);
+        let take = |cost| Take::from(key.clone()).rule(Rule::Plan(plan.clone())).cost(cost).min_remaining(cost);
         world.plan(&plan, quota, None).await?;
-        assert!(world.decide(take(1).keep(0)).await?.is_granted(), "{text}");
-        for cost in [2, MOST_TOKENS.unsigned_abs(), u64::MAX / 2, u64::MAX] {
+        assert!(world.decide(take(1).min_remaining(0)).await?.is_granted(), "{text}");
+        for cost in [2, MAX_TOKENS.unsigned_abs(), u64::MAX / 2, u64::MAX] {
             for (mode, granted) in [(Mode::Off, true), (Mode::Block, false)] {
                 world.plan(&plan, quota, Some(mode)).await?;
                 let decision = world.decide(take(cost)).await?;
@@ -265,7 +268,7 @@ pub(crate) async fn no_cost_is_too_large_for_a_plan_that_does_not_limit<W: World
             world.plan(&plan, quota, Some(Mode::Shadow)).await?;
             let outcome = world.store().take_one(&take(cost)).await?;
             assert!(
-                matches!(outcome, Err(TakeError::NeverPossible { capacity: 1, .. })),
+                matches!(outcome, Err(TakeError::ExceedsCapacity { capacity: 1, .. })),
                 "{cost} of {text}: {outcome:?}"
             );
         }

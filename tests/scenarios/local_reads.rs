@@ -6,7 +6,7 @@ use tollgate::{Key, Limiter, Store, Window, layers::LocalReads, model::Source, s
 
 use super::{START, World, left, ms};
 
-pub(crate) async fn a_denial_from_local_reads_asks_nobody(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn denial_from_local_reads_calls_no_store(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, window) = (world.key(), Window::new(10, ms(1000), ms(100))?);
     let limiter = limiter(world, window)?;
@@ -19,7 +19,7 @@ pub(crate) async fn a_denial_from_local_reads_asks_nobody(world: &impl World) ->
 }
 
 /// What a process knows ages by its own clock. The store's was read a nanosecond before a boundary: one has passed since.
-pub(crate) async fn at_a_boundary_local_reads_see_what_others_have_counted(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn local_reads_see_shared_counts_at_a_boundary(world: &impl World) -> anyhow::Result<()> {
     let (minute, key) = (Duration::from_mins(1), world.key());
     let window = Window::new(20, minute * 60, minute)?;
     world.at(START + i64::try_from(minute.as_nanos())? - 1).await?;

@@ -8,9 +8,7 @@ use uuid::Uuid;
 use super::windows::ten_a_second;
 use super::{START, World, left, ms};
 
-pub(crate) async fn what_a_shorter_window_settles_upwards_counts_as_long_as_the_longest(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn settlement_in_a_shorter_window_counts_for_the_longest(world: &impl World) -> anyhow::Result<()> {
     let long = Window::new(10, ms(100_000), ms(100_000))?;
     let short = Take::from(world.key()).rule(ten_a_second()?.into());
     let id = Uuid::new_v4();
@@ -28,9 +26,7 @@ pub(crate) async fn what_a_shorter_window_settles_upwards_counts_as_long_as_the_
     Ok(())
 }
 
-pub(crate) async fn what_has_left_a_window_gives_nothing_back_to_coarser_parts(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn expired_count_gives_nothing_back_to_coarser_parts(world: &impl World) -> anyhow::Result<()> {
     let fine = Take::from(world.key()).rule(Window::new(10, ms(10_000), ms(1000))?.into());
     let coarse = fine.clone().rule(Window::new(10, ms(10_000), ms(10_000))?.into());
     let id = Uuid::new_v4();
@@ -48,9 +44,7 @@ pub(crate) async fn what_has_left_a_window_gives_nothing_back_to_coarser_parts(
     Ok(())
 }
 
-pub(crate) async fn what_was_counted_in_a_coarser_part_than_the_newest_is_given_back(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn count_in_a_coarser_part_is_given_back(world: &impl World) -> anyhow::Result<()> {
     let fine = Take::from(world.key()).rule(Window::new(10, ms(10_000), ms(1000))?.into());
     let coarse = fine.clone().rule(Window::new(10, ms(10_000), ms(10_000))?.into());
     let id = Uuid::new_v4();

@@ -154,7 +154,7 @@ pub(crate) async fn a_smaller_plan_leaves_no_more_than_it_holds<W: World>(world:
     client.plan("40/h", None).await?;
     assert_eq!(left(&client.ask(1).await?), (true, 39));
     let beyond = world.store().take_one(&client.take(41)).await?;
-    assert!(matches!(beyond, Err(TakeError::NeverPossible { capacity: 40, .. })), "{beyond:?}");
+    assert!(matches!(beyond, Err(TakeError::ExceedsCapacity { capacity: 40, .. })), "{beyond:?}");
     Ok(())
 }
 
@@ -270,7 +270,7 @@ pub(crate) async fn a_provisioned_bucket_follows_no_plan_that_a_caller_names<W: 
     Ok(())
 }
 
-pub(crate) async fn a_client_that_is_given_terms_of_its_own_leaves_its_plan(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn client_with_its_own_quota_leaves_its_plan(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, plan) = (world.key(), world.key());
     world.plan(&plan, "10/s".parse()?, None).await?;

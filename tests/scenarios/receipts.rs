@@ -47,7 +47,7 @@ pub(crate) async fn an_id_that_is_another_requests_is_refused<W: World>(world: &
     let take = once(world)?;
     assert!(world.decide(take.clone()).await?.is_granted());
     let outcome = world.store().take_one(&take.clone().cost(2)).await?;
-    assert!(matches!(outcome, Err(TakeError::Reused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(TakeError::IdReused(_))), "{outcome:?}");
     assert_eq!(remaining(world, &take).await?, 9);
     Ok(())
 }
@@ -184,7 +184,7 @@ pub(crate) async fn a_reservation_is_cancelled_once<W: World>(world: &W) -> anyh
         }
         // And its id is good for no other request.
         let outcome = world.store().take_one(&later).await?;
-        assert!(matches!(outcome, Err(TakeError::Reused(_))), "{rule}: {outcome:?}");
+        assert!(matches!(outcome, Err(TakeError::IdReused(_))), "{rule}: {outcome:?}");
         world.at_ms(7_260_000).await?;
         assert_eq!(
             adjusted(world, receipt.clone().cancel()).await?,
@@ -203,7 +203,7 @@ pub(crate) async fn a_request_is_settled_in_time_or_not_at_all<W: World>(world: 
     let without_id = reserved(world, &take).await?;
     assert_eq!(adjusted(world, without_id.receipts()[0].clone().settle(1)).await?, Adjusted::Late);
     let refused = without_id.settle(1).await;
-    assert!(matches!(refused, Err(Error::Take(TakeError::WithoutId))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Take(TakeError::MissingId))), "{refused:?}");
     let held = take.id(Uuid::new_v4(), ms(1000));
     let reservation = reserved(world, &held).await?;
     world.at_ms(1000).await?;

@@ -170,7 +170,7 @@ pub(crate) async fn one_without_a_bucket_fails_the_request_and_spares_the_others
     assert_eq!(outcome.map(drop), Err(TakeError::UnknownBucket(unknown)));
     let beyond = under(&known, "5/h")?.and(world.key(), Rule::try_from("2/h")?).cost(3);
     let outcome = world.store().take_one(&beyond).await?;
-    assert!(matches!(outcome, Err(TakeError::NeverPossible { cost: 3, capacity: 2, .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(TakeError::ExceedsCapacity { cost: 3, capacity: 2, .. })), "{outcome:?}");
     assert_eq!(left(&world.decide(under(&known, "5/h")?).await?), (true, 4));
     Ok(())
 }
@@ -225,8 +225,8 @@ pub(crate) async fn each_limit_takes_and_keeps_its_own_number_of_tokens<W: World
     world.at_ms(0).await?;
     let (tokens, requests) = (world.key(), world.key());
     let call = |cost| {
-        let one = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(1).keep(6);
-        anyhow::Ok(under(&tokens, "1000/h")?.and_limit(one).cost(cost).keep(100))
+        let one = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(1).min_remaining(6);
+        anyhow::Ok(under(&tokens, "1000/h")?.and_limit(one).cost(cost).min_remaining(100))
     };
     let each = |decision: &tollgate::Decision| {
         decision.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>()
@@ -244,12 +244,14 @@ pub(crate) async fn each_limit_takes_and_keeps_its_own_number_of_tokens<W: World
     // Six are kept, and the seventh comes in six minutes.
     let denied = world.decide(call(1)?.max_wait(ms(3_600_000 / 10 - 1))).await?;
     assert_eq!((denied.is_granted(), denied.limit(), denied.retry_after()), (false, 1, ms(360_000)));
-    let never = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(8).keep(3);
+    let never = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(8).min_remaining(3);
     let outcome = world.store().take_one(&under(&tokens, "1000/h")?.and_limit(never)).await?;
-    assert!(matches!(&outcome, Err(TakeError::NeverPossible { key, cost: 8, keep: 3, .. }) if *key == requests));
+    assert!(
+        matches!(&outcome, Err(TakeError::ExceedsCapacity { key, cost: 8, min_remaining: 3, .. }) if *key == requests)
+    );
     let nothing = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(0);
     let outcome = world.store().take_one(&under(&tokens, "1000/h")?.and_limit(nothing)).await?;
-    assert_eq!(outcome.map(drop), Err(TakeError::NoTokens));
+    assert_eq!(outcome.map(drop), Err(TakeError::ZeroCost));
     assert_eq!(world.store().peek(&requests).await?.map(|level| level.available), Some(6));
     Ok(())
 }

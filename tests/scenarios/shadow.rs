@@ -19,7 +19,7 @@ pub(crate) async fn who_would_have_to_wait_in_shadow_goes_at_once_and_takes_noth
         let fits = limiter.reserve_all(&take.clone().cost(9)).await?;
         assert_eq!((told(fits.decision()), fits.receipts().len()), ((true, 1, Mode::Enforce, ms(0)), 1));
         let id = Uuid::new_v4();
-        let short = [take.clone().cost(2), take.clone().keep(1), take.clone().cost(3).id(id, ms(60_000))];
+        let short = [take.clone().cost(2), take.clone().min_remaining(1), take.clone().cost(3).id(id, ms(60_000))];
         for short in &short {
             let passes = limiter.reserve_all(short).await?;
             assert_eq!((told(passes.decision()), passes.receipts().len()), (SHADOWED, 0));
@@ -79,7 +79,7 @@ pub(crate) async fn under_a_window_in_shadow_nobody_waits<W: World>(world: &W) -
     shadow(world, &take).await?;
     assert_eq!(told(&world.decide(take.clone().cost(9)).await?), (true, 1, Mode::Enforce, ms(0)));
     let id = Uuid::new_v4();
-    for short in [take.clone().cost(2), take.clone().keep(1), take.clone().cost(3).id(id, ms(60_000))] {
+    for short in [take.clone().cost(2), take.clone().min_remaining(1), take.clone().cost(3).id(id, ms(60_000))] {
         assert_eq!(told(&world.decide(short).await?), SHADOWED);
     }
     assert_eq!(told(&world.decide(take.clone().id(id, ms(60_000))).await?), (true, 0, Mode::Enforce, ms(0)));

@@ -20,7 +20,7 @@ fn under(world: &impl World, window: Window) -> Take {
     Take::from(world.key()).rule(window.into())
 }
 
-pub(crate) async fn a_window_grants_its_maximum_and_what_leaves_it(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn window_grants_its_maximum_and_what_expires(world: &impl World) -> anyhow::Result<()> {
     let take = under(world, ten_a_second()?);
     world.at_ms(0).await?;
     assert_eq!(left(&world.decide(take.clone().cost(6)).await?), (true, 4));
@@ -123,9 +123,7 @@ pub(crate) async fn no_interval_sees_more_than_the_maximum(world: &impl World) -
     Ok(())
 }
 
-pub(crate) async fn a_reservation_in_a_window_acts_when_there_is_room_and_can_be_cancelled(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn window_reservation_is_scheduled_and_can_be_cancelled(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     let limiter = world.limits().build(ten_a_second()?)?;
@@ -145,17 +143,15 @@ pub(crate) async fn a_reservation_in_a_window_acts_when_there_is_room_and_can_be
 pub(crate) async fn a_window_keeps_some_for_others(world: &impl World) -> anyhow::Result<()> {
     let take = under(world, ten_a_second()?);
     world.at_ms(0).await?;
-    assert!(world.decide(take.clone().cost(8).keep(2)).await?.is_granted());
-    assert!(!world.decide(take.clone().keep(2)).await?.is_granted());
+    assert!(world.decide(take.clone().cost(8).min_remaining(2)).await?.is_granted());
+    assert!(!world.decide(take.clone().min_remaining(2)).await?.is_granted());
     assert_eq!(left(&world.decide(take.clone().cost(2)).await?), (true, 0));
-    let error = world.store().take_one(&take.cost(9).keep(2)).await?.expect_err("never");
-    ensure!(matches!(error, TakeError::NeverPossible { cost: 9, keep: 2, capacity: 10, .. }), "{error:?}");
+    let error = world.store().take_one(&take.cost(9).min_remaining(2)).await?.expect_err("never");
+    ensure!(matches!(error, TakeError::ExceedsCapacity { cost: 9, min_remaining: 2, capacity: 10, .. }), "{error:?}");
     Ok(())
 }
 
-pub(crate) async fn a_request_in_a_window_that_is_repeated_with_its_id_counts_once(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn repeated_window_request_with_id_counts_once(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let id = Uuid::new_v4();
     let take = under(world, ten_a_second()?);
@@ -164,7 +160,7 @@ pub(crate) async fn a_request_in_a_window_that_is_repeated_with_its_id_counts_on
         assert_eq!(left(&world.decide(once.clone()).await?), (true, 6));
     }
     let error = world.store().take_one(&take.clone().id(id, ms(10_000))).await?.expect_err("another's");
-    assert_eq!(error, TakeError::Reused(id));
+    assert_eq!(error, TakeError::IdReused(id));
     let receipt = Receipt::new(id, take.key().clone(), 4).in_window(Duration::from_nanos(START.unsigned_abs()));
     let settle = |used| [receipt.clone().settle(used)];
     assert_eq!(world.store().adjust(&settle(1)).await?, [Ok(Adjusted::Done(3))]);
@@ -186,9 +182,7 @@ pub(crate) async fn a_window_under_other_terms_keeps_its_counts(world: &impl Wor
     Ok(())
 }
 
-pub(crate) async fn a_clock_set_back_locks_a_window_for_no_longer_than_its_interval(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn clock_set_back_locks_a_window_for_at_most_its_interval(world: &impl World) -> anyhow::Result<()> {
     let take = under(world, ten_a_second()?);
     world.at_ms(3_600_000).await?;
     assert!(world.decide(take.clone().cost(10)).await?.is_granted());
@@ -199,9 +193,7 @@ pub(crate) async fn a_clock_set_back_locks_a_window_for_no_longer_than_its_inter
     Ok(())
 }
 
-pub(crate) async fn a_shorter_interval_forgets_nothing_that_a_longer_one_counts(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn shorter_interval_keeps_counts_of_a_longer_one(world: &impl World) -> anyhow::Result<()> {
     let long = under(world, Window::new(5, ms(60_000), ms(1000))?);
     let short = long.clone().rule(Window::new(100, ms(1000), ms(100))?.into());
     world.at_ms(0).await?;
@@ -229,7 +221,7 @@ pub(crate) async fn a_finer_resolution_is_no_clock_set_back(world: &impl World) 
     Ok(())
 }
 
-pub(crate) async fn a_cancelled_reservation_in_a_window_holds_nobody_up(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn cancelled_window_reservation_blocks_no_request(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     let limiter = world.limits().build(ten_a_second()?)?;
@@ -255,7 +247,7 @@ pub(crate) async fn window_turn_cancelled_at_its_time_is_given_back(world: &impl
     Ok(())
 }
 
-pub(crate) async fn what_has_left_a_window_gives_nothing_back_in_it(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn expired_window_count_gives_nothing_back(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let id = Uuid::new_v4();
     let take = under(world, ten_a_second()?).cost(10);
@@ -285,26 +277,25 @@ pub(crate) async fn a_window_is_decided_by_itself(world: &impl World) -> anyhow:
     let take = under(world, ten_a_second()?);
     let both = take.clone().and(world.key(), Rule::try_from("10/s")?);
     let error = world.store().take_one(&both).await?.expect_err("not with others");
-    assert_eq!(error, TakeError::WindowWithOthers(take.key().clone()));
+    assert_eq!(error, TakeError::WindowNotAlone(take.key().clone()));
     let outcomes = world.store().take(&[take.clone(), take.clone()]).await?;
     let remaining: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map(|decision| decision.remaining())).collect();
     assert_eq!(remaining, [Ok(9), Ok(8)]);
     Ok(())
 }
 
-pub(crate) async fn what_no_window_can_grant_is_the_same_error_alone_and_among_others(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn impossible_window_request_is_the_same_error_in_a_batch(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(world, ten_a_second()?);
-    for (cost, keep) in [(0, 0), (11, 0), (1, 10), (10, 1), (u64::MAX, 0), (1, u64::MAX), (u64::MAX / 2, u64::MAX / 2)]
+    for (cost, min_remaining) in
+        [(0, 0), (11, 0), (1, 10), (10, 1), (u64::MAX, 0), (1, u64::MAX), (u64::MAX / 2, u64::MAX / 2)]
     {
         for max_wait in [ms(0), Duration::MAX] {
-            let asked = take.clone().cost(cost).keep(keep).max_wait(max_wait);
+            let asked = take.clone().cost(cost).min_remaining(min_remaining).max_wait(max_wait);
             let identified = asked.clone().id(Uuid::new_v4(), Duration::MAX);
             let key = take.key().clone();
-            let never = TakeError::NeverPossible { key, cost, keep, capacity: 10 };
-            let error = if cost == 0 { TakeError::NoTokens } else { never };
+            let never = TakeError::ExceedsCapacity { key, cost, min_remaining, capacity: 10 };
+            let error = if cost == 0 { TakeError::ZeroCost } else { never };
             assert_eq!(world.store().take_one(&asked).await?, Err(error.clone()));
             let outcomes = world.store().take(&[asked.clone(), identified, asked]).await?;
             assert!(outcomes.iter().all(|outcome| *outcome == Err(error.clone())), "{outcomes:?}");
@@ -342,9 +333,7 @@ pub(crate) async fn a_late_or_another_windows_receipt_changes_no_count(world: &i
     Ok(())
 }
 
-pub(crate) async fn what_is_counted_for_others_fills_a_window_beyond_its_maximum(
-    world: &impl World,
-) -> anyhow::Result<()> {
+pub(crate) async fn forced_counts_fill_a_window_beyond_its_maximum(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, window) = (world.key(), ten_a_second()?);
     world.store().count(&key, &window, 12).await?;
@@ -371,7 +360,7 @@ pub(crate) async fn every_window_is_decided_as_by_the_oracle(world: &impl World)
             let take = Take::from(key.clone())
                 .rule(window.into())
                 .cost(random.u64(1..5))
-                .keep(random.u64(..3))
+                .min_remaining(random.u64(..3))
                 .max_wait(ms(random.u64(..4) * random.u64(..500)));
             let (expected, found) = (oracle.take_one(&take).await?, world.store().take_one(&take).await?);
             ensure!(

@@ -22,20 +22,20 @@ pub(crate) struct Step {
     pub(crate) line: String,
     pub(crate) at: i64,
     pub(crate) cost: i64,
-    pub(crate) keep: i64,
+    pub(crate) min_remaining: i64,
     pub(crate) max_wait: i64,
     /// `None`: never possible.
     pub(crate) answer: Option<Expected>,
     pub(crate) full_at: i64,
     pub(crate) granted: i64,
-    pub(crate) longest_wait: i64,
+    pub(crate) max_granted_wait: i64,
 }
 
 impl Step {
-    /// The row's `full_at`, `granted` and `longest_wait`, if the bucket's clock showed `made` when it was made.
+    /// The row's `full_at`, `granted` and `max_granted_wait`, if the bucket's clock showed `made` when it was made.
     pub(crate) fn row(&self, made: i64) -> (i64, i64, i64) {
         let untouched = self.granted == 0 && self.full_at == 0;
-        (if untouched { 0 } else { made + self.full_at }, self.granted, self.longest_wait)
+        (if untouched { 0 } else { made + self.full_at }, self.granted, self.max_granted_wait)
     }
 }
 
@@ -100,12 +100,12 @@ fn step(file: &str, number_of_line: usize, line: &str) -> Result<Step> {
         line: format!("{file}:{number_of_line}:{line}"),
         at: span(columns[0])?,
         cost: number(columns[1])?,
-        keep: number(columns[2])?,
+        min_remaining: number(columns[2])?,
         max_wait: span(columns[3])?,
         answer,
         full_at: number(columns[9])?,
         granted: number(columns[10])?,
-        longest_wait: number(columns[11])?,
+        max_granted_wait: number(columns[11])?,
     })
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Error, HoldBack, Key, Limiter, MemoryStore, Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Store, Take, TakeError, Throttle,
     clock::ManualClock, model::Outcome,
 };
 use uuid::Uuid;
@@ -51,7 +51,7 @@ impl Store for Gated {
         adjusted
     }
 
-    async fn hold_back(&self, _: &Key, _: &tollgate::Rule, _: HoldBack) -> Result<bool, Error> {
+    async fn throttle(&self, _: &Key, _: &tollgate::Rule, _: Throttle) -> Result<bool, Error> {
         std::future::pending().await
     }
 }
@@ -73,7 +73,7 @@ async fn every_verb_ends_by_the_deadline_without_a_fallback() -> anyhow::Result<
     is_late(limiter.allow("a").await);
     is_late(limiter.reserve("a").await);
     is_late(limiter.wait("a").await);
-    is_late(limiter.hold_back("a", HoldBack::retry_after(Duration::from_secs(1))).await);
+    is_late(limiter.throttle("a", Throttle::retry_after(Duration::from_secs(1))).await);
     assert_eq!((start.elapsed(), limiter.fallbacks()), (4 * DEADLINE, 0));
     Ok(())
 }

@@ -77,7 +77,7 @@ impl Line {
         let begun = Instant::now();
         let store = Arc::new(Counting::new(begun));
         let limiter = Limiter::builder(Arc::clone(&store))
-            .longest_wait(Duration::from_mins(1))
+            .max_wait(Duration::from_mins(1))
             .build("1000/s burst 1")?
             .bind("one")?;
         let turns = Arc::new(Mutex::new(Vec::new()));

@@ -88,7 +88,7 @@ async fn while_a_store_stalls_one_request_at_a_time_asks_it_and_the_others_are_t
     for (error, waited) in crowd(&limiter, 100).await? {
         match error.expect("there is no answer") {
             Error::DeadlineExceeded(STALL) => asked += 1,
-            error @ Error::NotAsked { .. } => {
+            error @ Error::CircuitOpen { .. } => {
                 assert_eq!(waited, Duration::ZERO);
                 assert!(error.is_failure() && !error.is_outcome_unknown(), "nothing was taken");
                 let (text, why) = (error.to_string(), std::error::Error::source(&error).map(ToString::to_string));
@@ -139,7 +139,7 @@ async fn what_a_store_says_at_once_and_that_it_is_contended_each_request_is_told
 #[tokio::test(start_paused = true)]
 async fn who_would_rather_wait_asks_each_time() -> anyhow::Result<()> {
     let store = Failing::stalling();
-    let limiter = builder(&store).without_breaker().build("1000/h")?;
+    let limiter = builder(&store).without_circuit_breaker().build("1000/h")?;
     for _ in 0..2 {
         for (error, waited) in crowd(&limiter, 50).await? {
             assert!(matches!(error, Some(Error::DeadlineExceeded(STALL))) && waited == STALL, "{error:?}");

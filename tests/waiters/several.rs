@@ -31,7 +31,7 @@ impl Slow {
 
 impl Store for Slow {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().most_together(64)
+        Capabilities::default().max_take_all(64)
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {

@@ -3,18 +3,18 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use tollgate::Quota;
-use tollgate::model::bucket::{Bucket, Request, Terms};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 
 /// `bucket.rs`: what every decision in this process comes down to.
 pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("bucket");
     let hour = Duration::from_hours(1);
     for (kind, quota) in [("continuous", Quota::continuous(1000, hour)), ("interval", Quota::interval(1000, hour))] {
-        let terms = Terms::from(&quota.expect("a quota"));
-        let request = Request { cost: 1, max_wait: 0, keep: 0 };
+        let terms = BucketQuota::from(&quota.expect("a quota"));
+        let request = BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 };
         let full = Bucket::full(&terms, NOW);
         let mut empty = full;
-        assert!(empty.take(&terms, NOW, Request { cost: 1000, ..request }).granted, "a new bucket is full");
+        assert!(empty.take(&terms, NOW, BucketRequest { cost: 1000, ..request }).granted, "a new bucket is full");
         group.bench_function(format!("{kind}, granted"), |bencher| {
             bencher.iter(|| black_box(full).take(black_box(&terms), black_box(NOW), request));
         });

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_that_the_store_has_not_debited_is_a_fault() {
+    fn grant_without_debit_is_a_fault() {
         let books = Books { granted: 10, unknown: 5, ahead: false };
         assert!(books.check(10).is_ok());
         assert!(books.check(9).unwrap_err().to_string().contains("debited only 9"));
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_debited_and_that_nobody_has_is_a_fault() {
+    fn debit_without_grant_is_a_fault() {
         let books = Books { granted: 10, unknown: 5, ahead: false };
         assert!(books.check(15).is_ok());
         assert!(books.check(16).unwrap_err().to_string().contains("5 perhaps"));

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 
-use crate::contestant::{Contestant, Kind};
 use crate::peers::tollgate::quota;
 use crate::sample::Sample;
+use crate::system::{Kind, System};
 use crate::workload::{Expect, Terms, Workload};
 
 /// The project's own, which its example of a fleet is judged by.
@@ -15,12 +15,7 @@ pub(crate) use windows::Call;
 
 /// What is wrong with a measurement: too much was granted of a key, in any window or altogether, or the answers are not those
 /// that the workload is about.
-pub(crate) fn check(
-    contestant: Contestant,
-    workload: &Workload,
-    sample: &Sample,
-    elapsed: Duration,
-) -> anyhow::Result<()> {
+pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapsed: Duration) -> anyhow::Result<()> {
     let Terms { capacity, token, expect, .. } = workload.terms;
     // The store's clock and this one run on the same machine, and are read at slightly different moments.
     let elapsed = elapsed.mul_f64(1.001) + Duration::from_millis(5);
@@ -32,8 +27,8 @@ pub(crate) fn check(
         );
     }
     // What is leased was debited before, so it may come closer together; the store's book is about it.
-    if contestant.kind != Kind::Leased {
-        let stale = if contestant.kind == Kind::Memory { STALE_NS } else { 0 };
+    if system.kind != Kind::Leased {
+        let stale = if system.kind == Kind::Memory { STALE_NS } else { 0 };
         every_window(workload.terms, sample, stale)?;
     }
     match expect {
@@ -76,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_peer_that_grants_all_is_found() {
+    async fn peer_that_grants_everything_is_detected() {
         let workload = Workload::named("saturated").unwrap();
         let plan = Plan {
             tasks: 8,
@@ -101,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_window_with_a_token_too_many_is_found_within_a_long_time_that_could_hold_them() {
+    fn over_grant_in_short_window_is_detected_in_long_window() {
         let workload = Workload::named("attack").unwrap();
         let call = |nth| Call { sent: nth * 1000, done: nth * 1000 + 500, at: None, cost: 1, granted: true };
         let at_once = |count: i64| Sample {
@@ -114,5 +109,5 @@ mod tests {
         assert!(fault.to_string().starts_with("over-granted of key 7"), "{fault}");
     }
 
-    const MEMORY: Contestant = Contestant { kind: Kind::Memory, server: None };
+    const MEMORY: System = System { kind: Kind::Memory, server: None };
 }

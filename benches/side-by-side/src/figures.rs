@@ -80,7 +80,7 @@ impl Figures {
 /// The repeats of a contestant at a number of tasks.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
-    pub(crate) contestant: String,
+    pub(crate) system: String,
     pub(crate) tasks: usize,
     pub(crate) repeats: Vec<Figures>,
 }
@@ -146,8 +146,8 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    pub(crate) fn row(&self, contestant: &str, tasks: usize) -> Option<&Row> {
-        self.rows.iter().find(|row| row.contestant == contestant && row.tasks == tasks)
+    pub(crate) fn row(&self, system: &str, tasks: usize) -> Option<&Row> {
+        self.rows.iter().find(|row| row.system == system && row.tasks == tasks)
     }
 
     /// The number of tasks to show: that of the headline, or the only one where processes share the tasks.
@@ -159,7 +159,7 @@ impl Measured {
     pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
         let of_row = move |row: &Row| {
             let faults = row.repeats.iter().filter_map(|figures| figures.fault.as_ref());
-            let named = |fault| format!("{}, {}, {} tasks: {fault}", self.workload, row.contestant, row.tasks);
+            let named = |fault| format!("{}, {}, {} tasks: {fault}", self.workload, row.system, row.tasks);
             faults.map(named).collect::<Vec<_>>()
         };
         let broken = self.broken.iter().map(move |reason| format!("{}, {reason}", self.workload));
@@ -187,17 +187,17 @@ mod tests {
         if fault {
             repeats[2] = Figures::fault("over-granted".to_owned());
         }
-        Row { contestant: "tollgate@postgres".to_owned(), tasks: 256, repeats }
+        Row { system: "tollgate@postgres".to_owned(), tasks: 256, repeats }
     }
 
     #[test]
-    fn a_ratio_is_the_median_of_those_of_the_repeats() {
+    fn ratio_is_median_of_the_repeats() {
         let (ours, redis) = (row([10.0, 2.0, 30.0, 4.0, 5.0], false), row([1.0, 1.0, 10.0, 1.0, 10.0], false));
         assert_eq!(ours.ratio(&redis), Some(3.0));
     }
 
     #[test]
-    fn one_repeat_that_broke_the_rules_does_not_hide_behind_the_others() {
+    fn failed_repeat_is_not_hidden_by_other_repeats() {
         let (broken, sound) = (row([10.0; 5], true), row([1.0; 5], false));
         assert_eq!(broken.ratio(&sound), Some(0.0));
         assert!(broken.median(|figures| figures.per_second) < 0.1);

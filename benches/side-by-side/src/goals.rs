@@ -148,13 +148,13 @@ impl fmt::Display for Goal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestant::Contestant;
+    use crate::system::System;
     use crate::workload::Workload;
 
     #[test]
     fn every_goal_is_about_contestants_of_its_workload() {
         for goal in GOALS.iter().filter(|goal| goal.workload != "waiters") {
-            let all = Contestant::all(Workload::named(goal.workload).unwrap(), ALL);
+            let all = System::all(Workload::named(goal.workload).unwrap(), ALL);
             let takes_part = |name: &str| all.iter().any(|one| one.to_string().split('@').next() == Some(name));
             assert!(takes_part(goal.of), "{goal}");
             if let Speed(other) | P50(other) | P99(other) = goal.figure {

@@ -4,10 +4,10 @@ use anyhow::ensure;
 use serde::Serialize;
 
 use crate::arguments::Arguments;
-use crate::contestant::{Contestant, Kind};
 use crate::figures::{Figures, Row};
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::system::{Kind, System};
 use crate::turns::Turns;
 use crate::venues::Venues;
 use crate::workload::{TASKS_OF_A_PROCESS, Workload};
@@ -31,7 +31,7 @@ impl Curve {
     pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
         let of_row = |point: &Point, row: &Row| {
             let fault = |figures: &Figures| figures.fault.clone();
-            let named = format!("growth, {} {}, {}", point.at, self.by, row.contestant);
+            let named = format!("growth, {} {}, {}", point.at, self.by, row.system);
             row.repeats.iter().filter_map(fault).map(|fault| format!("{named}: {fault}")).collect::<Vec<_>>()
         };
         self.points.iter().flat_map(move |point| point.rows.iter().flat_map(move |row| of_row(point, row)))
@@ -44,8 +44,8 @@ pub(crate) async fn measure(arguments: &Arguments, venues: &Venues, run: &str) -
     ensure!(arguments.engines.contains(&Server::Postgres), "growth is measured on PostgreSQL: say --engines postgres");
     let mut turns = Turns::new(&arguments, venues, run);
     let workload = Workload::named("uniform")?;
-    let most_keys = arguments.keys();
-    let usual_keys = USUAL_KEYS.min(most_keys);
+    let max_keys = arguments.keys();
+    let usual_keys = USUAL_KEYS.min(max_keys);
     let scene = Scene::new(workload, run, usual_keys);
 
     let mut by_tasks = Curve { by: "tasks", beside: format!("{usual_keys} keys, one process"), points: Vec::new() };
@@ -63,16 +63,16 @@ pub(crate) async fn measure(arguments: &Arguments, venues: &Venues, run: &str) -
     // Last, and more and more: what is made for one point is there for the next.
     let tasks = arguments.headline();
     let mut by_keys = Curve { by: "keys", beside: format!("{tasks} tasks, one process"), points: Vec::new() };
-    for at in KEYS.into_iter().filter(|&keys| keys <= most_keys) {
+    for at in KEYS.into_iter().filter(|&keys| keys <= max_keys) {
         let rows = turns.measure_scene(&contestants(at), &Scene::new(workload, run, at), tasks).await?;
         by_keys.points.push(Point { at, rows });
     }
     Ok(vec![by_tasks, by_keys, by_processes])
 }
 
-fn contestants(keys: u32) -> Vec<Contestant> {
-    let redis = Contestant { kind: Kind::Redis, server: Some(Server::Redis) };
-    let ours = Contestant { kind: Kind::Tollgate, server: Some(Server::Postgres) };
+fn contestants(keys: u32) -> Vec<System> {
+    let redis = System { kind: Kind::Redis, server: Some(Server::Redis) };
+    let ours = System { kind: Kind::Tollgate, server: Some(Server::Postgres) };
     if keys <= MOST_IN_REDIS { vec![redis, ours] } else { vec![ours] }
 }
 

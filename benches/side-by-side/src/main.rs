@@ -3,7 +3,6 @@
 mod arguments;
 mod books;
 mod checker;
-mod contestant;
 mod cpu;
 mod drive;
 mod engine;
@@ -23,6 +22,7 @@ mod sample;
 mod scene;
 mod server;
 mod steady;
+mod system;
 mod tally;
 mod turns;
 mod venues;

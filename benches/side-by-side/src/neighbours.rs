@@ -12,11 +12,11 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use tokio::process::Command;
 
-use crate::contestant::{Contestant, Kind};
 use crate::figures::median;
 use crate::pace::{Pace, Paced};
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::system::{Kind, System};
 use crate::turns::Turns;
 use crate::venues::Venues;
 use crate::workload::Workload;
@@ -25,7 +25,7 @@ use crate::workload::Workload;
 #[derive(Debug, Serialize)]
 pub(crate) struct Beside {
     /// Who decided; nobody if pgbench was alone.
-    pub(crate) contestant: Option<String>,
+    pub(crate) system: Option<String>,
     /// How many decisions a second were asked for, and how many were made.
     pub(crate) asked: u32,
     pub(crate) made: f64,
@@ -49,18 +49,18 @@ pub(crate) async fn measure(
     let made = Command::new(&pgbench).args(["-i", "-q", "-s", "10", &url]).stderr(Stdio::null()).status().await?;
     ensure!(made.success(), "pgbench cannot make its tables");
     let scene = Scene::new(Workload::named("uniform")?, run, keys);
-    for contestant in LEVELS.into_iter().filter_map(|(contestant, _)| contestant) {
-        turns.load(contestant, &scene).await?;
+    for system in LEVELS.into_iter().filter_map(|(system, _)| system) {
+        turns.load(system, &scene).await?;
     }
-    let mut levels: Vec<Beside> = LEVELS.into_iter().map(|(contestant, asked)| Beside::of(contestant, asked)).collect();
+    let mut levels: Vec<Beside> = LEVELS.into_iter().map(|(system, asked)| Beside::of(system, asked)).collect();
     for repeat in 0..repeats as usize {
         for place in (0..LEVELS.len()).map(|place| (place + repeat) % LEVELS.len()) {
-            let ((contestant, asked), level) = (LEVELS[place], &mut levels[place]);
+            let ((system, asked), level) = (LEVELS[place], &mut levels[place]);
             let pace = Pace { a_second: asked, keys: scene.keys(), stop: Arc::new(AtomicBool::new(false)) };
             let transactions = transactions(&pgbench, &url, Path::new("target/bench"));
-            let (paced, transactions) = match contestant {
+            let (paced, transactions) = match system {
                 None => (Paced::default(), transactions.await?),
-                Some(contestant) => beside(contestant, pace, &scene, venues, transactions).await?,
+                Some(system) => beside(system, pace, &scene, venues, transactions).await?,
             };
             level.made += paced.made / f64::from(repeats);
             level.add(transactions)?;
@@ -75,14 +75,14 @@ pub(crate) async fn measure(
 }
 
 impl Beside {
-    fn of(contestant: Option<Contestant>, asked: u32) -> Self {
-        let contestant = contestant.map(|contestant| contestant.to_string());
-        Self { contestant, asked, made: 0.0, tps: Vec::new(), of_alone: 1.0, p99: Vec::new() }
+    fn of(system: Option<System>, asked: u32) -> Self {
+        let system = system.map(|system| system.to_string());
+        Self { system, asked, made: 0.0, tps: Vec::new(), of_alone: 1.0, p99: Vec::new() }
     }
 
     pub(crate) fn name(&self) -> String {
-        let beside = |contestant: &String| format!("{contestant}, {}/s", self.asked);
-        self.contestant.as_ref().map_or_else(|| "alone".to_owned(), beside)
+        let beside = |system: &String| format!("{system}, {}/s", self.asked);
+        self.system.as_ref().map_or_else(|| "alone".to_owned(), beside)
     }
 
     /// What a repeat's transactions took, in microseconds.
@@ -98,14 +98,14 @@ impl Beside {
 
 /// What a contestant decided as long as something else took.
 async fn beside<T>(
-    contestant: Contestant,
+    system: System,
     pace: Pace,
     scene: &Scene,
     venues: &Venues,
     other: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<(Paced, T)> {
     let debited = venues.debited(Server::Postgres, &scene.prefix()).await?;
-    let opened = contestant.open(scene).await?;
+    let opened = system.open(scene).await?;
     let other = async {
         let done = other.await;
         pace.stop.store(true, Ordering::Relaxed);
@@ -114,7 +114,7 @@ async fn beside<T>(
     let (paced, done) = tokio::join!(opened.pace(pace.clone()), other);
     opened.close().await;
     let paced = paced?;
-    if contestant.kind == Kind::Tollgate {
+    if system.kind == Kind::Tollgate {
         paced.books.check(venues.debited(Server::Postgres, &scene.prefix()).await? - debited)?;
     }
     Ok((paced, done?))
@@ -137,12 +137,12 @@ async fn transactions(pgbench: &Path, url: &str, directory: &Path) -> anyhow::Re
     Ok(text.lines().filter_map(latency).collect())
 }
 
-const TOLLGATE: Contestant = Contestant { kind: Kind::Tollgate, server: Some(Server::Postgres) };
-const BARE: Contestant = Contestant { kind: Kind::Bare, server: Some(Server::Postgres) };
-const REDIS: Contestant = Contestant { kind: Kind::Redis, server: Some(Server::Redis) };
+const TOLLGATE: System = System { kind: Kind::Tollgate, server: Some(Server::Postgres) };
+const BARE: System = System { kind: Kind::Bare, server: Some(Server::Postgres) };
+const REDIS: System = System { kind: Kind::Redis, server: Some(Server::Redis) };
 
 /// Who decides, and how often a second; nobody first.
-const LEVELS: [(Option<Contestant>, u32); 8] = [
+const LEVELS: [(Option<System>, u32); 8] = [
     (None, 0),
     (Some(TOLLGATE), 1000),
     (Some(TOLLGATE), 10_000),

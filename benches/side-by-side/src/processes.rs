@@ -11,7 +11,6 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::sleep;
 
-use crate::contestant::Contestant;
 use crate::cpu;
 use crate::drive::Plan;
 use crate::pace::{Pace, Paced};
@@ -19,6 +18,7 @@ use crate::peer::{Later, Opened};
 use crate::sample::Sample;
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::system::System;
 use crate::workload::Workload;
 
 /// Processes that say `ready`, start asking when they read `go`, and then print a [`Sample`].
@@ -31,11 +31,11 @@ type ToCommand = dyn Fn(&Plan) -> anyhow::Result<Command> + Send + Sync;
 
 impl Driver {
     /// As many processes of this program as the scene says.
-    pub(crate) fn workers(contestant: Contestant, scene: &Scene) -> Self {
+    pub(crate) fn workers(system: System, scene: &Scene) -> Self {
         let (scene, processes) = (scene.clone(), scene.processes);
         let command = move |plan: &Plan| {
             let job = Job {
-                contestant: contestant.to_string(),
+                system: system.to_string(),
                 workload: scene.workload.name.to_owned(),
                 run: scene.run.clone(),
                 keys: scene.keys(),
@@ -112,7 +112,7 @@ impl Opened for Driver {
 /// What a worker of our own is told.
 #[derive(Debug, Deserialize, Serialize)]
 struct Job {
-    contestant: String,
+    system: String,
     workload: String,
     run: String,
     keys: u32,
@@ -126,7 +126,7 @@ pub(crate) async fn work(job: &str) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job)?;
     let workload = Workload::named(&job.workload)?;
     let scene = Scene::new(workload, &job.run, job.keys);
-    let opened = job.contestant.parse::<Contestant>()?.open(&scene).await?;
+    let opened = job.system.parse::<System>()?.open(&scene).await?;
     let plan = Plan {
         tasks: job.tasks,
         warm_up: job.warm_up,

@@ -9,12 +9,12 @@ use sqlx::{PgPool, Postgres};
 use crate::arguments::Arguments;
 use crate::books::Books;
 use crate::checker::check;
-use crate::contestant::{Contestant, Kind};
 use crate::drive::Plan;
 use crate::engine::Engine;
 use crate::report;
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::system::{Kind, System};
 use crate::workload::STEADY;
 
 /// What a stretch of the load saw, and the table after it.
@@ -47,7 +47,7 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
         "--minutes 75 at most: later the buckets would be full, and swept"
     );
     let scene = Scene::new(&STEADY, run, arguments.keys());
-    let ours = Contestant { kind: Kind::Tollgate, server: Some(Server::Postgres) };
+    let ours = System { kind: Kind::Tollgate, server: Some(Server::Postgres) };
     ours.load(&scene, 0).await?;
     let watch = Postgres::open(&Server::Postgres.database(run)?, 1, false).await?;
     let opened = ours.open(&scene).await?;

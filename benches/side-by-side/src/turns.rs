@@ -6,7 +6,6 @@ use tokio::time::sleep;
 use crate::arguments::Arguments;
 use crate::books::Books;
 use crate::checker::check;
-use crate::contestant::{Contestant, Kind};
 use crate::drive::Plan;
 use crate::engine::Written;
 use crate::figures::{Figures, Measured, Row};
@@ -15,6 +14,7 @@ use crate::popularity::Popularity;
 use crate::processes::Driver;
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::system::{Kind, System};
 use crate::venues::Venues;
 use crate::workload::{Expect, Workload};
 
@@ -24,7 +24,7 @@ pub(crate) struct Turns<'a> {
     venues: &'a Venues,
     run: &'a str,
     /// How many buckets are made, by contestant and kind of bucket.
-    loaded: BTreeMap<(Contestant, &'static str), u32>,
+    loaded: BTreeMap<(System, &'static str), u32>,
 }
 
 impl<'a> Turns<'a> {
@@ -45,25 +45,23 @@ impl<'a> Turns<'a> {
             rows: Vec::new(),
         };
         let mut contestants = Vec::new();
-        for contestant in Contestant::all(workload, &self.arguments.engines) {
-            let wanted = |name: &String| contestant.to_string().contains(name.as_str());
-            if contestant.kind != Kind::Redis
-                && !self.arguments.only.is_empty()
-                && !self.arguments.only.iter().any(wanted)
+        for system in System::all(workload, &self.arguments.engines) {
+            let wanted = |name: &String| system.to_string().contains(name.as_str());
+            if system.kind != Kind::Redis && !self.arguments.only.is_empty() && !self.arguments.only.iter().any(wanted)
             {
                 continue;
             }
-            match contestant.missing() {
-                Some(reason) => measured.absent.push(format!("{contestant}: {reason}")),
-                None => contestants.push(contestant),
+            match system.missing() {
+                Some(reason) => measured.absent.push(format!("{system}: {reason}")),
+                None => contestants.push(system),
             }
         }
         self.venues.set_durable(false).await?;
         let mut ready = Vec::new();
-        for contestant in contestants {
-            match self.load(contestant, &scene).await {
-                Ok(()) => ready.push(contestant),
-                Err(error) => measured.broken.push(format!("{contestant}: its buckets cannot be made: {error:#}")),
+        for system in contestants {
+            match self.load(system, &scene).await {
+                Ok(()) => ready.push(system),
+                Err(error) => measured.broken.push(format!("{system}: its buckets cannot be made: {error:#}")),
             }
         }
         self.venues.set_durable(workload.durable).await?;
@@ -75,15 +73,15 @@ impl<'a> Turns<'a> {
     }
 
     /// Makes the buckets that it needs and that are not there yet.
-    pub(crate) async fn load(&mut self, contestant: Contestant, scene: &Scene) -> anyhow::Result<()> {
-        let (contestant, buckets) = (contestant.owner(), scene.workload.terms.name);
-        let made = self.loaded.get(&(contestant, buckets)).copied();
+    pub(crate) async fn load(&mut self, system: System, scene: &Scene) -> anyhow::Result<()> {
+        let (system, buckets) = (system.owner(), scene.workload.terms.name);
+        let made = self.loaded.get(&(system, buckets)).copied();
         if made.is_none_or(|made| made < scene.keys()) {
-            eprintln!("{}: making the buckets of {contestant}", scene.workload.name);
+            eprintln!("{}: making the buckets of {system}", scene.workload.name);
             // Those that are to be met for the first time are not made; but what they are made in is.
             let there = if scene.workload.terms.first_use() { scene.keys() } else { 0 };
-            contestant.load(scene, made.unwrap_or(there)).await?;
-            self.loaded.insert((contestant, buckets), scene.keys());
+            system.load(scene, made.unwrap_or(there)).await?;
+            self.loaded.insert((system, buckets), scene.keys());
         }
         Ok(())
     }
@@ -91,45 +89,45 @@ impl<'a> Turns<'a> {
     /// Rows of these contestants alone, at one number of tasks.
     pub(crate) async fn measure_scene(
         &mut self,
-        contestants: &[Contestant],
+        contestants: &[System],
         scene: &Scene,
         tasks: usize,
     ) -> anyhow::Result<Vec<Row>> {
-        for &contestant in contestants {
-            self.load(contestant, scene).await?;
+        for &system in contestants {
+            self.load(system, scene).await?;
         }
         Ok(self.rounds(contestants, scene, tasks).await)
     }
 
     /// The contestants one after the other, and again, each time starting with another one.
-    async fn rounds(&self, contestants: &[Contestant], scene: &Scene, tasks: usize) -> Vec<Row> {
-        let mut repeats: BTreeMap<Contestant, Vec<Figures>> = BTreeMap::new();
+    async fn rounds(&self, contestants: &[System], scene: &Scene, tasks: usize) -> Vec<Row> {
+        let mut repeats: BTreeMap<System, Vec<Figures>> = BTreeMap::new();
         for repeat in 0..self.arguments.repeats() {
             let first = repeat as usize % contestants.len().max(1);
-            for &contestant in contestants[first..].iter().chain(&contestants[..first]) {
-                let figures = self.turn(contestant, scene, tasks, repeat.into()).await;
+            for &system in contestants[first..].iter().chain(&contestants[..first]) {
+                let figures = self.turn(system, scene, tasks, repeat.into()).await;
                 let figures = figures.unwrap_or_else(|error| Figures::fault(format!("{error:#}")));
                 eprintln!(
-                    "{}, {tasks} tasks, {contestant}: {:.0}/s{}",
+                    "{}, {tasks} tasks, {system}: {:.0}/s{}",
                     scene.workload.name,
                     figures.per_second,
                     figures.fault.as_ref().map(|fault| format!(", {fault}")).unwrap_or_default()
                 );
-                repeats.entry(contestant).or_default().push(figures);
+                repeats.entry(system).or_default().push(figures);
             }
         }
-        let row = |&contestant: &Contestant| Row {
-            contestant: contestant.to_string(),
+        let row = |&system: &System| Row {
+            system: system.to_string(),
             tasks,
-            repeats: repeats.remove(&contestant).unwrap_or_default(),
+            repeats: repeats.remove(&system).unwrap_or_default(),
         };
         contestants.iter().map(row).collect()
     }
 
-    async fn turn(&self, contestant: Contestant, scene: &Scene, tasks: usize, seed: u64) -> anyhow::Result<Figures> {
+    async fn turn(&self, system: System, scene: &Scene, tasks: usize, seed: u64) -> anyhow::Result<Figures> {
         let workload = scene.workload;
         let scene = &if workload.terms.first_use() { scene.renewed(seed) } else { scene.clone() };
-        let server = contestant.server;
+        let server = system.server;
         let plan = Plan {
             tasks,
             warm_up: self.arguments.warm_up(scene.processes),
@@ -139,13 +137,13 @@ impl<'a> Turns<'a> {
             server: server.and_then(Server::pid),
             noted: workload.terms.expect == Expect::Both,
         };
-        let debited = self.debited(contestant, scene).await?;
-        let written = self.written(contestant).await;
-        let before = self.calls(contestant).await;
+        let debited = self.debited(system, scene).await?;
+        let written = self.written(system).await;
+        let before = self.calls(system).await;
         let start = Instant::now();
         let opened = match scene.processes {
-            1 => contestant.open(scene).await?,
-            _ => Box::new(Driver::workers(contestant, scene)),
+            1 => system.open(scene).await?,
+            _ => Box::new(Driver::workers(system, scene)),
         };
         let sample = opened.measure(plan).await;
         let elapsed = start.elapsed();
@@ -153,26 +151,26 @@ impl<'a> Turns<'a> {
         let sample = sample?;
         // Sessions end, and report, a moment after their connections.
         sleep(Duration::from_millis(30)).await;
-        let calls = self.calls(contestant).await.zip(before).map(|(after, before)| after - before);
-        let written = self.written(contestant).await.zip(written);
-        check(contestant, workload, &sample, elapsed)?;
-        if let Some((after, before)) = self.debited(contestant, scene).await?.zip(debited) {
+        let calls = self.calls(system).await.zip(before).map(|(after, before)| after - before);
+        let written = self.written(system).await.zip(written);
+        check(system, workload, &sample, elapsed)?;
+        if let Some((after, before)) = self.debited(system, scene).await?.zip(debited) {
             // A request that fails ends the measurement, so nothing is unknown.
             let granted = sample.granted * u64::try_from(workload.limits)?;
-            Books { granted, unknown: 0, ahead: contestant.kind == Kind::Leased }.check(after - before)?;
+            Books { granted, unknown: 0, ahead: system.kind == Kind::Leased }.check(after - before)?;
         }
         Ok(Figures::new(&sample, calls).with_written(written))
     }
 
     /// What the store's book says, if there is one that is kept.
-    async fn debited(&self, contestant: Contestant, scene: &Scene) -> anyhow::Result<Option<i64>> {
-        match contestant {
-            Contestant { kind: Kind::Tollgate | Kind::Leased | Kind::Unbatched, server: Some(server) }
+    async fn debited(&self, system: System, scene: &Scene) -> anyhow::Result<Option<i64>> {
+        match system {
+            System { kind: Kind::Tollgate | Kind::Leased | Kind::Unbatched, server: Some(server) }
                 if scene.workload.terms.stays() =>
             {
                 Ok(Some(self.venues.debited(server, &scene.prefix()).await?))
             }
-            Contestant { kind: Kind::Redis | Kind::RedisPipelined, server: Some(server) }
+            System { kind: Kind::Redis | Kind::RedisPipelined, server: Some(server) }
                 if scene.workload.terms.stays() =>
             {
                 Ok(Some(redis::debited(server, scene).await?))
@@ -181,16 +179,16 @@ impl<'a> Turns<'a> {
         }
     }
 
-    async fn calls(&self, contestant: Contestant) -> Option<i64> {
-        self.venues.calls(observed(contestant)?).await
+    async fn calls(&self, system: System) -> Option<i64> {
+        self.venues.calls(observed(system)?).await
     }
 
-    async fn written(&self, contestant: Contestant) -> Option<Written> {
-        self.venues.written(observed(contestant)?).await
+    async fn written(&self, system: System) -> Option<Written> {
+        self.venues.written(observed(system)?).await
     }
 }
 
 /// The server whose own figures are about the measurement. Node warms up by calls that are no decisions of it.
-fn observed(contestant: Contestant) -> Option<Server> {
-    contestant.server.filter(|_| contestant.kind != Kind::Flexible)
+fn observed(system: System) -> Option<Server> {
+    system.server.filter(|_| system.kind != Kind::Flexible)
 }

@@ -22,7 +22,7 @@ use crate::venues::Venues;
 /// How long those who wait had to, beyond their turn.
 #[derive(Debug, Serialize)]
 pub(crate) struct Waited {
-    pub(crate) contestant: String,
+    pub(crate) system: String,
     pub(crate) waiters: usize,
     pub(crate) a_second: i64,
     /// How much later they went on than their turns came, in milliseconds.
@@ -50,7 +50,7 @@ pub(crate) async fn measure(server: Server, run: &str, venues: &Venues, waiters:
     books.check(venues.debited(server, &key).await? - debited)?;
     #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
     let calls = calls.map(|calls| calls as f64 / waiters as f64);
-    Ok(Waited { contestant: format!("tollgate@{}", server.name()), calls, ..waited })
+    Ok(Waited { system: format!("tollgate@{}", server.name()), calls, ..waited })
 }
 
 /// The same without a database: what timers and the machine make of it.
@@ -67,7 +67,7 @@ async fn on_sql<E: Engine>(url: &str, key: &str, waiters: usize) -> anyhow::Resu
 
 async fn wait<S: Admin + Clone>(store: S, key: &str, waiters: usize) -> anyhow::Result<Waited> {
     let quota = Quota::continuous(1, Duration::from_secs(1) / u32::try_from(A_SECOND)?)?;
-    let limiter = Limiter::builder(store.clone()).longest_wait(Duration::from_mins(2)).build(quota)?;
+    let limiter = Limiter::builder(store.clone()).max_wait(Duration::from_mins(2)).build(quota)?;
     let key = Key::try_from(key)?;
     let mut tasks = JoinSet::new();
     for place in 0..waiters {
@@ -99,7 +99,7 @@ async fn wait<S: Admin + Clone>(store: S, key: &str, waiters: usize) -> anyhow::
     }
     let late = lateness(end.context("the bucket is full before all had their turns")?, &went_on);
     Ok(Waited {
-        contestant: "tollgate-memory".to_owned(),
+        system: "tollgate-memory".to_owned(),
         waiters,
         a_second: A_SECOND,
         late_p50: percentile(&late, 50),
@@ -137,13 +137,13 @@ mod tests {
     const MS: i64 = 1_000_000;
 
     #[test]
-    fn who_comes_later_and_goes_on_earlier_is_an_inversion() {
+    fn later_request_served_earlier_is_an_inversion() {
         assert_eq!(inversions(&[1, 2, 9, 4, 5].map(|ms| ms * MS)), 1);
         assert_eq!(inversions(&[1, 2, 3].map(|ms| ms * MS)), 0);
     }
 
     #[test]
-    fn who_keeps_the_pace_is_not_late() {
+    fn waiter_that_keeps_pace_is_not_late() {
         let late = lateness(9 * MS, &[5, 6, 7, 11].map(|ms| ms * MS));
         assert!(percentile(&late, 50) < 0.001 && (late[3] - 3.0).abs() < 0.001, "{late:?}");
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::Report;
+use super::DoctorReport;
 
 /// What the URL asks of TLS.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) enum Tls {
 
 /// Reports the way to `host`. `encrypted` is what the server says of this session; a pooler's server speaks of the
 /// pooler's way to it, so the URL decides where it can.
-pub(super) fn examine(host: &str, is_socket: bool, tls: Tls, encrypted: bool, verify: &str, report: &mut Report) {
+pub(super) fn examine(host: &str, is_socket: bool, tls: Tls, encrypted: bool, verify: &str, report: &mut DoctorReport) {
     if is_socket || is_loopback(host) {
         return report.ok("encryption", "not needed: the server, or the pooler before it, is reached within this host");
     }
@@ -66,11 +66,11 @@ mod tests {
             ("[::1]", Tls::Off, false, &[]),
             ("localhost", Tls::Off, false, &[]),
         ] {
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             examine(host, false, tls, encrypted, "sslmode=verify-full", &mut report);
             assert_eq!(report.warnings(), warned, "{host}: {}", report.found("encryption"));
         }
-        let mut report = Report::default();
+        let mut report = DoctorReport::default();
         examine("", true, Tls::Off, false, "", &mut report);
         assert!(report.warnings().is_empty());
     }

@@ -6,13 +6,13 @@ use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, Row as _};
 
 use super::encryption::Tls;
 use super::settings::Settings;
-use super::{Examine, Report, clocks, encryption};
+use super::{DoctorReport, Examine, clocks, encryption};
 use crate::output::counted;
 
 mod definer;
 
 impl Examine for MySql {
-    async fn examine(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
+    async fn examine(pool: &MySqlPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
         let mut connection = pool.acquire().await?;
         encryption(&mut connection, &pool.connect_options(), report).await?;
         let settings = settings(&mut connection).await?;
@@ -33,7 +33,7 @@ impl Examine for MySql {
         Ok(())
     }
 
-    async fn content(pool: &MySqlPool, report: &mut Report) -> Result<(), sqlx::Error> {
+    async fn content(pool: &MySqlPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
         let mode = sqlx::query("select one from token_mode").fetch_optional(pool).await?;
         report.mode_row(mode.is_some(), "insert into token_mode () values ()");
         Ok(())
@@ -65,7 +65,7 @@ impl Examine for MySql {
 async fn encryption(
     connection: &mut MySqlConnection,
     options: &MySqlConnectOptions,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Result<(), sqlx::Error> {
     let (_, cipher): (String, String) =
         sqlx::query_as("show session status like 'Ssl_cipher'").fetch_one(connection).await?;
@@ -99,7 +99,7 @@ async fn settings(connection: &mut MySqlConnection) -> Result<Settings, sqlx::Er
     Ok(settings.into_iter().collect())
 }
 
-fn server(settings: &Settings, report: &mut Report) {
+fn server(settings: &Settings, report: &mut DoctorReport) {
     let version = settings.get("version");
     let (name, oldest, needed) = if version.contains("MariaDB") {
         ("MariaDB", [10, 6, 0], "tollgate needs MariaDB 10.6 or newer")
@@ -146,13 +146,13 @@ fn quoted_text(text: &str) -> String {
 }
 
 /// Says whether there is something that the account may call.
-async fn grants(connection: &mut MySqlConnection, report: &mut Report) -> Result<bool, sqlx::Error> {
+async fn grants(connection: &mut MySqlConnection, report: &mut DoctorReport) -> Result<bool, sqlx::Error> {
     if sqlx::raw_sql("select 1 from token_migrations limit 0").execute(&mut *connection).await.is_err() {
         return Ok(false);
     }
     let account: String = sqlx::query_scalar("select current_user()").fetch_one(&mut *connection).await?;
     let (mut taking, mut beside) = (Vec::new(), Vec::new());
-    for (names, forbidden) in [(&TAKING[..], &mut taking), (&BESIDE[..], &mut beside)] {
+    for (names, forbidden) in [(&REQUIRED_ROUTINES[..], &mut taking), (&OPTIONAL_ROUTINES[..], &mut beside)] {
         for name in names {
             if !may_call(connection, name).await? {
                 forbidden.push((*name).to_owned());
@@ -180,7 +180,7 @@ async fn may_call(connection: &mut MySqlConnection, name: &str) -> Result<bool, 
 async fn temporary_tables(
     connection: &mut MySqlConnection,
     names: &Names,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Result<(), sqlx::Error> {
     let writes: i64 = sqlx::query_scalar(
         "select count(*) from information_schema.columns
@@ -240,7 +240,7 @@ async fn granted_temporary_tables(connection: &mut MySqlConnection, names: &Name
     (format!("{}.*", names.database), owner)
 }
 
-fn durability(settings: &Settings, report: &mut Report) {
+fn durability(settings: &Settings, report: &mut DoctorReport) {
     let (flush, sync) = (settings.get("innodb_flush_log_at_trx_commit"), settings.get("sync_binlog"));
     let logged = settings.is_on("log_bin");
     if flush == "1" && (!logged || sync == "1") {
@@ -255,7 +255,7 @@ fn durability(settings: &Settings, report: &mut Report) {
     }
 }
 
-fn sessions(settings: &Settings, account: &str, report: &mut Report) {
+fn sessions(settings: &Settings, account: &str, report: &mut DoctorReport) {
     if !settings.is_on("autocommit") {
         let found = "autocommit is off: to those who call in SQL a bucket stays locked until they commit";
         report.warn("autocommit", found, "set global autocommit = on, and look into init_connect");
@@ -277,7 +277,7 @@ fn sessions(settings: &Settings, account: &str, report: &mut Report) {
 
 /// Warns of prepared XA transactions, which keep their locks after their sessions have ended. MySQL lists them only to
 /// accounts with `XA_RECOVER_ADMIN`.
-async fn prepared(connection: &mut MySqlConnection, report: &mut Report) {
+async fn prepared(connection: &mut MySqlConnection, report: &mut DoctorReport) {
     let Ok(prepared) = sqlx::raw_sql("xa recover").fetch_all(connection).await else { return };
     if prepared.is_empty() {
         return;
@@ -306,7 +306,7 @@ const NOT_GRANTED: u16 = 1370;
 const MAX_ROLLBACKS: usize = 5;
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
-const TAKING: [&str; 12] = [
+const REQUIRED_ROUTINES: [&str; 12] = [
     "token_adjust_batch_v1",
     "token_adjust_v1",
     "token_adjust_window_v1",
@@ -322,7 +322,7 @@ const TAKING: [&str; 12] = [
 ];
 
 /// Those that it calls beside: without them it takes tokens all the same.
-const BESIDE: [&str; 3] = ["token_count_denials_v1", "token_peek_window", "token_sweep_v1"];
+const OPTIONAL_ROUTINES: [&str; 3] = ["token_count_denials_v1", "token_peek_window", "token_sweep_v1"];
 
 #[cfg(test)]
 mod tests {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_too_old_or_only_read_or_log_statements_fail() {
+    fn old_read_only_or_statement_logging_server_fails() {
         for (settings, status) in [
             (&[("version", "9.7.4"), ("innodb_flush_log_at_trx_commit", "1")][..], "ok"),
             (&[("version", "8.0.16-log")], "ok"),
@@ -344,7 +344,7 @@ mod tests {
             (&[("version", "9.7.4"), ("log_bin", "ON"), ("binlog_format", "STATEMENT")], "fail"),
             (&[("version", "9.7.4"), ("log_bin", "ON"), ("binlog_format", "ROW")], "ok"),
         ] {
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             let settings = set(settings);
             server(&settings, &mut report);
             durability(&settings, &mut report);
@@ -353,19 +353,19 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_commits_nothing_by_itself_is_a_warning_and_a_server_without_events_is_not() {
+    fn missing_autocommit_warns_and_missing_events_does_not() {
         for (autocommit, events, warned) in [("ON", "ON", &[][..]), ("ON", "OFF", &[]), ("OFF", "OFF", &["autocommit"])]
         {
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             sessions(&set(&[("autocommit", autocommit), ("event_scheduler", events)]), "'app'@'%'", &mut report);
             assert_eq!(report.warnings(), warned, "autocommit {autocommit}, event_scheduler {events}");
         }
     }
 
     #[test]
-    fn statements_that_end_before_a_busy_bucket_is_free_are_a_warning() {
+    fn statement_timeout_below_lock_wait_is_a_warning() {
         for (longest, warned) in [("0.000000", &[][..]), ("0.050000", &["timeouts"]), ("5.000000", &[])] {
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             let settings = [("autocommit", "ON"), ("event_scheduler", "ON"), ("max_statement_time", longest)];
             sessions(&set(&settings), "'app'@'%'", &mut report);
             assert_eq!(report.warnings(), warned, "max_statement_time {longest}");
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_forgets_is_told() {
+    fn crash_unsafe_settings_are_reported() {
         for (flush, logged, sync, forgets) in [
             ("1", "OFF", "0", "forgets no grant"),
             ("1", "ON", "1", "forgets no grant"),
@@ -381,7 +381,7 @@ mod tests {
             ("2", "OFF", "1", "innodb_flush_log_at_trx_commit is 2, "),
             ("0", "ON", "1", "innodb_flush_log_at_trx_commit is 0, "),
         ] {
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             let settings = [("innodb_flush_log_at_trx_commit", flush), ("log_bin", logged), ("sync_binlog", sync)];
             durability(&set(&settings), &mut report);
             assert!(report.found("durability").contains(forgets), "{settings:?}: {}", report.found("durability"));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_quoted_as_a_statement_names_it() {
+    fn account_is_quoted_as_in_statements() {
         for (account, quoted) in [
             ("app@%", "'app'@'%'"),
             ("o'neil@10.0.0.%", "'o''neil'@'10.0.0.%'"),

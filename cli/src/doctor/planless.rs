@@ -1,6 +1,6 @@
 use sqlx::Pool;
 
-use super::{Examine, Report};
+use super::{DoctorReport, Examine};
 use crate::answer::within_patience;
 use crate::output::{counted, operand, plain, progress, quoted};
 
@@ -15,7 +15,7 @@ impl Planless {
     /// Looks at so many buckets at most: nobody who asks in an emergency waits for a whole large table to be read.
     pub(crate) async fn find<DB: Examine>(pool: &Pool<DB>) -> anyhow::Result<Self> {
         let bar = progress("looking for buckets whose plan is not there");
-        let counts = within_patience(DB::planless(pool, MOST_BUCKETS)).await;
+        let counts = within_patience(DB::planless(pool, MAX_BUCKETS)).await;
         bar.finish_and_clear();
         let counts = counts?;
         Ok(Self::of(counts.into_iter().map(|(plan, buckets)| (plan, u64::try_from(buckets).unwrap_or(0))).collect()))
@@ -45,15 +45,15 @@ impl Planless {
         ))
     }
 
-    pub(super) fn tell(&self, report: &mut Report) {
+    pub(super) fn tell(&self, report: &mut DoctorReport) {
         let Some((most, _)) = self.plans.first() else {
             report.ok("plans", format!("each that a bucket{} follows is there", self.part()));
             return;
         };
         let all: u64 = self.plans.iter().map(|(_, buckets)| buckets).sum();
         let follow = if all == 1 { "follows a plan that is" } else { "follow plans that are" };
-        let first = self.plans.iter().take(MOST_NAMES).map(|(plan, buckets)| format!("{} ({buckets})", plain(plan)));
-        let more = self.plans.len().saturating_sub(MOST_NAMES);
+        let first = self.plans.iter().take(MAX_NAMES).map(|(plan, buckets)| format!("{} ({buckets})", plain(plan)));
+        let more = self.plans.len().saturating_sub(MAX_NAMES);
         let more = (more > 0).then(|| format!("and {more} more"));
         let names = first.chain(more).collect::<Vec<_>>().join(", ");
         let buckets = counted(all, "bucket");
@@ -66,12 +66,12 @@ impl Planless {
     }
 
     fn is_all(&self) -> bool {
-        self.looked_at < MOST_BUCKETS.unsigned_abs()
+        self.looked_at < MAX_BUCKETS.unsigned_abs()
     }
 
     /// Of which, if not of all.
     fn part(&self) -> String {
-        if self.is_all() { String::new() } else { format!(" of the {MOST_BUCKETS} looked at") }
+        if self.is_all() { String::new() } else { format!(" of the {MAX_BUCKETS} looked at") }
     }
 }
 
@@ -81,10 +81,10 @@ pub(crate) fn mending(name: &str, quota: &str) -> String {
 }
 
 /// A second's work, or a few.
-const MOST_BUCKETS: i64 = 1_000_000;
+const MAX_BUCKETS: i64 = 1_000_000;
 
 /// As many as a line has room for.
-const MOST_NAMES: usize = 5;
+const MAX_NAMES: usize = 5;
 
 #[cfg(test)]
 mod tests {
@@ -92,13 +92,13 @@ mod tests {
 
     fn told(counts: &[(Option<&str>, u64)]) -> (&'static str, String) {
         let counts = counts.iter().map(|(plan, buckets)| (plan.map(str::to_owned), *buckets));
-        let mut report = Report::default();
+        let mut report = DoctorReport::default();
         Planless::of(counts.collect()).tell(&mut report);
         (report.status(), report.found("plans").to_owned())
     }
 
     #[test]
-    fn the_plans_that_most_buckets_miss_are_named_first_and_how_many_there_are_beside() {
+    fn most_missed_plans_are_named_first_with_a_count() {
         assert_eq!(told(&[]), ("ok", "each that a bucket follows is there".to_owned()));
         assert_eq!(
             told(&[(None, 7), (Some("gold"), 1)]),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_table_that_is_not_looked_through_that_is_said() {
+    fn unscanned_table_is_reported() {
         let (_, found) = told(&[(None, 999_990), (Some("gold"), 10)]);
         assert!(found.starts_with("10 buckets of the 1000000 looked at follow plans"), "{found}");
         let left = |buckets| Planless::of(vec![(None, buckets)]).of_deleted("gold", "10/s");

@@ -6,12 +6,12 @@ use sqlx::{PgConnection, PgPool, Postgres};
 
 use super::encryption::Tls;
 use super::settings::Settings;
-use super::{Examine, Report, clocks, encryption};
+use super::{DoctorReport, Examine, clocks, encryption};
 use crate::database::begin;
 use crate::output::plain;
 
 impl Examine for Postgres {
-    async fn examine(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
+    async fn examine(pool: &PgPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
         prepared_statements(pool, report).await?;
         let mut connection = begin(pool).await?;
         encryption(&mut connection, &pool.connect_options(), report).await?;
@@ -28,7 +28,7 @@ impl Examine for Postgres {
         vacuum(&mut connection, report).await
     }
 
-    async fn content(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
+    async fn content(pool: &PgPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
         let mut connection = begin(pool).await?;
         let disabled: Vec<String> = sqlx::query_scalar(
             "select format('alter table %s enable always trigger %I', t.tgrelid::regclass, t.tgname)
@@ -47,11 +47,11 @@ impl Examine for Postgres {
         let strange: Option<String> = sqlx::query_scalar(
             "select b.id from (select * from tollgate.token_buckets limit $1) b
               where not b.overridden
-                and tollgate.terms('bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill)
+                and tollgate.bucket_limits('bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill)
                     <> row(b.burst, b.step_ns, b.step_ticks, b.token_ticks)
               limit 1",
         )
-        .bind(MANY_ROWS)
+        .bind(MIN_DEAD_ROWS)
         .fetch_optional(&mut *connection)
         .await?;
         if let Some(id) = strange {
@@ -104,7 +104,7 @@ impl Examine for Postgres {
 async fn encryption(
     connection: &mut PgConnection,
     options: &PgConnectOptions,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Result<(), sqlx::Error> {
     let encrypted: Option<bool> = sqlx::query_scalar("select ssl from pg_stat_ssl where pid = pg_backend_pid()")
         .fetch_optional(connection)
@@ -158,7 +158,7 @@ impl Names {
 }
 
 /// A pooler that shares connections must know which of them has which statement: both of ours call theirs by one name.
-async fn prepared_statements(pool: &PgPool, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn prepared_statements(pool: &PgPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let (mut one, mut other) = (pool.acquire().await?, pool.acquire().await?);
     for _ in 0..3 {
         for connection in [&mut one, &mut other] {
@@ -177,13 +177,13 @@ async fn prepared_statements(pool: &PgPool, report: &mut Report) -> Result<(), s
     Ok(())
 }
 
-async fn server(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn server(connection: &mut PgConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let (version, number, standby): (String, String, bool) =
         sqlx::query_as("select version(), current_setting('server_version_num'), pg_is_in_recovery()")
             .fetch_one(connection)
             .await?;
     let name = version.split(" on ").next().unwrap_or(&version).to_owned();
-    if number.parse().unwrap_or(0) < OLDEST {
+    if number.parse().unwrap_or(0) < MIN_SERVER_VERSION {
         report.fail("server", name, "tollgate needs PostgreSQL 15, or YugabyteDB 2025.1, or newer");
     } else if standby {
         report.fail("server", format!("{name}, a standby, which only reads"), "connect to the primary");
@@ -194,7 +194,7 @@ async fn server(connection: &mut PgConnection, report: &mut Report) -> Result<()
 }
 
 /// Whoever listens where we connected, if it is not the server.
-async fn pooler(connection: &mut PgConnection, port: u16, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn pooler(connection: &mut PgConnection, port: u16, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let own: Option<i32> = sqlx::query_scalar("select inet_server_port()").fetch_one(connection).await?;
     if let Some(own) = own.filter(|own| *own != i32::from(port)) {
         let found = format!("a pooler or proxy is between: the server's own port is {own}");
@@ -206,7 +206,7 @@ async fn pooler(connection: &mut PgConnection, port: u16, report: &mut Report) -
     Ok(())
 }
 
-async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn grants(connection: &mut PgConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     // Of taking: the functions that a limiter's requests and reservations call, holds, and those by which it peeks. Beside: those
     // without which it takes tokens all the same.
     let (role, is_there, taking, beside, operates): (String, bool, Vec<String>, Vec<String>, bool) = sqlx::query_as(
@@ -234,7 +234,7 @@ async fn grants(connection: &mut PgConnection, report: &mut Report) -> Result<()
 }
 
 /// A restore without privileges leaves every function to every role that may use the schema.
-async fn public(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn public(connection: &mut PgConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let (functions, uses): (i64, bool) = sqlx::query_as(
         "select count(*), coalesce(bool_or(has_schema_privilege('public', n.oid, 'usage')), false)
            from pg_proc p join pg_namespace n on n.oid = p.pronamespace
@@ -251,7 +251,7 @@ async fn public(connection: &mut PgConnection, report: &mut Report) -> Result<()
 }
 
 /// The routines run with the rights of their owner.
-async fn definer(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn definer(connection: &mut PgConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let superuser: Option<String> = sqlx::query_scalar(
         "select r.rolname::text
            from pg_proc p
@@ -285,7 +285,7 @@ async fn settings(connection: &mut PgConnection) -> Result<Settings, sqlx::Error
     Ok(settings.into_iter().collect())
 }
 
-fn examine(settings: &Settings, names: &Names, report: &mut Report) {
+fn examine(settings: &Settings, names: &Names, report: &mut DoctorReport) {
     report.isolation(settings.get("default_transaction_isolation"));
     if settings.is_on("default_transaction_read_only") {
         let advice = format!("begin read write; {}; commit", names.set("default_transaction_read_only", "off"));
@@ -305,7 +305,7 @@ fn examine(settings: &Settings, names: &Names, report: &mut Report) {
         [("statement_timeout", "end with 57014"), ("lock_timeout", "are asked again and again (55P03)")]
     {
         let timeout: u64 = settings.get(name).parse().unwrap_or(0);
-        if (1..MANY_MILLISECONDS).contains(&timeout) {
+        if (1..MIN_LOCK_TIMEOUT_MS).contains(&timeout) {
             let found = format!("{name} is {timeout} ms: requests that wait for a busy bucket {becomes}");
             report.warn("timeouts", found, names.set(name, "'5s'"));
         }
@@ -324,7 +324,7 @@ fn examine(settings: &Settings, names: &Names, report: &mut Report) {
 }
 
 /// Whether the dead versions of busy rows are cleared away.
-async fn vacuum(connection: &mut PgConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn vacuum(connection: &mut PgConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let table: Option<(i64, i64, i64, i64)> = sqlx::query_as(
         "select n_live_tup, n_dead_tup, n_tup_upd, n_tup_hot_upd
            from pg_stat_user_tables where schemaname = 'tollgate' and relname = 'token_buckets'",
@@ -340,11 +340,11 @@ async fn vacuum(connection: &mut PgConnection, report: &mut Report) -> Result<()
     let Some((live, dead, updates, hot)) = table else { return Ok(()) };
     let percent = (hot * 100).checked_div(updates).unwrap_or(100);
     let found = format!("{live} buckets, {dead} dead versions, {percent} % of updates in place");
-    if oldest.unwrap_or(0) > LONG_SECONDS {
+    if oldest.unwrap_or(0) > MAX_TRANSACTION_SECONDS {
         let seconds = oldest.unwrap_or(0);
         let found = format!("{found}; a transaction is open for {seconds} s, and keeps every one since");
         report.warn("table", found, "end it: select pid, query from pg_stat_activity order by xact_start");
-    } else if dead > MANY_ROWS && dead > live * 5 {
+    } else if dead > MIN_DEAD_ROWS && dead > live * 5 {
         let advice =
             "vacuum tollgate.token_buckets; alter table tollgate.token_buckets set (autovacuum_vacuum_cost_delay = 0)";
         report.warn("table", found, advice);
@@ -354,10 +354,10 @@ async fn vacuum(connection: &mut PgConnection, report: &mut Report) -> Result<()
     Ok(())
 }
 
-const OLDEST: u32 = 150_000;
-const MANY_MILLISECONDS: u64 = 1000;
-const LONG_SECONDS: i64 = 600;
-const MANY_ROWS: i64 = 10_000;
+const MIN_SERVER_VERSION: u32 = 150_000;
+const MIN_LOCK_TIMEOUT_MS: u64 = 1000;
+const MAX_TRANSACTION_SECONDS: i64 = 600;
+const MIN_DEAD_ROWS: i64 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_may_lose_everything_in_a_crash_or_never_clears_away_is_a_warning() {
+    fn crash_unsafe_or_unvacuumed_server_is_a_warning() {
         for (off, warned) in [
             ("none", &[][..]),
             ("fsync", &["durability"]),
@@ -379,7 +379,7 @@ mod tests {
         ] {
             let setting = |name: &str| (name.to_owned(), if name == off { "off" } else { "on" }.to_owned());
             let names = ["autovacuum", "fsync", "full_page_writes", "synchronous_commit"];
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             let encoding = ("server_encoding".to_owned(), "UTF8".to_owned());
             examine(&names.into_iter().map(setting).chain([encoding]).collect(), &here(), &mut report);
             assert_eq!(report.warnings(), warned, "{off} is off");
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_that_end_before_a_busy_bucket_is_free_are_a_warning() {
+    fn timeout_below_lock_wait_is_a_warning() {
         for (name, milliseconds, warned) in [
             ("statement_timeout", "0", false),
             ("statement_timeout", "50", true),
@@ -396,7 +396,7 @@ mod tests {
             ("lock_timeout", "50", true),
             ("lock_timeout", "5000", false),
         ] {
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             let others = ["autovacuum", "fsync", "full_page_writes"].map(|name| (name, "on"));
             let settings = others.into_iter().chain([("server_encoding", "UTF8"), (name, milliseconds)]);
             let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));

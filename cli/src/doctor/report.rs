@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use crate::exit::{GRANT, Refusal, chain};
+use crate::exit::{CliError, GRANT_HINT, chain};
 use crate::output::{GREEN, RED, YELLOW, plain, say, say_json};
 use crate::redact::redact;
 
 /// The checks, in the order in which they were made.
 #[derive(Default)]
-pub(crate) struct Report(Vec<Check>);
+pub(crate) struct DoctorReport(Vec<Check>);
 
 struct Check {
     name: &'static str,
@@ -24,7 +24,7 @@ enum Status {
     Fail,
 }
 
-impl Report {
+impl DoctorReport {
     pub(crate) fn ok(&mut self, name: &'static str, found: impl Into<String>) {
         self.add(name, Status::Ok, found, "");
     }
@@ -41,7 +41,7 @@ impl Report {
 
     /// An error, with what to do about it if it says nothing of that itself.
     pub(super) fn failed(&mut self, name: &'static str, error: &anyhow::Error, otherwise: &str) {
-        let hint = error.downcast_ref::<Refusal>().map_or(otherwise, |refusal| &refusal.hint);
+        let hint = error.downcast_ref::<CliError>().map_or(otherwise, |refusal| &refusal.hint);
         self.fail(name, chain(error), hint);
     }
 
@@ -51,12 +51,12 @@ impl Report {
         if !taking.is_empty() {
             let names = taking.join(", ");
             let found = format!("{role} may not do all that a limiter does: it may not call {names}");
-            self.fail("grants", found, GRANT);
+            self.fail("grants", found, GRANT_HINT);
         } else if !beside.is_empty() {
             let names = beside.join(", ");
             let found =
                 format!("{role} may take tokens, but not all that a limiter does beside: it may not call {names}");
-            self.warn("grants", found, GRANT);
+            self.warn("grants", found, GRANT_HINT);
         } else {
             let operate = if operates { " and operate" } else { ", and not operate" };
             self.ok("grants", format!("{role} may take tokens{operate}"));
@@ -85,7 +85,7 @@ impl Report {
         self.worst() == Status::Fail
     }
 
-    pub(crate) fn say(&self, as_json: bool) -> Result<(), Refusal> {
+    pub(crate) fn say(&self, as_json: bool) -> Result<(), CliError> {
         if as_json {
             let checks = self.0.iter().map(|check| {
                 let advice = Some(&check.advice).filter(|advice| !advice.is_empty());

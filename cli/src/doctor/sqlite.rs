@@ -4,11 +4,11 @@ use chrono::Utc;
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool};
 
-use super::{Examine, Report};
+use super::{DoctorReport, Examine};
 use crate::exit;
 
 impl Examine for Sqlite {
-    async fn examine(pool: &SqlitePool, report: &mut Report) -> Result<(), sqlx::Error> {
+    async fn examine(pool: &SqlitePool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
         let mut connection = pool.acquire().await?;
         let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&mut *connection).await?;
         report.ok("server", format!("none: SQLite {version}, linked in; its clock is this host's"));
@@ -18,7 +18,7 @@ impl Examine for Sqlite {
         size(&mut connection, report).await
     }
 
-    async fn content(pool: &SqlitePool, report: &mut Report) -> Result<(), sqlx::Error> {
+    async fn content(pool: &SqlitePool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
         let mode = sqlx::query("select one from token_mode").fetch_optional(pool).await?;
         report.mode_row(mode.is_some(), "insert into token_mode default values");
         Ok(())
@@ -45,7 +45,7 @@ impl Examine for Sqlite {
     }
 }
 
-async fn journal(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn journal(connection: &mut SqliteConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let mode: String = sqlx::query_scalar("pragma journal_mode").fetch_one(&mut *connection).await?;
     if mode == "wal" {
         report.ok("journal", "wal: readers and the writer do not wait for each other");
@@ -67,14 +67,14 @@ async fn journal(connection: &mut SqliteConnection, report: &mut Report) -> Resu
     Ok(())
 }
 
-async fn busy(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn busy(connection: &mut SqliteConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let timeout: i64 = sqlx::query_scalar("pragma busy_timeout").fetch_one(connection).await?;
     report.ok("busy timeout", format!("{timeout} ms here; each program sets its own for each connection"));
     Ok(())
 }
 
 /// Whether anybody sits on the lock that every grant needs.
-async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn writer(connection: &mut SqliteConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let start = Instant::now();
     match connection.begin_with("begin immediate").await {
         Ok(mut transaction) => {
@@ -84,7 +84,7 @@ async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Resul
             transaction.rollback().await?;
             match written {
                 Ok(_) => obtained(waited, report),
-                Err(error) => report.fail("write lock", exit::words(&error), exit::READ_ONLY),
+                Err(error) => report.fail("write lock", exit::words(&error), exit::READ_ONLY_HINT),
             }
         }
         Err(error) => {
@@ -96,9 +96,9 @@ async fn writer(connection: &mut SqliteConnection, report: &mut Report) -> Resul
     Ok(())
 }
 
-fn obtained(waited: Duration, report: &mut Report) {
+fn obtained(waited: Duration, report: &mut DoctorReport) {
     let found = format!("obtained within {waited:.1?}");
-    if waited < LONG {
+    if waited < MIN_LOCK_WAIT {
         report.ok("write lock", format!("free, {found}"));
     } else {
         let advice = "another program writes for that long: keep its transactions short, as every grant waits for them";
@@ -106,7 +106,7 @@ fn obtained(waited: Duration, report: &mut Report) {
     }
 }
 
-async fn size(connection: &mut SqliteConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+async fn size(connection: &mut SqliteConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let (pages, free): (i64, i64) = sqlx::query_as(
         "select c.page_count * s.page_size, f.freelist_count * s.page_size
            from pragma_page_count c, pragma_freelist_count f, pragma_page_size s",
@@ -119,7 +119,7 @@ async fn size(connection: &mut SqliteConnection, report: &mut Report) -> Result<
 }
 
 /// Longer than a write takes.
-const LONG: Duration = Duration::from_millis(500);
+const MIN_LOCK_WAIT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
@@ -130,14 +130,14 @@ mod tests {
     #[test]
     fn long_wait_for_the_write_lock_is_a_warning() {
         for (waited, status) in [(0, "ok"), (100, "ok"), (2_400, "warn")] {
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             obtained(Duration::from_millis(waited), &mut report);
             assert_eq!(report.status(), status, "{waited} ms");
         }
     }
 
     #[tokio::test]
-    async fn what_a_power_failure_forgets_is_told_and_that_it_can_destroy_the_file_is_a_warning() {
+    async fn power_failure_risks_are_reported() {
         for (synchronous, found, warned) in [
             (SqliteSynchronous::Off, "can destroy the file", &["journal", "durability"][..]),
             (SqliteSynchronous::Normal, "forgets the last grants", &["journal"]),
@@ -151,7 +151,7 @@ mod tests {
                 .connect_with(options)
                 .await
                 .expect("it connects");
-            let mut report = Report::default();
+            let mut report = DoctorReport::default();
             Sqlite::examine(&pool, &mut report).await.expect("it is examined");
             assert!(report.found("durability").contains(found), "{}", report.found("durability"));
             assert_eq!(report.warnings(), warned, "{synchronous:?}");

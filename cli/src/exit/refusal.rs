@@ -6,13 +6,13 @@ use crate::output::plain;
 /// What the program itself refuses, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub(crate) struct Refusal {
+pub(crate) struct CliError {
     pub(crate) code: u8,
     pub(crate) message: String,
     pub(crate) hint: String,
 }
 
-impl Refusal {
+impl CliError {
     /// Arguments that do not go together, or say nothing.
     pub(crate) fn arguments(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { code: WRONG_ARGUMENTS, message: message.into(), hint: hint.into() }

@@ -1,11 +1,11 @@
 use tollgate::Error;
 
-use super::{DATABASE, DOCTOR, Refusal, words};
+use super::{CliError, DATABASE, DOCTOR_HINT, words};
 use crate::redact::redact;
 
 /// What a command asks of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum RequestKind {
     ToLook,
     ToChange,
     ForTokens,
@@ -13,15 +13,15 @@ pub(crate) enum Asks {
     ToRun,
 }
 
-impl Asks {
+impl RequestKind {
     /// Rewords an error of a command that other sessions held up, or whose outcome is unknown, and names those sessions if they
     /// are known. The library's own words are those for tokens.
     pub(crate) fn told(self, error: anyhow::Error, blockers: &str) -> anyhow::Error {
         let why = match error.downcast_ref() {
             Some(Error::Contended { .. }) if self == Self::ToChange => {
                 let message = "other transactions hold what this changes; it was rolled back, and is not made later";
-                let hint = format!("{blockers}then repeat it; {DOCTOR}");
-                return Refusal { code: DATABASE, message: message.to_owned(), hint }.into();
+                let hint = format!("{blockers}then repeat it; {DOCTOR_HINT}");
+                return CliError { code: DATABASE, message: message.to_owned(), hint }.into();
             }
             Some(Error::DeadlineExceeded(deadline)) => format!("no answer within {deadline:?}"),
             Some(Error::OutcomeUnknown(cause)) => {
@@ -40,7 +40,7 @@ impl Asks {
                 ("whether a token was taken is unknown", "with `--if-unavailable run` the command runs all the same")
             }
         };
-        Refusal { code: DATABASE, message: format!("{why}; {what}"), hint: format!("{blockers}{hint}; {DOCTOR}") }
+        CliError { code: DATABASE, message: format!("{why}; {what}"), hint: format!("{blockers}{hint}; {DOCTOR_HINT}") }
             .into()
     }
 }
@@ -55,26 +55,26 @@ mod tests {
     use crate::exit::explain;
 
     #[test]
-    fn who_asked_for_no_token_is_told_of_none() {
+    fn unanswered_read_does_not_mention_tokens() {
         let broken = Arc::new(io::Error::other("reset by peer"));
         for error in [Error::DeadlineExceeded(Duration::from_secs(5)), Error::OutcomeUnknown(broken.clone())] {
             for (asks, expected) in [
-                (Asks::ToLook, "nothing was changed"),
-                (Asks::ToChange, "whether anything was changed is unknown"),
-                (Asks::ForTokens, "whether the tokens were taken is unknown"),
-                (Asks::ToRun, "whether a token was taken is unknown"),
+                (RequestKind::ToLook, "nothing was changed"),
+                (RequestKind::ToChange, "whether anything was changed is unknown"),
+                (RequestKind::ForTokens, "whether the tokens were taken is unknown"),
+                (RequestKind::ToRun, "whether a token was taken is unknown"),
             ] {
                 let (code, message, hint) = explain(&asks.told(error.clone().into(), ""));
                 assert!(code == DATABASE && message.contains(expected), "{message}");
-                assert!(hint.ends_with(DOCTOR), "{hint}");
-                assert_eq!(hint.contains("take --id"), asks == Asks::ForTokens, "{hint}");
+                assert!(hint.ends_with(DOCTOR_HINT), "{hint}");
+                assert_eq!(hint.contains("take --id"), asks == RequestKind::ForTokens, "{hint}");
                 assert_eq!(message.contains("reset by peer"), error.to_string().contains("broke"), "{message}");
             }
         }
-        let (_, message, _) = explain(&Asks::ToChange.told(Error::Unavailable(broken.clone()).into(), ""));
+        let (_, message, _) = explain(&RequestKind::ToChange.told(Error::Unavailable(broken.clone()).into(), ""));
         assert!(message.contains("no connection to the database"), "{message}");
         let contended = Error::Contended { attempts: 3, source: broken };
-        let (_, message, hint) = explain(&Asks::ToChange.told(contended.into(), "session 7 holds it; "));
+        let (_, message, hint) = explain(&RequestKind::ToChange.told(contended.into(), "session 7 holds it; "));
         assert!(message.contains("it was rolled back, and is not made later"), "{message}");
         assert!(hint.starts_with("session 7 holds it; then repeat it"), "{hint}");
     }

@@ -36,13 +36,13 @@ impl Sliding {
         format!("sliding, {window}: {counted} counted, {} left", self.level.available().max(0))
     }
 
-    pub(super) fn prospect(&self, cost: u64) -> String {
+    pub(super) fn expected_outcome(&self, cost: u64) -> String {
         match (self.mode, self.outcome(cost)) {
-            (_, Outcome::Never) => "would fail: it costs more than the window ever lets pass".to_owned(),
+            (_, WindowOutcome::Never) => "would fail: it costs more than the window ever lets pass".to_owned(),
             (Mode::Off, _) => format!("would be {GREEN}granted{GREEN:#}, whatever is counted"),
             (Mode::Block, _) => format!("would be {RED}denied{RED:#}, whatever is counted"),
-            (_, Outcome::Granted) => format!("would be {GREEN}granted{GREEN:#}"),
-            (_, Outcome::Denied) => {
+            (_, WindowOutcome::Granted) => format!("would be {GREEN}granted{GREEN:#}"),
+            (_, WindowOutcome::Denied) => {
                 let left = self.level.available().max(0).unsigned_abs();
                 let why = if left == 0 {
                     format!("one passes in {}", times::span(self.level.retry_after))
@@ -57,28 +57,28 @@ impl Sliding {
     pub(super) fn json(&self, cost: u64) -> Value {
         let mut json = windows::json(&self.level);
         json["mode"] = self.mode.as_str().into();
-        json["prospect"] = match self.outcome(cost) {
-            Outcome::Granted => "granted",
-            Outcome::Denied => "denied",
-            Outcome::Never => "never",
+        json["expected_outcome"] = match self.outcome(cost) {
+            WindowOutcome::Granted => "granted",
+            WindowOutcome::Denied => "denied",
+            WindowOutcome::Never => "never",
         }
         .into();
         json
     }
 
     /// What a request would come to.
-    fn outcome(&self, cost: u64) -> Outcome {
+    fn outcome(&self, cost: u64) -> WindowOutcome {
         let passes = || i128::from(self.level.available()) >= i128::from(cost);
         match self.mode {
-            Mode::Enforce | Mode::Shadow if cost > self.level.window.max_requests() => Outcome::Never,
-            Mode::Off | Mode::Shadow => Outcome::Granted,
-            Mode::Enforce if passes() => Outcome::Granted,
-            _ => Outcome::Denied,
+            Mode::Enforce | Mode::Shadow if cost > self.level.window.max_requests() => WindowOutcome::Never,
+            Mode::Off | Mode::Shadow => WindowOutcome::Granted,
+            Mode::Enforce if passes() => WindowOutcome::Granted,
+            _ => WindowOutcome::Denied,
         }
     }
 }
 
-enum Outcome {
+enum WindowOutcome {
     Granted,
     Denied,
     Never,

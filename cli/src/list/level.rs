@@ -8,7 +8,7 @@ use tollgate::{Key, admin::BucketLevel, model::WindowLevel};
 use crate::{levels, windows};
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-pub(super) enum Order {
+pub(super) enum ListOrder {
     /// In the byte order of the keys
     Key,
     /// The emptiest first
@@ -26,7 +26,7 @@ pub(super) trait Level: Sized {
 
     fn key(&self) -> &Key;
 
-    fn compare(&self, other: &Self, order: Order) -> Ordering;
+    fn compare(&self, other: &Self, order: ListOrder) -> Ordering;
 
     /// The next lines of a table whose columns are so wide: without widths, the first ones.
     fn lines(levels: &[Self], widths: &mut Vec<usize>) -> String;
@@ -41,12 +41,12 @@ impl Level for BucketLevel {
         &self.key
     }
 
-    fn compare(&self, other: &Self, order: Order) -> Ordering {
+    fn compare(&self, other: &Self, order: ListOrder) -> Ordering {
         match order {
-            Order::Key => Ordering::Equal,
-            Order::Available => self.available.cmp(&other.available),
-            Order::Granted => other.granted.cmp(&self.granted),
-            Order::Full => full(other).cmp(&full(self)),
+            ListOrder::Key => Ordering::Equal,
+            ListOrder::Available => self.available.cmp(&other.available),
+            ListOrder::Granted => other.granted.cmp(&self.granted),
+            ListOrder::Full => full(other).cmp(&full(self)),
         }
     }
 
@@ -66,12 +66,12 @@ impl Level for WindowLevel {
         &self.key
     }
 
-    fn compare(&self, other: &Self, order: Order) -> Ordering {
+    fn compare(&self, other: &Self, order: ListOrder) -> Ordering {
         match order {
-            Order::Key => Ordering::Equal,
-            Order::Available => self.available().cmp(&other.available()),
-            Order::Granted => other.granted.cmp(&self.granted),
-            Order::Full => other.retry_after.cmp(&self.retry_after),
+            ListOrder::Key => Ordering::Equal,
+            ListOrder::Available => self.available().cmp(&other.available()),
+            ListOrder::Granted => other.granted.cmp(&self.granted),
+            ListOrder::Full => other.retry_after.cmp(&self.retry_after),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::pages::PAGE;
 pub(super) type Admits<'a, L> = Box<dyn Fn(&L) -> bool + 'a>;
 
 /// Reads what is listed in the order of the keys, page by page, and leaves out what is not asked for.
-pub(super) struct Reader<'a, L, P> {
+pub(super) struct PageReader<'a, L, P> {
     page: P,
     /// Those that are asked for; none: all are.
     admits: Option<Admits<'a, L>>,
@@ -19,7 +19,7 @@ pub(super) struct Reader<'a, L, P> {
     bar: ProgressBar,
 }
 
-impl<'a, L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>> Reader<'a, L, P> {
+impl<'a, L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>> PageReader<'a, L, P> {
     pub(super) fn new(page: P, admits: Option<Admits<'a, L>>) -> Self {
         Self { page, admits, last: None, read: 0, is_done: false, bar: progress("reading") }
     }
@@ -43,7 +43,7 @@ impl<'a, L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>> Reade
     }
 }
 
-impl<L, P> Reader<'_, L, P> {
+impl<L, P> PageReader<'_, L, P> {
     /// Does something while nothing is drawn where it might write, nor after it if nothing more is read.
     pub(super) fn aside<T>(&self, is_last: bool, act: impl FnOnce() -> T) -> T {
         if is_last || self.is_done {
@@ -54,7 +54,7 @@ impl<L, P> Reader<'_, L, P> {
     }
 }
 
-impl<L, P> Drop for Reader<'_, L, P> {
+impl<L, P> Drop for PageReader<'_, L, P> {
     fn drop(&mut self) {
         if !self.bar.is_finished() {
             self.bar.finish_and_clear();

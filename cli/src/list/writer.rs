@@ -1,7 +1,7 @@
 use std::io::Write;
 
 use super::level::Level;
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::{is_read, pretty};
 
 /// Writes a list as it comes, a part at a time: nobody keeps a large one, nor waits for all of it.
@@ -19,7 +19,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes the next of them, and says whether anybody reads on.
-    pub(super) fn write<L: Level>(&mut self, levels: &[L]) -> Result<bool, Refusal> {
+    pub(super) fn write<L: Level>(&mut self, levels: &[L]) -> Result<bool, CliError> {
         if levels.is_empty() {
             return Ok(true);
         }
@@ -38,7 +38,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes what comes after the last one, or instead of any.
-    pub(super) fn end<L: Level>(mut self) -> Result<(), Refusal> {
+    pub(super) fn end<L: Level>(mut self) -> Result<(), CliError> {
         match (self.as_json, self.has_begun) {
             (true, true) => self.put("\n]\n"),
             (true, false) => self.put("[]\n"),
@@ -48,7 +48,7 @@ impl<W: Write> Writer<W> {
         .map(drop)
     }
 
-    fn put(&mut self, text: &str) -> Result<bool, Refusal> {
+    fn put(&mut self, text: &str) -> Result<bool, CliError> {
         is_read(self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()))
     }
 }

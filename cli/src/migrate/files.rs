@@ -6,21 +6,21 @@ use std::path::Path;
 
 use tollgate::store::Migration;
 
-use super::script::{self, Dialect, Format};
+use super::script::{self, Format, ScriptDialect};
 use super::versions::Version;
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::{counted, say};
 
 /// Writes those that the directory does not have yet, under versions that come after all that are there.
 pub(super) fn write(
     directory: &Path,
     format: Format,
-    dialect: Dialect,
+    dialect: ScriptDialect,
     migrations: &[Migration],
 ) -> anyhow::Result<()> {
     let cannot = |error| {
         let message = format!("cannot write into {}: {error}", directory.display());
-        Refusal::unwritable(message, "name a directory that this user may write: --into migrations")
+        CliError::unwritable(message, "name a directory that this user may write: --into migrations")
     };
     fs::create_dir_all(directory).map_err(cannot)?;
     let there = there(directory, format).map_err(cannot)?;

@@ -6,7 +6,7 @@ use tollgate::store::Migration;
 
 /// Whose migrations.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Dialect {
+pub(crate) enum ScriptDialect {
     /// PostgreSQL and YugabyteDB
     #[value(alias = "postgresql")]
     Postgres,
@@ -51,29 +51,29 @@ impl Format {
     }
 
     /// The engine that it is for, if there is only one.
-    pub(super) fn dialect(self) -> Option<Dialect> {
+    pub(super) fn dialect(self) -> Option<ScriptDialect> {
         match self {
-            Self::Psql | Self::Owner => Some(Dialect::Postgres),
-            Self::Mysql => Some(Dialect::Mysql),
-            Self::Sqlite3 => Some(Dialect::Sqlite),
+            Self::Psql | Self::Owner => Some(ScriptDialect::Postgres),
+            Self::Mysql => Some(ScriptDialect::Mysql),
+            Self::Sqlite3 => Some(ScriptDialect::Sqlite),
             Self::Sqlx | Self::Goose | Self::Flyway | Self::Grants => None,
         }
     }
 }
 
 /// All of them, for the engine's own client, or those after a version. Where DDL can be undone, all or none.
-pub(super) fn whole(dialect: Dialect, migrations: &[Migration], after: Option<i64>) -> String {
+pub(super) fn whole(dialect: ScriptDialect, migrations: &[Migration], after: Option<i64>) -> String {
     let at = after.map_or_else(String::new, |version| at(dialect, version));
     match dialect {
-        Dialect::Postgres => format!("begin;\n\n{at}{}commit;\n", each(migrations)),
-        Dialect::Sqlite => format!(".bail on\nbegin immediate;\n\n{at}{}commit;\n", each(migrations)),
-        Dialect::Mysql => at + &delimited(migrations),
+        ScriptDialect::Postgres => format!("begin;\n\n{at}{}commit;\n", each(migrations)),
+        ScriptDialect::Sqlite => format!(".bail on\nbegin immediate;\n\n{at}{}commit;\n", each(migrations)),
+        ScriptDialect::Mysql => at + &delimited(migrations),
     }
 }
 
 /// Fails unless the database is at that version, with all before it: what is missing would stay so, and what is newer be made
 /// twice.
-fn at(dialect: Dialect, version: i64) -> String {
+fn at(dialect: ScriptDialect, version: i64) -> String {
     let at = |ledger: &str| {
         format!(
             "create temporary table tollgate_version (\n  \
@@ -84,7 +84,7 @@ fn at(dialect: Dialect, version: i64) -> String {
     };
     match dialect {
         // Whoever migrates need not have the right to temporary tables there.
-        Dialect::Postgres => format!(
+        ScriptDialect::Postgres => format!(
             "do $$\n\
              begin\n  \
                if (select count(*) <> {version} or max(version) <> {version} from tollgate.migrations) then\n    \
@@ -93,18 +93,18 @@ fn at(dialect: Dialect, version: i64) -> String {
              end\n\
              $$;\n\n"
         ),
-        Dialect::Mysql => at("token_migrations where applied_at is not null"),
-        Dialect::Sqlite => at("token_migrations"),
+        ScriptDialect::Mysql => at("token_migrations where applied_at is not null"),
+        ScriptDialect::Sqlite => at("token_migrations"),
     }
 }
 
 /// What an administrator runs after them, if roles are wanted; SQLite has none. With a prefix, the roles are those of one
 /// database on a server with several.
-pub(super) fn grants(dialect: Dialect, prefix: Option<&str>) -> Option<String> {
+pub(super) fn grants(dialect: ScriptDialect, prefix: Option<&str>) -> Option<String> {
     let (grants, connect) = match dialect {
-        Dialect::Postgres => (tollgate::store::grants::<Postgres>()?, CONNECT),
-        Dialect::Mysql => (tollgate::store::grants::<MySql>()?, ""),
-        Dialect::Sqlite => return None,
+        ScriptDialect::Postgres => (tollgate::store::grants::<Postgres>()?, CONNECT),
+        ScriptDialect::Mysql => (tollgate::store::grants::<MySql>()?, ""),
+        ScriptDialect::Sqlite => return None,
     };
     Some(match prefix {
         Some(prefix) => format!("{grants}{connect}")
@@ -135,17 +135,17 @@ $$;
 pub(super) const OWNER: &str = include_str!("owner.sql");
 
 /// One of them, as a tool's file.
-pub(super) fn file(format: Format, dialect: Dialect, migration: &Migration) -> String {
+pub(super) fn file(format: Format, dialect: ScriptDialect, migration: &Migration) -> String {
     let one = std::slice::from_ref(migration);
     match (format, dialect) {
-        (Format::Goose, Dialect::Mysql) => {
+        (Format::Goose, ScriptDialect::Mysql) => {
             let own = [format!("{KEEP};"), format!("{SET};")].into_iter();
             let all = own.chain(migration.statements().map(str::to_owned)).chain([format!("{RESTORE};")]);
             format!("-- +goose Up\n{}\n{GOOSE_DOWN}", all.map(|sql| marked(&sql)).collect::<Vec<_>>().join("\n"))
         }
         (Format::Goose, _) => format!("-- +goose Up\n{}\n{GOOSE_DOWN}", marked(migration.sql().trim_end())),
-        (Format::Flyway, Dialect::Mysql) => delimited(one),
-        (_, Dialect::Mysql) => format!("{KEEP};\n\n{SET};\n\n{}\n{RESTORE};\n", each(one)),
+        (Format::Flyway, ScriptDialect::Mysql) => delimited(one),
+        (_, ScriptDialect::Mysql) => format!("{KEEP};\n\n{SET};\n\n{}\n{RESTORE};\n", each(one)),
         _ => each(one),
     }
 }

@@ -20,7 +20,7 @@ impl Version {
     pub(super) fn first(format: Format, files: &[String], count: usize) -> Self {
         let started = Utc::now().naive_utc() - TimeDelta::seconds(i64::try_from(count).unwrap_or(0));
         let Some(newest) =
-            files.iter().filter_map(|file| Said::by(format, file)).max_by(|a, b| a.numbers.cmp(&b.numbers))
+            files.iter().filter_map(|file| FileVersion::by(format, file)).max_by(|a, b| a.numbers.cmp(&b.numbers))
         else {
             return Self::number(number(started));
         };
@@ -51,13 +51,13 @@ impl fmt::Display for Version {
 }
 
 /// What a migration's file is named by, with all parts of Flyway's 1.2.
-struct Said<'a> {
+struct FileVersion<'a> {
     text: &'a str,
     numbers: Vec<i64>,
     is_own: bool,
 }
 
-impl<'a> Said<'a> {
+impl<'a> FileVersion<'a> {
     fn by(format: Format, file: &'a str) -> Option<Self> {
         let Some((name, "go" | "sql")) = file.rsplit_once('.') else { return None };
         let (text, title) = match format {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_what_the_tools_order_files_by() {
+    fn versions_order_as_migration_tools_order_files() {
         for (format, file, expected) in [
             (Format::Sqlx, "20260131235959_users.sql", Some(&[20_260_131_235_959][..])),
             (Format::Goose, "00012_users.go", Some(&[12])),
@@ -115,12 +115,12 @@ mod tests {
             (Format::Sqlx, "20260131 notes.txt", None),
             (Format::Goose, "99999999999999999999_users.sql", None),
         ] {
-            assert_eq!(Said::by(format, file).map(|said| said.numbers).as_deref(), expected, "{file}");
+            assert_eq!(FileVersion::by(format, file).map(|said| said.numbers).as_deref(), expected, "{file}");
         }
     }
 
     #[test]
-    fn after_a_time_comes_the_next_second_and_after_a_number_the_next_one() {
+    fn next_version_is_next_second_or_next_number() {
         for (version, expected) in [
             (20_260_131_235_958, 20_260_131_235_959),
             (20_261_231_235_959, 20_270_101_000_000),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_over_and_come_after_those_that_are_there() {
+    fn timestamps_are_past_and_follow_existing_ones() {
         for format in [Format::Sqlx, Format::Goose, Format::Flyway] {
             let first = Version::first(format, &["users.sql".to_owned()], 47);
             let last = (1..47).fold(first, |version, _| version.next());

@@ -5,14 +5,14 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process::Command;
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::plain;
 #[cfg(target_os = "linux")]
 use crate::signals;
 use crate::url;
 
 /// Refuses a program that is nowhere, while that costs no token. Whatever is in doubt is left to the system, when the time comes.
-pub(super) fn refuse_absent(program: &OsStr) -> Result<(), Refusal> {
+pub(super) fn refuse_absent(program: &OsStr) -> Result<(), CliError> {
     if is_absent(program) {
         let absent = io::Error::new(io::ErrorKind::NotFound, "there is no such program");
         return Err(cannot_start(program, &absent, "no token was taken"));
@@ -22,7 +22,7 @@ pub(super) fn refuse_absent(program: &OsStr) -> Result<(), Refusal> {
 
 /// What could pass on a signal or an exit code less than exactly is not there any more.
 #[cfg(unix)]
-pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Infallible, Refusal> {
+pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Infallible, CliError> {
     use std::os::unix::process::CommandExt;
 
     #[cfg(target_os = "linux")]
@@ -52,7 +52,7 @@ fn exec_as_is(command: &[OsString], keep_url: bool) -> io::Error {
 }
 
 #[cfg(not(unix))]
-pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Infallible, Refusal> {
+pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Infallible, CliError> {
     let status = with_environment(command, keep_url).status();
     let status = status.map_err(|error| cannot_start(&command[0], &error, USED))?;
     std::process::exit(status.code().unwrap_or(1));
@@ -68,8 +68,8 @@ fn with_environment(command: &[OsString], keep_url: bool) -> Command {
     child
 }
 
-fn cannot_start(program: &OsStr, error: &io::Error, token: &str) -> Refusal {
-    Refusal {
+fn cannot_start(program: &OsStr, error: &io::Error, token: &str) -> CliError {
+    CliError {
         code: if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 },
         message: format!("cannot start '{}': {error}", plain(&program.to_string_lossy())),
         hint: format!("give a program and its arguments after --; {token}"),

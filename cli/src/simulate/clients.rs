@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use anyhow::Context;
 use tollgate::Key;
 
-use super::run::{Answer, Asked};
+use super::run::{RequestOutcome, SimulatedRequest};
 
 /// Clients, in the order in which they are met.
 #[derive(Default)]
-pub(crate) struct Names(HashMap<Key, u32>);
+pub(crate) struct ClientNames(HashMap<Key, u32>);
 
-impl Names {
+impl ClientNames {
     /// Where it is among them.
     pub(crate) fn place(&mut self, name: &str) -> anyhow::Result<u32> {
         let key = Key::try_from(name).context("the client is no key")?;
@@ -35,12 +35,12 @@ pub(crate) struct Tally {
 }
 
 /// One for each client.
-pub(crate) fn tallies(clients: usize, asked: &[Asked]) -> Vec<Tally> {
+pub(crate) fn tallies(clients: usize, asked: &[SimulatedRequest]) -> Vec<Tally> {
     let mut tallies = vec![Tally::default(); clients];
-    for Asked { arrival, answer } in asked {
+    for SimulatedRequest { arrival, answer } in asked {
         let tally = &mut tallies[arrival.client as usize];
         tally.arrived += 1;
-        tally.denied += u64::from(!matches!(answer, Answer::Granted(_)));
+        tally.denied += u64::from(!matches!(answer, RequestOutcome::Granted(_)));
     }
     tallies
 }
@@ -57,8 +57,8 @@ pub(crate) fn most_denied(names: &[Key], limits: &[Vec<Tally>]) -> Vec<usize> {
         (0..names.len()).map(|place| (worst(place), place)).filter(|(most, _)| *most > 0).collect();
     places
         .sort_unstable_by(|(more, one), (fewer, other)| fewer.cmp(more).then_with(|| names[*one].cmp(&names[*other])));
-    places.into_iter().map(|(_, place)| place).take(SHOWN).collect()
+    places.into_iter().map(|(_, place)| place).take(MAX_SHOWN).collect()
 }
 
 /// As many as a screen has room for beside the rest.
-const SHOWN: usize = 10;
+const MAX_SHOWN: usize = 10;

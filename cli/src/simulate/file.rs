@@ -7,13 +7,13 @@ use anyhow::{Context, ensure};
 use chrono::DateTime;
 use indicatif::ProgressBar;
 
-use super::clients::Names;
+use super::clients::ClientNames;
 use super::traffic::{Arrival, Traffic};
 use crate::output::{plain, progress};
 
 /// What of a file is of use.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reading {
+pub(crate) struct TrafficOptions {
     /// Clients are told apart, and each line has to name its own.
     pub(crate) by_client: bool,
     /// Lines that are no arrivals are counted, and left out.
@@ -24,12 +24,12 @@ pub(crate) struct Reading {
 #[derive(Default)]
 struct Lines {
     arrivals: Vec<Arrival>,
-    clients: Names,
+    clients: ClientNames,
     skipped: u64,
 }
 
 /// Reads a file, or with `-` what is piped in.
-pub(crate) fn read(path: &Path, reading: Reading) -> anyhow::Result<Traffic> {
+pub(crate) fn read(path: &Path, reading: TrafficOptions) -> anyhow::Result<Traffic> {
     let name = path.display();
     let traffic = if path == Path::new("-") {
         // What somebody types is not to be drawn over.
@@ -60,15 +60,15 @@ fn in_order(Lines { mut arrivals, clients, skipped }: Lines) -> anyhow::Result<T
     Ok(Traffic { arrivals, begin, end, clients: clients.into_keys(), skipped })
 }
 
-fn parse(mut lines: impl BufRead, reading: Reading) -> anyhow::Result<Lines> {
+fn parse(mut lines: impl BufRead, reading: TrafficOptions) -> anyhow::Result<Lines> {
     let (mut said, mut bytes) = (Lines::default(), Vec::new());
     for number in 1_u64.. {
         bytes.clear();
         // What is no log need not have lines at all.
-        if lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes)? == 0 {
+        if lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {
             break;
         }
-        ensure!((bytes.len() as u64) < LONGEST_LINE, "line {number} has {LONGEST_LINE} bytes or more");
+        ensure!((bytes.len() as u64) < MAX_LINE_BYTES, "line {number} has {MAX_LINE_BYTES} bytes or more");
         // A log holds what clients send, which need not be UTF-8.
         let line = String::from_utf8_lossy(&bytes);
         // What Windows writes may begin with a mark of its encoding.
@@ -77,7 +77,7 @@ fn parse(mut lines: impl BufRead, reading: Reading) -> anyhow::Result<Lines> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        ensure!(said.arrivals.len() < MOST_ARRIVALS, "more than {MOST_ARRIVALS} arrivals: give a part of it");
+        ensure!(said.arrivals.len() < MAX_ARRIVALS, "more than {MAX_ARRIVALS} arrivals: give a part of it");
         let arrival = arrival(line, Some(&mut said.clients).filter(|_| reading.by_client));
         if arrival.is_err() && reading.skip_unreadable {
             said.skipped += 1;
@@ -92,13 +92,13 @@ fn parse(mut lines: impl BufRead, reading: Reading) -> anyhow::Result<Lines> {
 }
 
 /// A time, perhaps a cost and a client, or a line of an access log, which begins with a client.
-fn arrival(line: &str, clients: Option<&mut Names>) -> anyhow::Result<Arrival> {
+fn arrival(line: &str, clients: Option<&mut ClientNames>) -> anyhow::Result<Arrival> {
     let words: Vec<&str> = line.split_whitespace().take(4).collect();
     let at = words.first().and_then(|word| instant(word));
     let (at, cost, client) = match (at, &words[1..]) {
         (Some(at), []) => (at, 1, None),
         (Some(at), [cost, client @ ..]) if client.len() < 2 => {
-            let cost = cost.parse().ok().filter(|cost| (1..=LARGEST_COST).contains(cost));
+            let cost = cost.parse().ok().filter(|cost| (1..=MAX_COST).contains(cost));
             let cost = cost.context("the cost is no whole number from 1 to 3155760000000000000")?;
             (at, cost, client.first())
         }
@@ -134,13 +134,13 @@ fn in_range(at: i64) -> Option<i64> {
 }
 
 /// More than a picture or a person can use, and as many as fit in a gigabyte with what became of them under a limit.
-pub(crate) const MOST_ARRIVALS: usize = 10_000_000;
+pub(crate) const MAX_ARRIVALS: usize = 10_000_000;
 
 /// Longer than a server lets the head of a request be.
-const LONGEST_LINE: u64 = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// What the largest bucket holds.
-const LARGEST_COST: u64 = 3_155_760_000_000_000_000;
+const MAX_COST: u64 = 3_155_760_000_000_000_000;
 
 /// The arithmetic of buckets ends in 2160.
 const YEAR_2150: i64 = 5_680_281_600_000_000_000;
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn traffic(text: &str) -> anyhow::Result<Traffic> {
-        parse(text.as_bytes(), Reading::default()).and_then(in_order)
+        parse(text.as_bytes(), TrafficOptions::default()).and_then(in_order)
     }
 
     fn times(text: &str) -> Vec<(i64, u64)> {
@@ -174,10 +174,10 @@ mod tests {
         assert_eq!(times("\u{feff}0\r\n0.25 3\r\n"), times("0\n0.25 3"));
         assert_eq!(times("\u{feff}# a comment\n1"), [(1_000_000_000, 1)]);
         let line = "10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 2326\n";
-        let reading = Reading { by_client: true, skip_unreadable: false };
+        let reading = TrafficOptions { by_client: true, skip_unreadable: false };
         let traffic = parse(format!("\u{feff}{line}{line}").as_bytes(), reading).and_then(in_order).expect(line);
         assert_eq!(traffic.clients.iter().map(tollgate::Key::as_str).collect::<Vec<_>>(), ["10.0.0.1"]);
-        assert!(parse("1\n\u{feff}2".as_bytes(), Reading::default()).is_err(), "elsewhere it is no mark");
+        assert!(parse("1\n\u{feff}2".as_bytes(), TrafficOptions::default()).is_err(), "elsewhere it is no mark");
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_says_no_time_is_named() {
+    fn line_without_a_time_is_named() {
         for (text, expected) in [
             ("1\nsoon", "line 2, 'soon'"),
             ("1 0", "line 1, '1 0'"),
@@ -213,9 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn whose_an_arrival_is_is_the_third_word_or_an_access_logs_first() {
+    fn client_is_third_word_or_first_word_of_access_log() {
         let text = "2 1 b\n1 3 a\n3 1 b\n10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 2326\n";
-        let reading = Reading { by_client: true, skip_unreadable: false };
+        let reading = TrafficOptions { by_client: true, skip_unreadable: false };
         let traffic = parse(text.as_bytes(), reading).and_then(in_order).expect(text);
         assert_eq!(traffic.clients.iter().map(tollgate::Key::as_str).collect::<Vec<_>>(), ["b", "a", "10.0.0.1"]);
         assert_eq!(traffic.arrivals.iter().map(|arrival| arrival.client).collect::<Vec<_>>(), [1, 0, 0, 2]);
@@ -228,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_arrivals_are_counted_if_they_may_be_left_out() {
-        let reading = Reading { by_client: false, skip_unreadable: true };
+    fn invalid_lines_are_counted_if_skipping_is_allowed() {
+        let reading = TrafficOptions { by_client: false, skip_unreadable: true };
         let traffic =
             parse(&b"1\nsoon\n# a comment\n1 0\n2 1 a b\n3\n"[..], reading).and_then(in_order).expect("traffic");
         assert_eq!((traffic.arrivals.len(), traffic.skipped), (2, 3));

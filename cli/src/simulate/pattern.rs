@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
-use super::file::MOST_ARRIVALS;
+use super::file::MAX_ARRIVALS;
 use super::traffic::{Arrival, Traffic};
 use crate::times;
 
@@ -59,17 +59,17 @@ impl Pattern {
     pub(crate) fn traffic(&self, lasts: Duration, seed: u64) -> anyhow::Result<Traffic> {
         ensure!(can_last(lasts), "nothing lasts so long");
         let lasts = lasts.as_secs_f64();
-        let most = || format!("at most {MOST_ARRIVALS} are simulated");
+        let most = || format!("at most {MAX_ARRIVALS} are simulated");
         #[expect(clippy::cast_precision_loss, reason = "a round number")]
-        let is_flood = |stream: &Stream| stream.steadily() * lasts > MOST_ARRIVALS as f64;
+        let is_flood = |stream: &Stream| stream.steadily() * lasts > MAX_ARRIVALS as f64;
         ensure!(!self.0.iter().any(is_flood), "those are more arrivals: {}", most());
         let mut random = fastrand::Rng::with_seed(seed);
         let mut arrivals = Vec::new();
         for stream in &self.0 {
             let times =
                 stream.times(lasts, &mut random).map(|time| Arrival { at: nanoseconds(time), cost: 1, client: 0 });
-            arrivals.extend(times.take(MOST_ARRIVALS + 1 - arrivals.len()));
-            ensure!(arrivals.len() <= MOST_ARRIVALS, "those are more arrivals: {}", most());
+            arrivals.extend(times.take(MAX_ARRIVALS + 1 - arrivals.len()));
+            ensure!(arrivals.len() <= MAX_ARRIVALS, "those are more arrivals: {}", most());
         }
         arrivals.sort_by_key(|arrival| arrival.at);
         Ok(Traffic { arrivals, begin: 0, end: nanoseconds(lasts), clients: Vec::new(), skipped: 0 })
@@ -133,13 +133,13 @@ fn rate(text: &str) -> anyhow::Result<f64> {
 fn seconds(text: &str) -> anyhow::Result<f64> {
     let span = times::parse(text).ok().with_context(|| format!("'{text}' is no time: write 10s or 250ms"))?;
     let seconds = span.as_secs_f64();
-    ensure!(seconds > 0.0 && seconds < LONGEST, "'{text}' is no time that anything can take");
+    ensure!(seconds > 0.0 && seconds < MAX_SECONDS, "'{text}' is no time that anything can take");
     Ok(seconds)
 }
 
 /// Whether a simulation may take this long.
 pub(crate) fn can_last(lasts: Duration) -> bool {
-    !lasts.is_zero() && lasts.as_secs_f64() < LONGEST
+    !lasts.is_zero() && lasts.as_secs_f64() < MAX_SECONDS
 }
 
 /// To the microsecond: what lies below differs from one machine's logarithm to another's.
@@ -149,7 +149,7 @@ fn nanoseconds(seconds: f64) -> i64 {
 }
 
 /// A century, in seconds.
-const LONGEST: f64 = 36_525.0 * 86_400.0;
+const MAX_SECONDS: f64 = 36_525.0 * 86_400.0;
 
 const FORMS: &str = "write 'steady:50/s', 'poisson:50/s', 'burst:20 every 5s', 'sine:50/s every 30s', \
                      'on-off:50/s on 5s off 10s', or several with + between them";
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_random_arrives_when_it_says() {
+    fn deterministic_pattern_arrives_at_its_times() {
         assert_eq!(milliseconds("steady:4/s", 1), [0, 250, 500, 750]);
         assert_eq!(milliseconds("steady:1/2s", 5), [0, 2_000, 4_000]);
         assert_eq!(milliseconds("burst:2 every 1500ms", 3), [0, 0, 1_500, 1_500]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_random_has_its_rate_and_is_the_same_for_the_same_seed() {
+    fn random_pattern_has_its_rate_and_repeats_per_seed() {
         for pattern in ["poisson:100/s", "sine:100/s every 10s"] {
             let arrivals = milliseconds(pattern, 100);
             assert!((9_500..10_500).contains(&arrivals.len()), "{pattern}: {}", arrivals.len());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told_the_forms() {
+    fn invalid_pattern_error_lists_the_forms() {
         for text in [
             "",
             "steady",

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tollgate::Key;
 
 use super::clients::{self, Tally};
-use super::figures::{Count, Figures};
+use super::statistics::{Count, Figures};
 use crate::output::{Cell, Column, Table, counted};
 use crate::times;
 
 /// What is said of a simulation.
-pub(crate) struct Report<'a> {
+pub(crate) struct SimulationReport<'a> {
     /// The limits as text, and what they came to.
     pub(crate) limits: &'a [(String, Figures)],
     /// How long the traffic lasted.
@@ -19,7 +19,7 @@ pub(crate) struct Report<'a> {
     /// The window that is looked for the worst of.
     pub(crate) window: Duration,
     /// The longest wait; none: the verb is allow.
-    pub(crate) longest_wait: Option<Duration>,
+    pub(crate) max_wait: Option<Duration>,
     /// The lines of the traffic file that were left out.
     pub(crate) skipped: u64,
     /// Those that are told apart, and what became of each under each limit; none: one bucket is for all.
@@ -27,15 +27,15 @@ pub(crate) struct Report<'a> {
     pub(crate) tallies: &'a [Vec<Tally>],
 }
 
-impl Report<'_> {
+impl SimulationReport<'_> {
     pub(crate) fn table(&self) -> String {
-        let verb = match self.longest_wait {
+        let verb = match self.max_wait {
             None => "allow".to_owned(),
-            Some(longest) => format!("wait, at most {}", stated(longest)),
+            Some(longest) => format!("wait, at most {}", format_span(longest)),
         };
         let skipped = counted(self.skipped, "line");
         let skipped = if self.skipped == 0 { String::new() } else { format!("; {skipped} skipped") };
-        let text = format!("{} of traffic; verb: {verb}{skipped}\n\n", stated(self.lasted));
+        let text = format!("{} of traffic; method: {verb}{skipped}\n\n", format_span(self.lasted));
         let mut table = Table::new([Column::Left(""), Column::Right(""), Column::Right("")]);
         let cells = |name: &str, cells: &[String]| {
             // Two limits at most: what is not there is empty.
@@ -63,10 +63,10 @@ impl Report<'_> {
                 "never_possible": count(figures.never),
                 "waited": count(figures.waited),
                 "mean_wait_ms": times::milliseconds(figures.mean_wait()),
-                "longest_wait_ms": times::milliseconds(figures.longest_wait),
-                "longest_denied_ms": times::milliseconds(figures.longest_drought),
-                "most_asked_in_window": figures.most_asked,
-                "most_granted_in_window": figures.most_used,
+                "max_wait_ms": times::milliseconds(figures.max_wait),
+                "max_denied_ms": times::milliseconds(figures.max_denied_span),
+                "max_requested_in_window": figures.most_asked,
+                "max_granted_in_window": figures.most_used,
                 "clients": tallies.map(Vec::len),
                 "clients_denied": tallies.map(|tallies| clients::denied(tallies)),
                 "most_denied": tallies.map(|tallies| {
@@ -80,8 +80,8 @@ impl Report<'_> {
         });
         json!({
             "lasted_ms": times::milliseconds(self.lasted),
-            "verb": if self.longest_wait.is_some() { "wait" } else { "allow" },
-            "longest_wait_ms": self.longest_wait.map(times::milliseconds),
+            "method": if self.max_wait.is_some() { "wait" } else { "allow" },
+            "max_wait_ms": self.max_wait.map(times::milliseconds),
             "window_ms": times::milliseconds(self.window),
             "skipped_lines": self.skipped,
             "limits": limits.collect::<Vec<_>>(),
@@ -91,7 +91,7 @@ impl Report<'_> {
     /// Those that say something of any limit.
     fn rows(&self) -> Vec<(String, Vec<String>)> {
         let one = if self.tallies.is_empty() { "" } else { " by one client" };
-        let window = format!("{}{one}", stated(self.window));
+        let window = format!("{}{one}", format_span(self.window));
         let any = |of: fn(&Figures) -> bool| self.limits.iter().any(|(_, figures)| of(figures));
         let mut rows = Vec::new();
         let mut row = |name: String, cell: fn(&Figures) -> String| {
@@ -107,14 +107,14 @@ impl Report<'_> {
             row("tokens asked for".to_owned(), |figures| figures.arrived.tokens.to_string());
             row("tokens granted".to_owned(), |figures| figures.granted.tokens.to_string());
         }
-        if self.longest_wait.is_some() {
+        if self.max_wait.is_some() {
             row("waited".to_owned(), |figures| figures.share(figures.waited));
             row("mean wait".to_owned(), |figures| times::span(figures.mean_wait()));
-            row("longest wait".to_owned(), |figures| times::span(figures.longest_wait));
+            row("longest wait".to_owned(), |figures| times::span(figures.max_wait));
         }
         row(format!("most asked for in any {window}"), |figures| figures.most_asked.to_string());
         row(format!("most granted in any {window}"), |figures| figures.most_used.to_string());
-        row("longest time of denials only".to_owned(), |figures| times::span(figures.longest_drought));
+        row("longest time of denials only".to_owned(), |figures| times::span(figures.max_denied_span));
         rows
     }
 
@@ -151,7 +151,7 @@ fn share(part: u64, of: u64) -> String {
 }
 
 /// A time that somebody chose, as it may be written again, to the millisecond: `1m 30s`.
-pub(crate) fn stated(span: Duration) -> String {
+pub(crate) fn format_span(span: Duration) -> String {
     let rounded = Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
     humantime::format_duration(if rounded.is_zero() { span } else { rounded }).to_string()
 }

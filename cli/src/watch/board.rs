@@ -6,22 +6,22 @@ use std::time::Duration;
 use tollgate::{Key, admin::BucketLevel};
 
 use super::denials::DenialRates;
-use super::look::Look;
-use super::order::Order;
-use super::tour::{Totals, Toured};
+use super::look::Snapshot;
+use super::order::WatchOrder;
+use super::tour::{ScanTotals, Totals};
 use crate::output::plain;
 
 /// The state of the screen.
 #[derive(Debug)]
 pub(crate) struct Board {
-    rows: BTreeMap<Key, Row>,
+    rows: BTreeMap<Key, BoardRow>,
     seen_at: Option<Duration>,
     /// If there are more buckets than a look reads: what is known of all. Those that come first are shown.
-    pub(crate) toured: Option<Toured>,
+    pub(crate) toured: Option<ScanTotals>,
     /// How many of them.
     pub(crate) most: usize,
     pub(crate) denials: DenialRates,
-    pub(crate) order: Order,
+    pub(crate) order: WatchOrder,
     pub(crate) filter: String,
     /// Whether keys go into the filter.
     pub(crate) typing: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Board {
 
 /// A bucket, and what is known of its past.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct BoardRow {
     pub(crate) level: BucketLevel,
     /// Requests denied in the last 24 hours, if the key is among the most denied.
     pub(crate) denied: Option<u64>,
@@ -49,12 +49,12 @@ pub(crate) struct Row {
 }
 
 impl Board {
-    pub(crate) fn new(order: Order) -> Self {
+    pub(crate) fn new(order: WatchOrder) -> Self {
         Self {
             rows: BTreeMap::new(),
             seen_at: None,
             toured: None,
-            most: KEPT,
+            most: MAX_ROWS,
             denials: DenialRates::default(),
             order,
             filter: String::new(),
@@ -67,19 +67,19 @@ impl Board {
     }
 
     /// Takes a look in. Buckets that are gone are forgotten.
-    pub(crate) fn see(&mut self, look: Look) {
+    pub(crate) fn see(&mut self, look: Snapshot) {
         let passed = self.seen_at.map(|before| look.at.saturating_sub(before)).filter(|passed| !passed.is_zero());
         let mut before = std::mem::take(&mut self.rows);
         self.denials.see(look.at, look.denied);
         for level in look.levels {
             let (denied, denied_rate) = (self.denials.now.get(&level.key), self.denials.of(&level.key));
-            let mut row = Row::new(denied, denied_rate, level);
+            let mut row = BoardRow::new(denied, denied_rate, level);
             if let Some(known) = before.remove(&row.level.key) {
                 row.past = known.past;
                 row.rate = passed.map(|passed| row.level.granted_since(&known.level) / passed.as_secs_f64());
             }
             row.past.extend(row.rate);
-            if row.past.len() > PAST {
+            if row.past.len() > HISTORY {
                 row.past.pop_front();
             }
             self.rows.insert(row.level.key.clone(), row);
@@ -93,20 +93,25 @@ impl Board {
     }
 
     /// The rows that pass the filter, in order.
-    pub(crate) fn visible(&self) -> Vec<&Row> {
+    pub(crate) fn visible(&self) -> Vec<&BoardRow> {
         self.first(self.order)
     }
 
     /// What the next look is to read in any case: the first of the orders for which it does not know itself where to look.
     pub(crate) fn wanted(&self) -> Vec<Key> {
         let first = |order| self.first(order).into_iter().map(|row| row.level.key.clone());
-        if self.toured.is_none() { Vec::new() } else { first(Order::Hottest).chain(first(Order::Emptiest)).collect() }
+        if self.toured.is_none() {
+            Vec::new()
+        } else {
+            first(WatchOrder::Hottest).chain(first(WatchOrder::Emptiest)).collect()
+        }
     }
 
-    fn first(&self, order: Order) -> Vec<&Row> {
+    fn first(&self, order: WatchOrder) -> Vec<&BoardRow> {
         let wanted = self.filter.to_lowercase();
-        let passes = |row: &&Row| wanted.is_empty() || plain(row.level.key.as_str()).to_lowercase().contains(&wanted);
-        let mut rows: Vec<&Row> = self.rows.values().filter(passes).collect();
+        let passes =
+            |row: &&BoardRow| wanted.is_empty() || plain(row.level.key.as_str()).to_lowercase().contains(&wanted);
+        let mut rows: Vec<&BoardRow> = self.rows.values().filter(passes).collect();
         rows.sort_by(|one, other| order.compare(one, other));
         if self.toured.is_some() {
             rows.truncate(self.most);
@@ -126,7 +131,7 @@ impl Board {
     }
 }
 
-impl Row {
+impl BoardRow {
     /// Without a past.
     pub(crate) fn new(denied: Option<u64>, denied_rate: Option<f64>, level: BucketLevel) -> Self {
         Self { denied, denied_rate, rate: None, past: VecDeque::new(), level }
@@ -141,11 +146,11 @@ impl Row {
 }
 
 /// What is asked of two looks at a bucket.
-trait Since {
+trait Rates {
     fn granted_since(&self, before: &Self) -> f64;
 }
 
-impl Since for BucketLevel {
+impl Rates for BucketLevel {
     /// Nothing if it has fewer grants than before: some were taken back, or the bucket was made anew.
     #[expect(clippy::cast_precision_loss, reason = "a difference")]
     fn granted_since(&self, before: &Self) -> f64 {
@@ -154,16 +159,16 @@ impl Since for BucketLevel {
 }
 
 /// How many are shown, of more buckets than a look reads: of these, too, two orders' first are read one by one.
-pub(crate) const KEPT: usize = 50;
+pub(crate) const MAX_ROWS: usize = 50;
 
 /// As many rates as a sparkline has columns.
-pub(crate) const PAST: usize = 30;
+pub(crate) const HISTORY: usize = 30;
 
 #[cfg(test)]
 pub(crate) mod tests {
     use tollgate::{Admin, MemoryStore, Rule, Take, admin::Filter, clock::ManualClock, store::Maintenance};
 
-    use super::super::denials::Counts;
+    use super::super::denials::DenialCounts;
     use super::*;
 
     /// A board over buckets in memory, at which one looks when a test says so.
@@ -178,7 +183,7 @@ pub(crate) mod tests {
         pub(crate) fn new() -> Self {
             let clock = ManualClock::default();
             let store = MemoryStore::with_clock(clock.clone());
-            Self { store, clock, passed: Duration::ZERO, board: Board::new(Order::Hottest) }
+            Self { store, clock, passed: Duration::ZERO, board: Board::new(WatchOrder::Hottest) }
         }
 
         pub(crate) fn take(&self, key: &str, quota: &str, tokens: u64) {
@@ -201,8 +206,8 @@ pub(crate) mod tests {
             let levels = self.store.list(&Filter::default(), None, 5000).await.expect("listed");
             let denied = self.store.most_denied(20).await.expect("counted");
             let denied = denied.into_iter().map(|denials| (denials.key, denials.denied)).collect();
-            let (levels, denied) = (levels.into_vec(), Counts::of(denied, false));
-            self.board.see(Look { at: self.passed, levels, toured: None, denied, unreadable: 0 });
+            let (levels, denied) = (levels.into_vec(), DenialCounts::of(denied, false));
+            self.board.see(Snapshot { at: self.passed, levels, toured: None, denied, unreadable: 0 });
         }
 
         fn shown(&self) -> Vec<&str> {
@@ -215,7 +220,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_rate_is_what_was_granted_between_two_looks() {
+    async fn rate_is_grants_between_two_snapshots() {
         let mut world = World::new();
         world.take("a", "100 per 1h", 60);
         world.look().await;
@@ -234,7 +239,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_bucket_that_is_gone_is_forgotten_and_one_made_anew_has_no_negative_rate() {
+    async fn deleted_or_recreated_bucket_has_no_negative_rate() {
         let mut world = World::new();
         world.take("a", "10 once", 5);
         world.look().await;
@@ -273,14 +278,14 @@ pub(crate) mod tests {
         world.take("a", "1000 once", 200);
         world.look().await;
         assert_eq!(world.shown(), ["a", "c", "b"]);
-        world.board.order = Order::Emptiest;
+        world.board.order = WatchOrder::Emptiest;
         assert_eq!((world.shown(), world.board.totals().empty), (vec!["b", "c", "a"], 1));
-        world.board.order = Order::Key;
+        world.board.order = WatchOrder::Key;
         assert_eq!(world.shown(), ["a", "b", "c"]);
         world.deny("c", 2).await;
         world.deny("b", 5).await;
         world.look().await;
-        world.board.order = Order::Denied;
+        world.board.order = WatchOrder::Denied;
         assert_eq!(world.shown(), ["b", "c", "a"]);
     }
 
@@ -288,29 +293,29 @@ pub(crate) mod tests {
     async fn the_past_is_as_long_as_a_sparkline() {
         let mut world = World::new();
         world.take("a", "1000 once", 1);
-        for _ in 0..2 * PAST {
+        for _ in 0..2 * HISTORY {
             world.look().await;
             world.pass(1);
         }
-        assert_eq!(world.board.visible()[0].past.len(), PAST);
+        assert_eq!(world.board.visible()[0].past.len(), HISTORY);
     }
 
     #[tokio::test]
-    async fn of_more_buckets_than_a_look_reads_the_first_of_each_order_stay() {
+    async fn board_keeps_top_buckets_of_each_order() {
         let mut world = World::new();
-        for n in 0..3 * KEPT {
+        for n in 0..3 * MAX_ROWS {
             world.take(&format!("{n:03}"), "1000 once", 1000 - 2 * n as u64);
         }
         world.look().await;
-        assert_eq!((world.board.visible().len(), world.board.wanted()), (3 * KEPT, vec![]));
+        assert_eq!((world.board.visible().len(), world.board.wanted()), (3 * MAX_ROWS, vec![]));
         let totals = Totals { buckets: 1_000_000, empty: 7, rate: Some(1.5) };
-        world.board.toured = Some(Toured { totals, all: true });
+        world.board.toured = Some(ScanTotals { totals, all: true });
         world.pass(1);
         // The one that was granted least ever is the hottest now.
         world.take("149", "1000 once", 100);
         world.look().await;
-        world.board.toured = Some(Toured { totals, all: true });
-        assert_eq!((world.board.visible().len(), world.shown()[0]), (KEPT, "149"));
+        world.board.toured = Some(ScanTotals { totals, all: true });
+        assert_eq!((world.board.visible().len(), world.shown()[0]), (MAX_ROWS, "149"));
         let wanted = world.board.wanted();
         let wants = |key: &str| wanted.iter().any(|wanted| wanted.as_str() == key);
         assert!(wants("149") && wants("000") && !wants("100"), "{wanted:?}");
@@ -318,7 +323,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_filter_shows_keys_that_contain_it() {
+    async fn filter_shows_keys_that_contain_it() {
         let mut world = World::new();
         for key in ["user:Ann", "user:bob", "tenant:ann"] {
             world.take(key, "10 once", 1);

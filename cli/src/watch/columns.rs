@@ -2,11 +2,11 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::board::PAST;
+use super::board::HISTORY;
 
 /// The columns of a screen, from left to right, with one place between each two.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Columns {
+pub(super) struct ScreenColumns {
     /// How wide the keys' is.
     pub(super) key: usize,
     pub(super) figures: Vec<Figure>,
@@ -23,20 +23,20 @@ pub(super) enum Figure {
     Denied,
 }
 
-impl Columns {
+impl ScreenColumns {
     /// The keys have what the longest needs as far as the figures leave it, and the sparklines what is left then. Where not
     /// even the beginning of a key would fit beside all figures, those go that say least of a bucket.
     pub(super) fn within(width: usize, longest: usize) -> Self {
         let mut figures = ALL.to_vec();
-        for gone in GIVING_WAY {
-            if width >= SHORTEST + taken(&figures) {
+        for gone in DROP_ORDER {
+            if width >= MIN_KEY_WIDTH + taken(&figures) {
                 break;
             }
             figures.retain(|figure| *figure != gone);
         }
         let free = width.saturating_sub(taken(&figures));
-        let lately = Some(free.saturating_sub(longest.max(SHORTEST) + 1).min(PAST));
-        let lately = lately.filter(|places| *places >= LATELY.len()).unwrap_or(0);
+        let lately = Some(free.saturating_sub(longest.max(MIN_KEY_WIDTH) + 1).min(HISTORY));
+        let lately = lately.filter(|places| *places >= HISTORY_TITLE.len()).unwrap_or(0);
         let key = if lately > 0 { free - lately - 1 } else { free };
         Self { key, figures, lately }
     }
@@ -47,7 +47,7 @@ impl Columns {
     }
 
     pub(super) fn titles(&self) -> impl Iterator<Item = &'static str> {
-        let lately = (self.lately > 0).then_some(LATELY);
+        let lately = (self.lately > 0).then_some(HISTORY_TITLE);
         std::iter::once("bucket").chain(self.figures.iter().map(|figure| figure.title())).chain(lately)
     }
 }
@@ -102,19 +102,19 @@ fn fitting(characters: impl Iterator<Item = char>, width: usize) -> impl Iterato
 const ALL: [Figure; 5] = [Figure::Quota, Figure::Tokens, Figure::Granted, Figure::DeniedRate, Figure::Denied];
 
 /// In which order. The tokens go last: without them a key says nothing.
-const GIVING_WAY: [Figure; 5] = [Figure::Denied, Figure::DeniedRate, Figure::Quota, Figure::Granted, Figure::Tokens];
+const DROP_ORDER: [Figure; 5] = [Figure::Denied, Figure::DeniedRate, Figure::Quota, Figure::Granted, Figure::Tokens];
 
-const LATELY: &str = "lately";
+const HISTORY_TITLE: &str = "lately";
 
 /// Less of a key tells nobody which it is.
-const SHORTEST: usize = 16;
+const MIN_KEY_WIDTH: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_what_they_need_before_sparklines_have_anything() {
+    fn keys_get_width_before_sparklines() {
         for (width, longest, key, figures, lately) in [
             (200, 20, 110, 5, 30),
             (120, 16, 30, 5, 30),
@@ -130,7 +130,7 @@ mod tests {
             (20, 40, 20, 0, 0),
             (0, 40, 0, 0, 0),
         ] {
-            let columns = Columns::within(width, longest);
+            let columns = ScreenColumns::within(width, longest);
             assert_eq!(
                 (columns.key, columns.figures.len(), columns.lately),
                 (key, figures, lately),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_text_that_is_too_long_the_middle_is_left_out() {
+    fn long_text_is_truncated_in_the_middle() {
         for (text, width, shown) in [
             ("tenant:7:user:42", 16, "tenant:7:user:42"),
             ("tenant:7:user:42", 9, "tena…r:42"),

@@ -7,7 +7,7 @@ use tollgate::Key;
 
 /// How often keys were denied in the last 24 hours, as one look found it.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct DenialCounts {
     by_key: HashMap<Key, u64>,
     /// A key that is not among them was denied so often at most.
     others: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Counts {
     pub(crate) none: Option<&'static str>,
 }
 
-impl Counts {
+impl DenialCounts {
     /// Of the keys that were denied most, the most denied first; `full` if there may be others.
     pub(crate) fn of(denied: Vec<(Key, u64)>, full: bool) -> Self {
         Self {
@@ -44,11 +44,11 @@ impl Counts {
 pub(crate) struct DenialRates {
     /// When the looks were, and by how much counts had grown since the one before.
     told: VecDeque<(Duration, HashMap<Key, u64>)>,
-    pub(crate) now: Counts,
+    pub(crate) now: DenialCounts,
 }
 
 impl DenialRates {
-    pub(crate) fn see(&mut self, at: Duration, counts: Counts) {
+    pub(crate) fn see(&mut self, at: Duration, counts: DenialCounts) {
         let before = std::mem::replace(&mut self.now, counts);
         // A count is less than before when an hour is left behind: that tells nothing.
         let grown = self.now.by_key.iter().filter_map(|(key, now)| {
@@ -56,7 +56,7 @@ impl DenialRates {
             (more > 0).then(|| (key.clone(), more))
         });
         self.told.push_back((at, grown.collect()));
-        while self.told.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= SPAN) {
+        while self.told.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= MIN_RATE_SPAN) {
             self.told.pop_front();
         }
     }
@@ -75,7 +75,7 @@ impl DenialRates {
     fn per_second(&self, denied: impl Fn(&HashMap<Key, u64>) -> u64) -> Option<f64> {
         let ((from, _), (to, _)) = (self.told.front()?, self.told.back()?);
         let passed = to.saturating_sub(*from);
-        if self.now.none.is_some() || passed < TOLD_EVERY {
+        if self.now.none.is_some() || passed < REPORT_INTERVAL {
             return None;
         }
         // What the first look found had been told before it.
@@ -85,9 +85,9 @@ impl DenialRates {
 }
 
 /// As `LimiterBuilder::count_denials` says.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Over less than that, a rate would be nothing, nothing, and then a heap.
-const SPAN: Duration = Duration::from_secs(30);
+const MIN_RATE_SPAN: Duration = Duration::from_secs(30);
 
 const NOT_COUNTED: &str = "no denials counted in 24 h: services do so by LimiterBuilder::count_denials";
 const NOT_PERMITTED: &str = "this role may not see denials: run the grants again, `tollgate migrate --print grants`";
@@ -100,8 +100,8 @@ mod tests {
         Key::try_from(key).expect("a key")
     }
 
-    fn counts(denied: &[(&str, u64)], full: bool) -> Counts {
-        Counts::of(denied.iter().map(|(id, denied)| (key(id), *denied)).collect(), full)
+    fn counts(denied: &[(&str, u64)], full: bool) -> DenialCounts {
+        DenialCounts::of(denied.iter().map(|(id, denied)| (key(id), *denied)).collect(), full)
     }
 
     /// What looks came to, each so many seconds after the first.
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_what_was_told_since_the_first_look_once_a_service_had_the_time_to_tell() {
+    fn denial_rate_starts_after_first_reporting_interval() {
         let early = seen(&[(0, &[("a", 70)]), (9, &[("a", 90)])]);
         assert_eq!((early.of(&key("a")), early.all()), (None, None));
         let later = seen(&[(0, &[("a", 70)]), (9, &[("a", 90)]), (10, &[("a", 90), ("b", 5)])]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_long_ago_is_forgotten() {
+    fn old_denial_reports_expire() {
         let looks: [(u64, &[(&str, u64)]); 4] =
             [(0, &[("a", 10)]), (10, &[("a", 310)]), (30, &[("a", 340)]), (40, &[("a", 340)])];
         assert_eq!(seen(&looks[..3]).all(), Some(11.0));
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_that_is_left_behind_is_no_negative_rate_and_hides_no_other_look() {
+    fn new_hour_makes_no_negative_rate() {
         let rates = seen(&[(0, &[("a", 1000)]), (5, &[("a", 1100)]), (10, &[("a", 300)]), (20, &[("a", 400)])]);
         assert_eq!(rates.all(), Some(10.0));
     }
 
     #[test]
-    fn a_key_that_comes_among_the_most_denied_had_as_many_denials_as_the_last_of_them_at_most() {
+    fn new_key_had_at_most_the_lowest_listed_denials() {
         let mut rates = DenialRates::default();
         rates.see(Duration::ZERO, counts(&[("a", 900), ("b", 500)], true));
         rates.see(Duration::from_secs(10), counts(&[("a", 900), ("c", 600)], true));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_counts_there_is_no_rate_and_a_word_on_how_to_have_one() {
+    fn missing_denial_counts_show_no_rate_and_a_hint() {
         let none = seen(&[(0, &[]), (10, &[])]);
         assert_eq!((none.all(), none.now.none), (None, Some(NOT_COUNTED)));
         let other = seen(&[(0, &[("a", 1)]), (10, &[("a", 1)])]);

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::board::Board;
-use super::order::Order;
+use super::order::WatchOrder;
 
 impl Board {
     /// Breaks if the key ends the program.
@@ -30,7 +30,7 @@ impl Board {
                 self.filter.clear();
             }
             KeyCode::Backspace => drop(self.filter.pop()),
-            KeyCode::Char(c) if self.filter.len() < MOST_BYTES => self.filter.push(c),
+            KeyCode::Char(c) if self.filter.len() < MAX_FILTER_BYTES => self.filter.push(c),
             _ => return,
         }
         self.scrolled = 0;
@@ -41,10 +41,10 @@ impl Board {
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('s') => self.sort(self.order.next()),
-            KeyCode::Char('h') => self.sort(Order::Hottest),
-            KeyCode::Char('e') => self.sort(Order::Emptiest),
-            KeyCode::Char('d') => self.sort(Order::Denied),
-            KeyCode::Char('k') => self.sort(Order::Key),
+            KeyCode::Char('h') => self.sort(WatchOrder::Hottest),
+            KeyCode::Char('e') => self.sort(WatchOrder::Emptiest),
+            KeyCode::Char('d') => self.sort(WatchOrder::Denied),
+            KeyCode::Char('k') => self.sort(WatchOrder::Key),
             KeyCode::Up => self.scroll(-1),
             KeyCode::Down => self.scroll(1),
             KeyCode::PageUp => self.scroll(-PAGE),
@@ -54,7 +54,7 @@ impl Board {
         }
     }
 
-    fn sort(&mut self, order: Order) {
+    fn sort(&mut self, order: WatchOrder) {
         self.order = order;
         self.scrolled = 0;
     }
@@ -65,7 +65,7 @@ impl Board {
 }
 
 /// As long as a key can be.
-const MOST_BYTES: usize = 255;
+const MAX_FILTER_BYTES: usize = 255;
 const PAGE: isize = 20;
 
 #[cfg(test)]
@@ -85,13 +85,13 @@ mod tests {
 
     #[test]
     fn letters_sort_pause_and_quit() {
-        let mut board = Board::new(Order::Hottest);
+        let mut board = Board::new(WatchOrder::Hottest);
         let mut orders = Vec::new();
         for key in ["s", "s", "s", "s", "e", "d", "k", "h"] {
             write(&mut board, key);
             orders.push(board.order);
         }
-        let four = [Order::Emptiest, Order::Denied, Order::Key, Order::Hottest];
+        let four = [WatchOrder::Emptiest, WatchOrder::Denied, WatchOrder::Key, WatchOrder::Hottest];
         assert_eq!(orders, [four, four].concat());
         write(&mut board, "p");
         assert!(board.paused);
@@ -101,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_a_filter_and_no_command() {
-        let mut board = Board::new(Order::Hottest);
+    fn typed_text_is_a_filter_and_not_a_command() {
+        let mut board = Board::new(WatchOrder::Hottest);
         write(&mut board, "/qp:x");
         press(&mut board, KeyCode::Backspace);
         assert_eq!((board.filter.as_str(), board.typing, board.paused), ("qp:", true, false));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn control_c_quits_even_while_typing() {
-        let mut board = Board::new(Order::Hottest);
+        let mut board = Board::new(WatchOrder::Hottest);
         write(&mut board, "/a");
         assert!(board.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)).is_break());
     }

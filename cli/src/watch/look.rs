@@ -9,37 +9,37 @@ use tollgate::{
     admin::{BucketLevel, Filter},
 };
 
-use super::board::{KEPT, Row};
-use super::denials::Counts;
-use super::order::Order;
-use super::tour::{Totals, Tour, Toured};
+use super::board::{BoardRow, MAX_ROWS};
+use super::denials::DenialCounts;
+use super::order::WatchOrder;
+use super::tour::{FullScan, ScanTotals, Totals};
 use crate::output::Skipped;
 
 /// The buckets at one time.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct Snapshot {
     /// Since the first look.
     pub(crate) at: Duration,
     pub(crate) levels: Vec<BucketLevel>,
     /// If there are more than a look may read: what is known of all.
-    pub(crate) toured: Option<Toured>,
+    pub(crate) toured: Option<ScanTotals>,
     /// How often the keys were denied that were denied most, as far as services count that.
-    pub(crate) denied: Counts,
+    pub(crate) denied: DenialCounts,
     /// How many rows of the part that was new could not be read.
     pub(crate) unreadable: u64,
 }
 
-pub(crate) struct Reader<S> {
+pub(crate) struct BoardReader<S> {
     store: S,
     filter: Filter,
     prefix: Option<Key>,
     most: usize,
     began: Instant,
-    tour: Option<Tour>,
+    tour: Option<FullScan>,
     skipped: Skipped,
 }
 
-impl<S: Admin> Reader<S> {
+impl<S: Admin> BoardReader<S> {
     pub(crate) fn new(store: S, prefix: Option<Key>, most: u32) -> Self {
         let filter = prefix.iter().cloned().fold(Filter::default(), Filter::prefix);
         Self {
@@ -55,7 +55,7 @@ impl<S: Admin> Reader<S> {
 
     /// Reads all buckets if they are few enough. If not, the next part of them, the last part again, and those that are
     /// wanted: page by page, so that no statement is long, and no more than it may beside those few.
-    pub(crate) async fn look(&mut self, wanted: &[Key]) -> Result<Look, Error> {
+    pub(crate) async fn look(&mut self, wanted: &[Key]) -> Result<Snapshot, Error> {
         let half = self.most.div_ceil(2);
         let (again, next, mut few) = match &self.tour {
             // One more than may be read tells whether there are more.
@@ -64,7 +64,7 @@ impl<S: Admin> Reader<S> {
                 let (after, end) = tour.again();
                 // Some may have come since.
                 let again = self.read(after, end, half + half.min(PAGE)).await?;
-                let few = self.read(None, None, KEPT).await?;
+                let few = self.read(None, None, MAX_ROWS).await?;
                 // They were counted when they were new.
                 self.skipped.take();
                 (again, self.read(tour.next(), None, half).await?, few)
@@ -89,19 +89,19 @@ impl<S: Admin> Reader<S> {
             }
         }
         self.tour = match self.tour.take() {
-            None => (next.len() > self.most).then(|| Tour::begin(&next[..half], at)),
+            None => (next.len() > self.most).then(|| FullScan::begin(&next[..half], at)),
             Some(mut tour) => {
                 let through = tour.step(&again, &next, next.len() < half, at);
                 // What has become few is read as a whole.
                 through.is_none_or(|buckets| buckets > self.most).then_some(tour)
             }
         };
-        let toured = self.tour.as_ref().map(Tour::toured);
-        Ok(Look { at, levels: levels.into_values().collect(), toured, denied, unreadable: self.skipped.take() })
+        let toured = self.tour.as_ref().map(FullScan::toured);
+        Ok(Snapshot { at, levels: levels.into_values().collect(), toured, denied, unreadable: self.skipped.take() })
     }
 
     /// Reads every bucket once, page by page, tells how many it has read, and keeps no more than it may: those that come first.
-    pub(crate) async fn survey(&self, order: Order, told: impl Fn(usize)) -> Result<Look, Error> {
+    pub(crate) async fn survey(&self, order: WatchOrder, told: impl Fn(usize)) -> Result<Snapshot, Error> {
         let (denied, _) = self.denied().await?;
         let (mut totals, mut first, mut after) = (Totals::default(), Vec::new(), None::<Key>);
         loop {
@@ -110,18 +110,18 @@ impl<S: Admin> Reader<S> {
             told(totals.buckets);
             after = page.last().map(|level| level.key.clone());
             let is_last = page.len() < PAGE;
-            first.extend(page.into_iter().map(|level| Row::new(denied.get(&level.key), None, level)));
+            first.extend(page.into_iter().map(|level| BoardRow::new(denied.get(&level.key), None, level)));
             if is_last || first.len() > 2 * self.most {
-                first.sort_by(|one: &Row, other| order.compare(one, other));
+                first.sort_by(|one: &BoardRow, other| order.compare(one, other));
                 first.truncate(self.most);
             }
             if is_last {
                 break;
             }
         }
-        let toured = (totals.buckets > self.most).then_some(Toured { totals, all: true });
+        let toured = (totals.buckets > self.most).then_some(ScanTotals { totals, all: true });
         let levels = first.into_iter().map(|row| row.level).collect();
-        Ok(Look { at: self.began.elapsed(), levels, toured, denied, unreadable: self.skipped.take() })
+        Ok(Snapshot { at: self.began.elapsed(), levels, toured, denied, unreadable: self.skipped.take() })
     }
 
     /// Those after a key, up to another, page by page, and no more than so many.
@@ -142,18 +142,18 @@ impl<S: Admin> Reader<S> {
     }
 
     /// How often keys were denied, and those whose buckets are shown in any case.
-    async fn denied(&self) -> Result<(Counts, Vec<Key>), Error> {
-        match self.store.most_denied(COUNTED).await {
+    async fn denied(&self) -> Result<(DenialCounts, Vec<Key>), Error> {
+        match self.store.most_denied(MAX_DENIED_READ).await {
             Ok(denials) => {
                 let denials = self.skipped.rows(denials);
-                let full = denials.len() == COUNTED as usize;
+                let full = denials.len() == MAX_DENIED_READ as usize;
                 let denied: Vec<_> = denials.into_iter().map(|denials| (denials.key, denials.denied)).collect();
                 let begin = denied.iter().map(|(key, _)| key).filter(|key| self.begins(key));
-                let most = begin.take(MOST_DENIED).cloned().collect();
-                Ok((Counts::of(denied, full).only(|key| self.begins(key)), most))
+                let most = begin.take(MAX_DENIED_SHOWN).cloned().collect();
+                Ok((DenialCounts::of(denied, full).only(|key| self.begins(key)), most))
             }
             // A role that may list need not be one that may see denials.
-            Err(Error::NotPermitted(_)) => Ok((Counts::not_permitted(), Vec::new())),
+            Err(Error::NotPermitted(_)) => Ok((DenialCounts::not_permitted(), Vec::new())),
             Err(error) => Err(error),
         }
     }
@@ -165,8 +165,8 @@ impl<S: Admin> Reader<S> {
 
 const PAGE: usize = 500;
 /// Of whom it is known how often they were denied.
-const COUNTED: u32 = 1000;
-const MOST_DENIED: usize = 20;
+const MAX_DENIED_READ: u32 = 1000;
+const MAX_DENIED_SHOWN: usize = 20;
 
 #[cfg(test)]
 mod tests {
@@ -192,21 +192,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_reads_page_after_page_and_no_more_than_it_may() {
+    async fn snapshot_reads_pages_up_to_its_limit() {
         for (keys, most, read, toured) in
             [(0, 10, 0, false), (499, 5000, 499, false), (1200, 5000, 1200, false), (1200, 1200, 1200, false)]
                 .into_iter()
                 .chain([(1200, 1199, 1199, true), (1200, 1, 1, true), (500, 500, 500, false), (501, 500, 500, true)])
         {
-            let look = Reader::new(store_of(keys).await, None, most).look(&[]).await.expect("a look");
+            let look = BoardReader::new(store_of(keys).await, None, most).look(&[]).await.expect("a look");
             assert_eq!((look.levels.len(), look.toured.is_some()), (read, toured), "{most} of {keys}");
             assert!(look.levels.is_sorted_by(|one, other| one.key < other.key));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_more_than_it_may_read_each_bucket_is_read_twice_in_turn() {
-        let mut reader = Reader::new(store_of(1000).await, None, 200);
+    async fn large_table_is_read_in_rotation() {
+        let mut reader = BoardReader::new(store_of(1000).await, None, 200);
         let first = reader.look(&[]).await.expect("a look");
         assert_eq!(first.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((100, false)));
         let mut twice = std::collections::BTreeSet::new();
@@ -215,7 +215,7 @@ mod tests {
             tokio::time::advance(Duration::from_secs(2)).await;
             take(&reader.store, "user:0999", 10);
             let looked = reader.look(&[]).await.expect("a look");
-            assert!(looked.levels.len() <= 200 + KEPT, "{}", looked.levels.len());
+            assert!(looked.levels.len() <= 200 + MAX_ROWS, "{}", looked.levels.len());
             let again = looked.levels.iter().filter(|level| before.iter().any(|before| before.key == level.key));
             twice.extend(again.map(|level| level.key.clone()));
             let toured = looked.toured.expect("there are more");
@@ -231,8 +231,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_are_wanted_are_read_at_each_look_and_what_has_become_few_is_read_as_a_whole() {
-        let mut reader = Reader::new(store_of(300).await, None, 10);
+    async fn wanted_keys_are_always_read_and_small_tables_fully() {
+        let mut reader = BoardReader::new(store_of(300).await, None, 10);
         let wanted = [key(250), key(299)];
         reader.look(&[]).await.expect("a look");
         for _ in 0..3 {
@@ -251,40 +251,41 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_survey_reads_all_and_keeps_those_that_come_first() {
+    async fn full_scan_keeps_the_first_of_each_order() {
         let store = store_of(1700).await;
         for n in [1601, 7, 900] {
             take(&store, &format!("user:{n:04}"), 10 + n);
         }
-        let look = Reader::new(store, None, 2).survey(Order::Hottest, |_| {}).await.expect("a survey");
+        let look = BoardReader::new(store, None, 2).survey(WatchOrder::Hottest, |_| {}).await.expect("a survey");
         let keys: Vec<_> = look.levels.iter().map(|level| level.key.as_str()).collect();
         assert_eq!(keys, ["user:1601", "user:0900"]);
         assert_eq!(look.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((1700, true)));
-        let look = Reader::new(store_of(2).await, None, 2).survey(Order::Key, |_| {}).await.expect("a survey");
+        let look =
+            BoardReader::new(store_of(2).await, None, 2).survey(WatchOrder::Key, |_| {}).await.expect("a survey");
         assert_eq!((look.levels.len(), look.toured), (2, None));
     }
 
     #[tokio::test]
-    async fn a_prefix_chooses_what_is_read() {
+    async fn prefix_selects_the_buckets_that_are_read() {
         let prefix = Key::try_from("user:01").expect("a key");
-        let look = Reader::new(store_of(300).await, Some(prefix), 5000).look(&[]).await.expect("a look");
+        let look = BoardReader::new(store_of(300).await, Some(prefix), 5000).look(&[]).await.expect("a look");
         assert_eq!((look.levels.len(), look.levels[0].key.as_str()), (100, "user:0100"));
     }
 
     #[tokio::test]
-    async fn what_is_denied_most_is_read_wherever_it_is() {
+    async fn most_denied_keys_are_read_outside_the_page_too() {
         let store = store_of(300).await;
         let gone = Key::try_from("user:gone").expect("a key");
         store.count_denials(&[(key(1), 3), (key(250), 7), (gone, 9)]).await.expect("counted");
-        let look = Reader::new(store, Key::try_from("user:").ok(), 10).look(&[]).await.expect("a look");
+        let look = BoardReader::new(store, Key::try_from("user:").ok(), 10).look(&[]).await.expect("a look");
         let last = look.levels.last().map(|level| level.key.clone());
         assert_eq!((look.levels.len(), last, look.toured.is_some()), (11, Some(key(250)), true));
         assert_eq!((look.denied.get(&key(1)), look.denied.get(&key(250))), (Some(3), Some(7)));
     }
 
     #[tokio::test]
-    async fn a_prefix_chooses_whose_denials_are_read_and_others_tell_that_they_are_counted() {
-        let mut reader = Reader::new(store_of(1).await, Key::try_from("tenant:").ok(), 10);
+    async fn prefix_selects_denials_and_others_show_counting_is_on() {
+        let mut reader = BoardReader::new(store_of(1).await, Key::try_from("tenant:").ok(), 10);
         assert!(reader.look(&[]).await.expect("a look").denied.none.is_some());
         let user = Key::try_from("user:0000").expect("a key");
         reader.store.count_denials(&[(user.clone(), 3)]).await.expect("counted");

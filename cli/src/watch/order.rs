@@ -2,11 +2,11 @@ use std::cmp::Ordering;
 
 use clap::ValueEnum;
 
-use super::board::Row;
+use super::board::BoardRow;
 
 /// Which buckets come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum WatchOrder {
     /// Most grants per second; until there are two looks, most grants ever.
     #[default]
     Hottest,
@@ -18,8 +18,8 @@ pub(crate) enum Order {
     Key,
 }
 
-impl Order {
-    pub(crate) fn compare(self, one: &Row, other: &Row) -> Ordering {
+impl WatchOrder {
+    pub(crate) fn compare(self, one: &BoardRow, other: &BoardRow) -> Ordering {
         let first = match self {
             Self::Hottest => Ordering::Equal,
             Self::Emptiest => one.part_left().total_cmp(&other.part_left()),

@@ -10,8 +10,8 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table};
 use unicode_width::UnicodeWidthStr;
 
-use super::board::{Board, Row};
-use super::columns::{Columns, Figure, shortened};
+use super::board::{Board, BoardRow};
+use super::columns::{Figure, ScreenColumns, shortened};
 use crate::output::{counted, plain};
 
 pub(crate) fn draw(frame: &mut Frame<'_>, board: &Board, every: Duration) {
@@ -47,16 +47,16 @@ fn rate(rate: Option<f64>) -> String {
 
 /// What does not fit gives way to the keys: first the sparklines.
 fn table(board: &Board, area: Rect) -> Table<'static> {
-    let rows: Vec<&Row> = board.visible().into_iter().skip(board.scrolled).take(area.height.into()).collect();
+    let rows: Vec<&BoardRow> = board.visible().into_iter().skip(board.scrolled).take(area.height.into()).collect();
     let longest = rows.iter().map(|row| plain(row.level.key.as_str()).width()).max().unwrap_or(0);
-    let columns = Columns::within(area.width.into(), longest);
+    let columns = ScreenColumns::within(area.width.into(), longest);
     let rows: Vec<_> = rows.into_iter().map(|shown| row(shown, &columns)).collect();
     let widths = columns.widths().map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
     let titles = columns.titles().map(|title| Cell::from(title.bold()));
     Table::new(rows, widths).header(TableRow::new(titles))
 }
 
-fn row(row: &Row, columns: &Columns) -> TableRow<'static> {
+fn row(row: &BoardRow, columns: &ScreenColumns) -> TableRow<'static> {
     let level = &row.level;
     let color = match row.part_left() {
         _ if level.available < 1 => Color::Red,
@@ -79,7 +79,7 @@ fn row(row: &Row, columns: &Columns) -> TableRow<'static> {
 }
 
 /// Its last rates, as parts of the highest of all.
-fn sparkline(row: &Row, columns: usize) -> String {
+fn sparkline(row: &BoardRow, columns: usize) -> String {
     let highest = row.past.iter().copied().fold(0.0, f64::max);
     row.past
         .iter()
@@ -129,7 +129,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::board::tests::World;
-    use super::super::tour::{Totals, Toured};
+    use super::super::tour::{ScanTotals, Totals};
     use super::*;
 
     /// What a screen of 120 columns shows, line by line.
@@ -176,10 +176,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_line_shows_the_filter_the_trouble_and_that_there_are_more() {
+    async fn last_line_shows_filter_error_and_overflow() {
         let mut world = world().await;
         let totals = Totals { buckets: 7500, empty: 3, rate: Some(12.0) };
-        world.board.toured = Some(Toured { totals, all: false });
+        world.board.toured = Some(ScanTotals { totals, all: false });
         world.board.filter = "1".to_owned();
         world.board.paused = true;
         let shown = lines(&world.board);
@@ -187,7 +187,7 @@ mod tests {
         assert!(shown[0].starts_with(figures) && shown[0].ends_with("PAUSED"), "{}", shown[0]);
         assert!(shown[2].starts_with("user:1") && shown[3].is_empty(), "{shown:?}");
         assert!(shown[5].ends_with("only '1'   read in turn: choose by --prefix"), "{}", shown[5]);
-        world.board.toured = Some(Toured { totals, all: true });
+        world.board.toured = Some(ScanTotals { totals, all: true });
         assert!(lines(&world.board)[0].starts_with("7500 buckets"));
         world.board.unreadable = 2;
         assert!(lines(&world.board)[5].starts_with("2 rows cannot be read: tollgate doctor   q quit"));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nobody_counts_denials_the_screen_says_so_and_how_to_turn_it_on() {
+    async fn screen_shows_how_to_turn_on_denial_counts() {
         let mut world = World::new();
         world.take("user:1", "10 once", 10);
         world.look().await;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_it_is_narrow_keys_and_figures_stay_and_the_newest_of_a_sparkline() {
+    async fn narrow_screen_keeps_keys_values_and_newest_sparkline() {
         let world = world().await;
         let mut terminal = Terminal::new(TestBackend::new(83, 6)).expect("a terminal");
         terminal.draw(|frame| draw(frame, &world.board, Duration::from_secs(2))).expect("drawn");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn however_narrow_it_is_which_bucket_it_is_is_seen() {
+    async fn narrowest_screen_still_identifies_each_bucket() {
         let mut world = World::new();
         let key = "tenant:7:project:12345:user:1234567890:upload";
         world.take(key, "1000 once", 12);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_scrolled_past_is_not_shown() {
+    async fn scrolled_rows_are_not_shown() {
         let mut world = world().await;
         world.board.scrolled = 1;
         assert!(lines(&world.board)[2].starts_with("user:1"));

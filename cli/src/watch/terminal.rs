@@ -12,20 +12,20 @@ use tokio::time::{MissedTickBehavior, interval};
 use tollgate::{Admin, Error, Key};
 
 use super::board::Board;
-use super::look::{Look, Reader};
+use super::look::{BoardReader, Snapshot};
 use super::screen;
-use crate::exit::{self, Asks};
+use crate::exit::{self, RequestKind};
 use crate::signals::Signals;
 
 /// Shows the board until a key or a signal ends it. The terminal is as it was before, however that comes about.
 pub(crate) async fn live<S: Admin>(
     mut board: Board,
-    mut reader: Reader<S>,
+    mut reader: BoardReader<S>,
     every: Duration,
 ) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let (looked, mut looks) = mpsc::channel(1);
-    let (wishes, asked) = watch::channel(Wish::of(&board));
+    let (wishes, asked) = watch::channel(ReadRequest::of(&board));
     let mut reading = pin!(read(&mut reader, every, looked, asked));
     let mut terminal = Terminal::take()?;
     let mut events = events();
@@ -36,7 +36,7 @@ pub(crate) async fn live<S: Admin>(
             Some(look) = looks.recv() => match look {
                 Ok(look) => board.see(look),
                 // It may be back at the next look.
-                Err(error) => board.trouble = Some(exit::message(&Asks::ToLook.told(error.into(), ""))),
+                Err(error) => board.trouble = Some(exit::message(&RequestKind::ToLook.told(error.into(), ""))),
             },
             event = events.recv() => {
                 if let Event::Key(key) = event.context("the terminal is gone")??
@@ -47,17 +47,17 @@ pub(crate) async fn live<S: Admin>(
             }
             ended = signals.next() => return Err(ended.into()),
         }
-        wishes.send_replace(Wish::of(&board));
+        wishes.send_replace(ReadRequest::of(&board));
     }
 }
 
 /// What the board asks of the next look.
-struct Wish {
+struct ReadRequest {
     paused: bool,
     wanted: Vec<Key>,
 }
 
-impl Wish {
+impl ReadRequest {
     fn of(board: &Board) -> Self {
         Self { paused: board.paused, wanted: board.wanted() }
     }
@@ -65,10 +65,10 @@ impl Wish {
 
 /// Looks again and again, with a pause in between, and not at all while paused.
 async fn read<S: Admin>(
-    reader: &mut Reader<S>,
+    reader: &mut BoardReader<S>,
     every: Duration,
-    looked: mpsc::Sender<Result<Look, Error>>,
-    mut asked: watch::Receiver<Wish>,
+    looked: mpsc::Sender<Result<Snapshot, Error>>,
+    mut asked: watch::Receiver<ReadRequest>,
 ) {
     let mut ticks = interval(every);
     // A slow database is not asked faster to make up for it.

@@ -24,14 +24,14 @@ impl Totals {
 
 /// What was told of all buckets on the last way through them; on the first one, of those so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Toured {
+pub(crate) struct ScanTotals {
     pub(crate) totals: Totals,
     pub(crate) all: bool,
 }
 
 /// How far it is.
 #[derive(Debug)]
-pub(crate) struct Tour {
+pub(crate) struct FullScan {
     part: Part,
     so_far: Totals,
     last: Option<Totals>,
@@ -55,7 +55,7 @@ impl Part {
     }
 }
 
-impl Tour {
+impl FullScan {
     /// Begins with the first buckets of all.
     pub(crate) fn begin(first: &[BucketLevel], at: Duration) -> Self {
         let mut so_far = Totals::default();
@@ -100,7 +100,7 @@ impl Tour {
         through.then(|| self.last.map_or(0, |last| last.buckets))
     }
 
-    pub(crate) fn toured(&self) -> Toured {
-        Toured { totals: self.last.unwrap_or(self.so_far), all: self.last.is_some() }
+    pub(crate) fn toured(&self) -> ScanTotals {
+        ScanTotals { totals: self.last.unwrap_or(self.so_far), all: self.last.is_some() }
     }
 }

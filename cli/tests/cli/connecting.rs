@@ -16,7 +16,7 @@ use crate::command::{Ran, tollgate};
 use crate::databases::{Database, Engine};
 
 #[test]
-fn a_command_connects_once_and_again_only_to_find_out_what_takes_so_long() {
+fn command_connects_again_only_to_find_blockers() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let connections = |latency| {

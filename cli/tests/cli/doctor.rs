@@ -9,7 +9,7 @@ use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn a_database_that_is_ready_has_no_failure() {
+fn ready_database_has_no_failure() {
     for engine in EACH.into_iter().chain([Engine::PgBouncer]) {
         let database = Database::migrated(engine);
         let report = database.run(&["doctor", "--json"]).ended(0).json();
@@ -29,7 +29,7 @@ fn a_database_that_is_ready_has_no_failure() {
 }
 
 #[test]
-fn a_table_that_somebody_keeps_locked_holds_nobody_up_for_ever() {
+fn doctor_does_not_wait_for_a_locked_table() {
     let database = Database::migrated(Engine::Postgres);
     database.run(&["plan", "set", "free", "--quota", "5/h"]).ended(0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -53,7 +53,7 @@ fn a_table_that_somebody_keeps_locked_holds_nobody_up_for_ever() {
 }
 
 #[test]
-fn session_that_holds_up_a_change_is_named() {
+fn doctor_names_session_that_blocks_schema_change() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -75,7 +75,7 @@ fn session_that_holds_up_a_change_is_named() {
 }
 
 #[test]
-fn doctor_names_the_privilege_that_shows_whose_lock_it_was() {
+fn doctor_names_privilege_that_shows_lock_owner() {
     for engine in [Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -133,14 +133,14 @@ impl Held {
 }
 
 #[test]
-fn what_is_pending_is_advised_to_be_run_by_whoever_runs_migrations() {
+fn pending_migrations_are_reported_with_advice() {
     let database = Database::migrated(Engine::Postgres);
     database.sql("delete from tollgate.migrations where version > 8");
     database.run(&["doctor"]).ended(1).says(&["pending: ", "run `tollgate migrate`, or", "`tollgate migrate --print`"]);
 }
 
 #[test]
-fn an_encoding_that_has_not_every_key_is_a_warning_or_refused() {
+fn encoding_without_full_unicode_warns_or_fails() {
     let database = Database::encoded("SQL_ASCII");
     database.run(&["migrate"]).ended(0);
     database.run(&["doctor"]).ended(0).says(&["warn  encoding", "SQL_ASCII", "encoding 'UTF8' template template0"]);
@@ -149,7 +149,7 @@ fn an_encoding_that_has_not_every_key_is_a_warning_or_refused() {
 }
 
 #[test]
-fn a_mode_that_is_not_the_usual_is_a_warning() {
+fn non_default_mode_is_a_warning() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["mode", "off", "--reason", "incident 42"]).ended(0);
     database.run(&["doctor"]).ended(0).says(&["warn  mode", "off: incident 42", "tollgate mode --clear"]);
@@ -169,17 +169,17 @@ fn missing_mode_row_and_unsettled_bucket_are_warnings() {
     let database = Database::migrated(Engine::Postgres);
     database.run(&["create", "a", "--capacity", "5", "--per", "60s"]).ended(0);
     let doctor = || database.run(&["doctor"]);
-    database.sql("alter table tollgate.token_buckets disable trigger new_terms");
-    doctor().ended(1).says(&["fail  triggers", "alter table tollgate.token_buckets enable always trigger new_terms"]);
+    database.sql("alter table tollgate.token_buckets disable trigger new_limits");
+    doctor().ended(1).says(&["fail  triggers", "alter table tollgate.token_buckets enable always trigger new_limits"]);
     database.sql("update tollgate.token_buckets set capacity = 7");
-    database.sql("alter table tollgate.token_buckets enable always trigger new_terms");
+    database.sql("alter table tollgate.token_buckets enable always trigger new_limits");
     doctor().ended(0).says(&["warn  content", "bucket a is under other terms", "set capacity = capacity"]);
     database.sql("update tollgate.token_buckets set capacity = capacity");
     assert!(!doctor().ended(0).out.contains("other terms"));
 }
 
 #[test]
-fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
+fn app_role_is_reported_and_role_without_grants_fails() {
     let database = Database::migrated(Engine::Postgres);
     let grants = database.run(&["migrate", "--print", "grants"]).ended(0).out;
     assert_eq!(grants, include_str!("../../../migrations/grants/postgres.sql"));
@@ -206,7 +206,7 @@ fn a_role_that_may_only_take_is_told_so_and_one_that_may_nothing_fails() {
 }
 
 #[test]
-fn routines_that_a_role_may_not_call_are_named() {
+fn routines_without_grant_are_named() {
     let half = format!("tg_half_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
@@ -250,7 +250,7 @@ fn routines_that_a_role_may_not_call_are_named() {
 }
 
 #[test]
-fn what_a_limiter_does_beside_taking_and_a_role_may_not_is_a_warning() {
+fn missing_grant_for_background_work_is_a_warning() {
     let role = format!("tg_less_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
@@ -259,18 +259,20 @@ fn what_a_limiter_does_beside_taking_and_a_role_may_not_is_a_warning() {
         let (grants, removal, names) = if engine.is_mysql() {
             let to = format!("to '{role}'@'%'");
             let lines = grants.lines().filter(|line| line.ends_with(" to tollgate_app;"));
-            let lines = lines.filter(|line| BESIDE.iter().all(|name| !line.contains(&format!("token_{name} "))));
+            let lines =
+                lines.filter(|line| OPTIONAL_ROUTINES.iter().all(|name| !line.contains(&format!("token_{name} "))));
             let grants = lines.map(|line| line.replace("to tollgate_app", &to)).collect::<String>();
             let user = format!("create user '{role}'@'%' identified by '{SECRET}';");
-            (user + &grants, format!("drop user '{role}'@'%'"), BESIDE.map(|name| format!("token_{name}")))
+            (user + &grants, format!("drop user '{role}'@'%'"), OPTIONAL_ROUTINES.map(|name| format!("token_{name}")))
         } else {
             let begin = grants.find("\ngrant usage on").expect("grants");
             let end = grants.find("\ngrant tollgate_app to").expect("the operators'");
             let lines = grants[begin..end].replace("to tollgate_app", &format!("to {role}"));
-            let revoked =
-                BESIDE.map(|name| format!("revoke execute on function tollgate.{name} from {role};")).join("");
+            let revoked = OPTIONAL_ROUTINES
+                .map(|name| format!("revoke execute on function tollgate.{name} from {role};"))
+                .join("");
             let user = format!("create role {role} login;");
-            let names = BESIDE.map(|name| format!("tollgate.{name}"));
+            let names = OPTIONAL_ROUTINES.map(|name| format!("tollgate.{name}"));
             (user + &lines + &revoked, format!("drop owned by {role}; drop role {role}"), names)
         };
         database.sql(&grants);
@@ -285,7 +287,7 @@ fn what_a_limiter_does_beside_taking_and_a_role_may_not_is_a_warning() {
 }
 
 #[test]
-fn settings_that_hurt_are_warnings_with_their_remedy() {
+fn harmful_settings_warn_with_a_remedy() {
     let database = Database::migrated(Engine::Postgres);
     let name = database.url.rsplit('/').next().expect("a name");
     let role = "alter role postgres in database";
@@ -373,7 +375,7 @@ fn table_of_another_owner_fails_with_its_remedy() {
 }
 
 #[test]
-fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away() {
+fn routines_owned_by_superuser_are_a_warning() {
     let owner = format!("tollgate_owner_{}", uuid::Uuid::new_v4().simple());
     let database = Database::migrated(Engine::Postgres);
     database.run(&["doctor"]).ended(0).says(&[
@@ -396,7 +398,7 @@ fn routines_that_a_superuser_owns_are_a_warning_until_they_are_given_away() {
 }
 
 #[test]
-fn an_account_that_may_create_temporary_tables_is_warned_if_it_may_not_write_the_real_ones() {
+fn account_with_only_temporary_tables_is_a_warning() {
     for engine in [Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let name = database.url.rsplit('/').next().expect("a name").to_owned();
@@ -442,7 +444,7 @@ fn an_account_that_may_create_temporary_tables_is_warned_if_it_may_not_write_the
 }
 
 #[test]
-fn a_sqlite_file_without_a_write_ahead_log_or_with_a_busy_writer_is_noticed() {
+fn sqlite_without_wal_or_with_busy_writer_is_a_warning() {
     let database = Database::empty(Engine::Sqlite);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let path = database.directory.join("app.db");
@@ -458,7 +460,7 @@ fn a_sqlite_file_without_a_write_ahead_log_or_with_a_busy_writer_is_noticed() {
 }
 
 #[test]
-fn a_sqlite_file_that_is_read_only_is_told_so() {
+fn read_only_sqlite_file_is_reported() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);
     let read_only = ["--database-url", "sqlite:app.db?mode=ro"];
@@ -483,4 +485,4 @@ fn found<'r>(report: &'r Value, name: &str) -> &'r str {
 }
 
 /// What a limiter calls beside its requests.
-const BESIDE: [&str; 3] = ["count_denials_v1", "peek_window", "sweep_v1"];
+const OPTIONAL_ROUTINES: [&str; 3] = ["count_denials_v1", "peek_window", "sweep_v1"];

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::databases::{Database, Engine};
 
 #[test]
-fn each_command_prints_what_the_documentation_shows() {
+fn commands_print_the_documented_output() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cli.md")).expect("it is there");
     let database = Database::empty(Engine::Sqlite);
     let mut shown = 0;
@@ -21,7 +21,7 @@ fn each_command_prints_what_the_documentation_shows() {
 }
 
 #[test]
-fn the_exit_codes_are_those_of_the_help() {
+fn exit_codes_match_the_help() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cli.md")).expect("it is there");
     let help = Database::empty(Engine::Sqlite).run(&["--help"]).ended(0).out;
     let codes = help.split("Exit codes:\n").nth(1).expect("they are in the help").lines().filter_map(|line| {
@@ -37,7 +37,7 @@ fn the_exit_codes_are_those_of_the_help() {
 
 /// All but the screen, one after the other, as on a bad night.
 #[test]
-fn the_commands_of_the_runbook_do_what_their_rows_say() {
+fn runbook_commands_do_what_their_rows_state() {
     let text =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/runbook.md")).expect("it is there");
     let database = Database::migrated(Engine::Sqlite);
@@ -60,7 +60,7 @@ fn the_commands_of_the_runbook_do_what_their_rows_say() {
             shown += 1;
         }
         match row.split('|').nth(1).expect("a cell").trim() {
-            "raise" => ends(&format!("{take} --wait 5s"), 0),
+            "raise" => ends(&format!("{take} --max-wait 5s"), 0),
             "make full" => ends(take, 0),
             "switch off" => ends(take_another, 0),
             "block" => ends(take_another, 75),

@@ -18,7 +18,7 @@ fn the_url_is_also_read_from_a_file() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_not_taken_for_none() {
+fn unreadable_env_file_is_an_error() {
     let database = Database::migrated(Engine::Sqlite);
     let list = |text: &str| {
         std::fs::write(database.directory.join(".env"), text).expect("it is written");
@@ -34,7 +34,7 @@ fn a_file_that_cannot_be_read_is_not_taken_for_none() {
 
 #[cfg(unix)]
 #[test]
-fn file_that_another_user_may_have_written_is_refused() {
+fn env_file_writable_by_others_is_refused() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     let database = Database::migrated(Engine::Sqlite);
@@ -74,7 +74,7 @@ fn asked(environment: Option<&str>, directory: &Path, arguments: &[&str]) -> Str
 }
 
 #[test]
-fn the_file_may_be_in_a_directory_above_and_the_nearest_one_is_read() {
+fn nearest_env_file_in_parent_directories_is_read() {
     let database = Database::empty(Engine::Sqlite);
     let (middle, inner) = (database.directory.join("service"), database.directory.join("service/src"));
     std::fs::create_dir_all(&inner).expect("directories");
@@ -95,7 +95,7 @@ fn the_file_may_be_in_a_directory_above_and_the_nearest_one_is_read() {
 }
 
 #[test]
-fn the_environment_comes_before_the_file_and_the_option_before_both() {
+fn option_overrides_environment_which_overrides_file() {
     let database = Database::empty(Engine::Sqlite);
     std::fs::write(database.directory.join(".env"), "DATABASE_URL=sqlite:file.db\n").expect("it is written");
     let option = ["--database-url", "sqlite:option.db"];
@@ -110,7 +110,7 @@ fn the_environment_comes_before_the_file_and_the_option_before_both() {
 }
 
 #[test]
-fn a_mode_of_the_environment_holds_for_take_and_run_and_nonsense_is_a_wrong_argument() {
+fn environment_mode_applies_to_take_and_run() {
     let database = Database::migrated(Engine::Sqlite);
     let run = |mode: &str, arguments: &[&str]| {
         Ran::new(database.command(arguments).env("TOLLGATE_MODE", mode).output().expect("it starts"))
@@ -126,7 +126,7 @@ fn a_mode_of_the_environment_holds_for_take_and_run_and_nonsense_is_a_wrong_argu
 }
 
 #[test]
-fn a_mode_of_the_environment_that_decides_by_itself_needs_no_database() {
+fn environment_mode_without_store_needs_no_database() {
     let database = Database::empty(Engine::Sqlite);
     for url in [None, Some("postgres://app@localhost:1/app"), Some("sqlite:none.db")] {
         let run = |mode: &str, arguments: &[&str]| {

@@ -3,7 +3,7 @@
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
+fn bucket_of_two_denies_third_take_until_reset() {
     for engine in EACH {
         let database = Database::migrated(engine);
         database.run(&["create", "api", "--capacity", "2", "--per", "1h"]).ended(0).says(&["2 per 1h"]);
@@ -19,10 +19,10 @@ fn a_bucket_of_two_grants_twice_then_denies_until_it_is_reset() {
         database.run(&["explain", "api"]).ended(0).says(&["would be granted"]);
         database.run(&["explain", "api", "--cost", "2"]).ended(0).says(&["would be denied: a token is missing"]);
         let why = database.run(&["explain", "api", "--cost", "2", "--json"]).ended(0).json();
-        assert_eq!((&why["prospect"], &why["available"]), (&"denied".into(), &1.into()));
+        assert_eq!((&why["expected_outcome"], &why["available"]), (&"denied".into(), &1.into()));
         database.run(&["reset", "api"]).ended(0);
         database.run(&["take", "api", "--cost", "2"]).ended(0);
-        let never = database.run(&["take", "api", "--cost", "3", "--keep", "1"]).ended(64);
+        let never = database.run(&["take", "api", "--cost", "3", "--min-remaining", "1"]).ended(64);
         never.says(&[
             "holds 2 tokens: 3, with 1 to keep",
             "`tollgate explain api`",
@@ -52,7 +52,7 @@ fn without_a_limit_nothing_is_counted() {
 }
 
 #[test]
-fn what_is_not_there_is_told_on_standard_error() {
+fn missing_bucket_is_reported_on_standard_error() {
     let database = Database::migrated(Engine::Sqlite);
     for command in ["peek", "reset", "delete"] {
         database.run(&["create", "a", "--quota", "1/s"]).ended(0);
@@ -153,7 +153,7 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
 }
 
 #[test]
-fn what_an_override_does_not_have_is_not_taken_away_from_it() {
+fn partial_override_leaves_the_other_settings() {
     let database = Database::migrated(Engine::Sqlite);
     let overrides = || database.run(&["plan", "overrides", "--json"]).ended(0).out;
     database.run(&["plan", "override", "a", "--quota", "5/h", "--reason", "ticket 7"]).ended(0);
@@ -171,7 +171,7 @@ fn what_an_override_does_not_have_is_not_taken_away_from_it() {
 }
 
 #[test]
-fn a_sweep_deletes_what_is_full_and_was_made_on_first_use() {
+fn sweep_deletes_full_buckets_made_on_first_use() {
     let database = Database::migrated(Engine::Sqlite);
     for n in 0..7 {
         database.run(&["take", &format!("user:{n}"), "--quota", "1000000/s"]).ended(0);

@@ -12,7 +12,7 @@ use crate::databases::{Database, Engine};
 type Names = BTreeSet<String>;
 
 #[test]
-fn what_the_crate_calls_is_granted_and_what_takers_need_of_it_doctor_looks_at() {
+fn grants_cover_the_crate_and_doctor_checks_them() {
     for (dialect, before) in [("postgres", "tollgate."), ("mysql", "token_")] {
         let called = called(dialect, before);
         let grants = read(&format!("migrations/grants/{dialect}.sql"));
@@ -101,7 +101,7 @@ fn prefix_grants_fail_while_public_can_connect() {
 }
 
 #[test]
-fn prefix_that_postgres_reserves_is_refused() {
+fn prefix_reserved_by_postgres_is_refused() {
     let database = Database::empty(Engine::Sqlite);
     let print = |prefix| database.run(&["migrate", "--print", "grants", "--engine", "postgres", "--prefix", prefix]);
     for prefix in ["pg", "pg_shop"] {
@@ -177,7 +177,7 @@ fn granted(grants: &str, before: &str, role: &str) -> Names {
 fn looked_at(dialect: &str, before: &str, what: &str) -> Names {
     let source = read(&format!("cli/src/doctor/{dialect}.rs"));
     let list = if dialect == "mysql" {
-        let begin = if what == "takes" { "const TAKING:" } else { "const BESIDE:" };
+        let begin = if what == "takes" { "const REQUIRED_ROUTINES:" } else { "const OPTIONAL_ROUTINES:" };
         source.split_once(begin).and_then(|(_, rest)| rest.split_once("];"))
     } else {
         let (list, _) = source.split_once(&format!(") as {what}")).expect("an end");

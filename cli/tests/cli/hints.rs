@@ -30,7 +30,7 @@ fn without_a_database_the_hint_can_be_pasted_into_a_shell() {
 }
 
 #[test]
-fn a_database_without_the_schema_is_answered_with_the_command_that_makes_it() {
+fn missing_schema_error_names_the_migrate_command() {
     for engine in EACH {
         for host in [&[][..], &["create table host (n integer)".to_owned()]] {
             let database = Database::empty(engine);
@@ -83,7 +83,7 @@ fn a_database_without_the_schema_is_answered_with_the_command_that_makes_it() {
 }
 
 #[test]
-fn a_file_that_is_no_sqlite_database_is_said_to_be_none() {
+fn file_that_is_not_sqlite_is_reported() {
     let database = Database::empty(Engine::Sqlite);
     std::fs::write(database.directory.join("app.db"), "a letter, and no database").expect("it is written");
     for arguments in [&["list"][..], &["migrate"], &["take", "a"], &[]] {
@@ -181,7 +181,7 @@ fn wrong_urls_are_answered_with_right_ones() {
 
 #[cfg(unix)]
 #[test]
-fn arguments_that_are_no_text_are_refused_unless_they_are_a_commands_or_a_files() {
+fn non_utf8_arguments_are_refused_except_commands_and_files() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
@@ -195,7 +195,7 @@ fn arguments_that_are_no_text_are_refused_unless_they_are_a_commands_or_a_files(
         &["take"][..],
         &["peek", "a"],
         &["take", "a", "--quota"],
-        &["take", "a", "--wait"],
+        &["take", "a", "--max-wait"],
         &["list", "--prefix"],
         &["mode", "off", "--reason"],
         &["plan", "set"],
@@ -228,7 +228,7 @@ fn completions_and_help_need_no_database() {
 }
 
 #[test]
-fn what_is_typed_neither_steers_the_terminal_nor_passes_for_another_line() {
+fn echoed_input_is_escaped_for_the_terminal() {
     let database = Database::migrated(Engine::Sqlite);
     let (long, steers) = ("a".repeat(300), "\u{1b}]52;c;QQ==\u{7}");
     for (arguments, code) in [
@@ -252,7 +252,7 @@ fn what_is_typed_neither_steers_the_terminal_nor_passes_for_another_line() {
 }
 
 #[test]
-fn a_key_that_cannot_be_seen_is_hinted_at_as_a_shell_passes_it_on() {
+fn invisible_key_is_hinted_with_shell_quoting() {
     let database = Database::migrated(Engine::Sqlite);
     let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a path"));

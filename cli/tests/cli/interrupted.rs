@@ -7,7 +7,7 @@ use crate::databases::{Database, EACH, Engine};
 use crate::processes::{is_listening, kill, signal, until};
 
 #[test]
-fn who_is_interrupted_while_it_waits_gives_its_token_back() {
+fn interrupted_wait_gives_its_token_back() {
     for engine in [Engine::Sqlite, Engine::Postgres] {
         let database = Database::migrated(engine);
         database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
@@ -26,7 +26,7 @@ fn who_is_interrupted_while_it_waits_gives_its_token_back() {
 }
 
 #[test]
-fn who_is_interrupted_while_others_queue_behind_it_says_that_its_token_is_used() {
+fn interrupted_wait_with_queue_behind_reports_token_as_used() {
     for engine in EACH {
         let database = Database::migrated(engine);
         database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
@@ -52,7 +52,7 @@ fn who_is_interrupted_while_others_queue_behind_it_says_that_its_token_is_used()
 }
 
 #[test]
-fn who_waits_long_has_no_connection_meanwhile_and_gives_its_token_back_all_the_same() {
+fn long_wait_releases_connection_and_gives_token_back() {
     use sqlx::{Connection, PgConnection};
 
     let database = Database::migrated(Engine::Postgres);
@@ -62,7 +62,7 @@ fn who_waits_long_has_no_connection_meanwhile_and_gives_its_token_back_all_the_s
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let looker = runtime.block_on(PgConnection::connect(&database.url_of_root())).expect("it connects");
     let looker = std::cell::RefCell::new(looker);
-    for wait in [&["run", "a", "--", "echo", "ran"][..], &["take", "a", "--wait", "9d"]] {
+    for wait in [&["run", "a", "--", "echo", "ran"][..], &["take", "a", "--max-wait", "9d"]] {
         let child = database.command(wait).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         until(|| available() == -1);
         until(|| {
@@ -80,13 +80,13 @@ fn who_waits_long_has_no_connection_meanwhile_and_gives_its_token_back_all_the_s
 }
 
 #[test]
-fn a_shell_that_is_interrupted_while_it_waits_does_not_go_on() {
+fn interrupted_shell_loop_stops() {
     use std::os::unix::process::CommandExt;
 
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
     database.run(&["take", "a"]).ended(0);
-    for wait in ["run a -- true", "take a --wait 9d"] {
+    for wait in ["run a -- true", "take a --max-wait 9d"] {
         let mut shell = std::process::Command::new("bash");
         shell.args(["-c", &format!("\"$0\" {wait}; echo on"), env!("CARGO_BIN_EXE_tollgate")]).process_group(0);
         shell.env("DATABASE_URL", &database.url).current_dir(&database.directory).stdin(Stdio::null());
@@ -100,7 +100,7 @@ fn a_shell_that_is_interrupted_while_it_waits_does_not_go_on() {
 }
 
 #[test]
-fn who_is_interrupted_while_the_database_decides_gives_its_token_back() {
+fn interrupt_during_decision_gives_token_back() {
     use sqlx::{Connection, SqliteConnection};
 
     let database = Database::migrated(Engine::Sqlite);
@@ -122,7 +122,7 @@ fn who_is_interrupted_while_the_database_decides_gives_its_token_back() {
 }
 
 #[test]
-fn who_interrupts_is_not_kept_by_a_database_that_does_not_answer() {
+fn interrupt_does_not_wait_for_unresponsive_database() {
     use sqlx::{Connection, SqliteConnection};
 
     let database = Database::migrated(Engine::Sqlite);
@@ -139,7 +139,7 @@ fn who_interrupts_is_not_kept_by_a_database_that_does_not_answer() {
 }
 
 #[test]
-fn who_is_interrupted_ends_so_even_if_the_token_cannot_be_given_back() {
+fn interrupt_ends_command_even_if_refund_fails() {
     let database = Database::migrated(Engine::Postgres);
     database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
     database.run(&["take", "a"]).ended(0);
@@ -154,7 +154,7 @@ fn who_is_interrupted_ends_so_even_if_the_token_cannot_be_given_back() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_hangup_that_nohup_has_it_ignore_is_ignored() {
+fn hangup_under_nohup_is_ignored() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
     database.run(&["take", "a"]).ended(0);

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::databases::{Database, Engine};
 
 #[test]
-fn every_json_output_has_the_fields_that_are_documented() {
+fn json_output_has_the_documented_fields() {
     let database = Database::migrated(Engine::Sqlite);
     let json = |arguments: &[&str]| database.run(&[arguments, &["--json"]].concat()).ended(0).json();
     database.run(&["create", "api", "--capacity", "2", "--per", "1h"]).ended(0);
@@ -26,7 +26,7 @@ fn every_json_output_has_the_fields_that_are_documented() {
 
     let why = json(&["explain", "api"]);
     assert_documented(&why, "`explain`");
-    assert_eq!((&why["quota_from"], &why["prospect"]), (&"bucket".into(), &"granted".into()));
+    assert_eq!((&why["quota_from"], &why["expected_outcome"]), (&"bucket".into(), &"granted".into()));
     assert_eq!(why["window"], Value::Null);
 
     let doctor = json(&["doctor"]);
@@ -42,7 +42,7 @@ fn every_json_output_has_the_fields_that_are_documented() {
 }
 
 #[test]
-fn a_sliding_window_has_the_fields_that_are_documented() {
+fn sliding_window_json_has_the_documented_fields() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "search", "--quota", "1 in 60s at 5s"]).ended(0);
     let peeked = database.run(&["peek", "search", "--json"]).ended(0).json();
@@ -51,13 +51,13 @@ fn a_sliding_window_has_the_fields_that_are_documented() {
     assert_eq!((&peeked[0]["max_requests"], &peeked[0]["interval_ms"]), (&1.into(), &60_000.into()));
     let window = &database.run(&["explain", "search", "--json"]).ended(0).json()["window"];
     let more = fields(window).difference(&fields(&peeked[0])).cloned().collect::<Vec<_>>();
-    assert_eq!(more, ["mode", "prospect"]);
+    assert_eq!(more, ["expected_outcome", "mode"]);
     assert_eq!((&window["counted"], &window["mode"]), (&1.into(), &"enforce".into()));
-    assert_eq!(window["prospect"], "denied");
+    assert_eq!(window["expected_outcome"], "denied");
 }
 
 #[test]
-fn plans_and_modes_have_the_fields_that_are_documented() {
+fn plan_and_mode_json_has_the_documented_fields() {
     let database = Database::migrated(Engine::Sqlite);
     let json = |arguments: &[&str]| database.run(&[arguments, &["--json"]].concat()).ended(0).json();
     database.run(&["plan", "set", "free", "--quota", "1/s"]).ended(0);
@@ -87,7 +87,7 @@ fn plans_and_modes_have_the_fields_that_are_documented() {
 }
 
 #[test]
-fn who_is_denied_most_has_the_fields_that_are_documented() {
+fn denied_json_has_the_documented_fields() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["denied"]).ended(0).says(&["LimiterBuilder::count_denials"]);
     assert_eq!(database.run(&["denied", "--json"]).ended(0).json(), Value::Array(Vec::new()));
@@ -109,7 +109,7 @@ fn who_is_denied_most_has_the_fields_that_are_documented() {
 }
 
 #[test]
-fn what_never_comes_is_null() {
+fn infinite_time_is_null_in_json() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "once", "--quota", "1 once"]).ended(0);
     let denied = database.run(&["take", "once", "--quota", "1 once", "--json"]).ended(75).json();

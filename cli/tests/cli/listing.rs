@@ -11,7 +11,7 @@ fn keys(database: &Database, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn buckets_are_listed_in_the_order_that_is_asked_for() {
+fn list_sorts_in_the_requested_order() {
     for engine in EACH {
         let database = Database::migrated(engine);
         database.run(&["create", "full", "--quota", "3/d"]).ended(0);
@@ -38,7 +38,7 @@ fn buckets_are_listed_in_the_order_that_is_asked_for() {
 }
 
 #[test]
-fn those_are_listed_that_are_asked_for() {
+fn list_shows_only_the_requested_buckets() {
     for engine in EACH {
         let database = Database::migrated(engine);
         for plan in ["free", "paid"] {
@@ -97,7 +97,7 @@ fn sliding_windows_are_listed_by_themselves() {
 }
 
 #[test]
-fn what_a_limit_leaves_out_is_told() {
+fn truncated_list_says_what_is_left_out() {
     let database = Database::migrated(Engine::Sqlite);
     for key in ["a", "b", "c"] {
         database.run(&["create", key, "--quota", "1/s"]).ended(0);
@@ -110,7 +110,7 @@ fn what_a_limit_leaves_out_is_told() {
 }
 
 #[test]
-fn a_program_is_given_all_unless_it_says_how_many() {
+fn json_list_is_complete_without_a_limit() {
     let database = Database::migrated(Engine::Sqlite);
     let rows = (0..101).map(|n| format!("('k{n}', 1, 1)")).collect::<Vec<_>>().join(", ");
     let insert = format!("insert into token_buckets (id, capacity, refill_seconds) values {rows}");
@@ -152,14 +152,14 @@ fn older_sqlite_shell_reads_the_figures_of_the_views() {
 }
 
 #[test]
-fn rows_that_cannot_be_read_are_skipped_with_a_warning() {
+fn unreadable_rows_are_skipped_with_a_warning() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "user:1", "--quota", "3/d"]).ended(0);
     database.sql(
         "pragma ignore_check_constraints = on;
          insert into token_buckets (id, capacity, refill_seconds) values (cast(x'ff' as text), 1, 1), ('zero', 0, 1);
          insert into token_plans (name, capacity, refill_seconds) values ('zero', 0, 1);
-         insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted)
+         insert into token_windows (id, max_requests, interval_ns, resolution_ns, counts, empty_at, granted)
          values ('zero', 0, 1, 1, '', 0, 1);
          insert into token_stats (hour, id, denied, last_denied_at)
          select datetime('now'), ids.id, 1, datetime('now') from (select 'user:1' as id union all select char(1)) ids",

@@ -11,7 +11,7 @@ use crate::migrations::works;
 use crate::schema;
 
 #[test]
-fn files_for_sqlx_are_run_by_it() {
+fn sqlx_runs_the_written_files() {
     for engine in EACH {
         let database = Database::empty(engine);
         write(&database, "sqlx");
@@ -35,7 +35,7 @@ fn files_for_sqlx_are_run_by_it() {
 }
 
 #[test]
-fn collation_of_a_tools_connection_is_left_as_it_was() {
+fn migration_keeps_the_connection_collation() {
     for engine in [Engine::MySql, Engine::MariaDb] {
         let database = Database::empty(engine);
         write(&database, "sqlx");
@@ -75,7 +75,7 @@ fn files_for_goose_are_statements_between_its_marks() {
 }
 
 #[test]
-fn goose_cannot_take_a_file_back_which_would_leave_what_it_made() {
+fn goose_down_is_refused() {
     for engine in EACH {
         let database = Database::migrated(engine);
         for file in write(&database, "goose") {
@@ -103,7 +103,7 @@ fn files_for_flyway_are_scripts_in_the_order_of_their_names() {
 }
 
 #[test]
-fn no_file_holds_what_a_tool_or_a_driver_makes_something_else_of() {
+fn files_hold_nothing_that_tools_rewrite() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::Sqlite] {
         for format in ["sqlx", "goose", "flyway"] {
             for file in write(&Database::empty(engine), format) {
@@ -118,7 +118,7 @@ fn no_file_holds_what_a_tool_or_a_driver_makes_something_else_of() {
 }
 
 #[test]
-fn only_what_a_directory_lacks_is_written_into_it() {
+fn create_files_writes_only_missing_files() {
     let database = Database::empty(Engine::Sqlite);
     let all = write(&database, "sqlx");
     std::fs::remove_file(all.last().expect("several")).expect("it is there");
@@ -128,7 +128,7 @@ fn only_what_a_directory_lacks_is_written_into_it() {
 }
 
 #[test]
-fn versions_come_after_those_that_a_directory_has() {
+fn new_versions_follow_existing_versions() {
     for (format, host, first) in [
         // A time to come, a number that is no time, and a part of a version; what no tool runs has none.
         ("sqlx", ["29991231235959_host.sql", "30000101000000_notes.txt"], "30000101000000_tollgate_0001_"),
@@ -147,7 +147,7 @@ fn versions_come_after_those_that_a_directory_has() {
 }
 
 #[test]
-fn every_files_time_is_over_so_that_nobody_makes_another_of_it() {
+fn file_timestamps_are_in_the_past_and_not_reused() {
     for format in ["sqlx", "goose", "flyway"] {
         let database = Database::empty(Engine::MySql);
         let files = write(&database, format);
@@ -158,7 +158,7 @@ fn every_files_time_is_over_so_that_nobody_makes_another_of_it() {
 }
 
 #[test]
-fn where_a_host_counts_its_next_number_comes_after_tollgates_files() {
+fn numbered_host_files_continue_after_tollgate() {
     for (format, host, first, second) in [
         ("goose", "00009_host.sql", "00010_tollgate_0001_", "00011_tollgate_0002_"),
         ("sqlx", "0002_host.sql", "0003_tollgate_0001_", "0004_tollgate_0002_"),
@@ -176,7 +176,7 @@ fn where_a_host_counts_its_next_number_comes_after_tollgates_files() {
 }
 
 #[test]
-fn what_flyway_finds_in_directories_within_counts() {
+fn flyway_files_in_subdirectories_count() {
     let database = Database::empty(Engine::Sqlite);
     let migrations = database.directory.join("migrations");
     for (directory, file) in [("2026", "V7__host.sql"), ("2026/q1", "V8__host.sql"), (".git", "V9__host.sql")] {
@@ -190,7 +190,7 @@ fn what_flyway_finds_in_directories_within_counts() {
 }
 
 #[test]
-fn what_a_repeated_run_adds_comes_after_what_is_there() {
+fn second_run_appends_after_existing_files() {
     let database = Database::empty(Engine::Sqlite);
     let all = write(&database, "sqlx");
     for file in &all[1..] {
@@ -201,7 +201,7 @@ fn what_a_repeated_run_adds_comes_after_what_is_there() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_that_cannot_be_written_whole_is_not_there() {
+fn partially_written_file_is_removed() {
     let database = Database::empty(Engine::Sqlite);
     let print = ["migrate", "--print", "sqlx", "--engine", "postgres", "--into", "migrations"];
     database.run(&print).ended(0);

@@ -6,7 +6,7 @@ use crate::databases::{Database, EACH, Engine};
 use crate::schema;
 
 #[test]
-fn a_dry_run_lists_what_migrate_then_does_once() {
+fn dry_run_lists_what_migrate_then_does_once() {
     for engine in EACH {
         let database = Database::empty(engine);
         let listed = database.run(&["migrate", "--dry-run"]).ended(0).says(&["0001_tables", "in all"]);
@@ -56,7 +56,7 @@ async fn sqlite_files_are_made_for_their_owner_alone() {
 }
 
 #[test]
-fn what_a_newer_program_has_migrated_is_told_and_serves() {
+fn newer_schema_is_reported_and_still_works() {
     let database = Database::migrated(Engine::Postgres);
     database.sql("insert into tollgate.migrations (version, name) values (999, 'later')");
     database.run(&["migrate"]).ended(0).says(&["nothing is pending", "version 999, made by a newer program"]);
@@ -68,7 +68,7 @@ fn what_a_newer_program_has_migrated_is_told_and_serves() {
 }
 
 #[test]
-fn what_is_printed_for_a_client_is_the_whole_schema() {
+fn printed_client_script_is_the_whole_schema() {
     for (engine, format) in
         [(Engine::Postgres, "psql"), (Engine::MySql, "mysql"), (Engine::MariaDb, "mysql"), (Engine::Sqlite, "sqlite3")]
     {
@@ -81,7 +81,7 @@ fn what_is_printed_for_a_client_is_the_whole_schema() {
 }
 
 #[test]
-fn what_is_printed_after_a_version_is_the_rest_of_the_schema() {
+fn script_after_a_version_is_the_rest_of_the_schema() {
     for (engine, format) in
         [(Engine::Postgres, "psql"), (Engine::MySql, "mysql"), (Engine::MariaDb, "mysql"), (Engine::Sqlite, "sqlite3")]
     {
@@ -115,7 +115,7 @@ fn what_is_printed_after_a_version_is_the_rest_of_the_schema() {
 }
 
 #[test]
-fn the_roles_are_printed_for_each_engine_that_has_some() {
+fn grants_are_printed_for_engines_with_roles() {
     for engine in EACH {
         let database = Database::empty(engine);
         let print = database.run(&["migrate", "--print", "grants"]);
@@ -137,7 +137,7 @@ pub(crate) fn works(database: &Database) {
 }
 
 #[test]
-fn role_that_may_not_migrate_is_told_the_statement_that_lets_it() {
+fn role_without_migration_rights_gets_the_grant_statement() {
     let name = format!("tg_none_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::empty(engine);

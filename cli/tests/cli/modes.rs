@@ -7,7 +7,7 @@ use crate::clients;
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn a_mode_whose_time_has_come_is_shown_as_over_and_what_rules_instead() {
+fn expired_mode_is_shown_with_the_effective_mode() {
     for engine in EACH {
         let database = Database::migrated(engine);
         database.run(&["plan", "set", "free", "--quota", "9/h"]).ended(0);
@@ -37,7 +37,7 @@ fn a_mode_whose_time_has_come_is_shown_as_over_and_what_rules_instead() {
 }
 
 #[test]
-fn what_ends_does_so_by_the_servers_clock() {
+fn expiry_uses_the_server_clock() {
     let database = Database::migrated(Engine::Postgres);
     let name = database.url.rsplit('/').next().expect("a name");
     // To whoever does not say whose clock, this server's is an hour ahead of this host's.

@@ -3,7 +3,7 @@
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn a_plan_that_is_deleted_is_told_with_the_buckets_that_fail_and_the_command_that_makes_it_again() {
+fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
     for engine in EACH {
         let database = Database::migrated(engine);
         for plan in ["gold", "unused"] {
@@ -28,7 +28,7 @@ fn a_plan_that_is_deleted_is_told_with_the_buckets_that_fail_and_the_command_tha
             again,
         ]);
         let why = database.run(&["explain", "a", "--json"]).ended(0).json();
-        assert_eq!((&why["plan"], &why["prospect"]), (&"gold".into(), &"unknown plan".into()));
+        assert_eq!((&why["plan"], &why["expected_outcome"]), (&"gold".into(), &"unknown plan".into()));
         database.run(&["explain", "c", "--plan", "none"]).ended(0).says(&["none: the plan 'none' is not there"]);
         let hint = "`tollgate explain a` says which";
         database.run(&["take", "a"]).ended(64).says(&["follows a plan that is not there any more", hint]);
@@ -43,7 +43,7 @@ fn a_plan_that_is_deleted_is_told_with_the_buckets_that_fail_and_the_command_tha
 }
 
 #[test]
-fn what_is_replaced_is_said() {
+fn replaced_value_is_reported() {
     for engine in EACH {
         let database = Database::migrated(engine);
         let says = |arguments: &[&str], said: &str| {
@@ -62,7 +62,7 @@ fn what_is_replaced_is_said() {
 }
 
 #[test]
-fn a_bucket_that_is_there_is_said_to_keep_its_tokens_or_to_be_unchanged() {
+fn create_reports_kept_tokens_or_no_change() {
     for engine in EACH {
         let database = Database::migrated(engine);
         let creates = |key: &str, quota: &str, said: &str| {
@@ -86,7 +86,7 @@ fn a_bucket_that_is_there_is_said_to_keep_its_tokens_or_to_be_unchanged() {
 }
 
 #[test]
-fn a_request_that_is_repeated_with_its_id_takes_nothing_more() {
+fn repeated_request_with_id_takes_nothing() {
     for engine in EACH {
         let database = Database::migrated(engine);
         database.run(&["create", "a", "--quota", "5 once"]).ended(0);

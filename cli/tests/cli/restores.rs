@@ -22,7 +22,7 @@ fn whole_dump_restores_every_row() {
 }
 
 #[test]
-fn migrate_completes_a_dump_that_left_something_out() {
+fn migrate_completes_a_partial_dump() {
     let mysql = [&[][..], &["--no-data", "--routines"], &["--no-data"]];
     let postgres = [&["--table", "tollgate.*"][..], &["--schema-only"]];
     for engine in EACH {
@@ -90,7 +90,7 @@ fn routines_of_an_account_without_rights_are_repaired() {
 }
 
 #[test]
-fn functions_that_public_may_execute_are_a_warning() {
+fn functions_executable_by_public_are_a_warning() {
     let database = provisioned(Engine::Postgres);
     let before = state(&database);
     let dump = dump(&database, &["--format", "custom"]);

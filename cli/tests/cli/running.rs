@@ -38,7 +38,7 @@ fn command_inherits_the_url_only_if_told_to() {
 #[test]
 fn a_key_may_begin_with_a_dash() {
     let database = Database::migrated(Engine::Sqlite);
-    for key in ["-x", "--wait", "--"] {
+    for key in ["-x", "--max-wait", "--"] {
         database.run(&["create", "--quota", "1 per 1d", "--", key]).ended(0);
         assert_eq!(database.run(&["run", "--key", key, "--", "echo", "ran"]).ended(0).out, "ran\n");
         assert_eq!(database.run(&["run", &format!("--key={key}"), "--no-wait", "--", "echo"]).ended(75).out, "");
@@ -60,7 +60,7 @@ fn a_signal_reaches_the_command() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn command_ignores_the_signals_that_its_caller_ignores() {
+fn command_inherits_ignored_signals() {
     let database = Database::migrated(Engine::Sqlite);
     for traps in ["", "trap '' PIPE;", "trap '' PIPE HUP USR1;"] {
         let ignored = |program: &[&str]| {
@@ -86,7 +86,7 @@ fn without_a_token_the_command_does_not_run() {
     let database = Database::migrated(Engine::Sqlite);
     let run = |arguments: &[&str]| database.run(&[&["run", "a", "--quota", "1 per 1d"], arguments].concat());
     run(&["--no-wait", "--", "echo", "ran"]).ended(0).says(&["ran"]);
-    for give_up in [&["--no-wait"][..], &["--wait", "1s"], &["--wait", "0s"]] {
+    for give_up in [&["--no-wait"][..], &["--max-wait", "1s"], &["--max-wait", "0s"]] {
         let ran = run(&[give_up, &["--", "echo", "ran"]].concat()).ended(75).says(&["denied by a: try again in"]);
         assert_eq!(ran.out, "");
     }
@@ -94,7 +94,7 @@ fn without_a_token_the_command_does_not_run() {
 }
 
 #[test]
-fn a_command_that_may_run_without_the_database_does_so_only_if_that_does_not_answer() {
+fn if_unavailable_run_applies_only_without_an_answer() {
     let away = Database::empty(Engine::Sqlite);
     for url in ["postgres://app@localhost:1/app", "mysql://app@localhost:1/app", "sqlite:none.db"] {
         let run = |arguments: &[&str]| {
@@ -121,7 +121,7 @@ fn a_command_that_may_run_without_the_database_does_so_only_if_that_does_not_ans
 }
 
 #[test]
-fn a_command_that_is_not_there_takes_no_token() {
+fn missing_command_takes_no_token() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
     for program in ["no-such-program", "./no-such-program", ""] {
@@ -135,7 +135,7 @@ fn a_command_that_is_not_there_takes_no_token() {
 }
 
 #[test]
-fn processes_that_share_a_database_share_the_limit_exactly() {
+fn processes_on_one_database_share_the_limit_exactly() {
     for engine in EACH {
         let database = Database::migrated(engine);
         database.run(&["create", "shared", "--capacity", "5", "--per", "1d"]).ended(0);
@@ -153,7 +153,7 @@ fn processes_that_share_a_database_share_the_limit_exactly() {
 }
 
 #[test]
-fn those_who_wait_all_run() {
+fn all_waiting_commands_run() {
     let database = Database::migrated(Engine::Postgres);
     let start = |_| {
         let mut command = database.command(&["run", "queue", "--quota", "50/s burst 1", "--", "echo", "ran"]);
@@ -168,7 +168,7 @@ fn those_who_wait_all_run() {
 }
 
 #[test]
-fn a_denial_that_cannot_be_written_ends_with_its_code() {
+fn unwritable_denial_keeps_its_exit_code() {
     let database = Database::migrated(Engine::Sqlite);
     let arguments = ["run", "a", "--quota", "1 per 1d", "--no-wait", "-E", "9", "--", "true"];
     database.run(&arguments).ended(0);

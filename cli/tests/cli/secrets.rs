@@ -54,7 +54,7 @@ fn shows_no_password(url: &str, database: &Database) {
     for misplaced in [
         &[url][..],
         &["take", "a", url],
-        &["take", "a", "--wait", url],
+        &["take", "a", "--max-wait", url],
         &["create", "a", "--quota", url],
         &["create", "a", url],
         &["--url", url],
@@ -65,7 +65,7 @@ fn shows_no_password(url: &str, database: &Database) {
 }
 
 #[test]
-fn what_is_not_shown_is_told_with_where_it_belongs() {
+fn hidden_secret_is_reported_with_its_proper_place() {
     let database = Database::empty(Engine::Sqlite);
     let url = format!("postgres:app:{SECRET}@localhost/app");
     let ran = database.run(&["create", "a", "--quota", &url]).ended(2);
@@ -73,7 +73,7 @@ fn what_is_not_shown_is_told_with_where_it_belongs() {
 }
 
 #[test]
-fn a_name_that_is_encoded_for_a_reason_is_not_refused() {
+fn percent_encoded_name_is_accepted() {
     let database = Database::empty(Engine::Sqlite);
     for (url, shown) in [
         ("postgres://app:pw@%2Fno%2Fsuch%3Aeurope%3Asocket/app", "app at /no/such:europe:socket as app"),
@@ -94,7 +94,7 @@ fn an_example_of_a_url_is_shown_whole() {
 }
 
 #[test]
-fn a_password_that_is_wrong_or_right_is_not_shown() {
+fn password_is_never_shown() {
     for engine in EACH.into_iter().filter(|engine| *engine != Engine::Sqlite) {
         let database = Database::migrated(engine);
         assert!(database.url.contains(SECRET));

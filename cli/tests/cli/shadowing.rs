@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tollgate::uuid::Uuid;
 use tollgate::{
-    Adjusted, Admin, HoldBack, Key, Mode, PgStore, Quota, Receipt, Rule, Store, Take, Window,
+    Adjusted, Admin, Key, Mode, PgStore, Quota, Receipt, Rule, Store, Take, Throttle, Window,
     admin::{Filter, Override},
     store::Maintenance,
 };
@@ -14,7 +14,7 @@ use tollgate::{
 use crate::databases::{Database, Engine};
 
 #[test]
-fn nothing_that_public_offers_is_called() {
+fn objects_offered_by_public_are_never_called() {
     let database = Database::empty(Engine::Postgres);
     database.sql(BETTER_MATCHES);
     database.run(&["migrate"]).ended(0);
@@ -82,7 +82,7 @@ async fn decides(store: &PgStore) -> Result<(), tollgate::Error> {
     let receipt = Receipt::new(with_id.request_id().expect("an id"), key("id"), 3);
     let settled = store.adjust(&[receipt.clone().settle(1), receipt.refund(0)]).await?;
     assert!(matches!(settled[0], Ok(Adjusted::Done(_))), "{settled:?}");
-    assert!(store.hold_back(&key("other"), &rule(), HoldBack::remaining(3)).await?);
+    assert!(store.throttle(&key("other"), &rule(), Throttle::remaining(3)).await?);
     store.count_denials(&[(key("other"), 3)]).await
 }
 

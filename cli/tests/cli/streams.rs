@@ -34,7 +34,7 @@ fn the_exit_code_is_the_same_without_a_reader() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_output_that_cannot_be_written_is_told() {
+fn unwritable_output_is_reported() {
     let database = Database::migrated(Engine::Sqlite);
     for arguments in [
         &["list"][..],
@@ -53,7 +53,7 @@ fn an_output_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_into_is_told() {
+fn unwritable_directory_is_reported() {
     let database = Database::empty(Engine::Sqlite);
     std::fs::write(database.directory.join("file"), "").expect("it is written");
     for directory in ["file", "file/migrations"] {

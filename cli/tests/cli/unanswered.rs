@@ -10,7 +10,7 @@ use crate::databases::{Database, Engine};
 use crate::processes::until;
 
 #[test]
-fn a_command_that_may_run_without_an_answer_does_so_if_the_connection_breaks() {
+fn if_unavailable_run_applies_when_the_connection_breaks() {
     let database = Database::migrated(Engine::Postgres);
     database.run(&["create", "a", "--quota", "9/h"]).ended(0);
     let run = ["run", "a", "--if-unavailable", "run", "--", "echo", "ran"];
@@ -66,7 +66,7 @@ impl Drop for Stopped {
 }
 
 #[test]
-fn each_command_is_told_what_it_means_to_itself() {
+fn unanswered_commands_say_what_it_means_for_them() {
     let database = Database::migrated(Engine::Postgres);
     let lock = "lock table tollgate.token_buckets, tollgate.token_plans, tollgate.token_mode";
     let (unchanged, unknown) = ("nothing was changed", "whether anything was changed is unknown");

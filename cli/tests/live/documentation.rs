@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use uuid::Uuid;
 
 #[test]
-fn the_documented_commands_print_and_draw_what_is_shown() -> anyhow::Result<()> {
+fn documented_commands_print_and_draw_what_is_shown() -> anyhow::Result<()> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let text = std::fs::read_to_string(docs.join("cli.md"))?;
     let blocks = text.split("```text\n$ ").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());

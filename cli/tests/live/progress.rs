@@ -4,7 +4,7 @@ use crate::databases::{Database, EACH, Engine};
 use crate::pty::Pty;
 
 #[test]
-fn on_a_terminal_a_line_tells_what_is_done_and_goes_when_it_is() -> anyhow::Result<()> {
+fn terminal_progress_line_disappears_at_the_end() -> anyhow::Result<()> {
     for engine in EACH {
         let database = Database::empty(engine);
         for (arguments, lines) in [
@@ -33,7 +33,7 @@ fn on_a_terminal_a_line_tells_what_is_done_and_goes_when_it_is() -> anyhow::Resu
 }
 
 #[test]
-fn a_simulation_tells_what_it_reads_and_that_it_draws() -> anyhow::Result<()> {
+fn simulation_reports_reading_and_drawing() -> anyhow::Result<()> {
     let database = Database::empty(Engine::Sqlite);
     std::fs::write(database.directory.join("traffic.log"), "0\n1\n2\n")?;
     for arguments in ["1/s --traffic traffic.log --svg a.svg", "1/s --traffic - --svg a.svg < traffic.log"] {
@@ -52,10 +52,10 @@ fn a_simulation_tells_what_it_reads_and_that_it_draws() -> anyhow::Result<()> {
 }
 
 #[test]
-fn who_waits_at_a_terminal_is_told_what_for() -> anyhow::Result<()> {
+fn terminal_wait_shows_its_reason() -> anyhow::Result<()> {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "a", "--quota", "1 per 1d"]).ended(0);
-    for command in ["take a --wait 2d", "run a -- echo ran"] {
+    for command in ["take a --max-wait 2d", "run a -- echo ran"] {
         let pty = Pty::start(&database, command)?;
         pty.shows("a: a token in ")?;
         pty.kill("INT")?;
@@ -68,12 +68,12 @@ fn who_waits_at_a_terminal_is_told_what_for() -> anyhow::Result<()> {
 }
 
 #[test]
-fn elsewhere_nothing_of_it_is_written() {
+fn progress_is_not_written_outside_a_terminal() {
     let database = Database::empty(Engine::Sqlite);
     for arguments in [
         &["migrate"][..],
         &["take", "a", "--quota", "20/s burst 1"],
-        &["take", "a", "--quota", "20/s burst 1", "--wait", "1min"],
+        &["take", "a", "--quota", "20/s burst 1", "--max-wait", "1min"],
         &["list"],
         &["sweep"],
         &["watch", "--once"],
@@ -88,7 +88,7 @@ fn elsewhere_nothing_of_it_is_written() {
 }
 
 #[test]
-fn the_output_of_a_terminal_goes_into_a_file_without_it() -> anyhow::Result<()> {
+fn redirected_output_contains_no_progress() -> anyhow::Result<()> {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "a", "--quota", "5/h"]).ended(0);
     let (sent, status) = Pty::start(&database, "list --json > list.json")?.end()?;

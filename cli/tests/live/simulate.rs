@@ -36,7 +36,7 @@ fn a_file_of_arrivals_comes_to_a_table() {
     let traffic = "0 2\n0.1\n0.2\n0.9\n1.0 9\n# five seconds later\n6 2\n";
     let table = simulate(&["3 per 1s", "1/s burst 2", "--traffic", "-"], traffic).ended(0).out;
     let expected = "\
-6s of traffic; verb: allow
+6s of traffic; method: allow
 
                                 3 per 1s  1/s burst 2
 arrivals                               6            6
@@ -53,23 +53,23 @@ longest time of denials only      700 ms       800 ms
 }
 
 #[test]
-fn limits_grant_what_their_arithmetic_says() {
+fn simulated_limits_grant_as_computed() {
     let report = json(&["2 per 1s", "1/s burst 5", "--pattern", "steady:10/s", "--for", "10s"]);
     assert_eq!(outcomes(&report), [(20, 80), (14, 86)]);
     let report = json(&["10 in 5s at 1s", "7 once", "--pattern", "steady:10/s", "--for", "12s"]);
     // The window: ten at once, and ten again when the second that they came in is five seconds ago.
     assert_eq!(outcomes(&report), [(20, 100), (7, 113)]);
-    assert_eq!(report["limits"][0]["most_granted_in_window"], 10);
+    assert_eq!(report["limits"][0]["max_granted_in_window"], 10);
 }
 
 #[test]
-fn who_waits_is_granted_later_or_denied_at_once() {
-    let arguments = ["1/s", "--pattern", "burst:5 every 60s", "--wait", "3s"];
+fn simulated_wait_is_granted_later_or_denied_at_once() {
+    let arguments = ["1/s", "--pattern", "burst:5 every 60s", "--max-wait", "3s"];
     let report = json(&arguments);
     assert_eq!(outcomes(&report), [(4, 1)]);
     let limit = &report["limits"][0];
-    assert_eq!((&limit["waited"]["requests"], &limit["longest_wait_ms"]), (&3.into(), &3000.into()));
-    assert_eq!((&limit["mean_wait_ms"], &limit["most_granted_in_window"]), (&1500.into(), &1.into()));
+    assert_eq!((&limit["waited"]["requests"], &limit["max_wait_ms"]), (&3.into(), &3000.into()));
+    assert_eq!((&limit["mean_wait_ms"], &limit["max_granted_in_window"]), (&1500.into(), &1.into()));
 }
 
 #[test]
@@ -111,11 +111,11 @@ fn the_same_seed_makes_the_same_traffic_and_picture() {
 }
 
 #[test]
-fn no_traffic_at_all_and_all_of_it_at_once_are_drawn_too() {
+fn empty_and_simultaneous_traffic_are_drawn() {
     for (pattern, lasts, wait) in
         [("burst:1 every 1h", "1s", "0s"), ("burst:5000 every 1h", "1ms", "30s"), ("poisson:1/d", "10ms", "0s")]
     {
-        let arguments = ["1/s burst 3", "--pattern", pattern, "--for", lasts, "--wait", wait, "--svg", "few.svg"];
+        let arguments = ["1/s burst 3", "--pattern", pattern, "--for", lasts, "--max-wait", wait, "--svg", "few.svg"];
         simulate(&arguments, "").ended(0);
         let svg = std::fs::read_to_string(directory().join("few.svg")).expect("it is drawn");
         assert!(svg.contains("tokens left") && !svg.contains("NaN"), "{pattern}");
@@ -132,7 +132,7 @@ fn the_largest_costs_are_counted_and_drawn() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_told_with_what_can() {
+fn impossible_simulation_says_what_is_possible() {
     for (arguments, expected) in [
         (&["10 apples", "--pattern", "steady:1/s"][..], "write '10/s'"),
         (&["10 in 5s", "--pattern", "steady:1/s"], "write '100 in 60s at 5s'"),
@@ -157,7 +157,7 @@ fn what_cannot_be_simulated_is_told_with_what_can() {
 }
 
 #[test]
-fn files_that_cannot_be_read_or_written_are_told() {
+fn unreadable_and_unwritable_files_are_reported() {
     for (arguments, code, expected) in [
         (["--traffic", "/nowhere/at/all"], 66, "cannot read the traffic file /nowhere/at/all"),
         (["--traffic", "/nowhere/at/all"], 66, "hint: name a file that is there"),
@@ -180,10 +180,10 @@ fn log_of_clients() -> String {
 }
 
 #[test]
-fn a_limit_on_each_client_says_whom_it_denies() {
+fn limit_by_client_names_denied_clients() {
     let table = simulate(&["2/s burst 4", "5/s", "--traffic", "-", "--by-client"], &log_of_clients()).ended(0).out;
     let expected = "\
-4s of traffic; verb: allow
+4s of traffic; method: allow
 
                                      2/s burst 4          5/s
 arrivals                                      60           60
@@ -208,12 +208,12 @@ denied to 10.0.0.9                   38 (76.0 %)  25 (50.0 %)
 }
 
 #[test]
-fn a_client_alone_comes_to_what_its_own_lines_do() {
+fn single_client_equals_its_own_lines() {
     let log = log_of_clients();
     let own: Vec<_> = log.lines().filter(|line| line.starts_with("10.0.0.9")).collect();
     let own = own.join("\n");
     for limit in ["2/s burst 4", "3 per 1s", "7 in 3s at 1s", "20 once"] {
-        for more in [&[][..], &["--provisioned"], &["--wait", "1s"]] {
+        for more in [&[][..], &["--provisioned"], &["--max-wait", "1s"]] {
             let run = |log: &str, by: &[&str]| {
                 let arguments = [&["--json", limit, "--traffic", "-"], more, by].concat();
                 let ran = simulate(&arguments, log).ended(0).json();
@@ -221,17 +221,17 @@ fn a_client_alone_comes_to_what_its_own_lines_do() {
             };
             let (each, alone) = (run(&log, &["--by-client"]), run(&own, &[]));
             assert_eq!(each["most_denied"][0]["denied"], alone["denied"]["requests"], "{limit} {more:?}");
-            assert_eq!(each["most_granted_in_window"], alone["most_granted_in_window"], "{limit} {more:?}");
+            assert_eq!(each["max_granted_in_window"], alone["max_granted_in_window"], "{limit} {more:?}");
         }
     }
 }
 
 #[test]
-fn lines_that_cannot_be_read_are_left_out_and_counted_if_that_is_asked() {
+fn skipped_lines_are_counted_on_request() {
     let traffic = "0 1 a\nnonsense\n1 1\n2 1 b\n";
     simulate(&["1/s", "--traffic", "-", "--by-client"], traffic).ended(66).says(&["line 2", "--skip-unreadable"]);
     let arguments = ["1/s", "--traffic", "-", "--skip-unreadable"];
-    simulate(&arguments, traffic).ended(0).says(&["2s of traffic; verb: allow; 1 line skipped\n"]);
+    simulate(&arguments, traffic).ended(0).says(&["2s of traffic; method: allow; 1 line skipped\n"]);
     // Without a client it is nobody's.
     let by_client = [&arguments[..], &["--by-client"]].concat();
     simulate(&by_client, traffic).ended(0).says(&["; 2 lines skipped\n"]);

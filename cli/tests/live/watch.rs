@@ -46,7 +46,7 @@ fn one_look_is_a_table_on_every_engine() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_told_before_the_screen_is_taken() {
+fn unreadable_database_is_reported_before_the_screen_opens() {
     let database = Database::empty(Engine::Postgres);
     database.run(&["watch"]).ended(78).says(&["tollgate migrate"]);
     let database = Database::migrated(Engine::Sqlite);
@@ -64,7 +64,7 @@ fn what_cannot_be_looked_at_is_told_before_the_screen_is_taken() {
 }
 
 #[test]
-fn the_screen_shows_what_comes_and_the_terminal_is_given_back() -> anyhow::Result<()> {
+fn screen_shows_changes_and_restores_the_terminal() -> anyhow::Result<()> {
     for engine in [Engine::Sqlite, Engine::Postgres] {
         let database = Database::migrated(engine);
         take(&database, "user:early", "10 once", "3");
@@ -88,7 +88,7 @@ fn the_screen_shows_what_comes_and_the_terminal_is_given_back() -> anyhow::Resul
 }
 
 #[test]
-fn a_role_that_may_not_see_denials_is_told_so() {
+fn role_without_access_to_denials_is_reported() {
     let database = Database::migrated(Engine::Postgres);
     take(&database, "a", "10 once", "3");
     let role = format!("tollgate_live_{}", uuid::Uuid::new_v4().simple());
@@ -108,7 +108,7 @@ fn a_role_that_may_not_see_denials_is_told_so() {
 }
 
 #[test]
-fn a_terminal_that_cannot_show_the_screen_is_told_with_what_can() -> anyhow::Result<()> {
+fn unsupported_terminal_is_reported_with_an_alternative() -> anyhow::Result<()> {
     let database = Database::migrated(Engine::Sqlite);
     // Neither its input nor a terminal of its session brings keys.
     let (sent, status) = Pty::start_by(&database, "setsid --wait", "watch < /dev/null")?.end()?;
@@ -133,7 +133,7 @@ fn a_signal_gives_the_terminal_back() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_database_that_fails_meanwhile_is_told_on_the_screen() -> anyhow::Result<()> {
+fn database_failure_is_shown_on_the_screen() -> anyhow::Result<()> {
     let database = Database::migrated(Engine::Postgres);
     take(&database, "user:1", "10 once", "3");
     let mut pty = Pty::start(&database, "watch --interval 100ms")?;
@@ -151,7 +151,7 @@ fn a_database_that_fails_meanwhile_is_told_on_the_screen() -> anyhow::Result<()>
 }
 
 #[test]
-fn the_most_denied_come_first_wherever_they_are() -> anyhow::Result<()> {
+fn most_denied_order_spans_the_whole_table() -> anyhow::Result<()> {
     let database = Database::migrated(Engine::Postgres);
     take(&database, "a", "10 once", "1");
     take(&database, "b", "10 once", "10");
@@ -168,7 +168,7 @@ fn the_most_denied_come_first_wherever_they_are() -> anyhow::Result<()> {
 }
 
 #[test]
-fn of_more_buckets_than_a_look_reads_all_are_read_in_turn_and_the_first_stay_on_the_screen() -> anyhow::Result<()> {
+fn large_table_rotates_and_keeps_top_rows() -> anyhow::Result<()> {
     let database = Database::migrated(Engine::Postgres);
     let buckets = (0..200).map(|n| format!("('key:{n:03}', 100, 1000000)")).chain([
         "('alpha', 100, 1000000)".to_owned(),

@@ -24,8 +24,7 @@ pub(crate) struct Orders {
 pub(crate) async fn crawl() -> anyhow::Result<()> {
     let Orders { url, crawl, hosts, first } = processes::told()?;
     let limiter = Limiter::new(common::open_at(&url).await?.store(), POLITE)?;
-    let limit =
-        ClientLimit::new(limiter).keyed_by(move |page| Key::try_from(format!("{crawl} {}", page.host_key()?)).ok());
+    let limit = ClientLimit::new(limiter).key(move |page| Key::try_from(format!("{crawl} {}", page.host_key()?)).ok());
     let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();
     let () = processes::ready()?;
 

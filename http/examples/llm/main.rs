@@ -15,7 +15,7 @@ use std::time::Duration;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error};
 use tokio::time::{sleep, timeout};
 use tollgate::{Limit, Limiter, Rule};
-use tollgate_http::{ClientLimit, ClientLimitError, Estimate, Preset};
+use tollgate_http::{ClientLimit, ClientLimitError, Estimate, HeaderPreset};
 
 use provider::Provider;
 
@@ -28,8 +28,8 @@ const WORKERS: u64 = 30;
 const ESTIMATES: [u64; 5] = [100, 100, 100, 800, 800];
 
 /// What is below the provider's limits, and what is left to requests that are on their way.
-const REQUESTS: Terms = Terms { quota: "60/s burst 30", keep: 14 };
-const TOKENS: Terms = Terms { quota: "12000/s burst 9000", keep: 4000 };
+const REQUESTS: Terms = Terms { quota: "60/s burst 30", min_remaining: 14 };
+const TOKENS: Terms = Terms { quota: "12000/s burst 9000", min_remaining: 4000 };
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -38,16 +38,16 @@ async fn main() -> anyhow::Result<()> {
     println!("{WORKERS} workers with {} calls each; {}, {}", ESTIMATES.len(), REQUESTS.quota, TOKENS.quota);
     let requests = database.key("requests")?;
     let tokens = Limit::new(database.key("tokens")?, Rule::try_from(TOKENS.quota)?);
-    let limiter = Limiter::builder(database.store()).keep(REQUESTS.keep).build(REQUESTS.quota)?;
+    let limiter = Limiter::builder(database.store()).min_remaining(REQUESTS.min_remaining).build(REQUESTS.quota)?;
     let limit = ClientLimit::new(limiter)
         .max_wait(LONGEST)
-        .keyed_by(move |_| Some(requests.clone()))
-        .read(Preset::OpenAiRequests)
+        .key(move |_| Some(requests.clone()))
+        .read(HeaderPreset::OpenAiRequests)
         .and(move |request| {
             let Estimated(estimate) = request.extensions().get()?;
-            Some(tokens.clone().cost(*estimate).keep(TOKENS.keep))
+            Some(tokens.clone().cost(*estimate).min_remaining(TOKENS.min_remaining))
         })
-        .read(Preset::OpenAiTokens)
+        .read(HeaderPreset::OpenAiTokens)
         .settle_later();
     let http = ClientBuilder::new(reqwest::Client::new()).with(limit.clone().middleware()).build();
     let workers: Vec<_> = (0..WORKERS)
@@ -64,7 +64,7 @@ async fn main() -> anyhow::Result<()> {
     for worker in workers {
         timeout(Duration::from_mins(1), worker).await???;
     }
-    println!("answers that the limits do not know of: {}", limit.missed());
+    println!("answers that the limits do not know of: {}", limit.unreported());
     println!("the provider answered {} calls", provider.answered());
     println!("violations: {}", provider.violations());
     Ok(())
@@ -73,7 +73,7 @@ async fn main() -> anyhow::Result<()> {
 struct Terms {
     quota: &'static str,
     /// Left in the bucket.
-    keep: u64,
+    min_remaining: u64,
 }
 
 /// What a call may cost, among the extensions of its request.

@@ -2,13 +2,13 @@ use http::{Extensions, HeaderMap, StatusCode};
 
 /// The head of what a third party answers: what is known before its body is read.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct UpstreamResponse<'a> {
     pub(super) status: StatusCode,
     pub(super) headers: &'a HeaderMap,
     pub(super) extensions: &'a Extensions,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> UpstreamResponse<'a> {
     /// The status.
     #[must_use]
     pub fn status(&self) -> StatusCode {

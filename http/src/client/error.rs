@@ -17,10 +17,10 @@ pub enum ClientLimitError {
     },
     /// There is nothing to limit it by: no host, one that is no [`Key`], or none that was said.
     #[error(
-        "the request has no key to limit it by: it has no host, or one of more than 255 bytes, or keyed_by says none. Send it to an \
-         absolute URI (a client that tonic generated: with_origin), or say what it is limited by: keyed_by"
+        "the request has no key to limit it by: it has no host, or one of more than 255 bytes, or key says none. Send it to an \
+         absolute URI (a client that tonic generated: with_origin), or say what it is limited by: key"
     )]
-    NoKey,
+    MissingKey,
     /// Two of its limits would take from one bucket.
     #[error("two limits of the request are of bucket '{0}': give each a key of its own")]
     SameBucket(Key),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::passing::{Passing, within};
-use super::ticket::{Held, Open};
-use tollgate::{Adjusted, Adjustment, Error, HoldBack, Receipt, Store, TakeError};
+use super::reporter::{UpstreamReporter, within};
+use super::ticket::{OpenEstimate, UpstreamLimit};
+use tollgate::{Adjusted, Adjustment, Error, Receipt, Store, TakeError, Throttle};
 
 /// What a request has taken of limits that are [settled later](crate::ClientLimit::settle_later): it is among the extensions of
 /// the answer, for whoever reads the body and knows then what was used.
@@ -15,17 +15,17 @@ use tollgate::{Adjusted, Adjustment, Error, HoldBack, Receipt, Store, TakeError}
 /// It takes no tokens itself, and dropped without having been settled it lets the estimate stand. Clones are of the same request,
 /// which is settled once, by whoever comes first.
 #[derive(Clone)]
-pub struct Estimate(Arc<dyn Settles>);
+pub struct Estimate(Arc<dyn SettleEstimate>);
 
 impl Estimate {
-    pub(super) fn new<S: Store>(passing: Passing<S>, open: Vec<Open>) -> Self {
-        let (receipts, said) = open.into_iter().map(|Open { receipt, said }| (receipt, said)).unzip();
-        Self(Arc::new(Answered { passing, receipts, said, since: Instant::now() }))
+    pub(super) fn new<S: Store>(passing: UpstreamReporter<S>, open: Vec<OpenEstimate>) -> Self {
+        let (receipts, said) = open.into_iter().map(|OpenEstimate { receipt, said }| (receipt, said)).unzip();
+        Self(Arc::new(OpenSettlement { passing, receipts, said, since: Instant::now() }))
     }
 
     /// Pays what the request used in the end, in the limit's tokens, and says how many were given back; negative: so many more
     /// were taken. If there are none, the bucket owes them, and the next requests wait, for
-    /// [`longest_hold`](crate::ClientLimit::longest_hold) at most.
+    /// [`max_throttle`](crate::ClientLimit::max_throttle) at most.
     ///
     /// [`Late`](Adjusted::Late) if it is later than [said](crate::ClientLimit::settle_within), and
     /// [`Repeated`](Adjusted::Repeated) if it was settled before: nothing changes. A request that took nothing, by a fallback or
@@ -75,7 +75,7 @@ impl fmt::Debug for Estimate {
 }
 
 /// It is among others' extensions, so it does not say over which store.
-trait Settles: Send + Sync {
+trait SettleEstimate: Send + Sync {
     fn receipts(&self) -> &[Receipt];
 
     /// In the order of the receipts.
@@ -84,23 +84,23 @@ trait Settles: Send + Sync {
 
 type Settling = Pin<Box<dyn Future<Output = Result<Adjusted, Error>> + Send>>;
 
-struct Answered<S: Store> {
-    passing: Passing<S>,
+struct OpenSettlement<S: Store> {
+    passing: UpstreamReporter<S>,
     receipts: Vec<Receipt>,
     /// What the head of the answer said of each of them.
-    said: Vec<Option<Said>>,
+    said: Vec<Option<HeaderReport>>,
     since: Instant,
 }
 
 /// What the head of an answer said of a limit.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
-    pub(super) held: Held,
+pub(super) struct HeaderReport {
+    pub(super) held: UpstreamLimit,
     /// How many tokens were left when the request was sent.
     pub(super) remaining: u64,
 }
 
-impl<S: Store> Settles for Answered<S> {
+impl<S: Store> SettleEstimate for OpenSettlement<S> {
     fn receipts(&self) -> &[Receipt] {
         &self.receipts
     }
@@ -119,12 +119,12 @@ impl<S: Store> Settles for Answered<S> {
             }
             let adjusted = passing.settle(settled).await;
             // Of what was said before anything was given back, as far as it says anything still.
-            let (passed, longest) = (since.elapsed(), passing.longest);
-            let still = |(place, (said, back)): (usize, (Option<Said>, u64))| {
-                said?.still(given_back(&adjusted, place, back), passed, longest)
+            let (passed, max_throttle) = (since.elapsed(), passing.max_throttle);
+            let still = |(place, (said, back)): (usize, (Option<HeaderReport>, u64))| {
+                said?.still(given_back(&adjusted, place, back), passed, max_throttle)
             };
             let held = said.into_iter().enumerate().filter_map(still).collect();
-            passing.pass_on(Vec::new(), held).await;
+            passing.report(Vec::new(), held).await;
             Ok(least(adjusted?)?)
         };
         // In a task, which goes on if the caller is dropped.
@@ -135,19 +135,19 @@ impl<S: Store> Settles for Answered<S> {
     }
 }
 
-impl Said {
+impl HeaderReport {
     /// What it says so much later, when so many tokens have been given back: it must not be more than was said. What was left
     /// is of that moment, and a bucket that has refilled since is not lowered to it, nor one that was given nothing back.
-    fn still(self, back: u64, passed: Duration, longest: Duration) -> Option<Held> {
-        let wait = within(self.held.hold, longest).wait().saturating_sub(passed);
-        let left = self.held.hold.left().filter(|_| back > 0 && (passed < FRESH || !wait.is_zero()));
+    fn still(self, back: u64, passed: Duration, max_throttle: Duration) -> Option<UpstreamLimit> {
+        let wait = within(self.held.hold, max_throttle).wait().saturating_sub(passed);
+        let left = self.held.hold.remaining_tokens().filter(|_| back > 0 && (passed < MAX_AGE || !wait.is_zero()));
         let news = left.is_some_and(|left| left < self.remaining.saturating_add(back));
         let hold = match left {
-            Some(left) if news || !wait.is_zero() => HoldBack::remaining(left).and(HoldBack::retry_after(wait)),
-            None if !wait.is_zero() => HoldBack::retry_after(wait),
+            Some(left) if news || !wait.is_zero() => Throttle::remaining(left).and(Throttle::retry_after(wait)),
+            None if !wait.is_zero() => Throttle::retry_after(wait),
             _ => return None,
         };
-        Some(Held { hold, ..self.held })
+        Some(UpstreamLimit { hold, ..self.held })
     }
 }
 
@@ -172,4 +172,4 @@ fn least(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeErr
 }
 
 /// For so long, what was left is what is left.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);

@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime};
 use http::header::{AGE, DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use tollgate::HoldBack;
+use tollgate::Throttle;
 
-mod figures;
+mod parsers;
 mod preset;
 mod ratelimit;
 mod refusal;
 
-pub use preset::Preset;
+pub use preset::HeaderPreset;
 pub(super) use refusal::{is_refusal, refusal};
 
 /// Reads what an answer of an upstream says of its limit, if it says anything.
@@ -27,24 +27,24 @@ pub(super) use refusal::{is_refusal, refusal};
 /// ```
 /// use std::time::Duration;
 /// use http::{HeaderMap, HeaderValue, StatusCode};
-/// use tollgate_http::read_hold_back;
+/// use tollgate_http::read_throttle;
 ///
 /// let mut headers = HeaderMap::new();
 /// headers.insert("retry-after", HeaderValue::from_static("30"));
-/// let hold = read_hold_back(StatusCode::TOO_MANY_REQUESTS, &headers, &[]);
+/// let hold = read_throttle(StatusCode::TOO_MANY_REQUESTS, &headers, &[]);
 /// assert_eq!(hold.map(|hold| hold.wait()), Some(Duration::from_secs(30)));
-/// assert_eq!(read_hold_back(StatusCode::OK, &headers, &[]), None);
+/// assert_eq!(read_throttle(StatusCode::OK, &headers, &[]), None);
 /// ```
 #[must_use = "give it to a limiter, if there is one"]
-pub fn read_hold_back(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> Option<HoldBack> {
+pub fn read_throttle(status: StatusCode, headers: &HeaderMap, presets: &[HeaderPreset]) -> Option<Throttle> {
     let said = said(headers, presets);
     if is_refusal(status, headers, presets) { Some(refusal(headers, said, presets)) } else { said }
 }
 
 /// What is left, by the headers of these presets.
-pub(super) fn said(headers: &HeaderMap, presets: &[Preset]) -> Option<HoldBack> {
+pub(super) fn said(headers: &HeaderMap, presets: &[HeaderPreset]) -> Option<Throttle> {
     let sent = sent_at(headers);
-    presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(HoldBack::and)
+    presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(Throttle::and)
 }
 
 /// When it was sent, by the third party's clock if it says so: then this host's makes no difference.
@@ -55,9 +55,9 @@ fn sent_at(headers: &HeaderMap) -> SystemTime {
 
 /// Seconds or a date; milliseconds, of those who send them, are more exact.
 fn retry_after(headers: &HeaderMap, sent: SystemTime) -> Option<Duration> {
-    let millis = lines(headers, "retry-after-ms").filter_map(figures::decimal).max();
+    let millis = lines(headers, "retry-after-ms").filter_map(parsers::decimal).max();
     let span = |text| {
-        figures::decimal(text).or_else(|| {
+        parsers::decimal(text).or_else(|| {
             let date = httpdate::parse_http_date(text).ok()?;
             Some(date.duration_since(sent).unwrap_or_default())
         })
@@ -68,14 +68,14 @@ fn retry_after(headers: &HeaderMap, sent: SystemTime) -> Option<Duration> {
 
 /// Whether it comes from a cache: what it says of limits is of another request, and of before.
 fn is_cached(headers: &HeaderMap) -> bool {
-    text(headers, AGE.as_str()).and_then(figures::whole).is_some_and(|seconds| seconds > 0)
+    text(headers, AGE.as_str()).and_then(parsers::whole).is_some_and(|seconds| seconds > 0)
 }
 
 /// So many are left, or none, and one comes only then.
-fn left(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> HoldBack {
-    let hold = HoldBack::remaining(remaining);
+fn left(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> Throttle {
+    let hold = Throttle::remaining(remaining);
     match (remaining, next) {
-        (0, next) => next().map_or(hold, |next| hold.and(HoldBack::retry_after(next))),
+        (0, next) => next().map_or(hold, |next| hold.and(Throttle::retry_after(next))),
         _ => hold,
     }
 }
@@ -88,12 +88,12 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 /// All of its lines: several limits may have said it, of which the strictest counts.
 fn lines<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     let lines = headers.get_all(name);
-    let is_read = lines.iter().map(HeaderValue::len).sum::<usize>() <= LONGEST;
+    let is_read = lines.iter().map(HeaderValue::len).sum::<usize>() <= MAX_FIELD_BYTES;
     lines.into_iter().filter(move |_| is_read).filter_map(|line| line.to_str().ok()).map(str::trim)
 }
 
 /// Nobody writes a field of so many bytes, and a parser would take a hundred times their memory.
-const LONGEST: usize = 8 * 1024;
+const MAX_FIELD_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests;

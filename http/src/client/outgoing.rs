@@ -4,7 +4,7 @@ use tollgate::Key;
 
 /// A request on its way to somebody else: what its key and its cost are made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Outgoing<'a> {
+pub struct OutgoingRequest<'a> {
     pub(super) method: &'a Method,
     pub(super) host: Option<&'a str>,
     /// If it is not its scheme's.
@@ -14,7 +14,7 @@ pub struct Outgoing<'a> {
     pub(super) extensions: &'a Extensions,
 }
 
-impl<'a> Outgoing<'a> {
+impl<'a> OutgoingRequest<'a> {
     /// The method.
     #[must_use]
     pub fn method(&self) -> &'a Method {
@@ -56,7 +56,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-impl<'a> From<&'a http::request::Parts> for Outgoing<'a> {
+impl<'a> From<&'a http::request::Parts> for OutgoingRequest<'a> {
     fn from(parts: &'a http::request::Parts) -> Self {
         let named = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
         // A request to a path alone says where it goes in a header.
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_one_key_however_it_is_written() {
+    fn host_spellings_share_one_key() {
         for (uri, host, expected) in [
             ("https://API.Example.com/a?b", None, Some("api.example.com")),
             ("https://api.example.com.:443/", None, Some("api.example.com")),
@@ -106,7 +106,7 @@ mod tests {
                 request = request.header("host", host);
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
-            assert_eq!(Outgoing::from(&parts).host_key().as_ref().map(Key::as_str), expected, "{uri} {host:?}");
+            assert_eq!(OutgoingRequest::from(&parts).host_key().as_ref().map(Key::as_str), expected, "{uri} {host:?}");
         }
     }
 }

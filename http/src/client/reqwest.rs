@@ -4,7 +4,7 @@ use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::answer::is_overload;
-use super::{Answer, ClientLimit, ClientLimitError, Outgoing};
+use super::{ClientLimit, ClientLimitError, OutgoingRequest, UpstreamResponse};
 use tollgate::{AnyStore, Store};
 
 impl<S: Store> ClientLimit<S> {
@@ -43,8 +43,8 @@ impl<S: Store> LimitMiddleware<S> {
     /// for its turn; not at all if not said. After an overload, 503 or 529, only an idempotent one is, as the other side may have
     /// begun with it.
     ///
-    /// If its turn does not come in time, if its body is a stream, or if the limit could not be held back (see
-    /// [`missed`](ClientLimit::missed)) or is not in force, the refusal is the answer.
+    /// If its turn does not come in time, if its body is a stream, or if the limit could not be throttled (see
+    /// [`unreported`](ClientLimit::unreported)) or is not in force, the refusal is the answer.
     #[must_use]
     pub fn retries(self, retries: u32) -> Self {
         Self { retries, ..self }
@@ -59,7 +59,7 @@ impl<S: Store> LimitMiddleware<S> {
         let ticket = self.limit.admit(priced).await.map_err(Error::middleware)?;
         let mut response = next.run(request, extensions).await?;
         let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
-        let (refused, estimate) = self.limit.answered(ticket, &Answer { status, headers, extensions }).await;
+        let (refused, estimate) = self.limit.answered(ticket, &UpstreamResponse { status, headers, extensions }).await;
         if let Some(estimate) = estimate {
             response.extensions_mut().insert(estimate);
         }
@@ -99,9 +99,9 @@ fn is_repeatable(request: &Request, answer: &Response) -> bool {
     !is_overload(answer.status()) || request.method().is_idempotent()
 }
 
-fn outgoing<'a>(request: &'a Request, extensions: &'a Extensions) -> Outgoing<'a> {
+fn outgoing<'a>(request: &'a Request, extensions: &'a Extensions) -> OutgoingRequest<'a> {
     let url = request.url();
-    Outgoing {
+    OutgoingRequest {
         method: request.method(),
         host: url.host_str(),
         port: url.port(),

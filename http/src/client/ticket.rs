@@ -1,41 +1,41 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::estimate::Said;
-use super::reading::{OfAnswer, Reading};
-use super::{Answer, ClientLimitError, Preset, headers};
-use tollgate::{Adjustment, Decision, HoldBack, Key, Limit, Limiter, Mode, Receipt, Store, Take, model::Source};
+use super::estimate::HeaderReport;
+use super::response_reader::{ResponseFn, ResponseReader};
+use super::{ClientLimitError, HeaderPreset, UpstreamResponse, headers};
+use tollgate::{Adjustment, Decision, Key, Limit, Limiter, Mode, Receipt, Store, Take, Throttle, model::Source};
 
 /// What a request asks for, and what answers say of each of its limits.
 #[derive(Debug)]
-pub(super) struct Priced {
-    limits: Vec<Charged>,
+pub(super) struct PricedRequest {
+    limits: Vec<ChargedLimit>,
     /// Of limits without a cost of their own.
     cost: u64,
 }
 
 /// One of a request's limits.
 #[derive(Debug)]
-struct Charged {
+struct ChargedLimit {
     limit: Limit,
     /// Whether it is the limiter's own, whose rule may change until there is an answer.
     own: bool,
     cost: u64,
-    reading: Arc<Reading>,
+    reading: Arc<ResponseReader>,
     /// Whether the request asks for its tokens, or has them already.
     is_asked: bool,
     /// What was left when the tokens were taken, if the bucket was asked.
     remaining: Option<u64>,
     /// The latest, if the cost is an estimate: tokens of a revoked reservation stay with those of the throttle.
     receipt: Option<Receipt>,
-    /// Whether it would have denied the request: else the next one is not held back either.
+    /// Whether it would have denied the request: else the next one is not throttled either.
     enforced: bool,
 }
 
-impl Charged {
+impl ChargedLimit {
     /// Why it may be what a request was refused for, by what its own headers say is left.
-    fn blame(&self, said: Option<HoldBack>) -> Blame {
-        match said.and_then(|said| said.left()) {
+    fn blame(&self, said: Option<Throttle>) -> Blame {
+        match said.and_then(|said| said.remaining_tokens()) {
             Some(left) if left < self.cost => Blame::Spent,
             Some(_) => Blame::SaysEnough,
             None if self.own || self.reading.is_read() => Blame::SaysNothing,
@@ -54,21 +54,26 @@ enum Blame {
     Unknown,
 }
 
-impl Priced {
+impl PricedRequest {
     /// Under no limit yet.
     pub(super) fn new(cost: u64) -> Self {
         Self { limits: Vec::new(), cost }
     }
 
     /// Adds a limit. The limiter's own is the first.
-    pub(super) fn add(&mut self, limit: Limit, own: bool, reading: &Arc<Reading>) -> Result<(), ClientLimitError> {
+    pub(super) fn add(
+        &mut self,
+        limit: Limit,
+        own: bool,
+        reading: &Arc<ResponseReader>,
+    ) -> Result<(), ClientLimitError> {
         if self.keys().any(|key| key == limit.key()) {
             return Err(ClientLimitError::SameBucket(limit.key().clone()));
         }
         let cost = if limit.has_own_cost() { limit.tokens() } else { self.cost };
         let reading = Arc::clone(reading);
         let (is_asked, remaining, receipt, enforced) = (true, None, None, true);
-        self.limits.push(Charged { limit, own, cost, reading, is_asked, remaining, receipt, enforced });
+        self.limits.push(ChargedLimit { limit, own, cost, reading, is_asked, remaining, receipt, enforced });
         Ok(())
     }
 
@@ -87,9 +92,9 @@ impl Priced {
         let mut asked = self.limits.iter().filter(|limit| limit.is_asked);
         let first = asked.next().expect("a request without limits asks for nothing");
         let limit = first.limit.clone();
-        let take = if first.own { Take::from(limit) } else { limiter.request_under(limit) };
+        let take = if first.own { Take::from(limit) } else { limiter.request_for(limit) };
         let take = asked.fold(take, |take, limit| take.and_limit(limit.limit.clone()));
-        let take = take.keep(limiter.kept()).cost(self.cost).max_wait(max_wait);
+        let take = take.min_remaining(limiter.required_remaining()).cost(self.cost).max_wait(max_wait);
         let is_estimated = self.limits.iter().any(|limit| limit.is_asked && limit.reading.is_estimated());
         if is_estimated { take.fresh_id(hold) } else { take }
     }
@@ -99,7 +104,7 @@ impl Priced {
         let fell_back = decision.source() == Source::Fallback;
         for (place, key) in asked.iter().enumerate() {
             let one = decision.each().iter().find(|one| one.limit() == place);
-            // Of a bucket that was not asked there is nothing to lower, and without a limit, nothing to hold back.
+            // Of a bucket that was not asked there is nothing to lower, and without a limit, nothing to throttle.
             let remaining = if fell_back { Some(0) } else { one.map(Decision::remaining) };
             if let Some(limit) = self.limits.iter_mut().find(|limit| limit.limit.key() == key) {
                 limit.remaining = remaining;
@@ -133,79 +138,82 @@ impl Priced {
 /// Tokens that a request has taken.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    limits: Vec<Charged>,
+    limits: Vec<ChargedLimit>,
     /// Whether one of its limits, which may have taken nothing, is settled by whoever reads the body.
     settles_later: bool,
 }
 
 /// What an answer says.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct UpstreamReport {
     /// Of estimates.
     pub(super) settled: Vec<Adjustment>,
     /// Of what is left.
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<UpstreamLimit>,
     /// What is settled by whoever reads the body, if something is and the request was served.
-    pub(super) open: Option<Vec<Open>>,
+    pub(super) open: Option<Vec<OpenEstimate>>,
 }
 
 /// What an answer says of one limit, if that is less than was known.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct UpstreamLimit {
     pub(super) key: Key,
     /// If it is not the limiter's own.
     pub(super) limit: Option<Limit>,
-    pub(super) hold: HoldBack,
+    pub(super) hold: Throttle,
     /// Whether the request was refused because of it, as far as anybody knows.
     pub(super) refused: bool,
-    /// Whether who asks again is held back by it.
+    /// Whether who asks again is throttled by it.
     pub(super) enforced: bool,
 }
 
 /// An estimate that nobody knows better yet, and what was said of its limit.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenEstimate {
     pub(super) receipt: Receipt,
-    pub(super) said: Option<Said>,
+    pub(super) said: Option<HeaderReport>,
 }
 
 impl Ticket {
     /// A refusal is of those limits that are likeliest to blame, all of them. Nothing was done of what is refused, unless there
     /// was too much to do.
-    pub(super) fn told(self, answer: &Answer<'_>, refused_by: &[OfAnswer<bool>]) -> Told {
-        let presets: Vec<Preset> = self.limits.iter().flat_map(|limit| limit.reading.presets.iter().copied()).collect();
+    pub(super) fn told(self, answer: &UpstreamResponse<'_>, refused_if: &[ResponseFn<bool>]) -> UpstreamReport {
+        let presets: Vec<HeaderPreset> =
+            self.limits.iter().flat_map(|limit| limit.reading.presets.iter().copied()).collect();
         let is_refusal = headers::is_refusal(answer.status, answer.headers, &presets)
-            || refused_by.iter().any(|refused_by| refused_by(answer));
+            || refused_if.iter().any(|refused_if| refused_if(answer));
         let said: Vec<_> = self.limits.iter().map(|limit| limit.reading.said(answer)).collect();
         let likeliest = self.limits.iter().zip(&said).map(|(limit, said)| limit.blame(*said)).min();
-        let mut told = Told { open: (self.settles_later && !is_refusal).then(Vec::new), ..Told::default() };
+        let mut told =
+            UpstreamReport { open: (self.settles_later && !is_refusal).then(Vec::new), ..UpstreamReport::default() };
         for (limit, said) in self.limits.into_iter().zip(said) {
             let refused = is_refusal && Some(limit.blame(said)) == likeliest;
             let says =
                 if refused { Some(headers::refusal(answer.headers, said, &limit.reading.presets)) } else { said };
             let (settled, back) = limit.settled(answer, is_refusal);
             told.settled.extend(settled);
-            let Charged { limit, own, reading, remaining, receipt, enforced, .. } = limit;
+            let ChargedLimit { limit, own, reading, remaining, receipt, enforced, .. } = limit;
             let key = limit.key().clone();
             let limit = (!own).then_some(limit);
-            let held = says.map(|hold| Held { key, limit, hold, refused, enforced });
+            let held = says.map(|hold| UpstreamLimit { key, limit, hold, refused, enforced });
             let remaining = remaining.unwrap_or(u64::MAX);
             if let (Some(open), Some(receipt), true) = (&mut told.open, receipt, reading.is_open()) {
-                open.push(Open { receipt, said: held.clone().map(|held| Said { held, remaining }) });
+                open.push(OpenEstimate { receipt, said: held.clone().map(|held| HeaderReport { held, remaining }) });
             }
             // What is given back must not be more than is left.
             let known = remaining.saturating_add(back);
-            let is_news =
-                |held: &Held| held.hold.left().is_some_and(|left| left < known) || !held.hold.wait().is_zero();
+            let is_news = |held: &UpstreamLimit| {
+                held.hold.remaining_tokens().is_some_and(|left| left < known) || !held.hold.wait().is_zero()
+            };
             told.held.extend(held.filter(|held| refused || is_news(held)));
         }
         told
     }
 }
 
-impl Charged {
+impl ChargedLimit {
     /// What was used of an estimate, if that is known and is another number, and how many tokens that gives back.
-    fn settled(&self, answer: &Answer<'_>, is_refusal: bool) -> (Option<Adjustment>, u64) {
+    fn settled(&self, answer: &UpstreamResponse<'_>, is_refusal: bool) -> (Option<Adjustment>, u64) {
         let used = self.reading.used(answer, is_refusal).filter(|used| *used != self.cost);
         match (&self.receipt, used) {
             (Some(receipt), Some(used)) => (Some(receipt.clone().settle(used)), self.cost.saturating_sub(used)),
@@ -230,15 +238,15 @@ mod tests {
     }
 
     /// Under the limiter's own limit, and another one.
-    fn priced([requests, tokens]: [&Arc<Reading>; 2]) -> Priced {
-        let mut priced = Priced::new(1);
+    fn priced([requests, tokens]: [&Arc<ResponseReader>; 2]) -> PricedRequest {
+        let mut priced = PricedRequest::new(1);
         priced.add(limit("requests"), true, requests).unwrap();
         priced.add(limit("tokens").cost(100), false, tokens).unwrap();
         priced
     }
 
     /// Decides what the request asks for, and returns of which buckets and how many tokens that is.
-    fn decide(priced: &mut Priced, limiter: &Limiter<MemoryStore>) -> Vec<(String, u64)> {
+    fn decide(priced: &mut PricedRequest, limiter: &Limiter<MemoryStore>) -> Vec<(String, u64)> {
         let take = priced.take(limiter, Duration::ZERO, Duration::ZERO);
         let asked: Vec<Key> = take.keys().cloned().collect();
         priced.decided(&asked, &limiter.store().decide(&take).unwrap(), &[]);
@@ -246,30 +254,30 @@ mod tests {
     }
 
     /// The limiter's own limit, and another one.
-    fn ticket(presets: [&[Preset]; 2]) -> Ticket {
+    fn ticket(presets: [&[HeaderPreset]; 2]) -> Ticket {
         let [requests, tokens] =
-            presets.map(|presets| Arc::new(Reading { presets: presets.to_vec(), ..Reading::default() }));
+            presets.map(|presets| Arc::new(ResponseReader { presets: presets.to_vec(), ..ResponseReader::default() }));
         let mut priced = priced([&requests, &tokens]);
         decide(&mut priced, &limiter());
         priced.ticket()
     }
 
     fn held(
-        presets: [&[Preset]; 2],
+        presets: [&[HeaderPreset]; 2],
         status: StatusCode,
         lines: &[(&'static str, &'static str)],
-    ) -> Vec<(String, HoldBack, bool)> {
+    ) -> Vec<(String, Throttle, bool)> {
         let lines = lines.iter().map(|(name, value)| ((*name).try_into().unwrap(), HeaderValue::from_static(value)));
         let (headers, extensions): (HeaderMap, _) = (lines.collect(), Extensions::new());
-        let told = ticket(presets).told(&Answer { status, headers: &headers, extensions: &extensions }, &[]);
+        let told = ticket(presets).told(&UpstreamResponse { status, headers: &headers, extensions: &extensions }, &[]);
         told.held.into_iter().map(|held| (held.key.to_string(), held.hold, held.refused)).collect()
     }
 
     #[test]
-    fn a_refusal_is_of_the_limits_that_are_likeliest_to_blame() {
-        let wait = HoldBack::retry_after(Duration::from_secs(2)).and(HoldBack::remaining(0));
+    fn refusal_blames_the_likeliest_limits() {
+        let wait = Throttle::retry_after(Duration::from_secs(2)).and(Throttle::remaining(0));
         let (requests, tokens) = ("requests".to_owned(), "tokens".to_owned());
-        let both: [&[Preset]; 2] = [&[Preset::OpenAiRequests], &[Preset::OpenAiTokens]];
+        let both: [&[HeaderPreset]; 2] = [&[HeaderPreset::OpenAiRequests], &[HeaderPreset::OpenAiTokens]];
         let left = |requests, tokens| {
             [
                 ("x-ratelimit-remaining-requests", requests),
@@ -278,27 +286,27 @@ mod tests {
             ]
         };
         for (presets, lines, expected) in [
-            (both, left("7", "99"), vec![(&requests, HoldBack::remaining(7), false), (&tokens, wait, true)]),
+            (both, left("7", "99"), vec![(&requests, Throttle::remaining(7), false), (&tokens, wait, true)]),
             (both, left("0", "5000"), vec![(&requests, wait, true)]),
             (both, left("0", "0"), vec![(&requests, wait, true), (&tokens, wait, true)]),
             (both, left("many", "5000"), vec![(&requests, wait, true)]),
             // Nobody knows.
             (both, left("7", "5000"), vec![(&requests, wait, true), (&tokens, wait, true)]),
-            ([&[], &[Preset::OpenAiTokens]], left("0", "5000"), vec![(&requests, wait, true)]),
+            ([&[], &[HeaderPreset::OpenAiTokens]], left("0", "5000"), vec![(&requests, wait, true)]),
             // A limit that nobody reads headers for may be of the caller's own making.
             ([&[], &[]], left("0", "5000"), vec![(&requests, wait, true)]),
-            ([&[Preset::OpenAiRequests], &[]], left("7", "0"), vec![(&requests, wait, true)]),
+            ([&[HeaderPreset::OpenAiRequests], &[]], left("7", "0"), vec![(&requests, wait, true)]),
         ] {
             let found = held(presets, StatusCode::TOO_MANY_REQUESTS, &lines);
             let found: Vec<_> = found.iter().map(|(key, hold, refused)| (key, *hold, *refused)).collect();
             assert_eq!(found, expected, "{presets:?} {lines:?}");
         }
         let served = held(both, StatusCode::OK, &left("7", "5000"));
-        assert_eq!(served, [(requests, HoldBack::remaining(7), false)], "only less than was known is news");
+        assert_eq!(served, [(requests, Throttle::remaining(7), false)], "only less than was known is news");
     }
 
     #[test]
-    fn a_request_asks_again_for_what_was_refused_and_has_the_rest() {
+    fn retry_requests_only_the_refused_limits() {
         let (limiter, reading) = (limiter(), Arc::default());
         let mut priced = priced([&reading, &reading]);
         let [requests, tokens] = ["requests", "tokens"].map(|name| Key::try_from(name).unwrap());

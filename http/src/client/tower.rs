@@ -5,7 +5,7 @@ use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Answer, ClientLimit, Outgoing};
+use super::{ClientLimit, OutgoingRequest, UpstreamResponse};
 use tollgate::Store;
 
 impl<S: Store, C> Layer<C> for ClientLimit<S> {
@@ -73,7 +73,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let price = self.limit.price(&Outgoing::from(&parts));
+        let price = self.limit.price(&OutgoingRequest::from(&parts));
         let request = Request::from_parts(parts, body);
         let limit = self.limit.clone();
         // The one that is ready, which it stays while the request waits.
@@ -86,7 +86,7 @@ where
             let ticket = limit.admit(priced).await?;
             let mut response = inner.call(request).await.map_err(Into::into)?;
             let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
-            let (_, estimate) = limit.answered(ticket, &Answer { status, headers, extensions }).await;
+            let (_, estimate) = limit.answered(ticket, &UpstreamResponse { status, headers, extensions }).await;
             if let Some(estimate) = estimate {
                 response.extensions_mut().insert(estimate);
             }

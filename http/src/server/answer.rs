@@ -6,10 +6,10 @@ use tollgate::{Decision, Take, model::Source};
 
 use super::gate::Charge;
 use super::headers::{add_policy, add_rate_limit, is_limited};
-use super::terms::LayerLimit;
+use super::limits::LayerLimit;
 
 /// What a request for tokens came to.
-pub(super) struct Answer<'a> {
+pub(super) struct LayerAnswer<'a> {
     pub(super) decision: Decision,
     pub(super) take: Take,
     /// Of each bucket of the request.
@@ -20,7 +20,7 @@ pub(super) struct Answer<'a> {
 /// In the order in which a request names their buckets.
 pub(super) type Limits<'a> = SmallVec<[&'a LayerLimit; 1]>;
 
-impl Answer<'_> {
+impl LayerAnswer<'_> {
     /// The name of the limit that decided.
     pub(super) fn limit(&self) -> &Arc<str> {
         &self.limits[self.decision.limit()].name
@@ -37,8 +37,15 @@ impl Answer<'_> {
             let place = decision.limit();
             let (limit, Some(asked)) = (self.limits[place], self.take.limits().nth(place)) else { continue };
             if !served || is_limited(decision) {
-                add_rate_limit(headers, &limit.name, asked.kept(), decision, denied);
-                add_policy(headers, &limit.name, limit.unit.as_deref(), asked.rule(), asked.kept(), decision);
+                add_rate_limit(headers, &limit.name, asked.required_remaining(), decision, denied);
+                add_policy(
+                    headers,
+                    &limit.name,
+                    limit.unit.as_deref(),
+                    asked.rule(),
+                    asked.required_remaining(),
+                    decision,
+                );
             }
         }
     }

@@ -2,17 +2,17 @@ use http::request::Parts;
 use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{Limit, Take};
 
-use super::NoKey;
-use super::answer::{Answer, Limits};
-use super::gate::{Asked, Asks};
+use super::MissingKey;
+use super::answer::{LayerAnswer, Limits};
+use super::gate::{PendingDecision, WaitOptions};
 use super::layer::RateLimitLayer;
+use super::limits::{SameName, Unanswered};
 use super::refusal::Refusal;
-use super::terms::{SameName, Unanswered};
 
 /// What the layer found out about a request: nothing if it is exempt.
 #[derive(Default)]
 pub(super) struct Checked<'a> {
-    pub(super) answer: Option<Answer<'a>>,
+    pub(super) answer: Option<LayerAnswer<'a>>,
     pub(super) refusal: Option<Refusal>,
 }
 
@@ -30,18 +30,18 @@ impl RateLimitLayer {
                 let refusal = (!answer.decision.is_granted()).then(denied);
                 Checked { answer: Some(answer), refusal }
             }
-            Err(Unanswered::NoKey(none)) => {
+            Err(Unanswered::MissingKey(none)) => {
                 // What a client left out is in its answer, and may be made up of what it sent.
                 let reason = none.status().is_server_error().then(|| none.to_string());
                 let (status, reason) = (none.status().as_u16(), reason.as_deref());
                 self.gate.record(MiddlewareEvent::RefusedWithoutKey { status, reason });
-                Checked { answer: None, refusal: Some(Refusal::NoKey(none)) }
+                Checked { answer: None, refusal: Some(Refusal::MissingKey(none)) }
             }
             Err(Unanswered::Failed(error)) => Checked { answer: None, refusal: Some(Refusal::Failed(error)) },
         }
     }
 
-    async fn ask(&self, request: &Parts) -> Result<Option<Answer<'_>>, Unanswered> {
+    async fn ask(&self, request: &Parts) -> Result<Option<LayerAnswer<'_>>, Unanswered> {
         if self.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
             return Ok(None);
         }
@@ -49,16 +49,16 @@ impl RateLimitLayer {
             return Ok(None);
         };
         let refundable = self.refund.is_some() || limits.iter().any(|limit| limit.refund.is_some());
-        let take = take.max_wait(self.longest_wait);
+        let take = take.max_wait(self.max_wait);
         let take = if refundable { take.refundable() } else { take };
         let take = if self.shadow { take.shadow() } else { take };
-        let waits = !self.longest_wait.is_zero() && !self.shadow;
-        let asked = match self.gate.ask(&take, Asks { waits, refundable }) {
-            Asked::Now(decision) => decision.map(|decision| (decision, None)),
-            Asked::Later(asked) => asked.await,
+        let waits = !self.max_wait.is_zero() && !self.shadow;
+        let asked = match self.gate.ask(&take, WaitOptions { waits, refundable }) {
+            PendingDecision::Now(decision) => decision.map(|decision| (decision, None)),
+            PendingDecision::Later(asked) => asked.await,
         };
         let (decision, charge) = asked.map_err(Unanswered::Failed)?;
-        Ok(Some(Answer { decision, take, limits, charge }))
+        Ok(Some(LayerAnswer { decision, take, limits, charge }))
     }
 
     /// The request for tokens of all limits, but for those under which it costs nothing, or that need not know whose it is.
@@ -71,7 +71,7 @@ impl RateLimitLayer {
                 continue;
             }
             let key = match limit.key(request) {
-                Err(Unanswered::NoKey(none)) if self.passes_without_key && none.is_left_out() => {
+                Err(Unanswered::MissingKey(none)) if self.passes_without_key && none.is_left_out() => {
                     is_nobodys = true;
                     continue;
                 }
@@ -79,7 +79,7 @@ impl RateLimitLayer {
             };
             let rule = limit.rule(request, &*self.gate)?;
             let asked = own.into_iter().fold(Limit::new(key, rule), Limit::cost);
-            let asked = limit.local.into_iter().fold(asked, Limit::locally);
+            let asked = limit.local.into_iter().fold(asked, Limit::fallback_quota);
             let asked = match take.take() {
                 None => self.gate.request(asked, place == 0),
                 Some(take) => take.and_limit(asked),
@@ -87,7 +87,7 @@ impl RateLimitLayer {
             limits.push(limit);
             if asked.keys().count() < limits.len() {
                 // Renamed since they were put together; of two limits of one bucket only the last would hold.
-                return Err(Unanswered::NoKey(NoKey::of_server(SameName(limit.name.clone()).to_string())));
+                return Err(Unanswered::MissingKey(MissingKey::server_error(SameName(limit.name.clone()).to_string())));
             }
             take = Some(asked);
         }
@@ -95,6 +95,6 @@ impl RateLimitLayer {
             self.gate.record(MiddlewareEvent::AdmittedWithoutKey);
         }
         // Of the limits that state none of their own.
-        Ok(take.map(|take| (take.keep(self.gate.kept()).cost(of_request), limits)))
+        Ok(take.map(|take| (take.min_remaining(self.gate.required_remaining()).cost(of_request), limits)))
     }
 }

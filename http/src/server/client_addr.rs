@@ -5,7 +5,7 @@ use http::request::Parts;
 
 use super::address::{grouped, parse, peer};
 use super::forwarded::{forwarded_for, from_right};
-use super::{KeyExtractor, NoKey, TrustedProxies};
+use super::{KeyExtractor, MissingKey, TrustedProxies};
 
 /// The client's address: that of the peer, unless trusted proxies say otherwise.
 ///
@@ -95,10 +95,10 @@ impl Default for ClientAddr {
 }
 
 impl KeyExtractor for ClientAddr {
-    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+    fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         match self.find(request) {
             Some(address) => Ok(grouped(address, self.ipv6_prefix)),
-            None => Err(NoKey::of_server(
+            None => Err(MissingKey::server_error(
                 "the server does not say who the peer is: serve an axum router by \
                  into_make_service_with_connect_info::<SocketAddr>(), or put the peer's SocketAddr into the request's extensions",
             )),

@@ -36,7 +36,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the request does not say whose it is.
-    fn extract(&self, request: &Parts) -> Result<String, NoKey>;
+    fn extract(&self, request: &Parts) -> Result<String, MissingKey>;
 }
 
 impl<F, T> KeyExtractor for F
@@ -44,22 +44,22 @@ where
     F: Fn(&Parts) -> Option<T> + Send + Sync + 'static,
     T: Into<String>,
 {
-    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
-        self(request).map(Into::into).ok_or_else(|| NoKey::of_client("the request does not say whose it is"))
+    fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
+        self(request).map(Into::into).ok_or_else(|| MissingKey::client_error("the request does not say whose it is"))
     }
 }
 
 /// What a request says. It said it wrongly if that is empty: nobody passes by that.
-pub(super) fn text(extractor: &(impl KeyExtractor + ?Sized), request: &Parts) -> Result<String, NoKey> {
+pub(super) fn text(extractor: &(impl KeyExtractor + ?Sized), request: &Parts) -> Result<String, MissingKey> {
     let text = extractor.extract(request)?;
-    if text.is_empty() { Err(NoKey::new(StatusCode::BAD_REQUEST, KeyError::Empty.to_string())) } else { Ok(text) }
+    if text.is_empty() { Err(MissingKey::new(StatusCode::BAD_REQUEST, KeyError::Empty.to_string())) } else { Ok(text) }
 }
 
 macro_rules! tuple {
     ($($part:ident)+) => {
         impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
             #[allow(non_snake_case, reason = "the parts are named as their types")]
-            fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+            fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
                 let ($($part,)+) = self;
                 Ok(join(&[$(text($part, request)?.as_str()),+]))
             }
@@ -74,26 +74,26 @@ tuple!(A B C D);
 /// A request does not say whose it is, and whose fault that is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct NoKey {
+pub struct MissingKey {
     status: StatusCode,
     reason: Cow<'static, str>,
     left_out: bool,
 }
 
-impl NoKey {
+impl MissingKey {
     /// With the status and the words that the client is told. Nobody passes with it.
     pub fn new(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { status, reason: reason.into(), left_out: false }
     }
 
     /// The client left out what it has to send: 400, or nothing at all if the layer lets such requests
-    /// [pass](super::RateLimitLayer::pass_without_key).
-    pub fn of_client(reason: impl Into<Cow<'static, str>>) -> Self {
+    /// [pass](super::RateLimitLayer::allow_missing_key).
+    pub fn client_error(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { left_out: true, ..Self::new(StatusCode::BAD_REQUEST, reason) }
     }
 
     /// The service is not set up to know: 500, as no client can mend that.
-    pub fn of_server(reason: impl Into<Cow<'static, str>>) -> Self {
+    pub fn server_error(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, reason)
     }
 

@@ -5,7 +5,7 @@ use tollgate::{Key, model::KeySecret};
 
 use super::extract::text;
 use super::key::sha256;
-use super::{KeyExtractor, NoKey};
+use super::{KeyExtractor, MissingKey};
 
 /// The value of a header that has exactly one, byte for byte. One that is not UTF-8 is hashed.
 ///
@@ -34,19 +34,19 @@ impl Header {
 }
 
 impl KeyExtractor for Header {
-    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+    fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         let mut values = request.headers.get_all(&self.name).into_iter();
         let value = match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => value.as_bytes(),
             (Some(_), Some(_)) => {
-                return Err(NoKey::new(StatusCode::BAD_REQUEST, format!("send the header {} once", self.name)));
+                return Err(MissingKey::new(StatusCode::BAD_REQUEST, format!("send the header {} once", self.name)));
             }
-            _ => return Err(NoKey::of_client(format!("send the header {}", self.name))),
+            _ => return Err(MissingKey::client_error(format!("send the header {}", self.name))),
         };
         match std::str::from_utf8(value) {
             // Nobody has the bucket of a hash by sending it.
-            Ok(text) if !self.secret && !text.starts_with(HASH) => Ok(text.to_owned()),
-            _ => Ok(format!("{HASH}{}", sha256(value))),
+            Ok(text) if !self.secret && !text.starts_with(HASH_PREFIX) => Ok(text.to_owned()),
+            _ => Ok(format!("{HASH_PREFIX}{}", sha256(value))),
         }
     }
 }
@@ -58,7 +58,7 @@ impl KeyExtractor for Header {
 pub struct UrlPath;
 
 impl KeyExtractor for UrlPath {
-    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+    fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         #[cfg(feature = "axum")]
         if let Some(whole) = request.extensions.get::<axum::extract::OriginalUri>() {
             // A nested router sees only the rest of it.
@@ -93,14 +93,14 @@ pub struct MatchedRoute;
 
 #[cfg(feature = "axum")]
 impl KeyExtractor for MatchedRoute {
-    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+    fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         let route = request.extensions.get::<axum::extract::MatchedPath>();
         Ok(route.map_or("no route", axum::extract::MatchedPath::as_str).to_owned())
     }
 }
 
 /// A text of what a layer outside has put among the request's extensions, such as the user whom it has authenticated. A
-/// request without it does not say whose it is: 400, unless those [pass](super::RateLimitLayer::pass_without_key).
+/// request without it does not say whose it is: 400, unless those [pass](super::RateLimitLayer::allow_missing_key).
 ///
 /// ```
 /// use tollgate_http::{RateLimitLayer, extension};
@@ -145,22 +145,22 @@ struct Hashed<E> {
 }
 
 impl<E: KeyExtractor> KeyExtractor for Hashed<E> {
-    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+    fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         Ok(Key::hashed(&self.secret, text(&self.extractor, request)?).into())
     }
 }
 
 /// Everybody: one bucket for all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Everybody;
+pub struct GlobalKey;
 
-impl KeyExtractor for Everybody {
-    fn extract(&self, _request: &Parts) -> Result<String, NoKey> {
+impl KeyExtractor for GlobalKey {
+    fn extract(&self, _request: &Parts) -> Result<String, MissingKey> {
         Ok("everybody".to_owned())
     }
 }
 
-const HASH: &str = "sha256=";
+const HASH_PREFIX: &str = "sha256=";
 
 #[cfg(test)]
 mod tests {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_open_before_hides_nothing_behind() {
+    fn unclosed_quote_hides_nothing_after_it() {
         for evil in [r#"for="x"#, r#"""#, r#"for="a\"#, r#"for=1.1.1.1;by=""#, "\"\\", r#"\"""#] {
             let line = format!("{evil}, for=\"[2001:db8::7]\";by=_proxy");
             let mut headers = HeaderMap::new();

@@ -7,18 +7,18 @@ use http::Response;
 use super::ResponseBody;
 
 /// The answer of [`RateLimit`](super::RateLimit), to come.
-pub struct ResponseFuture<B, E>(Pin<Box<dyn Future<Output = Answer<B, E>> + Send>>);
+pub struct ResponseFuture<B, E>(Pin<Box<dyn Future<Output = ServiceResult<B, E>> + Send>>);
 
-type Answer<B, E> = Result<Response<ResponseBody<B>>, E>;
+type ServiceResult<B, E> = Result<Response<ResponseBody<B>>, E>;
 
 impl<B, E> ResponseFuture<B, E> {
-    pub(super) fn new(answer: impl Future<Output = Answer<B, E>> + Send + 'static) -> Self {
+    pub(super) fn new(answer: impl Future<Output = ServiceResult<B, E>> + Send + 'static) -> Self {
         Self(Box::pin(answer))
     }
 }
 
 impl<B, E> Future for ResponseFuture<B, E> {
-    type Output = Answer<B, E>;
+    type Output = ServiceResult<B, E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.as_mut().poll(context)

@@ -6,7 +6,7 @@ use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{Decision, Error, Key, Limit, Limiter, Mode, Receipt, Reservation, Rule, Store, Take};
 
 /// An answer that may be there at once, as memory's is: the future for any other is large.
-pub(super) enum Asked<'a> {
+pub(super) enum PendingDecision<'a> {
     Now(Result<Decision, Error>),
     Later(Later<'a, Result<Charged, Error>>),
 }
@@ -18,7 +18,7 @@ pub(super) trait Gate: Send + Sync {
     fn request(&self, limit: Limit, own: bool) -> Take;
 
     /// Returns how many tokens each request leaves.
-    fn kept(&self) -> u64;
+    fn required_remaining(&self) -> u64;
 
     /// The rule that holds now.
     fn rule(&self) -> Rule;
@@ -31,12 +31,12 @@ pub(super) trait Gate: Send + Sync {
 
     /// Decides a request, and then sleeps until its scheduled time if `asks` says so. If it is refundable, the answer can give
     /// its tokens back.
-    fn ask<'a>(&'a self, take: &'a Take, asks: Asks) -> Asked<'a>;
+    fn ask<'a>(&'a self, take: &'a Take, asks: WaitOptions) -> PendingDecision<'a>;
 }
 
 /// What a layer asks beside the tokens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asks {
+pub(super) struct WaitOptions {
     pub(super) waits: bool,
     pub(super) refundable: bool,
 }
@@ -52,11 +52,11 @@ pub(super) trait Charge: Send + Sync {
 
 impl<S: Store> Gate for Limiter<S> {
     fn request(&self, limit: Limit, own: bool) -> Take {
-        if own { Take::from(limit.keep(self.kept())) } else { self.request_under(limit) }
+        if own { Take::from(limit.min_remaining(self.required_remaining())) } else { self.request_for(limit) }
     }
 
-    fn kept(&self) -> u64 {
-        Self::kept(self)
+    fn required_remaining(&self) -> u64 {
+        Self::required_remaining(self)
     }
 
     fn rule(&self) -> Rule {
@@ -71,15 +71,15 @@ impl<S: Store> Gate for Limiter<S> {
         matches!(self.mode(), Mode::Off | Mode::Shadow)
     }
 
-    fn ask<'a>(&'a self, take: &'a Take, asks: Asks) -> Asked<'a> {
-        let Asks { waits, refundable } = asks;
+    fn ask<'a>(&'a self, take: &'a Take, asks: WaitOptions) -> PendingDecision<'a> {
+        let WaitOptions { waits, refundable } = asks;
         if !waits && !refundable {
             return match self.try_decide(take) {
-                Some(answer) => Asked::Now(answer),
-                None => Asked::Later(Box::pin(async move { Ok((self.decide(take).await?, None)) })),
+                Some(answer) => PendingDecision::Now(answer),
+                None => PendingDecision::Later(Box::pin(async move { Ok((self.decide(take).await?, None)) })),
             };
         }
-        Asked::Later(Box::pin(async move {
+        PendingDecision::Later(Box::pin(async move {
             let reservation = self.reserve_all(take).await?;
             if waits {
                 // A client that goes away now has used its tokens. Otherwise clients that come and go could ask for ever more.

@@ -7,7 +7,7 @@ use http::{HeaderMap, Response};
 use tollgate::{Decision, Error};
 
 use super::headers::set_refused;
-use super::{NoKey, Refusal, respond};
+use super::{MissingKey, Refusal, respond};
 
 impl Refusal {
     /// Whether a handler that asked for tokens itself goes on; if there were none, what it answers, by the name that the
@@ -56,7 +56,7 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         match error {
             // Of what the client said: a layer would hash it.
-            Error::Key(error) => Self::NoKey(NoKey::of_client(error.to_string())),
+            Error::Key(error) => Self::MissingKey(MissingKey::client_error(error.to_string())),
             other => Self::Failed(other),
         }
     }

@@ -28,11 +28,17 @@ pub(super) fn set_refused(headers: &mut HeaderMap, seconds: Option<u64>) {
 }
 
 /// Adds what is left under a limit beside what it keeps for others, and until when, unless another one denied the request.
-pub(super) fn add_rate_limit(headers: &mut HeaderMap, limit: &str, kept: u64, decision: &Decision, denied: bool) {
+pub(super) fn add_rate_limit(
+    headers: &mut HeaderMap,
+    limit: &str,
+    required_remaining: u64,
+    decision: &Decision,
+    denied: bool,
+) {
     let mut item = string(limit);
-    let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(kept) };
+    let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(required_remaining) };
     // Infallible, as any writing to a String.
-    let _ = write!(item, ";r={}", left.min(MOST));
+    let _ = write!(item, ";r={}", left.min(MAX_SF_INTEGER));
     // How long what is left must last; when there is none, or too little, when there is enough again.
     let until = if decision.is_granted() && left > 0 { decision.reset_after() } else { decision.retry_after() };
     // `Retry-After` should be no earlier than the end of any window beside it, and is when the limits that deny do no more: where
@@ -64,7 +70,7 @@ pub(super) fn add_policy(
     limit: &str,
     unit: Option<&str>,
     rule: &Rule,
-    kept: u64,
+    required_remaining: u64,
     decision: &Decision,
 ) {
     let (quota, window) = match (decision.capacity().zip(decision.refill_time()), rule) {
@@ -74,7 +80,7 @@ pub(super) fn add_policy(
         _ => return,
     };
     let mut item = string(limit);
-    let _ = write!(item, ";q={}", quota.saturating_sub(kept).min(MOST));
+    let _ = write!(item, ";q={}", quota.saturating_sub(required_remaining).min(MAX_SF_INTEGER));
     if let Some(unit) = unit {
         let _ = write!(item, ";qu={}", string(unit));
     }
@@ -83,7 +89,7 @@ pub(super) fn add_policy(
         // Each token may take up to a nanosecond longer than was asked for, and all of them a thousandth.
         let longer = u128::from(quota.max(1)).min(window.as_nanos() / 1000);
         let seconds = window.as_secs() + u64::from(u128::from(window.subsec_nanos()) >= longer);
-        let _ = write!(item, ";w={}", seconds.min(LONGEST));
+        let _ = write!(item, ";w={}", seconds.min(MAX_RETRY_AFTER_SECONDS));
     }
     add(headers, RATE_LIMIT_POLICY, &item);
 }
@@ -91,7 +97,7 @@ pub(super) fn add_policy(
 /// Rounded up, and 1 at least: who comes again earlier is denied again. `None`: never.
 pub(super) fn whole_seconds(span: Duration) -> Option<u64> {
     let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
-    (span != Duration::MAX).then_some(seconds.clamp(1, LONGEST))
+    (span != Duration::MAX).then_some(seconds.clamp(1, MAX_RETRY_AFTER_SECONDS))
 }
 
 /// A structured field's string. It has only printable ASCII: the bytes of anything else are written as in a URL.
@@ -120,6 +126,6 @@ fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// A structured field's integers have 15 digits.
-const MOST: u64 = 999_999_999_999_999;
+const MAX_SF_INTEGER: u64 = 999_999_999_999_999;
 /// 31 years: more than any client keeps, and less than any overflows.
-const LONGEST: u64 = 999_999_999;
+const MAX_RETRY_AFTER_SECONDS: u64 = 999_999_999;

@@ -29,12 +29,12 @@ pub(super) fn alone(text: String) -> String {
 
 /// The key of a text. One that is too long for a key, has a NUL or begins with U+0001 is hashed.
 pub(super) fn key(text: &str) -> Result<Key, KeyError> {
-    if text.starts_with(LONG) {
-        return Key::try_from(format!("{LONG}{}", sha256(text.as_bytes())));
+    if text.starts_with(LONG_KEY_PREFIX) {
+        return Key::try_from(format!("{LONG_KEY_PREFIX}{}", sha256(text.as_bytes())));
     }
     Key::try_from(text).or_else(|error| match error {
         KeyError::Empty => Err(error),
-        _ => Key::try_from(format!("{LONG}{}", sha256(text.as_bytes()))),
+        _ => Key::try_from(format!("{LONG_KEY_PREFIX}{}", sha256(text.as_bytes()))),
     })
 }
 
@@ -54,7 +54,7 @@ fn begins_with_length(part: &str) -> bool {
 }
 
 /// Before the hash of a text that was none of a key.
-const LONG: &str = "long:sha256=";
+const LONG_KEY_PREFIX: &str = "long:sha256=";
 
 #[cfg(test)]
 mod tests {
@@ -85,12 +85,12 @@ mod tests {
     fn a_text_of_any_length_has_a_key_of_its_own() {
         let long = "x".repeat(256);
         let hashed = key(&long).unwrap();
-        assert_eq!(hashed.as_str(), format!("{LONG}{}", sha256(long.as_bytes())));
+        assert_eq!(hashed.as_str(), format!("{LONG_KEY_PREFIX}{}", sha256(long.as_bytes())));
         assert_ne!(hashed, key(&"x".repeat(257)).unwrap());
         assert_ne!(hashed, key(hashed.as_str()).unwrap(), "who sends the hash is somebody else");
         assert_eq!(key(&"x".repeat(255)).unwrap().as_str(), "x".repeat(255));
-        assert!(key("a\0b").unwrap().as_str().starts_with(LONG));
-        assert!(key("\u{1}a").unwrap().as_str().starts_with(LONG));
+        assert!(key("a\0b").unwrap().as_str().starts_with(LONG_KEY_PREFIX));
+        assert!(key("\u{1}a").unwrap().as_str().starts_with(LONG_KEY_PREFIX));
         assert_eq!(key(""), Err(KeyError::Empty));
     }
 }

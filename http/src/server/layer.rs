@@ -9,7 +9,7 @@ use tollgate::{Error, Key, Limiter, Quota, Rule, Store};
 use tower_layer::Layer;
 
 use super::gate::Gate;
-use super::terms::{LayerLimit, NoSuchName, OfRequest, SameName, Terms, Unused, WindowAmongOthers};
+use super::limits::{LayerLimit, NoSuchName, RequestFn, RuleSource, SameName, UnusedFn, WindowAmongOthers};
 use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, respond};
 
 /// Puts a [`Limiter`] before a service: each request takes a token first.
@@ -29,14 +29,14 @@ use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, resp
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_http::{ClientAddr, RateLimitLayer, TrustedProxies, succeeded};
+/// use tollgate_http::{ClientAddr, RateLimitLayer, TrustedProxies, is_success};
 /// use tollgate::{Limiter, MemoryStore, Quota};
 ///
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(5))?;
 /// let failed_logins = RateLimitLayer::new(limiter)
 ///     .name("login")
 ///     .key(ClientAddr::x_forwarded_for(TrustedProxies::hops(1)))
-///     .refund(|answer, cost| if succeeded(answer) { cost } else { 0 });
+///     .refund(|answer, cost| if is_success(answer) { cost } else { 0 });
 /// # let _ = failed_logins;
 /// # Ok::<(), tollgate::Error>(())
 /// ```
@@ -45,11 +45,11 @@ use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, resp
 pub struct RateLimitLayer {
     pub(super) gate: Arc<dyn Gate>,
     pub(super) limits: Vec<LayerLimit>,
-    pub(super) longest_wait: Duration,
+    pub(super) max_wait: Duration,
     pub(super) shadow: bool,
-    pub(super) cost: Option<OfRequest<u64>>,
-    pub(super) exempt: Option<OfRequest<bool>>,
-    pub(super) refund: Option<Unused>,
+    pub(super) cost: Option<RequestFn<u64>>,
+    pub(super) exempt: Option<RequestFn<bool>>,
+    pub(super) refund: Option<UnusedFn>,
     pub(super) respond: Respond,
     pub(super) headers: RateLimitHeaders,
     pub(super) passes_without_key: bool,
@@ -63,8 +63,8 @@ impl RateLimitLayer {
         let key = Arc::new(ClientAddr::peer());
         Self {
             gate: Arc::new(limiter),
-            limits: vec![LayerLimit { named: false, ..LayerLimit::new("default".into(), key, Terms::OfLimiter) }],
-            longest_wait: Duration::ZERO,
+            limits: vec![LayerLimit { named: false, ..LayerLimit::new("default".into(), key, RuleSource::OfLimiter) }],
+            max_wait: Duration::ZERO,
             shadow: false,
             cost: None,
             exempt: None,
@@ -127,7 +127,7 @@ impl RateLimitLayer {
     }
 
     fn terms(mut self, terms: impl Fn(&Parts) -> Result<Rule, Error> + Send + Sync + 'static) -> Self {
-        self.limits[0].terms = Terms::ByRequest(Arc::new(terms));
+        self.limits[0].terms = RuleSource::ByRequest(Arc::new(terms));
         self
     }
 
@@ -149,7 +149,7 @@ impl RateLimitLayer {
         if matches!(rule, Rule::Window(_)) {
             return Err(Error::other(WindowAmongOthers(name)));
         }
-        self.push(LayerLimit::new(name, Arc::new(key), Terms::Always(rule)))
+        self.push(LayerLimit::new(name, Arc::new(key), RuleSource::Always(rule)))
     }
 
     /// Another limit, as by [`and`](Self::and), under the terms of a request: such as a plan by the day beside one by the second.
@@ -172,7 +172,7 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(limiter)
     ///     .key(id())
     ///     .plan(|request| plan(request, "by second"))
-    ///     .and_by("day", id(), |request| Rule::Plan(plan(request, "by day")))?;
+    ///     .and_with("day", id(), |request| Rule::Plan(plan(request, "by day")))?;
     /// # let _ = layer;
     /// # Ok::<(), tollgate::Error>(())
     /// ```
@@ -180,7 +180,7 @@ impl RateLimitLayer {
     /// # Errors
     ///
     /// If another limit of the layer has the name, or the limiter's own is a sliding window.
-    pub fn and_by<R>(
+    pub fn and_with<R>(
         self,
         name: impl Into<Arc<str>>,
         key: impl KeyExtractor,
@@ -190,7 +190,7 @@ impl RateLimitLayer {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let terms = Terms::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
+        let terms = RuleSource::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
         self.push(LayerLimit::new(name.into(), Arc::new(key), terms))
     }
 
@@ -198,7 +198,7 @@ impl RateLimitLayer {
         if self.limits.iter().any(|other| other.name == limit.name) {
             return Err(Error::other(SameName(limit.name)));
         }
-        if matches!((&self.limits[0].terms, self.gate.rule()), (Terms::OfLimiter, Rule::Window(_))) {
+        if matches!((&self.limits[0].terms, self.gate.rule()), (RuleSource::OfLimiter, Rule::Window(_))) {
             return Err(Error::other(WindowAmongOthers(Arc::clone(&self.limits[0].name))));
         }
         self.limits.push(limit);
@@ -215,7 +215,7 @@ impl RateLimitLayer {
     }
 
     /// How many tokens a request takes under the limit of that name, whatever it costs under the others: so many bytes by the
-    /// day, and one request by the second. What the limiter [keeps](tollgate::LimiterBuilder::keep) for others is kept of its own
+    /// day, and one request by the second. What the limiter [keeps](tollgate::LimiterBuilder::min_remaining) for others is kept of its own
     /// limit, and of those without a cost of their own.
     ///
     /// What costs nothing is not limited by it: so never say 0 of what is not known.
@@ -290,19 +290,19 @@ impl RateLimitLayer {
         self
     }
 
-    /// Lets a request without tokens wait for its scheduled time, if that comes within `longest`.
+    /// Lets a request without tokens wait for its scheduled time, if that comes within `max_wait`.
     ///
     /// Otherwise the request is denied at once. The store schedules requests in the order in which it is asked. A client that
     /// goes away has used its tokens if the store has been asked; before, it takes nothing. When 32,768 requests wait to be asked
     /// for, or 16,384 for one bucket, the next ones are [`Overloaded`](tollgate::Error::Overloaded). A request that waits holds
     /// what the service gave when it was ready for it.
-    pub fn wait(mut self, longest: Duration) -> Self {
-        self.longest_wait = longest;
+    pub fn wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
         self
     }
 
     /// Counts, and lets everything pass, whatever comes of it: to try a limit on real traffic. A request that would have
-    /// been refused has [`Shadowed`](super::Shadowed) among the extensions of its answer, and no further headers; a handler
+    /// been refused has [`ShadowRefusal`](super::ShadowRefusal) among the extensions of its answer, and no further headers; a handler
     /// sees it by the [`Decision`](tollgate::Decision). Nobody [waits](Self::wait) for their turn, but they count as if they did.
     ///
     /// A request waits for the store's answer as it will when the limit is enforced: for as long as the deadline of the
@@ -320,7 +320,7 @@ impl RateLimitLayer {
     ///
     /// Those that say it wrongly, such as a header twice, are refused with 400 in any case, and with 500 if the service
     /// is not set up to know.
-    pub fn pass_without_key(mut self) -> Self {
+    pub fn allow_missing_key(mut self) -> Self {
         self.passes_without_key = true;
         self
     }
@@ -333,7 +333,7 @@ impl RateLimitLayer {
     /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
     /// a client that goes away, give nothing back. Requests go past a [`Lease`](tollgate::layers::Lease), from which nothing can be given
     /// back. Tokens that cannot be given back stay taken, which is counted and told (`could not give back`). Whether a call
-    /// [`succeeded`](super::succeeded), by gRPC too, the answer says.
+    /// [`is_success`](super::is_success), by gRPC too, the answer says.
     pub fn refund(mut self, unused: impl Fn(&response::Parts, u64) -> u64 + Send + Sync + 'static) -> Self {
         self.refund = Some(Arc::new(unused));
         self

@@ -9,15 +9,15 @@ use http::response::Parts;
 /// handler says it itself, by an extension of its answer that the closure looks for.
 ///
 /// ```
-/// use tollgate_http::{RateLimitLayer, succeeded};
+/// use tollgate_http::{RateLimitLayer, is_success};
 /// use tollgate::{Limiter, MemoryStore, Quota};
 ///
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(5))?;
-/// let failures = RateLimitLayer::new(limiter).refund(|answer, cost| if succeeded(answer) { cost } else { 0 });
+/// let failures = RateLimitLayer::new(limiter).refund(|answer, cost| if is_success(answer) { cost } else { 0 });
 /// # let _ = failures;
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 #[must_use]
-pub fn succeeded(answer: &Parts) -> bool {
+pub fn is_success(answer: &Parts) -> bool {
     answer.status.is_success() && answer.headers.get("grpc-status").is_none_or(|status| status == "0")
 }

@@ -46,7 +46,7 @@ pub fn message(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
 /// Adds `RateLimit` and, if the store has said its terms, `RateLimit-Policy`, by a name for the limit: to tell those who are
 /// served, too, what is left. Where nothing limited the request, there is nothing to say.
 ///
-/// What a limiter [keeps](tollgate::LimiterBuilder::keep) for others is not known here, and so it is among what is left: of such
+/// What a limiter [keeps](tollgate::LimiterBuilder::min_remaining) for others is not known here, and so it is among what is left: of such
 /// a limiter a [layer](super::RateLimitLayer) says only what the client can have.
 pub fn add_headers(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
     if decision.is_granted() && !is_limited(decision) {

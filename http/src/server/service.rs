@@ -9,10 +9,10 @@ use http::{Method, Request, Response, response};
 use tollgate::telemetry::MiddlewareEvent;
 use tower_service::Service;
 
-use super::answer::Answer;
+use super::answer::LayerAnswer;
 use super::check::Checked;
 use super::headers::set_refused;
-use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, Shadowed};
+use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, ShadowRefusal};
 
 /// A service behind a limit, made by [`RateLimitLayer`].
 ///
@@ -98,7 +98,7 @@ where
         layer.settle(answer, &head).await;
     }
     if let Some(refusal) = refusal {
-        head.extensions.get_or_insert_with(|| Shadowed(refusal));
+        head.extensions.get_or_insert_with(|| ShadowRefusal(refusal));
     }
     Ok(Response::from_parts(head, ResponseBody::served(body)))
 }
@@ -115,11 +115,11 @@ impl RateLimitLayer {
     /// extractor turns it away for what it says.
     fn lets_pass(&self, refusal: &Refusal) -> bool {
         let turned_away =
-            matches!(refusal, Refusal::NoKey(none) if !none.is_left_out() && none.status().is_client_error());
+            matches!(refusal, Refusal::MissingKey(none) if !none.is_left_out() && none.status().is_client_error());
         self.shadow || self.gate.lets_pass() && !turned_away
     }
 
-    fn refuse(&self, refusal: &Refusal, answer: Option<&Answer<'_>>, request: &Parts) -> Response<Bytes> {
+    fn refuse(&self, refusal: &Refusal, answer: Option<&LayerAnswer<'_>>, request: &Parts) -> Response<Bytes> {
         let mut response = self.answer_to(refusal, request);
         set_refused(response.headers_mut(), refusal.retry_after());
         if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
@@ -144,8 +144,8 @@ impl RateLimitLayer {
     }
 
     /// Gives back what the answer says was not used.
-    async fn settle(&self, answer: Answer<'_>, response: &response::Parts) {
-        let Answer { charge: Some(charge), take, limits, .. } = answer else {
+    async fn settle(&self, answer: LayerAnswer<'_>, response: &response::Parts) {
+        let LayerAnswer { charge: Some(charge), take, limits, .. } = answer else {
             return;
         };
         let refund = charge.refund(&|receipt| {

@@ -11,22 +11,22 @@ use tollgate::{
     Adjusted, Admin, Error, Fallback, Key, Limit, Limiter, MemoryStore, Mode, Quota, Store, TakeError,
     clock::{ManualClock, RuntimeClock},
 };
-use tollgate_http::{Answer, ClientLimit, Estimate, Outgoing, Preset};
+use tollgate_http::{ClientLimit, Estimate, HeaderPreset, OutgoingRequest, UpstreamResponse};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
 use super::slow::Slow;
-use super::third_party::{ThirdParty, answer};
+use super::upstream::{Upstream, answer};
 
 /// What an answer says was used.
-fn used(answer: &Answer<'_>) -> Option<u64> {
+fn used(answer: &UpstreamResponse<'_>) -> Option<u64> {
     answer.headers().get("x-used")?.to_str().ok()?.parse().ok()
 }
 
 /// A token's limit for everybody, of which each request takes so many.
 pub(super) fn of_tokens<S: Store>(limiter: Limiter<S>, cost: u64) -> ClientLimit<S> {
-    ClientLimit::new(limiter).max_wait(Duration::ZERO).keyed_by(|_| Key::try_from("tokens").ok()).cost(move |_| cost)
+    ClientLimit::new(limiter).max_wait(Duration::ZERO).key(|_| Key::try_from("tokens").ok()).cost(move |_| cost)
 }
 
 pub(super) async fn left<S: Admin>(store: &S, key: &str) -> anyhow::Result<i64> {
@@ -40,7 +40,7 @@ pub(super) async fn asks<S: Store>(
 ) -> anyhow::Result<(u16, Option<Estimate>)> {
     let headers: Vec<(String, String)> =
         headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let third_party = service_fn(move |_: Request<()>| {
+    let upstream = service_fn(move |_: Request<()>| {
         let lines = headers.iter().filter(|(name, _)| name != "status");
         let status = headers.iter().find(|(name, _)| name == "status").map_or("200", |(_, status)| status);
         let response =
@@ -48,35 +48,35 @@ pub(super) async fn asks<S: Store>(
         std::future::ready(response.body(()))
     });
     let request = Request::get("http://example.com/").body(())?;
-    let response = limit.layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+    let response = limit.layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
     Ok((response.status().as_u16(), response.extensions().get().cloned()))
 }
 
 #[tokio::test]
-async fn what_one_replica_did_not_use_another_one_has() -> anyhow::Result<()> {
+async fn unused_estimate_is_available_to_other_replicas() -> anyhow::Result<()> {
     for kind in KINDS {
         for by_head in [true, false] {
-            let third_party = ThirdParty::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
+            let upstream = Upstream::new([answer(200, &[("x-used", "100")]), answer(200, &[])]).await?;
             let replicas = Replicas::new()?;
             let limiter = replicas.limiter("1000 once").await?;
             let limit = of_tokens(limiter.clone(), 900);
             let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
             let client = AnyClient::new(kind, limit);
-            let (_, estimate) = client.get_and_settle(&third_party.url("/")).await??;
+            let (_, estimate) = client.get_and_settle(&upstream.url("/")).await??;
             match estimate {
                 Some(estimate) => assert_eq!(estimate.settle(100).await?, Adjusted::Done(800)),
                 None => assert!(by_head, "{kind:?}"),
             }
             limiter.close().await?;
             let another = AnyClient::new(kind, of_tokens(replicas.limiter("1000 once").await?, 900));
-            assert_eq!(another.get(&third_party.url("/")).await??, 200, "{kind:?}");
+            assert_eq!(another.get(&upstream.url("/")).await??, 200, "{kind:?}");
         }
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn what_is_used_beyond_the_estimate_is_owed_and_the_next_ones_wait() -> anyhow::Result<()> {
+async fn usage_beyond_the_estimate_delays_the_next_requests() -> anyhow::Result<()> {
     for (by_head, headers) in [(true, &[("x-used", "1500")][..]), (false, &[])] {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
         let limit = of_tokens(limiter.clone(), 400);
@@ -93,11 +93,11 @@ async fn what_is_used_beyond_the_estimate_is_owed_and_the_next_ones_wait() -> an
 }
 
 #[tokio::test]
-async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> anyhow::Result<()> {
+async fn refund_does_not_exceed_the_reported_remaining() -> anyhow::Result<()> {
     for (left_over, expected) in [("5000", 5000), ("8900", 8900), ("9500", 9500), ("9501", 9500), ("0", 0)] {
         for by_head in [true, false] {
             let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
-            let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens);
+            let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens);
             let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
             let headers = [("x-ratelimit-remaining-tokens", left_over), ("x-used", "500")];
             if let Some(estimate) = asks(limit.clone(), &headers).await?.1 {
@@ -105,19 +105,19 @@ async fn what_is_given_back_raises_no_bucket_above_what_is_said_to_be_left() -> 
             }
             limiter.close().await?;
             assert_eq!(left(limiter.store(), "tokens").await?, expected, "by the head: {by_head}");
-            assert_eq!(limit.missed(), 0);
+            assert_eq!(limit.unreported(), 0);
         }
     }
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_left_long_ago_lowers_no_bucket_and_a_wait_lasts_no_longer_for_it() -> anyhow::Result<()> {
+async fn old_reported_remaining_lowers_nothing() -> anyhow::Result<()> {
     let headers =
         [("x-ratelimit-limit-tokens", "1"), ("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "60s")];
     for (headers, level) in [(&headers[1..2], 30 + 90), (&headers[..], -29)] {
         let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s burst 1000")?;
-        let limit = of_tokens(limiter.clone(), 100).read(Preset::OpenAiTokens).settle_later();
+        let limit = of_tokens(limiter.clone(), 100).read(HeaderPreset::OpenAiTokens).settle_later();
         let estimate = asks(limit, headers).await?.1.expect("it was served");
         tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(estimate.settle(10).await?, Adjusted::Done(90));
@@ -127,9 +127,9 @@ async fn what_was_left_long_ago_lowers_no_bucket_and_a_wait_lasts_no_longer_for_
 }
 
 #[tokio::test]
-async fn an_estimate_whose_answer_nobody_reads_stands_and_what_is_left_is_known() -> anyhow::Result<()> {
+async fn estimate_of_an_unread_answer_stands() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000/h")?;
-    let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+    let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
     assert!(asks(limit.clone(), &[]).await?.1.is_some());
     assert_eq!(left(limiter.store(), "tokens").await?, 8800);
     drop(asks(limit.clone(), &[("x-ratelimit-remaining-tokens", "700")]).await?);
@@ -138,7 +138,7 @@ async fn an_estimate_whose_answer_nobody_reads_stands_and_what_is_left_is_known(
 }
 
 #[tokio::test]
-async fn of_all_who_settle_a_request_the_first_does() -> anyhow::Result<()> {
+async fn only_the_first_settlement_of_a_request_counts() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
     let estimate = asks(of_tokens(limiter.clone(), 400).settle_later(), &[]).await?.1.expect("it was served");
     let settled = join_all((0..5).map(|_| estimate.settle(100))).await.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -163,11 +163,11 @@ async fn an_estimate_can_be_settled_for_as_long_as_was_said() -> anyhow::Result<
 }
 
 #[tokio::test]
-async fn an_estimate_that_its_answer_settles_too_late_is_missed() -> anyhow::Result<()> {
+async fn late_settlement_counts_as_unreported() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "1000 once")?;
     let limit = of_tokens(limiter.clone(), 100).settle(|_| Some(10)).settle_within(Duration::from_secs(60));
-    for (seconds, left_over, missed) in [(59, 990, 0), (61, 890, 1)] {
+    for (seconds, left_over, unreported) in [(59, 990, 0), (61, 890, 1)] {
         let clock = clock.clone();
         let slow = service_fn(move |_: Request<()>| {
             clock.advance(Duration::from_secs(seconds));
@@ -176,13 +176,17 @@ async fn an_estimate_that_its_answer_settles_too_late_is_missed() -> anyhow::Res
         let request = Request::get("http://example.com/").body(())?;
         limit.clone().layer(slow).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
         limiter.close().await?;
-        assert_eq!((left(limiter.store(), "tokens").await?, limit.missed()), (left_over, missed), "{seconds} s");
+        assert_eq!(
+            (left(limiter.store(), "tokens").await?, limit.unreported()),
+            (left_over, unreported),
+            "{seconds} s"
+        );
     }
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waited_for_a_turn_has_as_long_to_settle() -> anyhow::Result<()> {
+async fn wait_does_not_shorten_the_time_to_settle() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(RuntimeClock::default()), "1/s burst 100")?;
     let limit = of_tokens(limiter.clone(), 100).settle_later().settle_within(Duration::from_secs(20));
     drop(asks(limit.clone(), &[]).await?);
@@ -193,12 +197,12 @@ async fn who_waited_for_a_turn_has_as_long_to_settle() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> anyhow::Result<()> {
+async fn old_remaining_is_ignored_without_a_refund() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining-tokens", "5000")];
     for (used, settled) in [(1200, Adjusted::Done(0)), (1300, Adjusted::Done(-100)), (500, Adjusted::Late)] {
         let clock = ManualClock::default();
         let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "10000 once")?;
-        let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+        let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
         let estimate = asks(limit.settle_within(Duration::from_secs(60)), &headers).await?.1.expect("it was served");
         limiter.close().await?;
         // Somebody gives back what they had taken before.
@@ -213,7 +217,7 @@ async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> a
     }
     // What it gave back the first time is not to be told again, either.
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000 once")?;
-    let limit = of_tokens(limiter.clone(), 1200).read(Preset::OpenAiTokens).settle_later();
+    let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
     let estimate = asks(limit, &headers).await?.1.expect("it was served");
     assert_eq!(estimate.settle(500).await?, Adjusted::Done(700));
     limiter.store().reset(&Key::try_from("tokens")?).await?;
@@ -223,9 +227,9 @@ async fn where_nothing_is_given_back_what_was_left_lowers_no_bucket_again() -> a
 }
 
 #[tokio::test]
-async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow::Result<()> {
+async fn settled_requests_free_their_room() -> anyhow::Result<()> {
     // With as many as usual, and with few.
-    for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().most_keys(64), 500)] {
+    for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().max_keys(64), 500)] {
         let limiter = Limiter::new(store, "1000000/s")?;
         let by_body = of_tokens(limiter.clone(), 20).settle_later();
         let by_head = of_tokens(limiter.clone(), 20).settle(|_| Some(10));
@@ -236,13 +240,13 @@ async fn one_bucket_has_room_for_ever_more_requests_that_are_settled() -> anyhow
             asks(by_head.clone(), &[]).await?;
             limiter.close().await?;
         }
-        assert_eq!(by_head.missed(), 0);
+        assert_eq!(by_head.unreported(), 0);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_local_limit_grants_any_number_of_estimates_while_the_store_is_away() -> anyhow::Result<()> {
+async fn local_fallback_grants_any_number_of_estimates() -> anyhow::Result<()> {
     let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: false });
     let local = Quota::per_second(1_000_000).burst(100_000_000);
     let fallback = Fallback::Local(local.try_into()?);
@@ -255,13 +259,13 @@ async fn a_local_limit_grants_any_number_of_estimates_while_the_store_is_away() 
 }
 
 #[tokio::test]
-async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_tokens_back() -> anyhow::Result<()> {
+async fn cancelled_wait_with_estimate_gives_tokens_back() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
-        let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::MAX).build("100/h")?;
+        let upstream = Upstream::new([]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::MAX).build("100/h")?;
         let limit = of_tokens(limiter.clone(), 100).settle_later().max_wait(Duration::from_hours(5));
         let client = AnyClient::new(kind, limit);
-        let url = third_party.url("/");
+        let url = upstream.url("/");
         assert_eq!(client.get(&url).await??, 200);
         let mut waiting = Box::pin(client.get(&url));
         while left(limiter.store(), "tokens").await? >= 0 {
@@ -276,7 +280,7 @@ async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_t
         while left(limiter.store(), "tokens").await? < 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(third_party.reached(), 1);
+        assert_eq!(upstream.reached(), 1);
     }
     Ok(())
 }
@@ -284,14 +288,14 @@ async fn a_request_with_an_estimate_that_is_given_up_before_its_turn_gives_its_t
 /// Requests and tokens of one account.
 fn account<S: Store>(limiter: Limiter<S>, tokens: &'static str) -> ClientLimit<S> {
     ClientLimit::new(limiter)
-        .keyed_by(|_| Key::try_from("requests").ok())
-        .read(Preset::OpenAiRequests)
+        .key(|_| Key::try_from("requests").ok())
+        .read(HeaderPreset::OpenAiRequests)
         .and(move |_| Some(Limit::new(Key::try_from("tokens").ok()?, tokens.try_into().ok()?).cost(300)))
-        .read(Preset::OpenAiTokens)
+        .read(HeaderPreset::OpenAiTokens)
 }
 
 #[tokio::test]
-async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody_knows() -> anyhow::Result<()> {
+async fn refused_request_used_nothing_and_overload_is_unknown() -> anyhow::Result<()> {
     for (status, left_over, expected) in
         [("429", "5000", 1000), ("429", "10", 0), ("503", "5000", 700), ("529", "5000", 700)]
     {
@@ -309,14 +313,14 @@ async fn nothing_was_used_of_a_request_that_is_refused_and_of_an_overload_nobody
             let (_, estimate) = asks(limit.clone(), &headers).await?;
             assert!(estimate.is_none(), "nobody has a body to settle it by");
             assert_eq!(left(limiter.store(), "tokens").await?, expected, "{status}, {left_over} left");
-            assert_eq!(limit.missed(), 0);
+            assert_eq!(limit.unreported(), 0);
         }
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used() -> anyhow::Result<()> {
+async fn estimate_stands_after_overload_without_usage() -> anyhow::Result<()> {
     let headers = [
         ("status", "503"),
         ("retry-after", "60"),
@@ -327,23 +331,23 @@ async fn of_an_overload_an_estimate_stands_unless_its_answer_says_what_was_used(
     for (headers, expected) in [(&headers[..4], 700), (&headers[..], 900)] {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "600/h")?;
         let limit = account(limiter.clone(), "1000 once").max_wait(Duration::ZERO).settle(used);
-        asks(limit.refused_by(|answer| answer.status() == 503), headers).await?;
+        asks(limit.refused_if(|answer| answer.status() == 503), headers).await?;
         assert_eq!(left(limiter.store(), "tokens").await?, expected, "{headers:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
+async fn resent_request_is_paid_once() -> anyhow::Result<()> {
     for by_head in [true, false] {
         let refusal = || answer(429, &[("retry-after", "0.02"), ("x-ratelimit-remaining-requests", "0")]);
-        let third_party = ThirdParty::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
+        let upstream = Upstream::new([refusal(), refusal(), answer(200, &[("x-used", "100")])]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "1000/s")?;
         let limit = account(limiter.clone(), "1000 once");
         let limit = if by_head { limit.settle(used) } else { limit.settle_later() };
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
-        let response = client.get(third_party.url("/")).send().await?;
-        assert_eq!((response.status().as_u16(), third_party.reached()), (200, 3));
+        let response = client.get(upstream.url("/")).send().await?;
+        assert_eq!((response.status().as_u16(), upstream.reached()), (200, 3));
         if let Some(estimate) = response.extensions().get::<Estimate>() {
             assert_eq!(estimate.settle(100).await?, Adjusted::Done(200));
         }
@@ -354,14 +358,14 @@ async fn a_request_that_is_sent_again_is_paid_once() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Result<()> {
+async fn rescheduled_request_can_settle_its_earlier_grant() -> anyhow::Result<()> {
     for kind in KINDS {
         let refusal = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
         let served = || answer(200, &[("x-used", "100")]);
-        let third_party = ThirdParty::new([answer(429, &refusal), served(), served()]).await?;
+        let upstream = Upstream::new([answer(429, &refusal), served(), served()]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
         let client = AnyClient::new(kind, account(limiter.clone(), "1000 once").settle(used));
-        let url = third_party.url("/");
+        let url = upstream.url("/");
         let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
         let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<Result<_, _>>>()??;
         assert_eq!(statuses, [429, 200, 200]);
@@ -375,7 +379,7 @@ async fn who_asks_for_another_turn_can_settle_what_it_had_before() -> anyhow::Re
 async fn several_estimates_of_a_request_are_settled_each() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
     let output =
-        |_: &Outgoing<'_>| Some(Limit::new(Key::try_from("output").ok()?, "1000/h".try_into().ok()?).cost(500));
+        |_: &OutgoingRequest<'_>| Some(Limit::new(Key::try_from("output").ok()?, "1000/h".try_into().ok()?).cost(500));
     let limit = of_tokens(limiter.clone(), 300).settle_later().and(output).settle_later();
     let estimate = asks(limit, &[]).await?.1.expect("it was served");
     let differ = estimate.settle(1).await;

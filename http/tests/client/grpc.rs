@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tollgate::{Admin, Key, Limiter, MemoryStore, Quota, admin::Filter};
 use tollgate_http::{ClientLimit, ClientLimitError, LimitedClient};
-use tollgate_http::{Everybody, RateLimitLayer};
+use tollgate_http::{GlobalKey, RateLimitLayer};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Status};
@@ -20,7 +20,7 @@ use tower::Layer;
 type Limited = LimitedClient<MemoryStore, Channel>;
 
 #[tokio::test]
-async fn a_generated_client_is_limited_by_its_origin_and_held_back_by_a_refusal() -> anyhow::Result<()> {
+async fn generated_client_is_limited_and_throttled_by_origin() -> anyhow::Result<()> {
     let serving = Serving::start(2).await?;
     let limiter = Limiter::new(MemoryStore::new(), "1000/h")?;
     let channel = serving.limited(ClientLimit::new(limiter)).await?;
@@ -38,18 +38,18 @@ async fn a_generated_client_is_limited_by_its_origin_and_held_back_by_a_refusal(
 }
 
 #[tokio::test]
-async fn a_generated_client_without_an_origin_says_no_host_and_is_told_how_to_or_has_a_key() -> anyhow::Result<()> {
+async fn generated_client_without_origin_needs_a_key() -> anyhow::Result<()> {
     let serving = Serving::start(1).await?;
     let limiter = Limiter::new(MemoryStore::new(), "1000/h")?;
     let limit = ClientLimit::new(limiter.clone());
     let refused = check(&mut HealthClient::new(serving.limited(limit.clone()).await?)).await.expect_err("no host");
-    assert!(matches!(of_limit(&refused), Some(ClientLimitError::NoKey)), "{refused:?}");
-    for advice in ["keyed_by", "with_origin"] {
+    assert!(matches!(of_limit(&refused), Some(ClientLimitError::MissingKey)), "{refused:?}");
+    for advice in ["key", "with_origin"] {
         assert!(refused.message().contains(advice), "{}", refused.message());
     }
     assert!(limiter.store().is_empty(), "it took nothing");
 
-    let limit = limit.keyed_by(|_| Key::try_from("health").ok());
+    let limit = limit.key(|_| Key::try_from("health").ok());
     check(&mut HealthClient::new(serving.limited(limit).await?)).await?; // of the one token that the other side has
     let buckets = limiter.store().list(&Filter::default(), None, 10).await?;
     assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["health"]);
@@ -73,7 +73,7 @@ struct Serving {
 
 impl Serving {
     async fn start(tokens: u64) -> anyhow::Result<Self> {
-        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::per_hour(tokens))?).key(Everybody);
+        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::per_hour(tokens))?).key(GlobalKey);
         let (_, health) = tonic_health::server::health_reporter();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

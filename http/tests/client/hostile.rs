@@ -9,13 +9,13 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use proptest::prelude::*;
 use tokio::sync::Barrier;
-use tollgate::{Admin, HoldBack, Key, Limiter, MemoryStore, Rule, Store, Take, clock::ManualClock};
-use tollgate_http::{ClientLimit, Estimate, Preset};
+use tollgate::{Admin, Key, Limiter, MemoryStore, Rule, Store, Take, Throttle, clock::ManualClock};
+use tollgate_http::{ClientLimit, Estimate, HeaderPreset};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// A tower client has no server's limit of what a header may be, so all of it reaches the crate.
 #[tokio::test]
-async fn no_answer_whatever_raises_a_bucket_or_holds_it_for_longer_than_an_hour() -> anyhow::Result<()> {
+async fn answer_never_raises_a_bucket_or_throttles_over_an_hour() -> anyhow::Result<()> {
     let mut tried = 0;
     for value in values() {
         for name in NAMES {
@@ -58,9 +58,9 @@ proptest! {
         requests in 1..4_usize,
         status in prop::sample::select(vec![200_u16, 403, 429, 503, 529]),
         lines in prop::collection::vec((prop::sample::select(ALL_NAMES.concat()), extreme()), 0..8),
-        longest_hold in prop_oneof![Just(Duration::ZERO), (1..7200_u64).prop_map(Duration::from_secs)],
+        max_throttle in prop_oneof![Just(Duration::ZERO), (1..7200_u64).prop_map(Duration::from_secs)],
         by_body in any::<bool>(),
-        read_by in any::<bool>(),
+        read_with in any::<bool>(),
         used in extreme(),
     ) {
         let headers: HeaderMap =
@@ -68,15 +68,15 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let retry_after = runtime.block_on(async {
             let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
-            let mut limit = ClientLimit::new(limiter.clone()).longest_hold(longest_hold).max_wait(Duration::ZERO).cost(|_| 10);
-            limit = Preset::ALL.iter().fold(limit, |limit, preset| limit.read(*preset)).read(Preset::Policy("a"));
-            if read_by {
-                limit = limit.read_by(|_| Some(HoldBack::retry_after(Duration::MAX).longest(Duration::MAX)));
+            let mut limit = ClientLimit::new(limiter.clone()).max_throttle(max_throttle).max_wait(Duration::ZERO).cost(|_| 10);
+            limit = HeaderPreset::ALL.iter().fold(limit, |limit, preset| limit.read(*preset)).read(HeaderPreset::Policy("a"));
+            if read_with {
+                limit = limit.read_with(|_| Some(Throttle::retry_after(Duration::MAX).max_wait(Duration::MAX)));
             }
             limit = if by_body { limit.settle_later() } else { limit.settle(|answer| figure(answer.headers().get("x-used")?.to_str().ok()?)) };
             // All are sent before the first one is answered.
             let all_sent = Arc::new(Barrier::new(requests));
-            let third_party = service_fn(move |_: Request<()>| {
+            let upstream = service_fn(move |_: Request<()>| {
                 let (all_sent, headers) = (Arc::clone(&all_sent), headers.clone());
                 async move {
                     all_sent.wait().await;
@@ -85,7 +85,7 @@ proptest! {
                     Ok::<_, Infallible>(response)
                 }
             });
-            let client = limit.layer(third_party);
+            let client = limit.layer(upstream);
             let asked = (0..requests).map(|_| client.clone().oneshot(Request::get("http://example.com/").body(()).unwrap()));
             for response in join_all(asked).await {
                 let response = response.map_err(anyhow::Error::from_boxed)?;
@@ -97,7 +97,7 @@ proptest! {
             anyhow::Ok(limiter.store().take_one(&Take::from(Key::try_from("example.com")?).rule(Rule::try_from("1000/h")?)).await??.retry_after())
         });
         // An empty bucket has a token after 3.6 s.
-        prop_assert!(retry_after.unwrap() <= longest_hold.max(Duration::from_millis(3600)));
+        prop_assert!(retry_after.unwrap() <= max_throttle.max(Duration::from_millis(3600)));
     }
 }
 
@@ -136,17 +136,17 @@ fn extreme() -> impl Strategy<Value = String> {
 /// Looks at the bucket before and after an answer.
 async fn answered(status: StatusCode, headers: HeaderMap) -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
-    let limit = Preset::ALL.iter().fold(ClientLimit::new(limiter.clone()), |limit, preset| limit.read(*preset));
+    let limit = HeaderPreset::ALL.iter().fold(ClientLimit::new(limiter.clone()), |limit, preset| limit.read(*preset));
     let sent = headers.clone();
-    let third_party = service_fn(move |_: Request<()>| {
+    let upstream = service_fn(move |_: Request<()>| {
         let mut response = Response::new(());
         (*response.status_mut(), *response.headers_mut()) = (status, sent.clone());
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let request = Request::get("http://example.com/").body(())?;
-    let response = limit.clone().layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+    let response = limit.clone().layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
     assert_eq!((response.status(), response.headers()), (status, &headers), "it is the caller's to see");
-    assert_eq!(limit.missed(), 0);
+    assert_eq!(limit.unreported(), 0);
     let level = limiter.store().peek(&Key::try_from("example.com")?).await?.expect("it was asked for");
     assert!(level.available <= 999, "{status} {headers:.100?}: {level:?}");
     let denied = limiter.allow_n("example.com", 1000).await?;

@@ -13,5 +13,5 @@ mod readiness;
 mod refusals;
 mod replicas;
 mod slow;
-mod third_party;
 mod turns;
+mod upstream;

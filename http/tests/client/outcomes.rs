@@ -7,18 +7,18 @@ use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, Admin, Error, Fallback, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError, Throttle,
     model::Outcome,
 };
-use tollgate_http::{ClientLimit, Preset};
+use tollgate_http::{ClientLimit, HeaderPreset};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS, Kind};
-use super::third_party::{ThirdParty, answer};
+use super::upstream::{Upstream, answer};
 
 /// Nobody knows how far it came.
 #[tokio::test]
-async fn a_request_that_fails_has_used_its_token() -> anyhow::Result<()> {
+async fn failed_request_has_used_its_token() -> anyhow::Result<()> {
     for kind in KINDS {
         let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let limiter = Limiter::new(MemoryStore::new(), "10 once")?;
@@ -32,20 +32,20 @@ async fn a_request_that_fails_has_used_its_token() -> anyhow::Result<()> {
 
 /// By the client beneath, without asking for another turn.
 #[tokio::test]
-async fn a_redirect_is_followed_in_the_turn_of_the_host_that_was_asked() -> anyhow::Result<()> {
-    let other = ThirdParty::new([]).await?;
-    let third_party = ThirdParty::new([answer(302, &[("location", &other.url("/"))])]).await?;
+async fn redirect_uses_the_token_of_the_first_host() -> anyhow::Result<()> {
+    let other = Upstream::new([]).await?;
+    let upstream = Upstream::new([answer(302, &[("location", &other.url("/"))])]).await?;
     let limiter = Limiter::new(MemoryStore::new(), "10 once")?;
     let client = AnyClient::new(Kind::Reqwest, ClientLimit::new(limiter.clone()));
-    assert_eq!(client.get(&third_party.url("/")).await??, 200);
-    assert_eq!((third_party.reached(), other.reached()), (1, 1));
+    assert_eq!(client.get(&upstream.url("/")).await??, 200);
+    assert_eq!((upstream.reached(), other.reached()), (1, 1));
     assert_eq!(limiter.store().peek(&Key::try_from(other.address.to_string())?).await?, None);
     Ok(())
 }
 
 /// Nobody asks a store that does not answer for each answer of a third party.
 #[tokio::test]
-async fn of_a_bucket_that_was_not_asked_nothing_is_lowered() -> anyhow::Result<()> {
+async fn bucket_that_was_not_taken_from_is_not_lowered() -> anyhow::Result<()> {
     struct Down;
 
     impl Store for Down {
@@ -57,25 +57,25 @@ async fn of_a_bucket_that_was_not_asked_nothing_is_lowered() -> anyhow::Result<(
             Err(Error::other(std::io::Error::other("down")))
         }
 
-        async fn hold_back(&self, _: &Key, _: &Rule, _: HoldBack) -> Result<bool, Error> {
+        async fn throttle(&self, _: &Key, _: &Rule, _: Throttle) -> Result<bool, Error> {
             Err(Error::other(std::io::Error::other("down")))
         }
     }
 
     let limiter = Limiter::builder(Down).fallback(Duration::from_millis(50), Fallback::Open).build("10/h")?;
-    let limit = ClientLimit::new(limiter).read(Preset::RateLimit);
-    let third_party = service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5").body(()));
+    let limit = ClientLimit::new(limiter).read(HeaderPreset::RateLimit);
+    let upstream = service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5").body(()));
     for _ in 0..3 {
         let request = Request::get("http://example.com/").body(())?;
-        let answer = limit.clone().layer(third_party).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
+        let answer = limit.clone().layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
         assert_eq!(answer.status(), 200);
     }
-    assert_eq!(limit.missed(), 0);
+    assert_eq!(limit.unreported(), 0);
     Ok(())
 }
 
 #[tokio::test]
-async fn who_gives_up_while_a_refusal_is_passed_on_does_not_stop_it() -> anyhow::Result<()> {
+async fn cancelled_caller_does_not_stop_the_report() -> anyhow::Result<()> {
     let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0) });
     let limit = ClientLimit::new(Limiter::new(Arc::clone(&store), "10/h")?);
     let refusing = service_fn(async |_: Request<()>| Response::builder().status(429).body(()));
@@ -87,11 +87,11 @@ async fn who_gives_up_while_a_refusal_is_passed_on_does_not_stop_it() -> anyhow:
     store.leave.add_permits(1);
     store.asked.notified().await;
     let level = store.store.peek(&Key::try_from("example.com")?).await?;
-    assert_eq!((level.map(|level| level.available), limit.missed()), (Some(0), 0));
+    assert_eq!((level.map(|level| level.available), limit.unreported()), (Some(0), 0));
     Ok(())
 }
 
-/// A store that holds back when it has leave, and tells before and after.
+/// A store that throttles when it has leave, and tells before and after.
 struct Slow {
     store: MemoryStore,
     asked: Notify,
@@ -107,10 +107,10 @@ impl Store for Slow {
         self.store.adjust(adjustments).await
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         self.asked.notify_one();
         self.leave.acquire().await.map_err(Error::other)?.forget();
-        let lowered = self.store.hold_back(key, rule, hold).await;
+        let lowered = self.store.throttle(key, rule, hold).await;
         self.asked.notify_one();
         lowered
     }

@@ -14,7 +14,7 @@ use tollgate_http::{ClientLimit, ClientLimitError};
 use tower::{Layer, Service, ServiceExt};
 
 #[tokio::test]
-async fn a_client_that_is_not_ready_is_not_called_and_takes_nothing() -> anyhow::Result<()> {
+async fn client_that_is_not_ready_takes_nothing() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), "1 once")?;
     let places = Arc::new(Semaphore::new(1));
     let mut client = ClientLimit::new(limiter.clone()).layer(Places::of(&places));
@@ -40,7 +40,7 @@ async fn a_client_that_is_not_ready_is_not_called_and_takes_nothing() -> anyhow:
 }
 
 #[tokio::test]
-async fn each_of_many_requests_is_sent_by_a_client_that_was_ready_for_it() -> anyhow::Result<()> {
+async fn each_request_uses_a_client_that_was_ready() -> anyhow::Result<()> {
     let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s burst 1")?).max_wait(Duration::from_secs(9));
     let client = limit.layer(Places::of(&Arc::new(Semaphore::new(3))));
     let requests = (0..20).map(|_| anyhow::Ok(client.clone().oneshot(request()?)));

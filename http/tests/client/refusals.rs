@@ -19,7 +19,7 @@ type Memory = MemoryStore<RuntimeClock>;
 
 /// When requests were sent to it, in milliseconds.
 #[derive(Clone)]
-struct ThirdParty {
+struct Upstream {
     since: Instant,
     sent: Arc<Mutex<Vec<u128>>>,
 }
@@ -27,7 +27,7 @@ struct ThirdParty {
 /// An answer is on its way for so long.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
-impl ThirdParty {
+impl Upstream {
     fn new() -> Self {
         Self { since: Instant::now(), sent: Arc::default() }
     }
@@ -47,10 +47,10 @@ impl ThirdParty {
         seconds: Option<u64>,
     ) -> impl Service<Request<()>, Response = Response<()>, Error = tower::BoxError, Future: Send> + Clone + use<S>
     {
-        let third_party = self.clone();
+        let upstream = self.clone();
         limit.clone().layer(service_fn(move |_: Request<()>| {
-            let mut sent = third_party.sent.lock();
-            sent.push(third_party.now());
+            let mut sent = upstream.sent.lock();
+            sent.push(upstream.now());
             let mut response = Response::new(());
             if let Some(seconds) = seconds.filter(|_| sent.len() == 1) {
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -93,8 +93,7 @@ fn limiter_in_calls(rule: &str) -> anyhow::Result<Limiter<Batcher<Memory>>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_line_those_ask_again_whose_turns_come_before_the_end_of_a_refusal_and_nobody_else() -> anyhow::Result<()>
-{
+async fn refusal_reschedules_only_earlier_queued_requests() -> anyhow::Result<()> {
     for (seconds, expected) in [
         (None, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
         (Some(0), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
@@ -110,22 +109,22 @@ async fn of_a_line_those_ask_again_whose_turns_come_before_the_end_of_a_refusal_
 }
 
 async fn sent_of_ten<S: Store>(limiter: Limiter<S>, seconds: Option<u64>) -> Vec<u128> {
-    let third_party = ThirdParty::new();
-    let outcomes = third_party.asked(&ClientLimit::new(limiter), seconds, 10).await;
+    let upstream = Upstream::new();
+    let outcomes = upstream.asked(&ClientLimit::new(limiter), seconds, 10).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{seconds:?}: {outcomes:?}");
-    third_party.sent()
+    upstream.sent()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_holds_nothing_back_costs_those_in_line_no_turn() -> anyhow::Result<()> {
+async fn refusal_without_throttle_keeps_the_queue() -> anyhow::Result<()> {
     let mut sent = Vec::new();
     for seconds in [None, Some(20)] {
-        let third_party = ThirdParty::new();
+        let upstream = Upstream::new();
         let limit = ClientLimit::new(limiter("1 in 1s at 100ms")?);
-        let outcomes = third_party.asked(&limit, seconds, 3).await;
+        let outcomes = upstream.asked(&limit, seconds, 3).await;
         assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
-        assert_eq!(limit.missed(), u64::from(seconds.is_some()));
-        sent.push(third_party.sent());
+        assert_eq!(limit.unreported(), u64::from(seconds.is_some()));
+        sent.push(upstream.sent());
     }
     assert_eq!(sent[0], sent[1]);
     Ok(())
@@ -133,83 +132,83 @@ async fn a_refusal_that_holds_nothing_back_costs_those_in_line_no_turn() -> anyh
 
 /// Whoever waits otherwise is not refused with them, and keeps its turn.
 #[tokio::test(start_paused = true)]
-async fn those_who_ask_again_stand_behind_who_does_not() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+async fn rescheduled_requests_queue_behind_unaffected_ones() -> anyhow::Result<()> {
+    let upstream = Upstream::new();
     let limiter = limiter_in_calls("1/s burst 1")?;
     let limit = ClientLimit::new(limiter.clone());
     // One after the other.
     let waits = async {
         sleep(Duration::from_millis(1)).await;
         assert!(limiter.wait_n("example.com", 1, Duration::from_secs(60)).await?.is_granted());
-        anyhow::Ok(third_party.now())
+        anyhow::Ok(upstream.now())
     };
     let behind = async {
         sleep(Duration::from_millis(2)).await;
-        third_party.asked(&limit, None, 2).await
+        upstream.asked(&limit, None, 2).await
     };
-    let (first, waited, behind) = tokio::join!(third_party.asked(&limit, Some(4), 1), waits, behind);
+    let (first, waited, behind) = tokio::join!(upstream.asked(&limit, Some(4), 1), waits, behind);
     assert!(first.iter().chain(&behind).all(|(outcome, _)| outcome.is_ok()), "{first:?} {behind:?}");
-    assert_eq!((waited?, third_party.sent()), (1000, vec![0, 4100, 5100]));
+    assert_eq!((waited?, upstream.sent()), (1000, vec![0, 4100, 5100]));
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_refusal_of_one_fails_nobody_behind() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+async fn short_refusal_does_not_fail_queued_requests() -> anyhow::Result<()> {
+    let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("5/s burst 5")?);
-    let outcomes = third_party.asked(&limit, Some(1), 100).await;
+    let outcomes = upstream.asked(&limit, Some(1), 100).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
-    let last = third_party.sent().pop();
+    let last = upstream.sent().pop();
     assert!(last.is_some_and(|last| last <= 21_000), "{last:?}");
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_outlasts_the_line_holds_it_as_long_and_no_longer() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+async fn long_refusal_delays_the_queue_until_its_end() -> anyhow::Result<()> {
+    let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("1/s burst 1")?);
-    let outcomes = third_party.asked(&limit, Some(20), 5).await;
+    let outcomes = upstream.asked(&limit, Some(20), 5).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
-    assert_eq!(third_party.sent(), [0, 20_100, 21_100, 22_100, 23_100], "what they had paid is no debt of its own");
+    assert_eq!(upstream.sent(), [0, 20_100, 21_100, 22_100, 23_100], "what they had paid is no debt of its own");
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_for_too_long_after_a_refusal_is_told_when_it_comes() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+async fn wait_beyond_maximum_after_refusal_says_when_to_retry() -> anyhow::Result<()> {
+    let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("1/s burst 1")?).max_wait(Duration::from_secs(9));
-    let outcomes = third_party.asked(&limit, Some(60), 10).await;
+    let outcomes = upstream.asked(&limit, Some(60), 10).await;
     assert!(matches!(outcomes[0], (Ok(StatusCode::TOO_MANY_REQUESTS), 100)), "{outcomes:?}");
     for outcome in &outcomes[1..] {
         assert!(matches!(outcome, (Err(ClientLimitError::Limited { .. }), 100)), "{outcome:?}");
     }
-    assert_eq!(third_party.sent(), [0]);
+    assert_eq!(upstream.sent(), [0]);
     Ok(())
 }
 
 /// Whoever leaves the line of one limit has the turn that another one gave.
 #[tokio::test(start_paused = true)]
-async fn who_asks_one_of_several_limits_again_is_not_sent_before_the_turn_of_the_others() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+async fn rescheduled_limit_does_not_overtake_the_other_limits() -> anyhow::Result<()> {
+    let upstream = Upstream::new();
     let limiter = limiter("10/s")?;
     let tokens = Limit::new(Key::try_from("tokens")?, Rule::try_from("1/s burst 10")?).cost(10);
     let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
     // So whoever asks for it again need not wait.
     let off = Override { mode: Some(Mode::Off), ..Override::default() };
     limiter.store().set_override(&Key::try_from("example.com")?, off).await?;
-    let outcomes = third_party.asked(&limit, Some(20), 2).await;
+    let outcomes = upstream.asked(&limit, Some(20), 2).await;
     assert!(matches!(outcomes[1], (Ok(StatusCode::OK), _)), "{outcomes:?}");
-    assert_eq!(third_party.sent(), [0, 10_000]);
+    assert_eq!(upstream.sent(), [0, 10_000]);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_of_the_others() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+async fn unsent_request_gives_back_its_other_limits() -> anyhow::Result<()> {
+    let upstream = Upstream::new();
     let (limiter, key) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
     let tokens = Limit::new(key.clone(), Rule::try_from("1/s burst 10")?).cost(10);
     let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
-    let outcomes = third_party.asked(&limit, Some(60), 2).await;
+    let outcomes = upstream.asked(&limit, Some(60), 2).await;
     assert!(matches!(outcomes[1], (Err(ClientLimitError::Limited { .. }), 100)), "{outcomes:?}");
     limiter.close().await?;
     let granted = limiter.store().peek(&key).await?.map(|level| level.granted);
@@ -218,14 +217,14 @@ async fn who_is_not_sent_after_a_refusal_by_one_of_several_limits_keeps_nothing_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_refused_after_it_was_kept_is_not_given_back_either() -> anyhow::Result<()> {
-    let [of_hosts, of_tokens, of_both] = [(); 3].map(|()| ThirdParty::new());
+async fn tokens_refused_after_reservation_are_not_given_back() -> anyhow::Result<()> {
+    let [of_hosts, of_tokens, of_both] = [(); 3].map(|()| Upstream::new());
     let (limiter, tokens) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
     let hosts = ClientLimit::new(limiter.clone());
     let (key, rule) = (tokens.clone(), limiter.rule());
     let both = hosts.clone().and(move |_| Some(Limit::new(key.clone(), rule.clone())));
     let key = tokens.clone();
-    let only_tokens = hosts.clone().keyed_by(move |_| Some(key.clone()));
+    let only_tokens = hosts.clone().key(move |_| Some(key.clone()));
     let after = |millis| sleep(Duration::from_millis(millis));
     // Of the one in line, the host is refused at 100 ms, and at 150 the tokens, which it had of its first turn.
     let (_, _, outcomes) = tokio::join!(
@@ -242,38 +241,38 @@ async fn what_was_refused_after_it_was_kept_is_not_given_back_either() -> anyhow
 
 #[tokio::test(start_paused = true)]
 async fn throttle_revokes_reservations_of_clones() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let upstream = Upstream::new();
     let one = ClientLimit::new(limiter("1/s burst 1")?);
     let other = one.clone().cost(|_| 1);
-    let (first, behind) = tokio::join!(third_party.asked(&one, Some(20), 1), third_party.asked(&other, None, 3));
+    let (first, behind) = tokio::join!(upstream.asked(&one, Some(20), 1), upstream.asked(&other, None, 3));
     assert!(matches!(first[..], [(Ok(StatusCode::TOO_MANY_REQUESTS), 100)]), "{first:?}");
     assert!(behind.iter().all(|(outcome, _)| outcome.is_ok()), "{behind:?}");
-    assert_eq!(third_party.sent(), [0, 20_100, 21_100, 22_100]);
+    assert_eq!(upstream.sent(), [0, 20_100, 21_100, 22_100]);
     Ok(())
 }
 
 /// As of another process: who has a reservation is sent, and whoever asks afterwards waits.
 #[tokio::test(start_paused = true)]
 async fn throttle_revokes_no_reservation_of_another_client_limit() -> anyhow::Result<()> {
-    let third_party = ThirdParty::new();
+    let upstream = Upstream::new();
     let limiter = limiter("1/s burst 1")?;
     let [one, other] = [limiter.clone(), limiter].map(ClientLimit::new);
     let (first, behind, after) = tokio::join!(
-        third_party.asked(&one, Some(20), 1),
-        third_party.asked(&other, None, 2),
-        sleep(Duration::from_millis(200)).then(|()| third_party.asked(&other, None, 1)),
+        upstream.asked(&one, Some(20), 1),
+        upstream.asked(&other, None, 2),
+        sleep(Duration::from_millis(200)).then(|()| upstream.asked(&other, None, 1)),
     );
     assert!(
         first.iter().chain(&behind).chain(&after).all(|(outcome, _)| outcome.is_ok()),
         "{first:?} {behind:?} {after:?}"
     );
-    assert_eq!(third_party.sent(), [0, 1000, 2000, 20_100]);
+    assert_eq!(upstream.sent(), [0, 1000, 2000, 20_100]);
     Ok(())
 }
 
 /// Its refusal has nobody ask again, so nobody leaves the line of another limit for it.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_by_a_limit_in_shadow_costs_nobody_their_place_in_the_line_of_another_one() -> anyhow::Result<()> {
+async fn refusal_by_shadow_limit_keeps_places_in_other_queues() -> anyhow::Result<()> {
     let (limiter, host, tokens) =
         (limiter_in_calls("1/s burst 2")?, Key::try_from("example.com")?, Key::try_from("tokens")?);
     let shadow = Override { mode: Some(Mode::Shadow), ..Override::default() };
@@ -283,7 +282,7 @@ async fn a_refusal_by_a_limit_in_shadow_costs_nobody_their_place_in_the_line_of_
     let hosts = ClientLimit::new(limiter.clone());
     let (key, rule) = (tokens.clone(), limiter.rule());
     let both = hosts.clone().and(move |_| Some(Limit::new(key.clone(), rule.clone())));
-    let only_tokens = hosts.clone().keyed_by(move |_| Some(tokens.clone()));
+    let only_tokens = hosts.clone().key(move |_| Some(tokens.clone()));
     let sent = Arc::new(Mutex::new(Vec::new()));
     let asks = async |limit: &ClientLimit<_>, name: &'static str, millis, refused: Option<u64>| {
         let (sent, mut response) = (Arc::clone(&sent), Response::new(()));

@@ -7,15 +7,15 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tollgate::{
-    Adjusted, Adjustment, Error, HoldBack, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError, model::Outcome,
+    Adjusted, Adjustment, Error, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError, Throttle, model::Outcome,
 };
-use tollgate_http::Preset;
+use tollgate_http::HeaderPreset;
 
 use super::clients::{AnyClient, KINDS};
 use super::estimates::{asks, left, of_tokens};
 
 #[tokio::test]
-async fn a_request_that_fails_has_used_its_estimate() -> anyhow::Result<()> {
+async fn failed_request_has_used_its_estimate() -> anyhow::Result<()> {
     for kind in KINDS {
         let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let limiter = Limiter::new(MemoryStore::new(), "1000 once")?;
@@ -27,7 +27,7 @@ async fn a_request_that_fails_has_used_its_estimate() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn who_gives_up_while_an_estimate_is_settled_does_not_stop_it() -> anyhow::Result<()> {
+async fn cancelled_caller_does_not_stop_the_settlement() -> anyhow::Result<()> {
     let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: true });
     let limiter = Limiter::new(Arc::clone(&store), "1000 once")?;
     let estimate = asks(of_tokens(limiter, 300).settle_later(), &[]).await?.1.expect("it was served");
@@ -42,10 +42,10 @@ async fn who_gives_up_while_an_estimate_is_settled_does_not_stop_it() -> anyhow:
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_does_not_wait_for_its_estimate_to_be_settled_unless_it_refuses() -> anyhow::Result<()> {
+async fn answer_waits_for_settlement_only_if_it_refuses() -> anyhow::Result<()> {
     let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0), up: true });
     let limiter = Limiter::builder(Arc::clone(&store)).deadline(Duration::MAX).build("1000 once")?;
-    let limit = of_tokens(limiter.clone(), 300).read(Preset::OpenAiTokens).settle(|_| Some(100));
+    let limit = of_tokens(limiter.clone(), 300).read(HeaderPreset::OpenAiTokens).settle(|_| Some(100));
     let said = [("x-ratelimit-remaining-tokens", "500"), ("status", "429")];
     let long = Duration::from_hours(1);
     for headers in [&[][..], &said[..1]] {
@@ -80,7 +80,7 @@ impl Store for Slow {
         adjusted
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        self.store.hold_back(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        self.store.throttle(key, rule, hold).await
     }
 }

@@ -7,25 +7,25 @@ use futures_util::future::{join_all, poll_fn};
 use reqwest::Method;
 use reqwest_middleware::ClientBuilder;
 use tollgate::{Admin, Key, Limit, Limiter, MemoryStore, Mode, Rule, clock::ManualClock};
-use tollgate_http::{ClientLimit, ClientLimitError, Preset};
+use tollgate_http::{ClientLimit, ClientLimitError, HeaderPreset};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::clients::{AnyClient, KINDS, Kind};
 use super::replicas::Replicas;
-use super::third_party::{ThirdParty, answer};
+use super::upstream::{Upstream, answer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_requests_than_its_limit_reach_a_third_party() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = Arc::new(ThirdParty::new([]).await?);
+        let upstream = Arc::new(Upstream::new([]).await?);
         let replicas = Replicas::new()?;
         let mut requests = Vec::new();
         for _ in 0..4 {
             let limit = ClientLimit::new(replicas.limiter("20 once").await?).max_wait(Duration::from_millis(1));
             let client = AnyClient::new(kind, limit);
             for _ in 0..12 {
-                let (client, third_party) = (client.clone(), Arc::clone(&third_party));
-                requests.push(tokio::spawn(async move { client.get(&third_party.url("/")).await }));
+                let (client, upstream) = (client.clone(), Arc::clone(&upstream));
+                requests.push(tokio::spawn(async move { client.get(&upstream.url("/")).await }));
             }
         }
         let mut sent = 0;
@@ -39,54 +39,54 @@ async fn no_more_requests_than_its_limit_reach_a_third_party() -> anyhow::Result
                 Err(error) => return Err(error.into()),
             }
         }
-        assert_eq!((sent, third_party.reached()), (20, 20), "{kind:?}");
+        assert_eq!((sent, upstream.reached()), (20, 20), "{kind:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn requests_are_sent_in_the_order_in_which_they_came() -> anyhow::Result<()> {
+async fn requests_are_sent_in_arrival_order() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
+        let upstream = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
         let client = AnyClient::new(kind, ClientLimit::new(limiter));
-        let urls: Vec<String> = (0..5).map(|number| third_party.url(&format!("/{number}"))).collect();
+        let urls: Vec<String> = (0..5).map(|number| upstream.url(&format!("/{number}"))).collect();
         for outcome in join_all(urls.iter().map(|url| client.get(url))).await {
             assert_eq!(outcome??, 200);
         }
-        assert_eq!(third_party.paths(), ["/0", "/1", "/2", "/3", "/4"]);
+        assert_eq!(upstream.paths(), ["/0", "/1", "/2", "/3", "/4"]);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn who_was_given_a_turn_before_a_refusal_asks_for_another_one() -> anyhow::Result<()> {
+async fn request_scheduled_before_a_refusal_is_rescheduled() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let replicas = Replicas::new()?;
         let limit = ClientLimit::new(replicas.limiter("1/s").await?);
         let client = AnyClient::new(kind, limit.max_wait(Duration::from_secs(5)));
-        let url = third_party.url("/");
+        let url = upstream.url("/");
         let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
         let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<_>>()?;
         assert!(matches!(statuses[0], Ok(429)), "{statuses:?}");
         for outcome in &statuses[1..] {
             assert!(matches!(outcome, Err(ClientLimitError::Limited { .. })), "{outcome:?}");
         }
-        assert_eq!(third_party.reached(), 1);
+        assert_eq!(upstream.reached(), 1);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_before_its_turn_gives_its_token_back() -> anyhow::Result<()> {
+async fn cancelled_wait_gives_its_token_back() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
-        let limiter = Limiter::builder(MemoryStore::new()).longest_wait(Duration::MAX).build("1/h")?;
+        let upstream = Upstream::new([]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).max_wait(Duration::MAX).build("1/h")?;
         let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()).max_wait(Duration::from_hours(5)));
-        let url = third_party.url("/");
+        let url = upstream.url("/");
         assert_eq!(client.get(&url).await??, 200);
-        let key = Key::try_from(third_party.address.to_string())?;
+        let key = Key::try_from(upstream.address.to_string())?;
         let left = async || anyhow::Ok(limiter.store().peek(&key).await?.expect("it is there").available);
         let mut waiting = Box::pin(client.get(&url));
         while left().await? == 0 {
@@ -102,76 +102,76 @@ async fn a_request_that_is_given_up_before_its_turn_gives_its_token_back() -> an
         while left().await? < 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(third_party.reached(), 1);
+        assert_eq!(upstream.reached(), 1);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_request_has_the_key_and_the_cost_that_it_is_given() -> anyhow::Result<()> {
+async fn request_uses_the_given_key_and_cost() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
+        let upstream = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "10/h")?;
         let limit = ClientLimit::new(limiter.clone())
             .max_wait(Duration::ZERO)
-            .keyed_by(|request| Key::try_from(request.path().split('/').nth(1)?).ok())
+            .key(|request| Key::try_from(request.path().split('/').nth(1)?).ok())
             .cost(|request| request.path().len() as u64 - 4);
         let client = AnyClient::new(kind, limit);
-        assert_eq!(client.get(&third_party.url("/abc/1234")).await??, 200);
+        assert_eq!(client.get(&upstream.url("/abc/1234")).await??, 200);
         let key = Key::try_from("abc")?;
         assert_eq!(limiter.store().peek(&key).await?.expect("it is there").available, 5);
-        assert!(matches!(client.get(&third_party.url("/abc/12345")).await?, Err(ClientLimitError::Limited { .. })));
-        assert_eq!(client.get(&third_party.url("/def")).await??, 200, "it costs nothing");
+        assert!(matches!(client.get(&upstream.url("/abc/12345")).await?, Err(ClientLimitError::Limited { .. })));
+        assert_eq!(client.get(&upstream.url("/def")).await??, 200, "it costs nothing");
         assert_eq!(limiter.store().peek(&Key::try_from("def")?).await?, None);
-        assert!(matches!(client.get(&third_party.url("//nameless")).await?, Err(ClientLimitError::NoKey)));
-        let impossible = client.get(&third_party.url("/abc/12345678901")).await?;
+        assert!(matches!(client.get(&upstream.url("//nameless")).await?, Err(ClientLimitError::MissingKey)));
+        let impossible = client.get(&upstream.url("/abc/12345678901")).await?;
         assert!(matches!(impossible, Err(ClientLimitError::Limiter(_))), "{impossible:?}");
-        assert_eq!(third_party.reached(), 2);
+        assert_eq!(upstream.reached(), 2);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_refused_request_is_sent_again_only_if_that_is_asked_for() -> anyhow::Result<()> {
+async fn refused_request_is_resent_only_on_request() -> anyhow::Result<()> {
     let refusals = || (0..3).map(|_| answer(429, &[("retry-after", "0.02")]));
     for (retries, status, reached) in [(0, 429, 1), (2, 429, 3), (3, 200, 4), (9, 200, 4)] {
-        let third_party = ThirdParty::new(refusals()).await?;
+        let upstream = Upstream::new(refusals()).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(retries)).build();
-        let response = client.post(third_party.url("/")).body("a body").send().await?;
-        assert_eq!((response.status().as_u16(), third_party.reached()), (status, reached), "{retries} retries");
+        let response = client.post(upstream.url("/")).body("a body").send().await?;
+        assert_eq!((response.status().as_u16(), upstream.reached()), (status, reached), "{retries} retries");
     }
     // It is not sent again if its turn does not come in time.
-    let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+    let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
     let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?).max_wait(Duration::from_secs(1));
     let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();
-    let response = client.get(third_party.url("/")).send().await?;
-    assert_eq!((response.status().as_u16(), third_party.reached()), (429, 1));
+    let response = client.get(upstream.url("/")).send().await?;
+    assert_eq!((response.status().as_u16(), upstream.reached()), (429, 1));
     Ok(())
 }
 
 #[tokio::test]
-async fn nothing_is_sent_again_that_nobody_holds_back() -> anyhow::Result<()> {
-    for (rule, mode, missed) in [
+async fn answer_without_throttle_is_not_resent() -> anyhow::Result<()> {
+    for (rule, mode, unreported) in [
         ("100 in 60s at 1s", Mode::Enforce, 1),
         ("1000/s", Mode::Off, 0),
         ("1000/s", Mode::Shadow, 0),
         ("9 once", Mode::Enforce, 0),
     ] {
-        let third_party = ThirdParty::new((0..3).map(|_| answer(429, &[("retry-after", "60")]))).await?;
+        let upstream = Upstream::new((0..3).map(|_| answer(429, &[("retry-after", "60")]))).await?;
         let limiter = Limiter::builder(MemoryStore::new()).mode(mode).build(rule)?;
         let limit = ClientLimit::new(limiter);
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.clone().middleware().retries(2)).build();
-        let response = client.get(third_party.url("/")).send().await?;
-        assert_eq!((response.status().as_u16(), third_party.reached()), (429, 1), "{rule}, {mode:?}");
-        assert_eq!(limit.missed(), missed, "{rule}, {mode:?}");
+        let response = client.get(upstream.url("/")).send().await?;
+        assert_eq!((response.status().as_u16(), upstream.reached()), (429, 1), "{rule}, {mode:?}");
+        assert_eq!(limit.unreported(), unreported, "{rule}, {mode:?}");
     }
     Ok(())
 }
 
 /// Time stands still in the store, and would pass by itself in this runtime.
 #[tokio::test(start_paused = true)]
-async fn where_the_limiter_or_its_store_is_in_shadow_requests_are_sent_at_once() -> anyhow::Result<()> {
+async fn shadow_mode_sends_requests_at_once() -> anyhow::Result<()> {
     for of_store in [false, true] {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1/s")?;
         if of_store {
@@ -193,57 +193,60 @@ async fn where_the_limiter_or_its_store_is_in_shadow_requests_are_sent_at_once()
 }
 
 #[tokio::test]
-async fn after_an_overload_only_what_may_be_done_twice_is_sent_again() -> anyhow::Result<()> {
+async fn overload_resends_only_idempotent_requests() -> anyhow::Result<()> {
     for (method, reached) in [(Method::GET, 2), (Method::PUT, 2), (Method::POST, 1), (Method::PATCH, 1)] {
-        let third_party = ThirdParty::new([answer(503, &[("retry-after", "0.02")])]).await?;
+        let upstream = Upstream::new([answer(503, &[("retry-after", "0.02")])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
-        client.request(method.clone(), third_party.url("/")).send().await?;
-        assert_eq!(third_party.reached(), reached, "{method}");
+        client.request(method.clone(), upstream.url("/")).send().await?;
+        assert_eq!(upstream.reached(), reached, "{method}");
         // Nor if it is a refusal because somebody says so.
-        let third_party = ThirdParty::new([answer(503, &[])]).await?;
+        let upstream = Upstream::new([answer(503, &[])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
-        let limit = limit.refused_by(|answer| answer.status() == 503);
+        let limit = limit.refused_if(|answer| answer.status() == 503);
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
-        client.request(method.clone(), third_party.url("/")).send().await?;
-        assert_eq!(third_party.reached(), reached, "{method}");
+        client.request(method.clone(), upstream.url("/")).send().await?;
+        assert_eq!(upstream.reached(), reached, "{method}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_refusal_empties_a_bucket_that_never_refills() -> anyhow::Result<()> {
+async fn refusal_empties_a_bucket_that_never_refills() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
+        let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "20 once")?);
         let client = AnyClient::new(kind, limit);
-        assert_eq!(client.get(&third_party.url("/")).await??, 429);
-        let next = client.get(&third_party.url("/")).await?;
+        assert_eq!(client.get(&upstream.url("/")).await??, 429);
+        let next = client.get(&upstream.url("/")).await?;
         assert!(matches!(next, Err(ClientLimitError::Limited { .. })), "{next:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_request_that_goes_nowhere_is_refused() -> anyhow::Result<()> {
+async fn request_without_a_host_is_refused() -> anyhow::Result<()> {
     let client = AnyClient::new(Kind::Tower, ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?));
     let long = format!("http://{}/", "a".repeat(256));
     for (url, reason) in [("/a/path/alone", "no host"), (&long, "more than 255 bytes")] {
         let refused = client.get(url).await?.expect_err("nobody knows where to");
-        assert!(matches!(refused, ClientLimitError::NoKey) && refused.to_string().contains(reason), "{url}: {refused}");
+        assert!(
+            matches!(refused, ClientLimitError::MissingKey) && refused.to_string().contains(reason),
+            "{url}: {refused}"
+        );
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_request_under_several_limits_takes_from_all_of_them_or_is_not_sent() -> anyhow::Result<()> {
+async fn request_takes_from_all_limits_or_is_not_sent() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([]).await?;
+        let upstream = Upstream::new([]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "3/h")?;
         let tokens: Rule = "100/h".try_into()?;
         let limit = ClientLimit::new(limiter.clone())
             .max_wait(Duration::ZERO)
-            .keyed_by(|_| Key::try_from("requests").ok())
+            .key(|_| Key::try_from("requests").ok())
             .cost(|request| u64::from(request.path() != "/free"))
             .and(move |request| {
                 let cost = request.path().trim_start_matches('/').parse().ok()?;
@@ -258,69 +261,69 @@ async fn a_request_under_several_limits_takes_from_all_of_them_or_is_not_sent() 
             let level = limiter.store().peek(&Key::try_from(key)?).await?;
             anyhow::Ok(level.map(|level| level.available))
         };
-        assert_eq!(client.get(&third_party.url("/60")).await??, 200);
+        assert_eq!(client.get(&upstream.url("/60")).await??, 200);
         assert_eq!((left("requests").await?, left("tokens").await?, left("slow").await?), (Some(2), Some(40), None));
-        let refused = client.get(&third_party.url("/60")).await?;
+        let refused = client.get(&upstream.url("/60")).await?;
         assert!(
             matches!(&refused, Err(ClientLimitError::Limited { key, .. }) if key.as_str() == "tokens"),
             "{refused:?}"
         );
         assert_eq!(left("requests").await?, Some(2), "all or none");
-        assert_eq!(client.get(&third_party.url("/slow")).await??, 200);
-        assert_eq!(client.get(&third_party.url("/40")).await??, 200);
+        assert_eq!(client.get(&upstream.url("/slow")).await??, 200);
+        assert_eq!(client.get(&upstream.url("/40")).await??, 200);
         assert_eq!((left("requests").await?, left("tokens").await?, left("slow").await?), (Some(0), Some(0), Some(0)));
-        let refused = client.get(&third_party.url("/none")).await?;
+        let refused = client.get(&upstream.url("/none")).await?;
         assert!(
             matches!(&refused, Err(ClientLimitError::Limited { key, .. }) if key.as_str() == "requests"),
             "{refused:?}"
         );
-        assert_eq!(client.get(&third_party.url("/free")).await??, 200, "what costs nothing is under no limit");
-        assert_eq!(third_party.reached(), 4);
+        assert_eq!(client.get(&upstream.url("/free")).await??, 200, "what costs nothing is under no limit");
+        assert_eq!(upstream.reached(), 4);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_limit_may_cost_something_where_the_limiters_own_costs_nothing() -> anyhow::Result<()> {
+async fn limit_may_have_a_cost_where_the_limiter_has_none() -> anyhow::Result<()> {
     for kind in KINDS {
-        let third_party = ThirdParty::new([answer(429, &[("retry-after", "60")])]).await?;
-        let limiter = Limiter::builder(MemoryStore::new()).keep(5).build("10/h")?;
+        let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
+        let limiter = Limiter::builder(MemoryStore::new()).min_remaining(5).build("10/h")?;
         let limit = ClientLimit::new(limiter.clone())
             .max_wait(Duration::ZERO)
             .cost(|_| 0)
             .and(|_| Some(Limit::new(Key::try_from("bytes").ok()?, "1000/h".try_into().ok()?).cost(300)));
         let client = AnyClient::new(kind, limit);
-        assert_eq!(client.get(&third_party.url("/")).await??, 429);
-        let refused = client.get(&third_party.url("/")).await?;
+        assert_eq!(client.get(&upstream.url("/")).await??, 429);
+        let refused = client.get(&upstream.url("/")).await?;
         assert!(
             matches!(&refused, Err(ClientLimitError::Limited { key, .. }) if key.as_str() == "bytes"),
             "{refused:?}"
         );
-        let host = Key::try_from(third_party.address.to_string())?;
+        let host = Key::try_from(upstream.address.to_string())?;
         assert_eq!(limiter.store().peek(&host).await?, None);
         let twice = ClientLimit::new(limiter.clone()).and(|request| {
             Some(Limit::new(request.host_key()?, "1000/h".try_into().ok()?).cost(u64::from(request.path() == "/twice")))
         });
         let client = AnyClient::new(kind, twice);
-        let refused = client.get(&third_party.url("/twice")).await?;
+        let refused = client.get(&upstream.url("/twice")).await?;
         assert!(matches!(&refused, Err(ClientLimitError::SameBucket(key)) if *key == host), "{refused:?}");
-        assert_eq!(client.get(&third_party.url("/")).await??, 200, "what costs nothing is no limit");
+        assert_eq!(client.get(&upstream.url("/")).await??, 200, "what costs nothing is no limit");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn who_asks_for_another_turn_has_paid_for_what_was_not_refused() -> anyhow::Result<()> {
+async fn rescheduled_request_pays_only_for_the_refused_limit() -> anyhow::Result<()> {
     for kind in KINDS {
         let headers = [("x-ratelimit-remaining-requests", "0"), ("retry-after", "0.02")];
-        let third_party = ThirdParty::new([answer(429, &headers)]).await?;
+        let upstream = Upstream::new([answer(429, &headers)]).await?;
         let limiter = Limiter::new(MemoryStore::new(), "20/s burst 1")?;
         let limit = ClientLimit::new(limiter.clone())
-            .keyed_by(|_| Key::try_from("requests").ok())
-            .read(Preset::OpenAiRequests)
+            .key(|_| Key::try_from("requests").ok())
+            .read(HeaderPreset::OpenAiRequests)
             .and(|_| Some(Limit::new(Key::try_from("tokens").ok()?, "1000 once".try_into().ok()?).cost(300)));
         let client = AnyClient::new(kind, limit);
-        let url = third_party.url("/");
+        let url = upstream.url("/");
         let outcomes = join_all((0..3).map(|_| client.get(&url))).await;
         let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<Result<_, _>>>()??;
         assert_eq!(statuses, [429, 200, 200]);

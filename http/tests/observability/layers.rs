@@ -10,11 +10,11 @@ use tollgate::{Admin, Limiter, MemoryStore};
 use tollgate_http::{Header, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::logged;
 use super::recorded::{recorder, value};
-use super::told;
 
 #[tokio::test]
-async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() -> anyhow::Result<()> {
+async fn shadow_layer_logs_shadow_and_not_denied() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let limiter = Limiter::builder(MemoryStore::new()).name("trial").count_denials(10).build("1 once")?;
@@ -35,10 +35,10 @@ async fn what_a_layer_in_shadow_lets_pass_is_told_as_shadow_and_not_as_denied() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_cannot_know_its_clients_is_told_of_and_counted() -> anyhow::Result<()> {
+async fn missing_client_address_is_logged_and_counted() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("served").build("1/s")?;
     let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     // Nobody has put the peer's address among the extensions.
@@ -55,7 +55,7 @@ async fn a_service_that_cannot_know_its_clients_is_told_of_and_counted() -> anyh
     assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(5.0));
     let errors = |error| value(&handle, "tollgate_errors_total", &[("limiter", "served"), ("error", error)]);
     assert_eq!([errors("not_set_up"), errors("no_key")], [Some(4.0), Some(1.0)]);
-    let text = told::text();
+    let text = logged::text();
     for (line, times) in [
         ("WARN tollgate: request without a key limiter=\"served\" status=500 reason=", 2),
         ("DEBUG tollgate: request without a key limiter=\"served\" status=500 reason=", 2),
@@ -67,14 +67,14 @@ async fn a_service_that_cannot_know_its_clients_is_told_of_and_counted() -> anyh
 }
 
 #[tokio::test]
-async fn who_passes_without_a_key_is_counted_once_and_is_no_error() -> anyhow::Result<()> {
+async fn request_without_key_is_counted_once_and_is_no_error() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("open").build("9/h")?;
     let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let client = || Header::new(http::HeaderName::from_static("x-client"));
-    let one = RateLimitLayer::new(limiter.clone()).key(client()).pass_without_key();
+    let one = RateLimitLayer::new(limiter.clone()).key(client()).allow_missing_key();
     let both = one.clone().and("all", |_: &Parts| Some("all"), "9/h")?;
     for layer in [one, both] {
         let answer = layer.layer(inner).oneshot(Request::new(Body::empty())).await?;
@@ -87,17 +87,17 @@ async fn who_passes_without_a_key_is_counted_once_and_is_no_error() -> anyhow::R
     // The second one's other limit has granted it.
     assert_eq!([count("granted", "limiter"), count("granted", "memory")], [Some(1.0), Some(1.0)]);
     assert_eq!((count("error", "limiter"), value(&handle, "tollgate_errors_total", &[])), (None, None));
-    let text = told::text();
+    let text = logged::text();
     let told = "DEBUG tollgate: request without a key passes limiter=\"open\"\n";
     assert_eq!(text.matches(told).count(), 1, "{text}");
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_has_no_terms_for_a_request_is_told_of_and_counted() -> anyhow::Result<()> {
+async fn missing_rule_for_a_request_is_logged_and_counted() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("planned").build("1/s")?;
     let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let no_rule = |_: &Parts| "as 203.0.113.7";
@@ -110,7 +110,8 @@ async fn a_service_that_has_no_terms_for_a_request_is_told_of_and_counted() -> a
     let labels = [("limiter", "planned"), ("outcome", "error"), ("source", "limiter")];
     assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(3.0));
     assert_eq!(value(&handle, "tollgate_errors_total", &[("limiter", "planned"), ("error", "not_set_up")]), Some(3.0));
-    let (text, told) = (told::text(), |level| format!("{level} tollgate: no terms for a request limiter=\"planned\""));
+    let (text, told) =
+        (logged::text(), |level| format!("{level} tollgate: no terms for a request limiter=\"planned\""));
     assert_eq!([text.matches(&told("WARN")).count(), text.matches(&told("DEBUG")).count()], [2, 1], "{text}");
     assert!(!text.contains("203.0.113.7"), "{text}");
     Ok(())

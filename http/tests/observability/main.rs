@@ -1,8 +1,8 @@
 //! What an operator sees of the server middleware, in metrics and traces.
 
 mod layers;
-#[path = "../../../tests/seeing/recorded.rs"]
+#[path = "../../../tests/observability/logged.rs"]
+mod logged;
+#[path = "../../../tests/observability/recorded.rs"]
 mod recorded;
 mod refunds;
-#[path = "../../../tests/seeing/told.rs"]
-mod told;

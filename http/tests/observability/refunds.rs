@@ -10,8 +10,8 @@ use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, T
 use tollgate_http::RateLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::logged;
 use super::recorded::{recorder, value};
-use super::told;
 
 /// A request whose tokens cannot be given back.
 async fn a_refund_that_fails(limiter: &Limiter<TakesOnly>) -> anyhow::Result<()> {
@@ -26,10 +26,10 @@ fn limiter() -> Result<Limiter<TakesOnly>, Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_that_fails_is_counted_and_told_once_a_minute_without_its_key() -> anyhow::Result<()> {
+async fn failed_refund_is_counted_and_logged_without_its_key() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let limiter = limiter()?;
     for seconds in [0, 59, 1] {
         tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -38,7 +38,7 @@ async fn a_refund_that_fails_is_counted_and_told_once_a_minute_without_its_key()
     let labels = [("limiter", "refunding"), ("error", "other")];
     assert_eq!(value(&handle, "tollgate_refund_errors_total", &labels), Some(3.0));
     assert_eq!(value(&handle, "tollgate_errors_total", &[]), None, "the requests were answered");
-    let (text, told) = (told::text(), |level| format!("{level} tollgate: could not give back limiter=\"refunding\""));
+    let (text, told) = (logged::text(), |level| format!("{level} tollgate: could not give back limiter=\"refunding\""));
     assert_eq!([text.matches(&told("WARN")).count(), text.matches(&told("DEBUG")).count()], [2, 1], "{text}");
     assert!(!text.contains("203.0.113.7"), "{text}");
     Ok(())

@@ -22,7 +22,7 @@ use super::client::Client;
 use super::server::Server;
 
 #[test]
-fn no_header_is_believed_unless_it_is_chosen() {
+fn unchosen_forwarding_headers_are_ignored() {
     let request = head("198.51.100.1", &[("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1.1.1.1")]);
     assert_eq!(ClientAddr::peer().extract(&request).unwrap(), "198.51.100.1");
     let hops = TrustedProxies::hops(1);
@@ -166,7 +166,7 @@ proptest! {
 
     /// Whatever a client sends, the address that the proxy saw is the client's.
     #[test]
-    fn nobody_forges_what_a_proxy_appends(
+    fn forged_entries_before_a_proxy_are_ignored(
         sent in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..4),
         same_line in any::<bool>(),
         quoted in any::<bool>(),
@@ -209,7 +209,7 @@ fn a_header_of_ten_megabytes_costs_one_walk_at_most() {
 }
 
 #[tokio::test]
-async fn a_server_answers_malformed_headers_and_refuses_huge_ones_and_goes_on() -> anyhow::Result<()> {
+async fn server_survives_malformed_and_huge_headers() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1000))?;
     let key = ClientAddr::forwarded(TrustedProxies::hops(2));
     let router = Router::new().route("/", get(|| async {})).layer(RateLimitLayer::new(limiter.clone()).key(key));
@@ -274,10 +274,10 @@ fn is_reset(error: &io::Error) -> bool {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_its_peers_says_how_to() -> anyhow::Result<()> {
+async fn missing_peer_address_error_says_how_to_add_it() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
     // Who passes without a key says nothing of themselves: that is no leave for a service that does not listen.
-    for layer in [RateLimitLayer::new(limiter.clone()), RateLimitLayer::new(limiter.clone()).pass_without_key()] {
+    for layer in [RateLimitLayer::new(limiter.clone()), RateLimitLayer::new(limiter.clone()).allow_missing_key()] {
         let router = Router::new().route("/", get(|| async {})).layer(layer);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address: SocketAddr = listener.local_addr()?;

@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate::{Decision, Error, Fallback, Key, Limiter, MemoryStore, Quota, Rule, TakeError, Window};
-use tollgate_http::{Everybody, RateLimitLayer, Refusal, respond};
+use tollgate_http::{GlobalKey, RateLimitLayer, Refusal, respond};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -70,7 +70,7 @@ async fn upload(server: &Server, length: &str, body: &str) -> anyhow::Result<Str
 async fn the_body_of_a_denied_request_is_never_polled() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
     let inner = service_fn(async |_: Request<Untouchable>| anyhow::Ok(Response::new(Body::empty())));
-    let service = RateLimitLayer::new(limiter).key(Everybody).layer(inner);
+    let service = RateLimitLayer::new(limiter).key(GlobalKey).layer(inner);
     let status = async || {
         let answer = service.clone().oneshot(Request::new(Untouchable)).await?;
         anyhow::Ok(answer.status())
@@ -93,7 +93,7 @@ impl hyper::body::Body for Untouchable {
 }
 
 #[tokio::test]
-async fn a_denial_is_a_problem_that_names_the_limit() -> anyhow::Result<()> {
+async fn denial_is_a_problem_document_that_names_the_limit() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
     let server = Server::start(hello().layer(RateLimitLayer::new(limiter).name("login"))).await?;
     let client = Client::new(server.address);
@@ -179,7 +179,7 @@ async fn a_layer_outside_sees_why_a_request_was_refused() -> anyhow::Result<()> 
 }
 
 #[tokio::test]
-async fn a_layer_outside_can_say_what_is_left_in_headers_of_its_own() -> anyhow::Result<()> {
+async fn outer_layer_can_write_its_own_headers() -> anyhow::Result<()> {
     let tell = middleware::map_response(async |mut response: Response<Body>| {
         if let Some(decision) = response.extensions().get::<Decision>() {
             let left = decision.remaining().into();
@@ -240,7 +240,7 @@ async fn a_failing_database_is_not_a_denial_and_never_a_grant() -> anyhow::Resul
 }
 
 #[tokio::test]
-async fn what_the_service_asks_for_wrongly_is_its_own_fault() -> anyhow::Result<()> {
+async fn invalid_request_of_the_service_is_a_server_error() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Rule::Provisioned)?;
     let layer = RateLimitLayer::new(limiter).plan(|_: &Parts| "none such");
     let server = Server::start(hello().layer(layer)).await?;
@@ -255,13 +255,13 @@ async fn what_the_service_asks_for_wrongly_is_its_own_fault() -> anyhow::Result<
 
     // A window is decided by itself, and not among several limits.
     let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
-    let among_others = RateLimitLayer::new(three()?).and("window", Everybody, window);
+    let among_others = RateLimitLayer::new(three()?).and("window", GlobalKey, window);
     let words = among_others.expect_err("it would be answered with 500").to_string();
     assert!(words.starts_with("limit 'window' of the layer is a sliding window"), "{words}");
     let limiter = Limiter::new(MemoryStore::new(), window)?;
-    assert!(RateLimitLayer::new(limiter).and("all", Everybody, Quota::per_hour(4)).is_err());
+    assert!(RateLimitLayer::new(limiter).and("all", GlobalKey, Quota::per_hour(4)).is_err());
     let by_request =
-        RateLimitLayer::new(three()?).and("all", Everybody, Quota::per_hour(4))?.rule(move |_: &Parts| window);
+        RateLimitLayer::new(three()?).and("all", GlobalKey, Quota::per_hour(4))?.rule(move |_: &Parts| window);
     let server = Server::start(hello().layer(by_request)).await?;
     assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::INTERNAL_SERVER_ERROR);
 
@@ -308,7 +308,7 @@ async fn an_exempt_request_takes_nothing() -> anyhow::Result<()> {
 async fn of_several_limits_a_request_takes_from_all_or_from_none() -> anyhow::Result<()> {
     let client_id = |request: &Parts| Some(request.headers.get("x-client")?.to_str().ok()?.to_owned());
     let layer =
-        RateLimitLayer::new(three()?).name("client").key(client_id).and("all", Everybody, Quota::per_hour(4))?;
+        RateLimitLayer::new(three()?).name("client").key(client_id).and("all", GlobalKey, Quota::per_hour(4))?;
     let server = Server::start(hello().layer(layer)).await?;
     let client = Client::new(server.address);
     for (id, denied_by) in
@@ -325,14 +325,14 @@ async fn of_several_limits_a_request_takes_from_all_or_from_none() -> anyhow::Re
 
 #[tokio::test]
 async fn two_limits_of_a_layer_have_two_names() -> anyhow::Result<()> {
-    let layer = || anyhow::Ok(RateLimitLayer::new(three()?).key(Everybody));
-    let twice = layer()?.and("all", Everybody, Quota::per_hour(4))?.and("all", Everybody, Quota::per_hour(9));
+    let layer = || anyhow::Ok(RateLimitLayer::new(three()?).key(GlobalKey));
+    let twice = layer()?.and("all", GlobalKey, Quota::per_hour(4))?.and("all", GlobalKey, Quota::per_hour(9));
     let words = twice.expect_err("the first would not hold").to_string();
     assert_eq!(words, "two limits of the layer are called 'all': give each a name of its own");
-    assert!(layer()?.and("default", Everybody, Quota::per_hour(4)).is_err());
-    assert!(layer()?.name("all").and("all", Everybody, Quota::per_hour(4)).is_err());
+    assert!(layer()?.and("default", GlobalKey, Quota::per_hour(4)).is_err());
+    assert!(layer()?.name("all").and("all", GlobalKey, Quota::per_hour(4)).is_err());
     // Renamed too late for that, they serve nobody.
-    let server = Server::start(hello().layer(layer()?.and("all", Everybody, Quota::per_hour(4))?.name("all"))).await?;
+    let server = Server::start(hello().layer(layer()?.and("all", GlobalKey, Quota::per_hour(4))?.name("all"))).await?;
     let answer = Client::new(server.address).get("/").await?;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(answer.json()?["detail"], words);
@@ -340,11 +340,11 @@ async fn two_limits_of_a_layer_have_two_names() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn when_the_database_stops_the_limit_of_all_stays_what_it_is() -> anyhow::Result<()> {
+async fn shared_limit_stays_when_the_database_stops() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::per_hour(2).build()?);
     let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
     let client_id = |request: &Parts| Some(request.headers.get("x-client")?.to_str().ok()?.to_owned());
-    let layer = RateLimitLayer::new(limiter).key(client_id).and("all", Everybody, Quota::per_hour(5))?;
+    let layer = RateLimitLayer::new(limiter).key(client_id).and("all", GlobalKey, Quota::per_hour(5))?;
     let server = Server::start(hello().layer(layer)).await?;
     let client = Client::new(server.address);
     let mut ids = String::new();

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tollgate::{Admin, Key, Limiter, MemoryStore, Quota, clock::ManualClock};
-use tollgate_http::{Everybody, RateLimitLayer};
+use tollgate_http::{GlobalKey, RateLimitLayer};
 
 use super::client::Client;
 use super::gated::Gated;
@@ -22,7 +22,7 @@ use super::server::Server;
 
 /// One by closing its connection, the other by resetting its stream of one that stays open.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_hangs_up_while_it_is_served_has_used_its_token_and_the_server_goes_on() -> anyhow::Result<()> {
+async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
     let panics = count_panics();
     let store = Gated::open();
     let layer = RateLimitLayer::new(Limiter::new(Arc::clone(&store), Quota::once(4)?)?);
@@ -36,7 +36,7 @@ async fn a_client_that_hangs_up_while_it_is_served_has_used_its_token_and_the_se
         }
     };
     let router = Router::new().route("/never", get(never)).route("/", get(|| async {}));
-    let server = Server::start(router.layer(layer.key(Everybody).refund(|_, cost| cost))).await?;
+    let server = Server::start(router.layer(layer.key(GlobalKey).refund(|_, cost| cost))).await?;
     let granted = async || {
         let level = store.store.peek(&Key::try_from("everybody")?).await?;
         anyhow::Ok(level.map(|level| (level.available, level.granted)))
@@ -72,11 +72,11 @@ async fn a_client_that_hangs_up_while_it_is_served_has_used_its_token_and_the_se
 /// Time stands still in the store, so nothing comes back by itself: who is served of an empty bucket has been given a turn
 /// to come, and has waited for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_whose_turn_comes_in_time_wait_for_it_and_others_are_told_when_at_once() -> anyhow::Result<()> {
+async fn short_waits_are_served_and_long_waits_refused_at_once() -> anyhow::Result<()> {
     let limiter =
         Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(20).burst(1_000_000))?;
     let cost = |request: &Parts| if request.uri.path() == "/all" { 1_000_000 } else { 1 };
-    let layer = RateLimitLayer::new(limiter.clone()).key(Everybody).cost(cost).wait(Duration::from_secs(60));
+    let layer = RateLimitLayer::new(limiter.clone()).key(GlobalKey).cost(cost).wait(Duration::from_secs(60));
     let server = Server::start(Router::new().fallback(get(|| async {})).layer(layer)).await?;
     let client = Client::http2(server.address);
     assert_eq!(client.get("/all").await?.status, StatusCode::OK);

@@ -13,14 +13,14 @@ use axum::routing::get;
 use sqlx::Pool;
 use sqlx::pool::PoolOptions;
 use tollgate::{AnyStore, Key, Limiter, MySqlStore, PgStore, Quota, Rule, Store, admin::BucketLevel, store::Migrate};
-use tollgate_http::{Everybody, RateLimitLayer, succeeded};
+use tollgate_http::{GlobalKey, RateLimitLayer, is_success};
 
 use super::exact::{ask_all, count};
 use super::process::{OwnDatabase, SERVERS};
 use super::server::Server;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_every_server_who_has_a_turn_within_the_wait_is_served_and_nobody_else() -> anyhow::Result<()> {
+async fn request_scheduled_within_the_wait_is_served() -> anyhow::Result<()> {
     for variable in SERVERS {
         let database = OwnDatabase::create_on(variable).await?;
         // Eight have theirs at once, and the others within a second, or none within seven minutes.
@@ -62,8 +62,8 @@ async fn on_every_server_only_failures_are_counted() -> anyhow::Result<()> {
         let fails = |call| call % 2 == 0 || call >= 160;
         let handler = counting(&calls, move |call| if fails(call) { StatusCode::UNAUTHORIZED } else { StatusCode::OK });
         let router = Router::new().route("/", get(handler));
-        let refund = |answer: &response::Parts, cost| if succeeded(answer) { cost } else { 0 };
-        let layer = |store| anyhow::Ok(RateLimitLayer::new(Limiter::new(store, quota)?).key(Everybody).refund(refund));
+        let refund = |answer: &response::Parts, cost| if is_success(answer) { cost } else { 0 };
+        let layer = |store| anyhow::Ok(RateLimitLayer::new(Limiter::new(store, quota)?).key(GlobalKey).refund(refund));
         let (one, two) = (open(&database).await?, open(&database).await?);
         let one = Server::start(router.clone().layer(layer(one)?)).await?;
         let two = Server::start(router.layer(layer(two)?)).await?;

@@ -11,7 +11,7 @@ use super::client::{Answer, Client};
 use super::process::Process;
 
 #[tokio::test]
-async fn http_plans_answers_what_the_documentation_shows() -> anyhow::Result<()> {
+async fn http_plans_answers_as_documented() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/http-server.md"))?;
     let mut shown = text.split("$ curl -i ").skip(1).filter_map(|rest| rest.split_once('\n'));
     let mut next = || anyhow::Ok(shown.next().context("there are two answers")?.1);

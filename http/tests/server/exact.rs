@@ -27,7 +27,7 @@ use super::process::{OwnDatabase, Process, SERVERS};
 use super::server::Server;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_hundred_streams_released_together_as_many_pass_as_there_are_tokens() -> anyhow::Result<()> {
+async fn released_streams_pass_exactly_the_tokens() -> anyhow::Result<()> {
     let memory = MemoryStore::new();
     streams(Limiter::new(memory, Quota::once(10)?)?).await?;
     for variable in SERVERS {
@@ -59,7 +59,7 @@ async fn streams<S: Store>(limiter: Limiter<S>) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_connections_that_are_kept_as_many_pass_as_there_are_tokens() -> anyhow::Result<()> {
+async fn kept_alive_connections_pass_exactly_the_tokens() -> anyhow::Result<()> {
     let service = Counting::start(Limiter::new(MemoryStore::new(), Quota::once(30)?)?, 4).await?;
     let statuses = ask_all(&[service.server.address], 4, 50).await?;
     assert_eq!(count(&statuses), (30, 170));
@@ -68,7 +68,7 @@ async fn over_connections_that_are_kept_as_many_pass_as_there_are_tokens() -> an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_server_processes_on_one_database_let_as_many_pass_as_there_are_tokens() -> anyhow::Result<()> {
+async fn eight_server_processes_pass_exactly_the_tokens() -> anyhow::Result<()> {
     let database = OwnDatabase::create().await?;
     let store = PgStore::from(database.pool().await?);
     store.create_plan(&Key::try_from("free")?, Quota::once(100)?).await?;

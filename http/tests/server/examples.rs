@@ -16,7 +16,7 @@ use super::process::{OwnDatabase, Process, SERVERS};
 
 /// Asked by one, one request after the other: so its answers are in the order in which tokens were taken.
 #[tokio::test(flavor = "multi_thread")]
-async fn http_burst_serves_a_burst_of_ten_and_then_one_whenever_a_token_has_come_back() -> anyhow::Result<()> {
+async fn http_burst_serves_ten_then_one_per_token() -> anyhow::Result<()> {
     let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
     let client = Client::new(example.address);
     // On a machine that is busy with others, the client may be slower than the tokens.
@@ -43,7 +43,7 @@ async fn http_burst_serves_a_burst_of_ten_and_then_one_whenever_a_token_has_come
 
 /// Asked by many at once for more than comes back, which is a token a millisecond.
 #[tokio::test(flavor = "multi_thread")]
-async fn http_burst_serves_no_more_than_ten_and_what_comes_back() -> anyhow::Result<()> {
+async fn http_burst_serves_ten_plus_refills() -> anyhow::Result<()> {
     let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
     let clients = [(); 8].map(|()| Client::http2(example.address));
     for client in &clients {
@@ -89,7 +89,7 @@ fn is_served(answer: &Answer) -> anyhow::Result<bool> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_of_http_plans_share_a_limit_and_a_plan_that_is_changed_under_load() -> anyhow::Result<()> {
+async fn http_plans_processes_share_a_limit_across_plan_changes() -> anyhow::Result<()> {
     let database = OwnDatabase::create().await?;
     let pool = database.pool().await?;
     PgStore::from(pool.clone()).create_plan(&Key::try_from("free")?, Quota::once(20)?).await?;

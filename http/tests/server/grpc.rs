@@ -11,7 +11,7 @@ use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tollgate::{Admin, Limiter, MemoryStore, Mode, Quota, admin::Filter, clock::ManualClock};
-use tollgate_http::{Everybody, Header, RateLimitLayer, succeeded};
+use tollgate_http::{GlobalKey, Header, RateLimitLayer, is_success};
 use tonic::service::LayerExt;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -70,10 +70,10 @@ async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn who_is_blocked_is_told_of_no_tokens_that_are_left() -> anyhow::Result<()> {
+async fn blocked_call_reports_no_remaining_tokens() -> anyhow::Result<()> {
     let store = MemoryStore::with_clock(ManualClock::default());
     store.set_mode(Mode::Block, None, None).await?;
-    let layer = RateLimitLayer::new(Limiter::new(store, Quota::per_minute(40).burst(2))?).key(Everybody);
+    let layer = RateLimitLayer::new(Limiter::new(store, Quota::per_minute(40).burst(2))?).key(GlobalKey);
     let server = serve(layer.clone()).await?;
     let denied = check(&mut server.client().await?).await.unwrap_err();
     let limits = denied.get_details_quota_failure().map(|failure| failure.violations).unwrap_or_default();
@@ -86,9 +86,9 @@ async fn who_is_blocked_is_told_of_no_tokens_that_are_left() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn a_call_that_fails_is_no_success_though_its_answer_is_200() -> anyhow::Result<()> {
+async fn failed_grpc_call_with_200_is_not_a_success() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
-    let refund = |answer: &http::response::Parts, cost| if succeeded(answer) { cost } else { 0 };
+    let refund = |answer: &http::response::Parts, cost| if is_success(answer) { cost } else { 0 };
     let server = serve(RateLimitLayer::new(limiter).refund(refund)).await?;
     let mut client = server.client().await?;
     for _ in 0..5 {
@@ -105,7 +105,7 @@ async fn a_call_that_fails_is_no_success_though_its_answer_is_200() -> anyhow::R
 }
 
 #[tokio::test]
-async fn a_stream_of_answers_is_one_request_and_ends_as_it_would_without_a_limit() -> anyhow::Result<()> {
+async fn grpc_stream_counts_as_one_request() -> anyhow::Result<()> {
     let limit = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(2)?)?);
     let (mut reporter, health) = tonic_health::server::health_reporter();
     let server =
@@ -139,7 +139,7 @@ async fn one_service_of_a_server_can_have_a_limit_of_its_own() -> anyhow::Result
 
 /// Those of other names, such as gRPC-Web, are HTTP, for whoever translates them.
 #[tokio::test]
-async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
+async fn only_grpc_requests_get_grpc_answers() -> anyhow::Result<()> {
     for (content_type, is_grpc) in [
         ("application/grpc", true),
         ("application/grpc+proto", true),
@@ -148,7 +148,7 @@ async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
         ("application/grpcurl", false),
         ("text/plain", false),
     ] {
-        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody).cost(|_| 2);
+        let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(GlobalKey).cost(|_| 2);
         let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
         let request = Request::post("/").header(CONTENT_TYPE, content_type).body(())?;
         let refused = layer.layer(inner).oneshot(request).await?;
@@ -164,8 +164,8 @@ async fn only_what_says_it_is_grpc_is_answered_as_such() -> anyhow::Result<()> {
 
 /// Whatever it calls itself: a page that is refused with 200 is one that caches keep.
 #[tokio::test]
-async fn what_no_grpc_client_sends_is_refused_as_http() -> anyhow::Result<()> {
-    let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(Everybody);
+async fn invalid_grpc_request_is_refused_as_http() -> anyhow::Result<()> {
+    let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(GlobalKey);
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()))));
     for (method, status) in [("GET", 200), ("GET", 429), ("PUT", 429), ("POST", 200)] {
         let request = Request::builder().method(method).header(CONTENT_TYPE, "application/grpc").body(())?;

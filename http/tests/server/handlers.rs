@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::DATE;
 use tokio::time::Duration;
 use tollgate::{Admin, AnyStore, Decision, Key, Limiter, MemoryStore, Quota, Rule, Store, clock::ManualClock};
-use tollgate_http::{Everybody, RateLimitHeaders, RateLimitLayer, Refusal, respond};
+use tollgate_http::{GlobalKey, RateLimitHeaders, RateLimitLayer, Refusal, respond};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tower::ServiceExt;
@@ -26,7 +26,7 @@ async fn a_handler_refuses_as_the_layer_does() -> anyhow::Result<()> {
         let limiter = limiter(MemoryStore::with_clock(ManualClock::default()), quota)?;
         let layered = Router::new().route("/{cost}", get(|| async { "served" }));
         let layer = RateLimitLayer::new(limiter.clone())
-            .key(Everybody)
+            .key(GlobalKey)
             .headers(RateLimitHeaders::Always)
             .cost(|head| head.uri.path()[1..].parse().unwrap());
         let layered = Server::start(layered.layer(layer)).await?;
@@ -51,7 +51,7 @@ async fn a_handler_refuses_as_the_layer_does() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn an_error_is_refused_without_what_only_the_service_may_know() -> anyhow::Result<()> {
+async fn refusal_hides_internal_error_details() -> anyhow::Result<()> {
     let unknown = Rule::Plan(Key::try_from("none such")?);
     for (limiter, status) in [
         (limiter(Broken, "1/s")?, StatusCode::SERVICE_UNAVAILABLE),
@@ -93,10 +93,10 @@ async fn a_layer_outside_finds_the_decision_and_the_refusal() -> anyhow::Result<
 
 /// Of several layers the innermost has said most of a request; one that only tries a limit out says nothing.
 #[tokio::test]
-async fn a_layer_outside_finds_what_the_innermost_said_and_nothing_of_a_trial() -> anyhow::Result<()> {
+async fn outer_layer_sees_the_innermost_decision_only() -> anyhow::Result<()> {
     let limit = |name: &str, tokens| {
         let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(tokens)?)?);
-        anyhow::Ok(layer.name(name).key(Everybody))
+        anyhow::Ok(layer.name(name).key(GlobalKey))
     };
     for (trial, expected) in [(false, ["0 200", "0 429"]), (true, ["8 200", "7 200"])] {
         let inner = if trial { limit("inner", 1)?.shadow() } else { limit("inner", 1)? };
@@ -114,7 +114,7 @@ async fn a_layer_outside_finds_what_the_innermost_said_and_nothing_of_a_trial() 
 }
 
 #[tokio::test]
-async fn by_grpc_it_is_a_status() -> anyhow::Result<()> {
+async fn grpc_refusal_is_a_status() -> anyhow::Result<()> {
     async fn method(limiter: &Limiter, cost: u64) -> Result<u64, Status> {
         let decision = limiter.allow_n("a", cost).await.map_err(Refusal::from)?;
         Refusal::unless_granted(&decision, "tokens")?;
@@ -136,7 +136,7 @@ async fn by_grpc_it_is_a_status() -> anyhow::Result<()> {
 
 /// A settings page shows what is left, under the plan of the client and by the key that the layer makes.
 #[tokio::test]
-async fn what_a_layer_has_left_for_a_client_can_be_shown() -> anyhow::Result<()> {
+async fn handler_can_show_the_remaining_tokens() -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::new());
     store.create_plan(&Key::try_from("paid")?, "1000/h".parse()?).await?;
     let limiter = Limiter::new(AnyStore::new(Arc::clone(&store)), Quota::per_hour(10))?;
@@ -144,7 +144,7 @@ async fn what_a_layer_has_left_for_a_client_can_be_shown() -> anyhow::Result<()>
     let server = Server::start(Router::new().route("/", get(|| async { "served" })).layer(layer)).await?;
     let paid = Rule::Plan(Key::try_from("paid")?);
     for left in [1000, 999] {
-        assert_eq!(limiter.peek_under("3=api 127.0.0.1", &paid).await?.available, left);
+        assert_eq!(limiter.peek_with_rule("3=api 127.0.0.1", &paid).await?.available, left);
         assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::OK);
     }
     assert_eq!(limiter.peek("nobody").await?.available, 10);

@@ -13,7 +13,7 @@ use tollgate::{
     admin::{Filter, Override},
     clock::ManualClock,
 };
-use tollgate_http::{Everybody, RateLimitHeaders, RateLimitLayer};
+use tollgate_http::{GlobalKey, RateLimitHeaders, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -21,7 +21,7 @@ use super::client::{Answer, Client};
 use super::server::Server;
 
 #[tokio::test]
-async fn they_say_what_is_left_and_until_when() -> anyhow::Result<()> {
+async fn headers_state_remaining_and_reset() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     for (rule, served, denied) in [
         // A token in 1.5 s: rounded up, or who comes again is denied again.
@@ -55,7 +55,7 @@ async fn they_say_what_is_left_and_until_when() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
+async fn headers_state_the_effective_limit() -> anyhow::Result<()> {
     let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
     let server = limited(Limiter::new(MemoryStore::new(), window)?, RateLimitHeaders::Always).await?;
     let answer = Client::new(server.address).get("/").await?;
@@ -90,7 +90,7 @@ async fn the_terms_are_said_that_ruled() -> anyhow::Result<()> {
 
 /// What is kept for others is not the client's to use: no token of it is left, and none of it is the client's quota.
 #[tokio::test]
-async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Result<()> {
+async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     for (rule, said) in [
         ("5 once", ["2 q=3", "1 q=3", "0 q=3", "0 q=3"]),
@@ -99,7 +99,7 @@ async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Resu
         ("5 in 5s at 1s", ["2;t=6 q=3;w=5", "1;t=6 q=3;w=5", "0;t=6 q=3;w=5", "0;t=6 q=3;w=5"]),
     ] {
         let rule: Rule = rule.try_into()?;
-        let limiter = Limiter::builder(MemoryStore::with_clock(clock.clone())).keep(2).build(rule.clone())?;
+        let limiter = Limiter::builder(MemoryStore::with_clock(clock.clone())).min_remaining(2).build(rule.clone())?;
         let server = limited(limiter, RateLimitHeaders::Always).await?;
         let client = Client::new(server.address);
         for (n, said) in said.into_iter().enumerate() {
@@ -110,10 +110,10 @@ async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Resu
         }
     }
     // A limit with a cost of its own keeps nothing unless it says so.
-    let limiter = Limiter::builder(MemoryStore::with_clock(clock)).keep(2).build(Quota::once(5)?)?;
-    let layer = RateLimitLayer::new(limiter).name("a").key(Everybody).headers(RateLimitHeaders::Always);
+    let limiter = Limiter::builder(MemoryStore::with_clock(clock)).min_remaining(2).build(Quota::once(5)?)?;
+    let layer = RateLimitLayer::new(limiter).name("a").key(GlobalKey).headers(RateLimitHeaders::Always);
     let layer =
-        layer.and("b", Everybody, Quota::once(9)?)?.and("c", Everybody, Quota::once(9)?)?.cost_of("c", |_| 3)?;
+        layer.and("b", GlobalKey, Quota::once(9)?)?.and("c", GlobalKey, Quota::once(9)?)?.cost_of("c", |_| 3)?;
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
     let answer = Client::new(server.address).get("/").await?;
     let all = |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
@@ -124,13 +124,13 @@ async fn what_the_limiter_keeps_for_others_is_not_told_as_left() -> anyhow::Resu
 
 /// `Retry-After` would be later, or there is none.
 #[tokio::test]
-async fn a_denial_says_no_time_of_limits_that_did_not_deny() -> anyhow::Result<()> {
+async fn denial_headers_state_only_limits_that_denied() -> anyhow::Result<()> {
     let layer = |name: &'static str, rule: &str| {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), rule)?;
-        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(Everybody).headers(RateLimitHeaders::Always))
+        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(GlobalKey).headers(RateLimitHeaders::Always))
     };
     for (denies, until) in [("1 once", ""), ("1/h", ";t=3600")] {
-        let both = layer("a", denies)?.and("b", Everybody, Quota::per_minute(10))?;
+        let both = layer("a", denies)?.and("b", GlobalKey, Quota::per_minute(10))?;
         let router = || Router::new().route("/", get(|| async {}));
         let nested = router().layer(layer("a", denies)?).layer(layer("b", "10/min")?);
         for (router, left) in [(router().layer(both), 9), (nested, 8)] {
@@ -148,7 +148,7 @@ async fn a_denial_says_no_time_of_limits_that_did_not_deny() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn only_those_that_are_wanted_are_sent() -> anyhow::Result<()> {
+async fn only_selected_headers_are_sent() -> anyhow::Result<()> {
     for (wanted, served, denied) in [
         (RateLimitHeaders::Always, true, true),
         (RateLimitHeaders::OnDenials, false, true),
@@ -189,10 +189,10 @@ async fn layers_add_to_each_others_lists() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn of_several_limits_each_says_what_is_left_of_it_and_until_when() -> anyhow::Result<()> {
+async fn headers_state_each_of_several_limits() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_minute(4))?;
-    let layer = RateLimitLayer::new(limiter).name("client").key(Everybody).headers(RateLimitHeaders::Always);
-    let layer = layer.and("day", Everybody, Quota::per_day(24))?.and("none", Everybody, Quota::unlimited())?;
+    let layer = RateLimitLayer::new(limiter).name("client").key(GlobalKey).headers(RateLimitHeaders::Always);
+    let layer = layer.and("day", GlobalKey, Quota::per_day(24))?.and("none", GlobalKey, Quota::unlimited())?;
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer.cost(|_| 2))).await?;
     let client = Client::new(server.address);
     // Two tokens are back in half a minute, and two of the day's in two hours.
@@ -243,7 +243,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let headers = runtime.block_on(async {
             let limiter = Limiter::new(MemoryStore::new(), Quota::once(1).unwrap()).unwrap();
-            let layer = RateLimitLayer::new(limiter).name(name.clone()).key(Everybody).headers(RateLimitHeaders::Always);
+            let layer = RateLimitLayer::new(limiter).name(name.clone()).key(GlobalKey).headers(RateLimitHeaders::Always);
             let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
             layer.layer(inner).oneshot(Request::new(())).await.unwrap().headers().clone()
         });

@@ -14,7 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tollgate::{Admin, Key, Limiter, MemoryStore, Quota};
-use tollgate_http::{Everybody, RateLimitLayer};
+use tollgate_http::{GlobalKey, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_http::cors::CorsLayer;
 use tower_http::timeout::TimeoutLayer;
@@ -39,7 +39,7 @@ async fn a_service_of_hyper_is_limited_by_its_peers_address() -> anyhow::Result<
 
 /// By HTTP/2 hyper sends what the service gives it, and clients take a body for an error of the protocol.
 #[tokio::test]
-async fn a_denied_head_is_told_the_length_of_a_body_that_is_not_sent() -> anyhow::Result<()> {
+async fn denied_head_request_states_the_body_length() -> anyhow::Result<()> {
     let (address, server) = serve(RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?)).await?;
     let denied = async |client: &Client, method| {
         let answer = client.ask(method, "/", &[]).await?;
@@ -86,14 +86,14 @@ async fn serve(layer: RateLimitLayer) -> anyhow::Result<(SocketAddr, AbortHandle
 
 /// Time passes by itself when nobody has anything to do.
 #[tokio::test(start_paused = true)]
-async fn layers_of_tower_http_go_around_it() -> anyhow::Result<()> {
+async fn tower_http_layers_wrap_the_layer() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
     let inner = service_fn(async |request: Request<Full<Bytes>>| match request.uri().path() {
         "/slow" => std::future::pending().await,
         _ => Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello")))),
     });
     let behind =
-        RateLimitLayer::new(limiter).key(Everybody).exempt(|request| request.uri.path() == "/slow").layer(inner);
+        RateLimitLayer::new(limiter).key(GlobalKey).exempt(|request| request.uri.path() == "/slow").layer(inner);
     let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(1));
     let service = CorsLayer::permissive().layer(timeout.layer(behind));
     let ask = async |method, path| {

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate::{Admin, Key, Limiter, MemoryStore, Quota, admin::Filter};
-use tollgate_http::{Everybody, Header, KeyExtractor, NoKey, RateLimitHeaders, RateLimitLayer, UrlPath, respond};
+use tollgate_http::{GlobalKey, Header, KeyExtractor, MissingKey, RateLimitHeaders, RateLimitLayer, UrlPath, respond};
 
 use super::headers::parsed;
 use super::server::Server;
@@ -21,7 +21,7 @@ async fn a_limit_and_a_key_of_any_text_add_no_line_to_an_answer() -> anyhow::Res
         let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
         let key = move |_: &Parts| Some(*text);
         let layer = RateLimitLayer::new(limiter.clone()).name(*text).key(key).headers(RateLimitHeaders::Always);
-        let server = serve(layer.and("all", (key, Everybody), Quota::per_hour(9))?).await?;
+        let server = serve(layer.and("all", (key, GlobalKey), Quota::per_hour(9))?).await?;
         for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
             let answer = ask(&server, "/", "").await?;
             assert_eq!(answer.status, status, "{text:?}");
@@ -39,7 +39,7 @@ async fn a_limit_and_a_key_of_any_text_add_no_line_to_an_answer() -> anyhow::Res
 }
 
 #[tokio::test]
-async fn a_plan_of_any_text_is_one_that_exists_or_a_plain_failure() -> anyhow::Result<()> {
+async fn plan_from_any_text_exists_or_fails_plainly() -> anyhow::Result<()> {
     for text in TEXTS {
         let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(9))?;
         let layer = RateLimitLayer::new(limiter.clone()).plan(move |_: &Parts| *text).headers(RateLimitHeaders::Always);
@@ -81,7 +81,7 @@ async fn a_reason_of_any_text_stays_within_the_answer() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_client_sends_is_one_key_or_no_request() -> anyhow::Result<()> {
+async fn client_input_is_one_key_or_a_refusal() -> anyhow::Result<()> {
     // What is behind the end of a line is a header that nobody asks for.
     for (header, made) in [
         (&b"x-user: a\r\nx-injected: 1\r\n"[..], Some("a")),
@@ -135,8 +135,8 @@ const TEXTS: &[&str] = &[
 struct Nobody(&'static str);
 
 impl KeyExtractor for Nobody {
-    fn extract(&self, _: &Parts) -> Result<String, NoKey> {
-        Err(NoKey::new(StatusCode::UNAUTHORIZED, self.0))
+    fn extract(&self, _: &Parts) -> Result<String, MissingKey> {
+        Err(MissingKey::new(StatusCode::UNAUTHORIZED, self.0))
     }
 }
 

@@ -17,7 +17,7 @@ use tollgate::{
     model::{KeyError, KeySecret},
 };
 use tollgate_http::{
-    ClientAddr, Everybody, Header, KeyExtractor, MatchedRoute, NoKey, RateLimitHeaders, RateLimitLayer, UrlPath,
+    ClientAddr, GlobalKey, Header, KeyExtractor, MatchedRoute, MissingKey, RateLimitHeaders, RateLimitLayer, UrlPath,
     extension, hashed,
 };
 
@@ -26,7 +26,7 @@ use super::client::Client;
 use super::server::Server;
 
 #[tokio::test]
-async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<()> {
+async fn bucket_key_is_readable_by_operators() -> anyhow::Result<()> {
     let by_user = |request: &Parts| Some(request.headers.get("x-user")?.to_str().ok()?.to_owned());
     let layers: [(Change, &[&str]); 7] = [
         (Box::new(|layer| layer), &["127.0.0.1"]),
@@ -36,7 +36,7 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
         (Box::new(|layer| layer.key(UrlPath)), &["/users/7"]),
         (Box::new(|layer| layer.key(Header::new(HeaderName::from_static("x-user")))), &["7"]),
         (
-            Box::new(|layer| layer.and("all", Everybody, Quota::per_hour(9)).expect("it is a quota")),
+            Box::new(|layer| layer.and("all", GlobalKey, Quota::per_hour(9)).expect("it is a quota")),
             &["127.0.0.1", "3=all everybody"],
         ),
     ];
@@ -47,7 +47,7 @@ async fn a_bucket_is_named_as_an_operator_would_look_for_it() -> anyhow::Result<
 }
 
 #[tokio::test]
-async fn hashed_key_of_a_request_is_stable_and_names_nobody() -> anyhow::Result<()> {
+async fn hashed_key_is_stable_and_anonymous() -> anyhow::Result<()> {
     let text = "0123456789abcdef0123456789abcdef";
     let secret = KeySecret::new(text)?;
     let user = || hashed(secret.clone(), Header::new(HeaderName::from_static("x-user")));
@@ -65,7 +65,7 @@ async fn hashed_key_of_a_request_is_stable_and_names_nobody() -> anyhow::Result<
 type Change = Box<dyn FnOnce(RateLimitLayer) -> RateLimitLayer>;
 
 #[tokio::test]
-async fn what_a_client_sends_to_a_layer_without_a_name_is_no_key_of_one_with_a_name() -> anyhow::Result<()> {
+async fn unnamed_and_named_layers_never_share_a_key() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
     let header = Header::new(HeaderName::from_static("x-user"));
     let search =
@@ -79,7 +79,7 @@ async fn what_a_client_sends_to_a_layer_without_a_name_is_no_key_of_one_with_a_n
 }
 
 #[tokio::test]
-async fn routes_that_do_not_exist_share_a_bucket() -> anyhow::Result<()> {
+async fn unknown_routes_share_a_bucket() -> anyhow::Result<()> {
     let store_of = limiter()?;
     let router = users().layer(RateLimitLayer::new(store_of.clone()).key(MatchedRoute));
     let server = Server::start(router).await?;
@@ -105,7 +105,7 @@ async fn a_nested_router_limits_by_the_whole_path() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_path_has_one_bucket_however_it_is_written() -> anyhow::Result<()> {
+async fn path_spellings_share_a_bucket() -> anyhow::Result<()> {
     let limiter = limiter()?;
     let router = Router::new().fallback(get(|| async {})).layer(RateLimitLayer::new(limiter.clone()).key(UrlPath));
     let server = Server::start(router).await?;
@@ -126,7 +126,7 @@ async fn a_secret_never_reaches_the_database() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<()> {
+async fn missing_header_is_refused_with_a_hint() -> anyhow::Result<()> {
     let limiter = limiter()?;
     let router =
         users().layer(RateLimitLayer::new(limiter.clone()).key(Header::new(HeaderName::from_static("x-user"))));
@@ -144,7 +144,7 @@ async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<(
     let router = users().layer(RateLimitLayer::new(limiter.clone()).key(|_: &Parts| None::<String>));
     let server = Server::start(router).await?;
     assert_eq!(Client::new(server.address).get("/users/7").await?.status, StatusCode::BAD_REQUEST);
-    let own = |_: &Parts| -> Result<String, NoKey> { Err(NoKey::new(StatusCode::UNAUTHORIZED, "sign in")) };
+    let own = |_: &Parts| -> Result<String, MissingKey> { Err(MissingKey::new(StatusCode::UNAUTHORIZED, "sign in")) };
     let router = users().layer(RateLimitLayer::new(limiter.clone()).key(Failing(own)));
     let server = Server::start(router).await?;
     assert_eq!(Client::new(server.address).get("/users/7").await?.status, StatusCode::UNAUTHORIZED);
@@ -153,8 +153,7 @@ async fn who_leaves_the_header_out_is_told_to_send_it_once() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn who_is_authenticated_is_limited_by_what_the_middleware_says_and_by_nothing_that_they_say() -> anyhow::Result<()>
-{
+async fn authenticated_request_is_limited_by_its_identity() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(2)?)?;
     let layer = RateLimitLayer::new(limiter.clone()).key(extension(|user: &User| format!("user:{}", user.0)));
     let server = Server::start(users().layer(layer.clone()).layer(from_fn(authenticate))).await?;
@@ -170,7 +169,7 @@ async fn who_is_authenticated_is_limited_by_what_the_middleware_says_and_by_noth
     ] {
         assert_eq!(client.get_with("/users/7", headers).await?.status, status, "{headers:?}");
     }
-    let server = Server::start(users().layer(layer.pass_without_key()).layer(from_fn(authenticate))).await?;
+    let server = Server::start(users().layer(layer.allow_missing_key()).layer(from_fn(authenticate))).await?;
     let client = Client::new(server.address);
     for (headers, status) in [(&[][..], 200), (&[], 200), (&[], 200), (&[alice], 429)] {
         assert_eq!(client.get_with("/users/7", headers).await?.status, status, "{headers:?}");
@@ -181,19 +180,19 @@ async fn who_is_authenticated_is_limited_by_what_the_middleware_says_and_by_noth
 
 /// As of a session without a name: it has said who it is, and wrongly.
 #[tokio::test]
-async fn an_empty_key_is_none_that_was_left_out() -> anyhow::Result<()> {
+async fn empty_key_is_not_a_missing_key() -> anyhow::Result<()> {
     let limiter = limiter()?;
     let empty = |_: &Parts| Some("");
     let layer = || RateLimitLayer::new(limiter.clone()).key(empty);
     for layer in [
         layer(),
         layer().name("a"),
-        layer().key((Everybody, empty)),
-        layer().key((empty, Everybody)),
-        layer().key(Everybody).and("b", empty, Quota::per_hour(9))?,
-        layer().key(Everybody).and("b", (Everybody, (empty, UrlPath)), Quota::per_hour(9))?,
+        layer().key((GlobalKey, empty)),
+        layer().key((empty, GlobalKey)),
+        layer().key(GlobalKey).and("b", empty, Quota::per_hour(9))?,
+        layer().key(GlobalKey).and("b", (GlobalKey, (empty, UrlPath)), Quota::per_hour(9))?,
     ] {
-        let server = Server::start(users().layer(layer.pass_without_key())).await?;
+        let server = Server::start(users().layer(layer.allow_missing_key())).await?;
         let answer = Client::new(server.address).get("/users/7").await?;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST);
         assert_eq!(answer.json()?["detail"], KeyError::Empty.to_string());
@@ -217,10 +216,10 @@ async fn authenticate(mut request: Request<Body>, next: Next) -> Response<Body> 
 }
 
 #[tokio::test]
-async fn who_passes_without_a_key_passes_only_the_limits_that_want_it() -> anyhow::Result<()> {
+async fn missing_key_skips_only_limits_that_need_it() -> anyhow::Result<()> {
     let limiter = limiter()?;
     let own =
-        RateLimitLayer::new(limiter.clone()).key(Header::new(HeaderName::from_static("x-user"))).pass_without_key();
+        RateLimitLayer::new(limiter.clone()).key(Header::new(HeaderName::from_static("x-user"))).allow_missing_key();
     let server = Server::start(users().layer(own.clone())).await?;
     let client = Client::new(server.address);
     assert_eq!(client.get("/users/7").await?.status, StatusCode::OK);
@@ -229,7 +228,7 @@ async fn who_passes_without_a_key_passes_only_the_limits_that_want_it() -> anyho
     let twice = client.get_with("/users/7", &[("x-user", "1"), ("x-user", "2")]).await?;
     assert_eq!(twice.status, StatusCode::BAD_REQUEST);
 
-    let both = own.and("all", Everybody, Quota::per_hour(2))?.headers(RateLimitHeaders::Always);
+    let both = own.and("all", GlobalKey, Quota::per_hour(2))?.headers(RateLimitHeaders::Always);
     let server = Server::start(users().layer(both)).await?;
     let client = Client::new(server.address);
     for (headers, status) in [(&[][..], 200), (&[("x-user", "1")], 200), (&[], 429), (&[("x-user", "2")], 429)] {
@@ -243,11 +242,11 @@ async fn who_passes_without_a_key_passes_only_the_limits_that_want_it() -> anyho
 }
 
 #[tokio::test]
-async fn a_local_fallback_is_not_for_the_limit_of_all_when_the_own_one_is_passed() -> anyhow::Result<()> {
+async fn local_fallback_of_skipped_limit_is_not_used() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::once(1)?);
     let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
-    let layer = RateLimitLayer::new(limiter).key(Header::new(HeaderName::from_static("x-user"))).pass_without_key();
-    let server = Server::start(users().layer(layer.and("all", Everybody, Quota::once(3)?)?)).await?;
+    let layer = RateLimitLayer::new(limiter).key(Header::new(HeaderName::from_static("x-user"))).allow_missing_key();
+    let server = Server::start(users().layer(layer.and("all", GlobalKey, Quota::once(3)?)?)).await?;
     let client = Client::new(server.address);
     for status in [200, 200, 200, 429] {
         assert_eq!(client.get("/users/7").await?.status, status);
@@ -257,8 +256,8 @@ async fn a_local_fallback_is_not_for_the_limit_of_all_when_the_own_one_is_passed
 
 struct Failing<F>(F);
 
-impl<F: Fn(&Parts) -> Result<String, NoKey> + Send + Sync + 'static> KeyExtractor for Failing<F> {
-    fn extract(&self, request: &Parts) -> Result<String, NoKey> {
+impl<F: Fn(&Parts) -> Result<String, MissingKey> + Send + Sync + 'static> KeyExtractor for Failing<F> {
+    fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         self.0(request)
     }
 }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::yield_now;
 use tollgate::{Admin, Decision, Fallback, Limiter, MemoryStore, Mode, Quota, clock::ManualClock};
-use tollgate_http::{Everybody, Header, RateLimitLayer, Refusal, Shadowed};
+use tollgate_http::{GlobalKey, Header, RateLimitLayer, Refusal, ShadowRefusal};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -29,7 +29,7 @@ use super::server::Server;
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(2));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(2));
     let served = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&served);
     let service = layer.layer(service_fn(move |request: Request<u32>| {
@@ -52,9 +52,9 @@ async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Resul
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::Result<()> {
+async fn client_disconnected_while_waiting_has_used_its_token() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let ask = || service.clone().oneshot(Request::new(()));
     assert_eq!(ask().await?.status(), StatusCode::OK);
@@ -69,11 +69,10 @@ async fn a_client_that_goes_away_while_it_waits_has_used_its_turn() -> anyhow::R
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_after_that_its_turn()
--> anyhow::Result<()> {
+async fn client_disconnected_before_the_call_takes_nothing() -> anyhow::Result<()> {
     let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(2)?)?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let ask = || tokio::spawn(service.clone().oneshot(Request::new(())));
     // The first is being asked for; behind it stand one that goes away and one that stays.
@@ -91,7 +90,7 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
 
     let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let goes = tokio::spawn(service.clone().oneshot(Request::new(())));
     store.asked.notified().await;
@@ -104,10 +103,10 @@ async fn a_client_that_goes_away_before_the_database_is_asked_takes_nothing_and_
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make_room() -> anyhow::Result<()> {
+async fn pending_database_calls_are_bounded() -> anyhow::Result<()> {
     let store = Gated::before_it_takes();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
-    let layer = RateLimitLayer::new(limiter).key(Everybody).wait(Duration::from_secs(1));
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let mut context = Context::from_waker(std::task::Waker::noop());
     let mut ask = || {
@@ -127,9 +126,10 @@ async fn those_who_wait_for_a_database_are_only_so_many_and_those_who_leave_make
 }
 
 #[tokio::test]
-async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -> anyhow::Result<()> {
+async fn shadow_mode_passes_all_and_reports_refusals() -> anyhow::Result<()> {
     let tell = middleware::map_response(async |mut response: Response<Body>| {
-        let shadowed = response.extensions().get::<Shadowed>().map(|Shadowed(refusal)| refusal.status().as_u16());
+        let shadowed =
+            response.extensions().get::<ShadowRefusal>().map(|ShadowRefusal(refusal)| refusal.status().as_u16());
         response.headers_mut().insert("x-shadowed", shadowed.unwrap_or(0).into());
         response
     });
@@ -160,23 +160,23 @@ async fn in_the_shadow_everything_passes_and_says_what_it_would_have_come_to() -
 }
 
 #[tokio::test]
-async fn of_several_layers_in_the_shadow_the_innermost_says_why_it_would_have_refused() -> anyhow::Result<()> {
+async fn innermost_shadow_layer_reports_its_refusal() -> anyhow::Result<()> {
     let trial = |name: &str| {
         let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
-        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(Everybody).shadow())
+        anyhow::Ok(RateLimitLayer::new(limiter).name(name).key(GlobalKey).shadow())
     };
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let service = trial("outer")?.layer(trial("inner")?.layer(inner));
     service.clone().oneshot(Request::new(())).await?;
     let answer = service.oneshot(Request::new(())).await?;
-    let Some(Shadowed(Refusal::Denied { limit, .. })) = answer.extensions().get() else { panic!("{answer:?}") };
+    let Some(ShadowRefusal(Refusal::Denied { limit, .. })) = answer.extensions().get() else { panic!("{answer:?}") };
     assert_eq!(&**limit, "inner");
     Ok(())
 }
 
 /// Whoever switches a limiter in an incident wants everybody served.
 #[tokio::test]
-async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_only_whom_its_extractor_turns_away() -> anyhow::Result<()> {
+async fn disabled_or_shadow_layer_refuses_only_by_extractor() -> anyhow::Result<()> {
     let layers = || {
         let limiter = Limiter::new(Broken, Quota::per_hour(2))?;
         let keyless = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| None::<String>);
@@ -205,19 +205,19 @@ async fn a_layer_whose_limiter_is_off_or_in_shadow_refuses_only_whom_its_extract
 
 /// Time stands still in the store, and would pass by itself in this runtime.
 #[tokio::test(start_paused = true)]
-async fn in_the_shadow_nobody_waits_and_what_would_have_waited_is_not_refused() -> anyhow::Result<()> {
+async fn shadow_layer_does_not_wait() -> anyhow::Result<()> {
     type Set = fn(RateLimitLayer) -> RateLimitLayer;
     const WAIT: Duration = Duration::from_secs(1);
     let orders: [Set; 2] = [|layer| layer.wait(WAIT).shadow(), |layer| layer.shadow().wait(WAIT)];
     for set in orders {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
-        let layer = set(RateLimitLayer::new(limiter).key(Everybody));
+        let layer = set(RateLimitLayer::new(limiter).key(GlobalKey));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
         let begun = tokio::time::Instant::now();
         for refused in [false, false, true, true] {
             let answer = service.clone().oneshot(Request::new(())).await?;
             assert_eq!(answer.status(), StatusCode::OK);
-            assert_eq!(answer.extensions().get::<Shadowed>().is_some(), refused);
+            assert_eq!(answer.extensions().get::<ShadowRefusal>().is_some(), refused);
         }
         assert!(begun.elapsed() < WAIT, "somebody waited");
     }
@@ -225,8 +225,7 @@ async fn in_the_shadow_nobody_waits_and_what_would_have_waited_is_not_refused() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_limiter_or_its_store_is_in_shadow_nobody_waits_and_who_would_have_to_takes_nothing()
--> anyhow::Result<()> {
+async fn shadow_limiter_or_store_does_not_wait_or_take() -> anyhow::Result<()> {
     for of_store in [false, true] {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
         let set = async |mode| {
@@ -238,7 +237,7 @@ async fn where_the_limiter_or_its_store_is_in_shadow_nobody_waits_and_who_would_
             }
         };
         set(Mode::Shadow).await?;
-        let layer = RateLimitLayer::new(limiter.clone()).key(Everybody).wait(Duration::from_secs(5));
+        let layer = RateLimitLayer::new(limiter.clone()).key(GlobalKey).wait(Duration::from_secs(5));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
         let begun = tokio::time::Instant::now();
         let asked: Vec<_> = (0..10).map(|_| tokio::spawn(service.clone().oneshot(Request::new(())))).collect();
@@ -260,7 +259,7 @@ async fn where_the_limiter_or_its_store_is_in_shadow_nobody_waits_and_who_would_
 
 /// A wait asks until the deadline, and sleeps as long as it was granted.
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback() -> anyhow::Result<()> {
+async fn fallback_answers_waiting_requests_during_an_outage() -> anyhow::Result<()> {
     for (fallback, statuses, waited) in [
         (Fallback::Open, [200, 200, 200], 0),
         (Fallback::Closed(Duration::from_secs(3)), [429, 429, 429], 0),
@@ -269,7 +268,7 @@ async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback()
         let store = Gated::before_it_takes(); // it never answers
         let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback.clone());
         let layer =
-            RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(Everybody).wait(Duration::from_secs(90));
+            RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(GlobalKey).wait(Duration::from_secs(90));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
         let begun = tokio::time::Instant::now();
         let asked = statuses.map(|_| tokio::spawn(service.clone().oneshot(Request::new(()))));
@@ -282,10 +281,10 @@ async fn who_would_wait_while_the_database_is_away_is_answered_by_the_fallback()
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_ready_is_not_asked_and_takes_nothing() -> anyhow::Result<()> {
+async fn service_that_is_not_ready_takes_nothing() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
     let inner = OneAtATime { places: Arc::new(Semaphore::new(1)), place: None };
-    let mut service = RateLimitLayer::new(limiter.clone()).key(Everybody).layer(inner);
+    let mut service = RateLimitLayer::new(limiter.clone()).key(GlobalKey).layer(inner);
 
     service.ready().await?;
     let first = service.call(Request::new(()));
@@ -300,7 +299,7 @@ async fn a_service_that_is_not_ready_is_not_asked_and_takes_nothing() -> anyhow:
     // A denied request gives its place back.
     let none = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
     let inner = OneAtATime { places: Arc::new(Semaphore::new(1)), place: None };
-    let service = RateLimitLayer::new(none).key(Everybody).layer(inner);
+    let service = RateLimitLayer::new(none).key(GlobalKey).layer(inner);
     for status in [200, 429, 429, 429] {
         assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), status);
     }
@@ -343,7 +342,7 @@ impl Service<Request<()>> for OneAtATime {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_gets_nothing_back() -> anyhow::Result<()> {
+async fn disconnected_client_gets_no_refund() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(2))?;
     let (begun, calls) = (Arc::new(Notify::new()), Arc::new(AtomicU64::new(0)));
     let handler = {
@@ -357,7 +356,7 @@ async fn a_client_that_goes_away_gets_nothing_back() -> anyhow::Result<()> {
             }
         }
     };
-    let layer = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost);
+    let layer = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost);
     let service = layer.layer(service_fn(handler));
     for _ in 0..2 {
         let asked = tokio::spawn(service.clone().oneshot(Request::new(())));

@@ -11,7 +11,7 @@ use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
 use tokio::task::yield_now;
 use tollgate::{Admin, Fallback, Key, Limiter, MemoryStore, Quota, layers::LeaseOptions};
-use tollgate_http::{ClientAddr, Everybody, RateLimitLayer, succeeded};
+use tollgate_http::{ClientAddr, GlobalKey, RateLimitLayer, is_success};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::broken::Broken;
@@ -46,8 +46,8 @@ async fn only_failures_are_counted_under_a_lease_too() -> anyhow::Result<()> {
     let store = Gated::open();
     let limiter = Limiter::builder(Arc::clone(&store)).lease(LeaseOptions::default()).build(Quota::once(100_000)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
-    let refund = |answer: &Parts, cost| if succeeded(answer) { cost } else { 0 };
-    let service = RateLimitLayer::new(limiter.clone()).key(Everybody).refund(refund).layer(inner);
+    let refund = |answer: &Parts, cost| if is_success(answer) { cost } else { 0 };
+    let service = RateLimitLayer::new(limiter.clone()).key(GlobalKey).refund(refund).layer(inner);
     for _ in 0..2_000 {
         assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::OK);
     }
@@ -63,7 +63,7 @@ struct Login {
 }
 
 #[tokio::test]
-async fn what_was_not_used_is_given_back_and_never_more_than_was_taken() -> anyhow::Result<()> {
+async fn refund_returns_at_most_the_tokens_taken() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(100))?;
     let cached = |answer: &Parts, cost| {
         let unused = answer.headers.get("x-unused").and_then(|unused| unused.to_str().ok()?.parse().ok());
@@ -94,7 +94,7 @@ async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
     let store = Gated::before_it_gives_back();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
-    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    let service = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost).layer(inner);
     for _ in 0..3 {
         let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
         for _ in 0..100 {
@@ -120,14 +120,13 @@ async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_come_back_behind_it()
--> anyhow::Result<()> {
+async fn answer_waits_for_refund_until_the_deadline() -> anyhow::Result<()> {
     let store = Gated::before_it_gives_back();
     let limiter = Limiter::builder(Arc::clone(&store)).without_deny_cache();
     let limiter =
         limiter.fallback(Duration::from_millis(50), Fallback::Closed(Duration::from_secs(1))).build(Quota::once(1)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
-    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    let service = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost).layer(inner);
     let start = tokio::time::Instant::now();
     assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), StatusCode::OK);
     assert_eq!(start.elapsed(), Duration::from_millis(50));
@@ -141,11 +140,11 @@ async fn an_answer_waits_for_the_tokens_to_be_back_until_the_deadline_and_they_c
 }
 
 #[tokio::test]
-async fn what_a_fallback_granted_is_not_given_back() -> anyhow::Result<()> {
+async fn fallback_grant_is_not_given_back() -> anyhow::Result<()> {
     let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), Fallback::Local(Quota::once(2)?));
     let limiter = limiter.build(Quota::once(9)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
-    let service = RateLimitLayer::new(limiter).key(Everybody).refund(|_, cost| cost).layer(inner);
+    let service = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost).layer(inner);
     for status in [200, 200, 429] {
         assert_eq!(service.clone().oneshot(Request::new(())).await?.status(), status);
     }

@@ -41,7 +41,7 @@ async fn limits_each_path_by_itself(url: &str) -> anyhow::Result<()> {
 
 /// So many as one after the other, though each is asked for before the others are counted.
 #[tokio::test(flavor = "multi_thread")]
-async fn http_path_window_serves_a_hundred_of_a_path_over_sixteen_connections() -> anyhow::Result<()> {
+async fn http_path_window_serves_a_hundred_over_sixteen_connections() -> anyhow::Result<()> {
     let server = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
     let mut statuses = ask_all(&[server.address], 16, 20).await?;
     // Nothing is on its way any more: what was denied meanwhile for want of an answer, if anything, passes now.
@@ -53,7 +53,7 @@ async fn http_path_window_serves_a_hundred_of_a_path_over_sixteen_connections() 
 /// A process knows what the other has served from its own last grant: so of what is asked for meanwhile it serves one
 /// beyond the maximum, and then knows.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_of_http_path_window_serve_a_hundred_of_a_path_and_one_more_at_most() -> anyhow::Result<()> {
+async fn http_path_window_processes_exceed_by_at_most_one() -> anyhow::Result<()> {
     let file = std::env::temp_dir().join(format!("tollgate-paths-{}.db", Uuid::new_v4()));
     let url = format!("sqlite://{}?mode=rwc", file.display());
     let one = Process::start("http_path_window", &[&url, "127.0.0.1:0"]).await?;

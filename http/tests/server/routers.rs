@@ -12,14 +12,14 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate::{Admin, Decision, Key, Limiter, MemoryStore, Quota, admin::Filter};
-use tollgate_http::{Everybody, MatchedRoute, RateLimitHeaders, RateLimitLayer};
+use tollgate_http::{GlobalKey, MatchedRoute, RateLimitHeaders, RateLimitLayer};
 use tower::ServiceExt;
 
 use super::client::Client;
 use super::server::Server;
 
 #[tokio::test]
-async fn a_layer_limits_what_it_is_put_on() -> anyhow::Result<()> {
+async fn layer_limits_only_its_routes() -> anyhow::Result<()> {
     type Put = fn(RateLimitLayer) -> Router;
     let places: [(Put, &[&str], &[&str]); 5] = [
         (|layer| routes().layer(layer), &["/a", "/b", "/none"], &[]),
@@ -88,7 +88,7 @@ async fn a_method_is_a_request_like_any_other() -> anyhow::Result<()> {
 async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Result<()> {
     let left = async |Extension(decision): Extension<Decision>| decision.remaining().to_string();
     let (inner, outer) = (limiter(2)?, limiter(9)?);
-    let layer = |limiter: &Limiter<MemoryStore>| RateLimitLayer::new(limiter.clone()).key(Everybody);
+    let layer = |limiter: &Limiter<MemoryStore>| RateLimitLayer::new(limiter.clone()).key(GlobalKey);
     let router = Router::new().route("/", get(left)).layer(layer(&inner)).layer(layer(&outer));
     let server = Server::start(router).await?;
     let client = Client::new(server.address);
@@ -103,7 +103,7 @@ async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Res
 
 /// As routers are tested.
 #[tokio::test]
-async fn a_router_without_a_socket_can_be_told_who_its_peer_is() -> anyhow::Result<()> {
+async fn router_without_socket_accepts_a_given_peer() -> anyhow::Result<()> {
     let limiter = limiter(1)?;
     let peer = SocketAddr::from(([198, 51, 100, 1], 4711));
     let router = routes().layer(RateLimitLayer::new(limiter.clone())).layer(MockConnectInfo(peer));

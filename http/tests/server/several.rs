@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::http::response;
 use axum::routing::get;
 use tollgate::{Admin, Fallback, Key, Limiter, MemoryStore, Quota, Rule, Window};
-use tollgate_http::{Everybody, Header, RateLimitLayer};
+use tollgate_http::{GlobalKey, Header, RateLimitLayer};
 
 use super::broken::Broken;
 use super::client::Client;
@@ -23,8 +23,11 @@ async fn each_limit_may_be_under_a_plan_of_the_request() -> anyhow::Result<()> {
         limiter.store().create_plan(&Key::try_from(plan)?, quota.parse()?).await?;
     }
     let user = || Header::new(HeaderName::from_static("x-user"));
-    let layer =
-        RateLimitLayer::new(limiter).name("hour").key(user()).rule(plan("hour")).and_by("day", user(), plan("day"))?;
+    let layer = RateLimitLayer::new(limiter).name("hour").key(user()).rule(plan("hour")).and_with(
+        "day",
+        user(),
+        plan("day"),
+    )?;
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
     let client = Client::new(server.address);
     for (plan, limit, served) in [("free", "day", 2), ("paid", "hour", 3)] {
@@ -65,9 +68,9 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
     };
     let free = |request: &Parts| u64::from(request.uri.path() != "/free");
     let layer = RateLimitLayer::new(limiter.clone())
-        .key(Everybody)
+        .key(GlobalKey)
         .cost(free)
-        .and("bytes", Everybody, Quota::once(100)?)?
+        .and("bytes", GlobalKey, Quota::once(100)?)?
         .cost_of("bytes", length)?
         .unit_of("bytes", "content-bytes")?
         .refund(|answer, cost| if answer.status == 404 { cost } else { 0 });
@@ -96,12 +99,12 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn each_limit_may_have_a_local_quota_of_its_own_while_the_store_does_not_answer() -> anyhow::Result<()> {
+async fn limits_have_own_local_quotas_during_an_outage() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::once(9)?);
     let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build("1/h")?;
     let layer = RateLimitLayer::new(limiter)
-        .key(Everybody)
-        .and("bytes", Everybody, Quota::per_day(1_000_000))?
+        .key(GlobalKey)
+        .and("bytes", GlobalKey, Quota::per_day(1_000_000))?
         .cost_of("bytes", |_| 300)?
         .fallback_of("bytes", Quota::once(1000)?)?;
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
@@ -124,8 +127,8 @@ async fn each_limit_may_give_back_something_of_its_own() -> anyhow::Result<()> {
             reserved - sent.and_then(|sent| sent.parse().ok()).unwrap_or(reserved)
         };
         let layer = RateLimitLayer::new(limiter.clone())
-            .key(Everybody)
-            .and("bytes", Everybody, Quota::once(40)?)?
+            .key(GlobalKey)
+            .and("bytes", GlobalKey, Quota::once(40)?)?
             .cost_of("bytes", |_| 40)?
             .refund_of("bytes", unsent)?;
         assert!(layer.clone().refund_of("byte", unsent).is_err(), "there is no such limit");
@@ -138,12 +141,12 @@ async fn each_limit_may_give_back_something_of_its_own() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_a_limiter_keeps_is_kept_of_its_own_limit_and_of_none_that_counts_something_else() -> anyhow::Result<()> {
-    let limiter = Limiter::builder(MemoryStore::new()).keep(2).build(Quota::once(5)?)?;
+async fn minimum_remaining_applies_to_limits_with_equal_units() -> anyhow::Result<()> {
+    let limiter = Limiter::builder(MemoryStore::new()).min_remaining(2).build(Quota::once(5)?)?;
     let layer = RateLimitLayer::new(limiter)
-        .key(Everybody)
+        .key(GlobalKey)
         .cost_of("default", |_| 1)?
-        .and("points", Everybody, Quota::once(4)?)?
+        .and("points", GlobalKey, Quota::once(4)?)?
         .cost_of("points", |_| 1)?;
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
     let client = Client::new(server.address);
@@ -160,8 +163,8 @@ async fn what_a_limiter_keeps_is_kept_of_its_own_limit_and_of_none_that_counts_s
 async fn terms_of_a_request_are_no_window_among_several() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(9))?;
     let window: Window = "9 in 1h at 1min".parse()?;
-    let layer = RateLimitLayer::new(limiter).and_by("window", Everybody, move |_| window)?;
-    assert!(layer.clone().and_by("window", Everybody, |_| Rule::Provisioned).is_err(), "there is one of that name");
+    let layer = RateLimitLayer::new(limiter).and_with("window", GlobalKey, move |_| window)?;
+    assert!(layer.clone().and_with("window", GlobalKey, |_| Rule::Provisioned).is_err(), "there is one of that name");
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
     assert_eq!(Client::new(server.address).get("/").await?.status, 500);
     Ok(())

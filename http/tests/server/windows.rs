@@ -6,12 +6,12 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use tollgate::{Limiter, MemoryStore, Window, clock::ManualClock};
-use tollgate_http::{Everybody, RateLimitLayer};
+use tollgate_http::{GlobalKey, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// Time stands still in the store, and passes by itself in this runtime.
 #[tokio::test(start_paused = true)]
-async fn a_window_denies_waits_charges_and_gives_back_as_a_bucket_does() -> anyhow::Result<()> {
+async fn window_denies_waits_settles_and_refunds_like_a_bucket() -> anyhow::Result<()> {
     type Set = fn(RateLimitLayer) -> RateLimitLayer;
     let layers: [(Set, [u16; 4]); 6] = [
         (|layer| layer, [200, 200, 429, 429]),
@@ -26,7 +26,7 @@ async fn a_window_denies_waits_charges_and_gives_back_as_a_bucket_does() -> anyh
         let window = Window::new(2, Duration::from_secs(60), Duration::from_secs(5))?;
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), window)?;
         let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty())));
-        let service = set(RateLimitLayer::new(limiter).key(Everybody)).layer(inner);
+        let service = set(RateLimitLayer::new(limiter).key(GlobalKey)).layer(inner);
         for (number, status) in expected.into_iter().enumerate() {
             let answer = service.clone().oneshot(Request::new(())).await?;
             assert_eq!(answer.status().as_u16(), status, "request {number} of layer {place}");

@@ -31,7 +31,7 @@ pub(super) trait Queued {
 /// A key is called by at most one call at a time, so requests of one key keep their order.
 #[derive(Debug)]
 pub(super) struct Queue<T: Queued> {
-    lines: HashMap<T::Key, Line<T>, RandomState>,
+    lines: HashMap<T::Key, KeyQueue<T>, RandomState>,
     /// Buffers of lines that have ended.
     spare: Vec<VecDeque<T>>,
     /// Keys that may go in the next batch: their lines have requests and no call.
@@ -50,7 +50,7 @@ pub(super) struct Queue<T: Queued> {
 }
 
 #[derive(Debug)]
-struct Line<T> {
+struct KeyQueue<T> {
     waiting: VecDeque<T>,
     is_called: bool,
 }
@@ -60,7 +60,7 @@ struct Calls {
     in_flight: usize,
     /// How many requests they carry.
     requests: usize,
-    /// Calls that have taken longer than [`OLD_CALL`](super::OLD_CALL).
+    /// Calls that have taken longer than [`OLD_CALL_AGE`](super::OLD_CALL_AGE).
     old: usize,
 }
 
@@ -138,13 +138,13 @@ impl<T: Queued> Queue<T> {
         self.waiting += 1;
         let line = self.lines.entry(key.clone()).or_insert_with(|| {
             self.ready.push_back(key.clone());
-            Line { waiting: self.spare.pop().unwrap_or_default(), is_called: false }
+            KeyQueue { waiting: self.spare.pop().unwrap_or_default(), is_called: false }
         });
         &mut line.waiting
     }
 
     /// Counts a caller that has gone before its answer.
-    pub(super) fn note_cancelled(&mut self) {
+    pub(super) fn count_cancelled(&mut self) {
         self.cancelled += 1;
     }
 
@@ -223,7 +223,7 @@ impl<T: Queued> Queue<T> {
     }
 
     fn remove(&mut self, key: &T::Key) {
-        if let Some(Line { waiting, .. }) = self.lines.remove(key)
+        if let Some(KeyQueue { waiting, .. }) = self.lines.remove(key)
             && self.spare.len() < MAX_SPARE
             && waiting.capacity() <= MAX_SPARE_CAPACITY
         {
@@ -261,7 +261,7 @@ impl<T: Queued> Queue<T> {
 
     /// Counts a call as old: another one may start beside it. Beyond the most that may, a call for one key, which may be
     /// locked, counts as isolated.
-    pub(super) fn note_old(&mut self, flight: &mut Flight<T::Key>) {
+    pub(super) fn mark_old(&mut self, flight: &mut Flight<T::Key>) {
         flight.is_old = true;
         if !flight.is_isolated && flight.keys.len() == 1 && self.batch_calls.old >= MAX_OLD_CALLS {
             self.shared_calls -= usize::from(flight.is_shared());
@@ -431,7 +431,7 @@ mod tests {
     enum Step {
         Push { key: u8, kind: u8, cost: u8, is_cancelled: bool },
         Age(usize),
-        Answer(usize),
+        BucketAnswer(usize),
         RollBack(usize),
     }
 
@@ -440,7 +440,7 @@ mod tests {
         let step = prop_oneof![
             6 => push.prop_map(|(key, kind, cost, is_cancelled)| Step::Push { key, kind, cost, is_cancelled }),
             1 => any::<usize>().prop_map(Step::Age),
-            3 => any::<usize>().prop_map(Step::Answer),
+            3 => any::<usize>().prop_map(Step::BucketAnswer),
             1 => any::<usize>().prop_map(Step::RollBack),
         ];
         prop::collection::vec(step, 0..200)
@@ -498,11 +498,11 @@ mod tests {
                 Step::Age(at) => {
                     let at = at % self.flying.len();
                     if !self.flying[at].flight.is_old {
-                        self.queue.note_old(&mut self.flying[at].flight);
+                        self.queue.mark_old(&mut self.flying[at].flight);
                         self.start_all();
                     }
                 }
-                Step::Answer(at) => self.answer(at % self.flying.len()),
+                Step::BucketAnswer(at) => self.answer(at % self.flying.len()),
                 Step::RollBack(at) => {
                     let Batch { requests, flight } = self.flying.swap_remove(at % self.flying.len());
                     self.queue.roll_back(flight, requests);
@@ -622,7 +622,7 @@ mod tests {
         for key in 0..10 {
             queue.push(ask(key, 0));
             let Batch { mut flight, .. } = queue.next().expect("a call of its own");
-            queue.note_old(&mut flight);
+            queue.mark_old(&mut flight);
         }
         queue.push(ask(10, 0));
         assert!(queue.next().is_some_and(|Batch { requests, .. }| requests.len() == 1));
@@ -636,7 +636,7 @@ mod tests {
         assert_eq!(queue.full(&1, 1000), Some(1000));
         assert_eq!(queue.full(&1, 2000), Some(1000), "half of it is one key's");
         assert_eq!(queue.full(&2, 2000), None);
-        (0..512).for_each(|_| queue.note_cancelled());
+        (0..512).for_each(|_| queue.count_cancelled());
         assert_eq!(queue.full(&1, 1000), None);
     }
 }

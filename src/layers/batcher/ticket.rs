@@ -61,7 +61,7 @@ impl Ticket {
     /// Takes the time in the queue off the longest wait, if it was long.
     pub(super) fn shorten_wait(&mut self, now: Instant) {
         if let Self::Take(take, Reply { since: Some(since), .. }) = self
-            && now - *since > LONG_IN_QUEUE
+            && now - *since > MIN_QUEUE_TIME
         {
             take.max_wait = take.max_wait.saturating_sub(now - *since);
             *since = now;
@@ -151,7 +151,7 @@ const MAX_TAKES: usize = 1024;
 const MAX_SCHEDULED: usize = 256;
 
 /// Less time in the queue does not count as waiting.
-const LONG_IN_QUEUE: Duration = Duration::from_millis(100);
+const MIN_QUEUE_TIME: Duration = Duration::from_millis(100);
 
 /// As many as a database makes in one transaction.
 const MAX_ADJUSTMENTS: usize = 256;

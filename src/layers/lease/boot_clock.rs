@@ -59,14 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_on() {
+    fn boot_clock_advances() {
         let before = BootClock.now();
         assert!(before > 0 && BootClock.now() >= before);
         assert!(slept::now() <= slept::now());
     }
 
     #[test]
-    fn a_sleep_counts_and_a_clock_that_is_set_back_does_not() {
+    fn boot_clock_counts_sleep_and_ignores_clock_changes() {
         let gained = AtomicI64::new(0);
         let now = |since, host| slept::advanced(&gained, since, host);
         assert_eq!([now(5, 4), now(6, 100), now(7, 2), now(8, 102)], [5, 100, 101, 102]);

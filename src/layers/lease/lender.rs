@@ -8,30 +8,30 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tokio::time::sleep;
 
 use super::LeaseOptions;
-use super::held::{Batch, Held, Unsized, ns};
-use super::keeping::Keeping;
-use super::table::{Heat, Table};
+use super::entry::{LeaseEntry, LeasedBatch, NoDebit, ns};
+use super::keeper_flag::KeeperFlag;
+use super::table::{KeyFrequency, LeaseTable};
 use crate::clock::Clock;
 use crate::model::{Adjusted, Adjustment, Decision, Error, Key, Mode, Outcome, Receipt, Source, Take};
 use crate::store::Store;
-use crate::telemetry::{LEASED, Share};
+use crate::telemetry::{GaugeShare, LEASED};
 
 /// The state that a lease shares with its tasks.
 #[derive(Debug)]
 pub(super) struct Lender<S, C> {
     pub(super) store: S,
     options: LeaseOptions,
-    pub(super) table: Table,
-    heat: Heat,
+    pub(super) table: LeaseTable,
+    key_frequency: KeyFrequency,
     clock: C,
     began: i64,
     /// Held shared while tokens are requested or given back. Holding it alone means that no such task runs.
     debits: Arc<RwLock<()>>,
     closed: AtomicBool,
     /// Whether the housekeeping task runs.
-    keeping: Keeping,
+    keeper_flag: KeeperFlag,
     /// The gauge of held tokens, set now and then and not at each use.
-    shown: Mutex<Share>,
+    shown: Mutex<GaugeShare>,
 }
 
 impl<S: Store, C: Clock> Lender<S, C> {
@@ -39,14 +39,14 @@ impl<S: Store, C: Clock> Lender<S, C> {
         Self {
             store,
             options,
-            table: Table::new(),
-            heat: Heat::new(),
+            table: LeaseTable::new(),
+            key_frequency: KeyFrequency::new(),
             began: clock.now(),
             clock,
             debits: Arc::default(),
             closed: AtomicBool::new(false),
-            keeping: Keeping::default(),
-            shown: Mutex::new(Share::of(LEASED)),
+            keeper_flag: KeeperFlag::default(),
+            shown: Mutex::new(GaugeShare::of(LEASED)),
         }
     }
 
@@ -119,18 +119,18 @@ impl<S: Store, C: Clock> Lender<S, C> {
         // A request that took nothing needs no lease: its bucket is unlimited, or a mode decides.
         if take.lendable().is_some()
             && decision.taken().next().is_some()
-            && let Some(often) = self.heat.count(self.table.hash(take.key()), now / target)
+            && let Some(often) = self.key_frequency.count(self.table.hash(take.key()), now / target)
         {
-            let held = Arc::new(Held::new(take, often, now, target));
+            let held = Arc::new(LeaseEntry::new(take, often, now, target));
             held.see(decision, now);
             if let Some(until) = queued_until {
                 held.queue_until(until);
             }
             // Begins the debit before other threads see the lease and could forget it.
-            if held.begin_debit(now) && self.table.add(&held, self.options.most_keys) {
+            if held.begin_debit(now) && self.table.add(&held, self.options.max_keys) {
                 // Housekeeping must also remove a lease that is never filled.
                 if let Ok(runtime) = Handle::try_current() {
-                    self.keep_house(&runtime);
+                    self.spawn_keeper(&runtime);
                 }
                 self.debit(&held, take.cost, now);
             }
@@ -191,25 +191,25 @@ impl<S: Store, C: Clock> Lender<S, C> {
 }
 
 /// A request for more tokens, one at a time for each lease. However it ends, the next one can begin.
-struct Debiting {
-    held: Arc<Held>,
+struct DebitGuard {
+    held: Arc<LeaseEntry>,
 }
 
 impl<S: Store, C: Clock> Lender<S, C> {
     /// Requests more tokens in a task, if the lease should grow. The caller has begun the debit.
-    fn debit(self: &Arc<Self>, held: &Arc<Held>, cost: u64, now: u64) {
+    fn debit(self: &Arc<Self>, held: &Arc<LeaseEntry>, cost: u64, now: u64) {
         let size = held.size(cost, now, &self.options);
         if size.is_ok_and(|size| self.try_debit(held, size, now)) {
             return;
         }
         // Pauses unless the cost of this request was the reason, so that later requests do not compute the size again.
-        if size != Err(Unsized::TooLarge) {
+        if size != Err(NoDebit::TooLarge) {
             held.pause(now.saturating_add(ns(self.options.target)));
         }
         held.debiting.end();
     }
 
-    fn try_debit(self: &Arc<Self>, held: &Arc<Held>, size: u64, now: u64) -> bool {
+    fn try_debit(self: &Arc<Self>, held: &Arc<LeaseEntry>, size: u64, now: u64) -> bool {
         let (Ok(runtime), Ok(open)) = (Handle::try_current(), Arc::clone(&self.debits).try_read_owned()) else {
             return false;
         };
@@ -217,14 +217,14 @@ impl<S: Store, C: Clock> Lender<S, C> {
         if self.is_closed() {
             return false;
         }
-        let debiting = Debiting { held: Arc::clone(held) };
-        self.keep_house(&runtime);
+        let debiting = DebitGuard { held: Arc::clone(held) };
+        self.spawn_keeper(&runtime);
         runtime.spawn(Arc::clone(self).ask(debiting, open, size, now));
         true
     }
 
     /// Holds `open` until the tokens have arrived and late ones are given back, so that `close` waits for both.
-    async fn ask(self: Arc<Self>, debiting: Debiting, open: OwnedRwLockReadGuard<()>, size: u64, asked_at: u64) {
+    async fn ask(self: Arc<Self>, debiting: DebitGuard, open: OwnedRwLockReadGuard<()>, size: u64, asked_at: u64) {
         let outcome = self.store.take_one(&debiting.held.ask.clone().costing(size)).await;
         let unused = self.answered(&debiting.held, outcome.ok(), asked_at);
         // The next debit need not wait for the refund.
@@ -234,7 +234,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
     }
 
     /// Stores the tokens of an answer, and returns what to give back.
-    fn answered(&self, held: &Held, outcome: Option<Outcome>, asked_at: u64) -> Vec<Adjustment> {
+    fn answered(&self, held: &LeaseEntry, outcome: Option<Outcome>, asked_at: u64) -> Vec<Adjustment> {
         let now = self.now();
         let since = self.since(now);
         let decision = outcome.and_then(Result::ok).filter(|decision| decision.source() == Source::Store);
@@ -243,7 +243,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             if let Some(receipt) = Receipt::of(&held.ask, decision).pop().filter(|_| decision.is_granted()) {
                 let until = asked_at.saturating_add(ns(self.options.lifetime()));
                 let unused = if now < until {
-                    held.fill(Batch { receipt, asked_at }, until, since)
+                    held.fill(LeasedBatch { receipt, asked_at }, until, since)
                 } else {
                     // The call took longer than the tokens' lifetime, as the next call would.
                     held.shrink();
@@ -262,7 +262,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
     }
 }
 
-impl Drop for Debiting {
+impl Drop for DebitGuard {
     fn drop(&mut self) {
         self.held.debiting.end();
     }
@@ -277,8 +277,8 @@ struct Keeper<S: Store, C: Clock> {
 
 impl<S: Store, C: Clock> Lender<S, C> {
     /// Starts the housekeeping task, unless it runs.
-    fn keep_house(self: &Arc<Self>, runtime: &Handle) {
-        if self.keeping.begin() {
+    fn spawn_keeper(self: &Arc<Self>, runtime: &Handle) {
+        if self.keeper_flag.begin() {
             runtime.spawn(Keeper { lender: Arc::downgrade(self), runs: true }.keep(self.options.lifetime() / 2));
         }
     }
@@ -309,7 +309,7 @@ impl<S: Store, C: Clock> Keeper<S, C> {
             lender.show();
             // On an error, the tokens count as used.
             drop(lender.give_back(unused).await);
-            if lender.keeping.end(|| lender.table.len() == 0) {
+            if lender.keeper_flag.end(|| lender.table.len() == 0) {
                 self.runs = false;
                 return;
             }
@@ -321,7 +321,7 @@ impl<S: Store, C: Clock> Drop for Keeper<S, C> {
     /// If the runtime ends the task, another one can start.
     fn drop(&mut self) {
         if let Some(lender) = self.lender.upgrade().filter(|_| self.runs) {
-            lender.keeping.break_off();
+            lender.keeper_flag.break_off();
         }
     }
 }

@@ -7,26 +7,26 @@ use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteG
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use super::held::Held;
+use super::entry::LeaseEntry;
 use crate::model::{Key, Limit, Take};
 
 /// The leases of one key: usually one, more under several rules or minimums.
-pub(super) type Leases = SmallVec<[Arc<Held>; 1]>;
+pub(super) type Leases = SmallVec<[Arc<LeaseEntry>; 1]>;
 
 /// All leases, by key.
 ///
 /// All threads look up the lease of a hot key, and leases are rarely added or removed. So readers share no lock word that each of
 /// them would have to write.
 #[derive(Debug)]
-pub(super) struct Table {
-    shards: [ShardedLock<Shard>; SHARDS],
+pub(super) struct LeaseTable {
+    shards: [ShardedLock<TableShard>; SHARDS],
     hasher: RandomState,
     len: AtomicUsize,
 }
 
-type Shard = HashMap<Key, Leases, RandomState>;
+type TableShard = HashMap<Key, Leases, RandomState>;
 
-impl Table {
+impl LeaseTable {
     pub(super) fn new() -> Self {
         Self {
             shards: std::array::from_fn(|_| ShardedLock::default()),
@@ -41,23 +41,23 @@ impl Table {
 
     /// Calls a closure with the lease that can serve a request.
     #[inline]
-    pub(super) fn find<T>(&self, take: &Take, with: impl FnOnce(&Arc<Held>) -> T) -> Option<T> {
+    pub(super) fn find<T>(&self, take: &Take, with: impl FnOnce(&Arc<LeaseEntry>) -> T) -> Option<T> {
         let Limit { key, rule, .. } = take.lendable()?;
         let shard = self.read(key);
-        let held = shard.get(key)?.iter().find(|held| held.is_for(rule, take.keep))?;
+        let held = shard.get(key)?.iter().find(|held| held.is_for(rule, take.min_remaining))?;
         Some(with(held))
     }
 
     /// Calls a closure with each lease of a key.
-    pub(super) fn each(&self, key: &Key, with: impl FnMut(&Arc<Held>)) {
+    pub(super) fn each(&self, key: &Key, with: impl FnMut(&Arc<LeaseEntry>)) {
         self.read(key).get(key).into_iter().flatten().for_each(with);
     }
 
     /// Adds a lease, unless the table is full or has one for the same requests.
-    pub(super) fn add(&self, held: &Arc<Held>, most: usize) -> bool {
+    pub(super) fn add(&self, held: &Arc<LeaseEntry>, most: usize) -> bool {
         let Limit { key, rule, .. } = &held.ask.limits[0];
         let mut shard = self.write(key);
-        if shard.get(key).is_some_and(|leases| leases.iter().any(|other| other.is_for(rule, held.ask.keep))) {
+        if shard.get(key).is_some_and(|leases| leases.iter().any(|other| other.is_for(rule, held.ask.min_remaining))) {
             return false;
         }
         let room = |len: usize| (len < most).then_some(len + 1);
@@ -76,7 +76,7 @@ impl Table {
     }
 
     /// Keeps only the leases for which the closure returns true.
-    pub(super) fn retain(&self, mut keep: impl FnMut(&Held) -> bool) {
+    pub(super) fn retain(&self, mut keep: impl FnMut(&LeaseEntry) -> bool) {
         for shard in &self.shards {
             shard.write().unwrap_or_else(PoisonError::into_inner).retain(|_, leases| {
                 let before = leases.len();
@@ -87,11 +87,11 @@ impl Table {
         }
     }
 
-    fn read(&self, key: &Key) -> ShardedLockReadGuard<'_, Shard> {
+    fn read(&self, key: &Key) -> ShardedLockReadGuard<'_, TableShard> {
         self.shards[shard_of(self.hash(key))].read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, key: &Key) -> ShardedLockWriteGuard<'_, Shard> {
+    fn write(&self, key: &Key) -> ShardedLockWriteGuard<'_, TableShard> {
         self.shards[shard_of(self.hash(key))].write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,9 +119,9 @@ const SHARDS: usize = 16;
 /// count. So a place lost to another key, or a count lost to a concurrent thread, makes a lease late and never wrong. A million
 /// keys that are used once take no memory and displace nothing that matters.
 #[derive(Debug)]
-pub(super) struct Heat(Box<[AtomicU64]>);
+pub(super) struct KeyFrequency(Box<[AtomicU64]>);
 
-impl Heat {
+impl KeyFrequency {
     pub(super) fn new() -> Self {
         Self((0..HEAT_PLACES).map(|_| AtomicU64::new(0)).collect())
     }
@@ -149,10 +149,17 @@ mod tests {
 
     #[test]
     fn a_key_is_hot_that_is_asked_for_often_in_one_period() {
-        let heat = Heat::new();
-        assert_eq!([1, 1, 1, 1, 1].map(|period| heat.count(7, period)), [None, None, None, Some(4), Some(5)]);
-        assert_eq!([2, 2, 3, 3, 3, 3].map(|period| heat.count(7, period)), [None, None, None, None, None, Some(4)]);
+        let key_frequency = KeyFrequency::new();
+        assert_eq!([1, 1, 1, 1, 1].map(|period| key_frequency.count(7, period)), [None, None, None, Some(4), Some(5)]);
+        assert_eq!(
+            [2, 2, 3, 3, 3, 3].map(|period| key_frequency.count(7, period)),
+            [None, None, None, None, None, Some(4)]
+        );
         let other = 7 | 1 << 40;
-        assert_eq!([other, 7, other, 7, other].map(|hash| heat.count(hash, 4)), [None; 5], "they share a place");
+        assert_eq!(
+            [other, 7, other, 7, other].map(|hash| key_frequency.count(hash, 4)),
+            [None; 5],
+            "they share a place"
+        );
     }
 }

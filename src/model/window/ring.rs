@@ -1,16 +1,16 @@
 //! The arithmetic of a sliding window, as pure functions: the oracle that every SQL routine is tested against.
 //!
 //! A grant at the instant `t` is counted in the sub-interval that `t` lies in, and from then on in every window until an
-//! interval after the sub-interval's end. With `room = max − cost − keep`, a request acts at the earliest instant, not
+//! interval after the sub-interval's end. With `room = max − cost − min_remaining`, a request acts at the earliest instant, not
 //! before any that was granted, from which on the requests that still count are at most `room`.
 
 use std::cmp::Reverse;
 
-use super::{Counted, MOST_REQUESTS, Window};
+use super::{MAX_REQUESTS, Window, WindowUsage};
 use crate::model::Mode;
-use crate::model::answer::Word;
-use crate::model::bucket::{Receipt, Request};
-use crate::model::decide::{Account, Held, State};
+use crate::model::answer::OutcomeCode;
+use crate::model::bucket::{BucketRequest, GrantRecord};
+use crate::model::decide::{Account, State, StoredReceipt};
 use crate::model::quota::SECOND_NS;
 
 /// How many were granted in each sub-interval, oldest first: its end, in nanoseconds since 1970, and the count.
@@ -25,7 +25,7 @@ pub(crate) struct Ring {
     /// All requests that were ever granted.
     pub(crate) granted: i64,
     /// How long counts are kept: at least the longest interval that any of them was granted in.
-    pub(crate) kept_ns: i64,
+    pub(crate) retention_ns: i64,
     /// The ring may have forgotten requests that acted before this instant.
     pub(crate) since: i64,
     /// The wait of the request that was counted last, in nanoseconds. No other request acts later.
@@ -48,31 +48,31 @@ impl Ring {
 
     /// Counts a request for at most the maximum if it can act within its longest wait, and returns when it acts. The caller has
     /// called [`step_back`](Self::step_back).
-    fn take(&mut self, window: &Window, now: i64, request: Request) -> Option<i64> {
-        let acts_at = self.earliest(window, window.most - request.cost - request.keep, now);
-        if acts_at > now + request.max_wait || !self.may_promise(window, now, acts_at) {
+    fn take(&mut self, window: &Window, now: i64, request: BucketRequest) -> Option<i64> {
+        let scheduled_at = self.earliest(window, window.max_requests - request.cost - request.min_remaining, now);
+        if scheduled_at > now + request.max_wait || !self.may_promise(window, now, scheduled_at) {
             return None;
         }
-        self.count(window, now, acts_at, request.cost);
-        Some(acts_at)
+        self.count(window, now, scheduled_at, request.cost);
+        Some(scheduled_at)
     }
 
     /// Whether the ring may promise this instant: no wait begins a sub-interval beyond the thousandth ahead.
-    fn may_promise(&self, window: &Window, now: i64, acts_at: i64) -> bool {
-        let begun = self.counts.last().is_some_and(|(newest, _)| *newest >= end(window, acts_at));
-        let has_room = self.counts.iter().rev().nth(MOST_AHEAD - 1).is_none_or(|(end, _)| *end <= now);
-        acts_at == now || begun || has_room
+    fn may_promise(&self, window: &Window, now: i64, scheduled_at: i64) -> bool {
+        let begun = self.counts.last().is_some_and(|(newest, _)| *newest >= end(window, scheduled_at));
+        let has_room = self.counts.iter().rev().nth(MAX_SUB_INTERVALS_AHEAD - 1).is_none_or(|(end, _)| *end <= now);
+        scheduled_at == now || begun || has_room
     }
 
     /// Counts requests at an instant, whatever the maximum, and forgets requests that no longer count.
     pub(crate) fn count(&mut self, window: &Window, now: i64, at: i64, cost: i64) {
         let end = end(window, at);
-        let kept = window.interval_ns.max(self.kept_ns);
+        let kept = window.interval_ns.max(self.retention_ns);
         let forgotten = self.counts.partition_point(|(end, _)| *end <= now - kept);
         let until = self.counts.drain(..forgotten).next_back().map_or(i64::MIN, |(end, _)| end);
         self.since = self.since.max(until);
         // A request with a longer interval still finds its counts, until only the new count is left.
-        self.kept_ns = if self.counts.is_empty() { window.interval_ns } else { kept };
+        self.retention_ns = if self.counts.is_empty() { window.interval_ns } else { kept };
         match self.counts.last_mut() {
             Some((newest, count)) if *newest >= end => *count = count.saturating_add(cost),
             _ => {
@@ -80,7 +80,7 @@ impl Ring {
                 self.resolution_ns = window.resolution_ns;
             }
         }
-        if self.counts.len() > MOST_COUNTS {
+        if self.counts.len() > MAX_SUB_INTERVALS_KEPT {
             self.join(now);
         }
         self.granted = self.granted.saturating_add(cost).min(i64::MAX / 2);
@@ -116,10 +116,10 @@ impl Ring {
     }
 
     /// Gives back requests that were to act at an instant, and returns how many.
-    fn give_back(&mut self, acts_at: i64, tokens: i64) -> i64 {
+    fn give_back(&mut self, scheduled_at: i64, tokens: i64) -> i64 {
         // A forgotten sub-interval gives nothing back in another one. Otherwise the requests are in the first sub-interval
         // that ends after they act, or in a later one. Giving them back in the first raises what no interval sees.
-        let theirs = self.counts.iter_mut().find(|(end, _)| *end > acts_at).filter(|_| acts_at >= self.since);
+        let theirs = self.counts.iter_mut().find(|(end, _)| *end > scheduled_at).filter(|_| scheduled_at >= self.since);
         let Some((_, count)) = theirs else {
             return 0;
         };
@@ -150,7 +150,7 @@ impl Ring {
 
     /// The instant at which no request counts any more, under any limits.
     pub(crate) fn empty_at(&self, window: &Window) -> i64 {
-        self.counts.last().map_or(0, |(end, _)| end + window.interval_ns.max(self.kept_ns))
+        self.counts.last().map_or(0, |(end, _)| end + window.interval_ns.max(self.retention_ns))
     }
 }
 
@@ -160,8 +160,8 @@ fn end(window: &Window, at: i64) -> i64 {
 }
 
 /// The sub-intervals of the longest window, and as many ahead. Several limits for one key could need more.
-const MOST_COUNTS: usize = 2 * MOST_AHEAD;
-const MOST_AHEAD: usize = 1000;
+const MAX_SUB_INTERVALS_KEPT: usize = 2 * MAX_SUB_INTERVALS_AHEAD;
+const MAX_SUB_INTERVALS_AHEAD: usize = 1000;
 
 /// A sliding window as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,49 +175,49 @@ pub(crate) struct WindowRow {
 pub(crate) fn decide(
     row: &mut WindowRow,
     window: &Window,
-    request: Request,
+    request: BucketRequest,
     (mode, until): (Mode, Option<i64>),
-    held: Option<Held>,
+    held: Option<StoredReceipt>,
     now: i64,
-) -> Counted {
-    let answer = |word, row: &WindowRow| Counted { mode, ..Counted::new(word, now, now, &row.ring) };
+) -> WindowUsage {
+    let answer = |word, row: &WindowRow| WindowUsage { mode, ..WindowUsage::new(word, now, now, &row.ring) };
     if mode == Mode::Off {
-        return answer(Word::Granted, row);
+        return answer(OutcomeCode::Granted, row);
     }
     row.ring.step_back(now);
     if let Some(held) = held {
         let same = held.receipt.cost == request.cost && held.state != State::Cancelled;
-        let word = if same { Word::Granted } else { Word::Reused };
-        return Counted::new(word, now, held.receipt.acts_at.max(now), &row.ring);
+        let word = if same { OutcomeCode::Granted } else { OutcomeCode::Reused };
+        return WindowUsage::new(word, now, held.receipt.scheduled_at.max(now), &row.ring);
     }
     if mode == Mode::Block {
-        return Counted { acts_at: until, ..answer(Word::Denied, row) };
+        return WindowUsage { scheduled_at: until, ..answer(OutcomeCode::Denied, row) };
     }
-    if request.cost > window.most() - request.keep {
-        return answer(Word::Never, row);
+    if request.cost > window.signed_max_requests() - request.min_remaining {
+        return answer(OutcomeCode::Never, row);
     }
     // No request waits in shadow mode.
     let max_wait = if mode == Mode::Shadow { 0 } else { request.max_wait };
-    match row.ring.take(window, now, Request { max_wait, ..request }) {
-        Some(acts_at) => {
+    match row.ring.take(window, now, BucketRequest { max_wait, ..request }) {
+        Some(scheduled_at) => {
             row.window = *window;
-            Counted::new(Word::Granted, now, acts_at, &row.ring)
+            WindowUsage::new(OutcomeCode::Granted, now, scheduled_at, &row.ring)
         }
-        None if mode == Mode::Shadow => answer(Word::Granted, row),
-        None => answer(Word::Denied, row),
+        None if mode == Mode::Shadow => answer(OutcomeCode::Granted, row),
+        None => answer(OutcomeCode::Denied, row),
     }
 }
 
 impl WindowRow {
     /// An unused window.
     pub(crate) fn new(window: Window, now: i64) -> Self {
-        let (resolution_ns, kept_ns) = (window.resolution_ns, window.interval_ns);
-        Self { window, ring: Ring { resolution_ns, kept_ns, since: now, ..Ring::default() } }
+        let (resolution_ns, retention_ns) = (window.resolution_ns, window.interval_ns);
+        Self { window, ring: Ring { resolution_ns, retention_ns, since: now, ..Ring::default() } }
     }
 
     /// The limits that the SQL stores know: the longest interval since it was empty, and the newest sub-interval's resolution.
     pub(crate) fn terms(&self) -> Window {
-        Window::stored(self.window.most, self.ring.kept_ns, self.ring.resolution_ns)
+        Window::stored(self.window.max_requests, self.ring.retention_ns, self.ring.resolution_ns)
     }
 
     /// Whether no request counts any more.
@@ -232,17 +232,21 @@ impl WindowRow {
         (mode, until): (Mode, Option<i64>),
         cost: i64,
         now: i64,
-    ) -> Counted {
+    ) -> WindowUsage {
         if mode != Mode::Off {
             self.ring.step_back(now);
         }
         let counts = matches!(mode, Mode::Enforce | Mode::Shadow);
         if counts && cost > 0 {
-            self.ring.count(window, now, self.next(now), cost.min(MOST_REQUESTS));
+            self.ring.count(window, now, self.next(now), cost.min(MAX_REQUESTS));
             self.window = *window;
         }
-        let counted = Counted { mode, ..Counted::new(Word::Granted, now, now, &self.ring) };
-        if mode == Mode::Block { Counted { word: Word::Denied, acts_at: until, ..counted } } else { counted }
+        let counted = WindowUsage { mode, ..WindowUsage::new(OutcomeCode::Granted, now, now, &self.ring) };
+        if mode == Mode::Block {
+            WindowUsage { word: OutcomeCode::Denied, scheduled_at: until, ..counted }
+        } else {
+            counted
+        }
     }
 
     /// Now, or the later instant at which the last granted requests act.
@@ -252,14 +256,14 @@ impl WindowRow {
 }
 
 impl Account for WindowRow {
-    const MOST: i64 = MOST_REQUESTS;
+    const MAX_USED: i64 = MAX_REQUESTS;
 
-    fn cancel(&mut self, receipt: &Receipt, _: i64) -> Option<i64> {
-        Some(self.ring.give_back(receipt.acts_at, receipt.cost))
+    fn cancel(&mut self, receipt: &GrantRecord, _: i64) -> Option<i64> {
+        Some(self.ring.give_back(receipt.scheduled_at, receipt.cost))
     }
 
-    fn refund(&mut self, receipt: &Receipt, tokens: i64) {
-        self.ring.give_back(receipt.acts_at, tokens);
+    fn refund(&mut self, receipt: &GrantRecord, tokens: i64) {
+        self.ring.give_back(receipt.scheduled_at, tokens);
     }
 
     fn charge(&mut self, now: i64, tokens: i64, _: i64) {
@@ -283,7 +287,7 @@ mod tests {
 
     fn ask(ring: &mut Ring, window: &Window, now: i64, cost: i64, max_wait: i64) -> Option<i64> {
         ring.step_back(now);
-        ring.take(window, now, Request { cost, keep: 0, max_wait })
+        ring.take(window, now, BucketRequest { cost, min_remaining: 0, max_wait })
     }
 
     /// Checks every grant against a log of the grants that were not given back: whatever the limits of the others, no interval
@@ -311,7 +315,7 @@ mod tests {
                     let counted =
                         turns.iter().filter(|(other, _)| *other > at - window.interval_ns).map(|(_, cost)| cost);
                     let counted: i64 = counted.sum();
-                    assert!(counted + cost <= window.most, "{counted} and {cost} of {window:?}, seed {seed}");
+                    assert!(counted + cost <= window.max_requests, "{counted} and {cost} of {window:?}, seed {seed}");
                     turns.push((at, cost));
                 }
                 if !turns.is_empty() && random.u8(..) < 90 {
@@ -330,7 +334,7 @@ mod tests {
                 assert!(ring.counts.is_sorted_by(|(one, _), (next, _)| one < next));
             }
         }
-        assert_eq!(most_counts, MOST_COUNTS);
+        assert_eq!(most_counts, MAX_SUB_INTERVALS_KEPT);
     }
 
     #[test]
@@ -340,7 +344,11 @@ mod tests {
         while let Some(at) = ask(&mut ring, &window, START, 1, 3_600_000 * MS) {
             turns.push(at);
         }
-        assert_eq!((ring.counts.len(), turns.len()), (MOST_AHEAD, 2 * MOST_AHEAD), "the last part is promised in full");
+        assert_eq!(
+            (ring.counts.len(), turns.len()),
+            (MAX_SUB_INTERVALS_AHEAD, 2 * MAX_SUB_INTERVALS_AHEAD),
+            "the last part is promised in full"
+        );
         assert_eq!(ask(&mut ring, &window, START + 9 * MS, 1, 3_600_000 * MS), None);
         assert!(ask(&mut ring, &window, START + 10 * MS, 1, 3_600_000 * MS).is_some(), "one has passed");
         for at in turns.into_iter().filter(|at| *at > START) {
@@ -358,7 +366,7 @@ mod tests {
             assert!(ask(&mut ring, &fine, now, 1, 0).is_some());
             turns.push(now);
         }
-        assert_eq!(ring.counts.len(), MOST_COUNTS);
+        assert_eq!(ring.counts.len(), MAX_SUB_INTERVALS_KEPT);
         for interval in [long.interval_ns, 60_000 * MS, fine.interval_ns] {
             let counted = ring.counted(&Window { interval_ns: interval, ..long }, now);
             let acted = |span: i64| i64::try_from(turns.iter().filter(|at| **at > now - span).count()).expect("few");

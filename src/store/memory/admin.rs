@@ -4,11 +4,11 @@ use std::ops::Bound;
 use chrono::{DateTime, Utc};
 
 use super::MemoryStore;
-use crate::admin::{Admin, BucketLevel, Denials, Explanation, Filter, Override, Page, Plan, Switch};
+use crate::admin::{Admin, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan};
 use crate::admin::{explain, limited};
 use crate::clock::Clock;
 use crate::model::decide;
-use crate::model::decide::Row;
+use crate::model::decide::BucketRow;
 use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, WindowLevel};
 
 impl<C: Clock> Admin for MemoryStore<C> {
@@ -97,7 +97,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
     ) -> Result<bool, Error> {
-        let switch = mode.map(|mode| Switch::checked(mode, reason, until, self.clock.now())).transpose()?;
+        let switch = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.clock.now())).transpose()?;
         Ok(self.rules.change(|choices| choices.plans.get_mut(name).map(|plan| plan.switch = switch)).is_some())
     }
 
@@ -124,12 +124,12 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
-        let switch = Switch::checked(mode, reason, until, self.clock.now())?;
+        let switch = ModeSetting::checked(mode, reason, until, self.clock.now())?;
         self.rules.change(|choices| choices.all = switch);
         Ok(())
     }
 
-    async fn mode(&self) -> Result<Switch, Error> {
+    async fn mode(&self) -> Result<ModeSetting, Error> {
         Ok(self.rules.read(|choices| choices.all.clone()))
     }
 
@@ -153,7 +153,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(self.rules.change(|choices| choices.overrides.remove(key)).is_some())
     }
 
-    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
+    async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
         Ok(self.stats.lock().most(limit, self.clock.now()).into())
     }
 }
@@ -167,7 +167,7 @@ impl<C: Clock> MemoryStore<C> {
                 row.provision(quota, now);
                 Ok(())
             }
-            None => shard.insert(key.clone(), Row::provisioned(quota, now), now),
+            None => shard.insert(key.clone(), BucketRow::provisioned(quota, now), now),
         }
     }
 }
@@ -182,7 +182,7 @@ impl Stats {
     /// Adds counts as far as there is room, and forgets those that are older than two days.
     pub(super) fn count(&mut self, denials: &[(Key, u64)], now: i64) {
         let hour = self.hours.entry(now.div_euclid(HOUR)).or_default();
-        for (key, denied) in Denials::sound(denials) {
+        for (key, denied) in DenialCount::sound(denials) {
             if hour.len() < MAX_DENIED_KEYS || hour.contains_key(&key) {
                 let (sum, last) = hour.entry(key).or_insert((0, now));
                 *sum = sum.saturating_add(denied);
@@ -201,7 +201,7 @@ impl Stats {
     }
 
     /// Returns the keys with the most denials in the last 24 hours.
-    pub(super) fn most(&self, limit: u32, now: i64) -> Vec<Denials> {
+    pub(super) fn most(&self, limit: u32, now: i64) -> Vec<DenialCount> {
         let mut keys: HashMap<&Key, (i64, i64)> = HashMap::new();
         for (_, hour) in self.hours.iter().filter(|(hour, _)| **hour * HOUR > now.saturating_sub(24 * HOUR)) {
             for (key, (denied, at)) in hour {
@@ -210,12 +210,12 @@ impl Stats {
                 *last = (*at).max(*last);
             }
         }
-        let denials = |(key, (denied, last)): (&Key, (i64, i64))| Denials {
+        let denials = |(key, (denied, last)): (&Key, (i64, i64))| DenialCount {
             key: key.clone(),
             denied: denied.unsigned_abs(),
             last_denied_at: DateTime::from_timestamp_nanos(last),
         };
-        Denials::most(keys.into_iter().map(denials).collect(), limit)
+        DenialCount::most(keys.into_iter().map(denials).collect(), limit)
     }
 }
 

@@ -4,20 +4,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use uuid::Uuid;
 
-use crate::model::bucket::{NEVER_NS, Receipt};
-use crate::model::decide::{Held, State};
+use crate::model::bucket::{GrantRecord, NEVER_NS};
+use crate::model::decide::{State, StoredReceipt};
 use crate::model::take::IdOf;
 use crate::model::{Key, TakeError};
 
 /// The receipts of a shard: of grants with an id, and of adjustments.
 #[derive(Debug)]
 pub(super) struct Receipts {
-    held: HashMap<(Uuid, Key), Kept>,
+    held: HashMap<(Uuid, Key), ReceiptEntry>,
     /// Receipts with an id of this crate's that are settled: no caller repeats them, and they change no more. The
     /// oldest come first. They need no room of other receipts: beyond the shard's own room, the shard forgets the
     /// oldest.
     done: VecDeque<(Uuid, Key)>,
-    room: Arc<Room>,
+    room: Arc<ReceiptQuota>,
     /// How many receipts the shard holds beyond its own room.
     lent: usize,
     /// No receipt expires before this instant.
@@ -25,24 +25,24 @@ pub(super) struct Receipts {
 }
 
 #[derive(Debug)]
-struct Kept {
-    held: Held,
+struct ReceiptEntry {
+    held: StoredReceipt,
     id_of: IdOf,
 }
 
-impl Kept {
+impl ReceiptEntry {
     fn is_done(&self) -> bool {
         self.id_of == IdOf::Crate && self.held.state != State::Open
     }
 }
 
 impl Receipts {
-    pub(super) fn new(room: Arc<Room>) -> Self {
+    pub(super) fn new(room: Arc<ReceiptQuota>) -> Self {
         Self { held: HashMap::new(), done: VecDeque::new(), room, lent: 0, none_expires_before: NEVER_NS }
     }
 
     /// Uses this room from now on.
-    pub(super) fn share(&mut self, room: Arc<Room>) {
+    pub(super) fn share(&mut self, room: Arc<ReceiptQuota>) {
         (self.room, self.lent) = (room, 0);
         self.count();
     }
@@ -51,12 +51,12 @@ impl Receipts {
         self.held.len()
     }
 
-    pub(super) fn find(&self, id: Uuid, key: &Key) -> Option<Held> {
+    pub(super) fn find(&self, id: Uuid, key: &Key) -> Option<StoredReceipt> {
         self.held.get(&(id, key.clone())).map(|kept| kept.held)
     }
 
     /// Returns a receipt that has not expired.
-    pub(super) fn get(&self, id: Uuid, key: &Key, now: i64) -> Option<Held> {
+    pub(super) fn get(&self, id: Uuid, key: &Key, now: i64) -> Option<StoredReceipt> {
         self.find(id, key).filter(|held| held.expires_at > now)
     }
 
@@ -73,21 +73,21 @@ impl Receipts {
 
     /// Returns the keys of requests that can be settled.
     pub(super) fn open(&self, now: i64) -> HashSet<&Key> {
-        let is_open = |held: &Held| held.state == State::Open && held.expires_at > now;
+        let is_open = |held: &StoredReceipt| held.state == State::Open && held.expires_at > now;
         self.held.iter().filter(|(_, kept)| is_open(&kept.held)).map(|((_, key), _)| key).collect()
     }
 
-    pub(super) fn grant(&mut self, id: Uuid, key: &Key, receipt: Receipt, id_of: IdOf, expires_at: i64) {
-        self.insert(id, key, Kept { held: Held { receipt, state: State::Open, expires_at }, id_of });
+    pub(super) fn grant(&mut self, id: Uuid, key: &Key, receipt: GrantRecord, id_of: IdOf, expires_at: i64) {
+        self.insert(id, key, ReceiptEntry { held: StoredReceipt { receipt, state: State::Open, expires_at }, id_of });
     }
 
     /// Writes what an adjustment made of a receipt. The receipt of the request, if there is one, says whose id it is.
-    pub(super) fn write(&mut self, id: Uuid, key: &Key, held: Held, id_of: IdOf) {
+    pub(super) fn write(&mut self, id: Uuid, key: &Key, held: StoredReceipt, id_of: IdOf) {
         let id_of = self.held.get(&(id, key.clone())).map_or(id_of, |kept| kept.id_of);
-        self.insert(id, key, Kept { held, id_of });
+        self.insert(id, key, ReceiptEntry { held, id_of });
     }
 
-    fn insert(&mut self, id: Uuid, key: &Key, kept: Kept) {
+    fn insert(&mut self, id: Uuid, key: &Key, kept: ReceiptEntry) {
         self.none_expires_before = self.none_expires_before.min(kept.held.expires_at);
         let (receipt, is_done) = ((id, key.clone()), kept.is_done());
         if self.held.insert(receipt.clone(), kept).is_some_and(|before| before.is_done()) {
@@ -136,13 +136,13 @@ impl Receipts {
 /// Half of the room is divided among the shards, so that no shard can use up another one's part. All shards share the
 /// other half, because all requests for one key are in one shard.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct ReceiptQuota {
     own: usize,
     common: usize,
     lent: AtomicUsize,
 }
 
-impl Room {
+impl ReceiptQuota {
     /// Creates room for `each` receipts a shard, if the shards were equally full.
     pub(super) fn new(each: usize, shards: usize) -> Arc<Self> {
         let own = each.div_ceil(2);

@@ -3,10 +3,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::admin::Chosen;
-use crate::admin::{Override, Plan, Switch};
+use crate::admin::AdminSettings;
+use crate::admin::{ModeSetting, Override, Plan};
 use crate::model::decide;
-use crate::model::decide::{Row, Rules, Setting};
+use crate::model::decide::{BucketRow, KeyRules, TimedMode};
 use crate::model::{Key, Mode, Rule};
 
 /// The plans, the mode and the overrides of a store in memory.
@@ -20,14 +20,14 @@ pub(super) struct RuleBook {
 
 #[derive(Debug, Default)]
 pub(super) struct Choices {
-    pub(super) all: Switch,
+    pub(super) all: ModeSetting,
     pub(super) plans: BTreeMap<Key, Plan>,
     pub(super) overrides: HashMap<Key, Override>,
 }
 
 impl Choices {
-    fn leave(&self, key: &Key, plan: Option<&Key>, row: &Row, now: i64) -> bool {
-        let over = self.overrides.get(key).map(decide::Override::from).filter(|over| over.setting.holds(now));
+    fn leave(&self, key: &Key, plan: Option<&Key>, row: &BucketRow, now: i64) -> bool {
+        let over = self.overrides.get(key).map(decide::OverrideRules::from).filter(|over| over.setting.holds(now));
         self.all.mode == Mode::Enforce
             && over.is_none_or(|over| over.setting.mode.is_none())
             && over.and_then(|over| over.quota).as_ref() == row.over.as_deref()
@@ -40,7 +40,7 @@ impl Choices {
 impl RuleBook {
     /// Returns whether a bucket already has its effective limits, so that its tokens alone decide.
     #[inline]
-    pub(super) fn leave(&self, key: &Key, rule: &Rule, row: &Row, now: i64) -> bool {
+    pub(super) fn leave(&self, key: &Key, rule: &Rule, row: &BucketRow, now: i64) -> bool {
         let plan = match rule {
             Rule::Quota(quota) if *quota == row.own && row.plan.is_none() => None,
             Rule::Provisioned => row.plan.as_deref(),
@@ -54,22 +54,22 @@ impl RuleBook {
     }
 
     /// Returns the rules that apply to a key.
-    pub(super) fn of(&self, key: &Key, rule: &Rule, row: Option<&Row>) -> Rules {
+    pub(super) fn of(&self, key: &Key, rule: &Rule, row: Option<&BucketRow>) -> KeyRules {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.and_then(|row| row.plan.as_deref()),
             Rule::Quota(_) | Rule::Window(_) => None,
         };
-        self.read(|choices| Rules {
-            all: Setting::of_all(&choices.all),
-            plan: plan.and_then(|plan| choices.plans.get(plan)).map(decide::Plan::from),
-            over: choices.overrides.get(key).map(decide::Override::from),
+        self.read(|choices| KeyRules {
+            all: TimedMode::of_all(&choices.all),
+            plan: plan.and_then(|plan| choices.plans.get(plan)).map(decide::PlanRules::from),
+            over: choices.overrides.get(key).map(decide::OverrideRules::from),
         })
     }
 
     /// Returns what an operator chose for a key, and for a plan if one is named.
-    pub(super) fn chosen(&self, key: &Key, plan: Option<&Key>) -> Chosen {
-        self.read(|choices| Chosen {
+    pub(super) fn chosen(&self, key: &Key, plan: Option<&Key>) -> AdminSettings {
+        self.read(|choices| AdminSettings {
             all: choices.all.clone(),
             plan: plan.and_then(|plan| choices.plans.get(plan)).cloned(),
             over: choices.overrides.get(key).cloned(),

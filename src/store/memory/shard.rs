@@ -7,9 +7,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::{Entry, OccupiedEntry};
 use parking_lot::MutexGuard;
 
-use super::receipts::{Receipts, Room};
+use super::receipts::{ReceiptQuota, Receipts};
 use crate::model::bucket::NEVER_NS;
-use crate::model::decide::Row;
+use crate::model::decide::BucketRow;
 use crate::model::window::WindowRow;
 use crate::model::{Key, TakeError, Window};
 
@@ -19,21 +19,21 @@ pub(super) struct Shard {
     rows: Rows,
     windows: HashMap<Key, WindowRow, RandomState>,
     pub(super) receipts: Receipts,
-    most_keys: usize,
+    max_keys: usize,
     /// No bucket that the shard can forget is full before this instant, unless the clock is set back.
     none_full_before: i64,
     swept_at: i64,
 }
 
 impl Shard {
-    pub(super) fn new(most_keys: usize, hasher: RandomState, room: Arc<Room>) -> Self {
+    pub(super) fn new(max_keys: usize, hasher: RandomState, room: Arc<ReceiptQuota>) -> Self {
         let (rows, windows, receipts) = (Rows::new(hasher), HashMap::default(), Receipts::new(room));
-        Self { rows, windows, receipts, most_keys, none_full_before: i64::MIN, swept_at: i64::MIN }
+        Self { rows, windows, receipts, max_keys, none_full_before: i64::MIN, swept_at: i64::MIN }
     }
 
     /// Sets how many keys the shard holds at most, and the room for its receipts.
-    pub(super) fn hold_at_most(&mut self, keys: usize, room: Arc<Room>) {
-        self.most_keys = keys;
+    pub(super) fn hold_at_most(&mut self, keys: usize, room: Arc<ReceiptQuota>) {
+        self.max_keys = keys;
         self.receipts.share(room);
     }
 
@@ -43,20 +43,20 @@ impl Shard {
 
     /// Returns the bucket of a key whose hash is known.
     #[inline]
-    pub(super) fn hashed(&mut self, hash: u64, key: &Key) -> Option<&mut Row> {
+    pub(super) fn hashed(&mut self, hash: u64, key: &Key) -> Option<&mut BucketRow> {
         self.rows.hashed(hash, key)
     }
 
-    pub(super) fn row(&mut self, key: &Key) -> Option<&mut Row> {
+    pub(super) fn row(&mut self, key: &Key) -> Option<&mut BucketRow> {
         self.rows.get_mut(key)
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = (&Key, &Row)> {
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&Key, &BucketRow)> {
         self.rows.iter()
     }
 
     /// Changes a bucket in a way that can make it full earlier, and returns whether the bucket exists.
-    pub(super) fn change(&mut self, key: &Key, change: impl FnOnce(&mut Row)) -> bool {
+    pub(super) fn change(&mut self, key: &Key, change: impl FnOnce(&mut BucketRow)) -> bool {
         self.none_full_before = i64::MIN;
         self.rows.get_mut(key).map(change).is_some()
     }
@@ -83,7 +83,7 @@ impl Shard {
     }
 
     /// Adds or replaces a bucket. Without room, forgets full buckets.
-    pub(super) fn insert(&mut self, key: Key, row: Row, now: i64) -> Result<(), TakeError> {
+    pub(super) fn insert(&mut self, key: Key, row: BucketRow, now: i64) -> Result<(), TakeError> {
         if self.rows.get(&key).is_none() {
             self.make_room(&key, 1, now)?;
         }
@@ -121,10 +121,10 @@ impl Shard {
 
     fn make_room(&mut self, key: &Key, keys: usize, now: i64) -> Result<(), TakeError> {
         let may_be_full = now >= self.none_full_before || now < self.swept_at;
-        if self.len() + keys > self.most_keys && may_be_full {
+        if self.len() + keys > self.max_keys && may_be_full {
             self.sweep(now, true);
         }
-        if self.len() + keys > self.most_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
+        if self.len() + keys > self.max_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
     }
 
     /// Forgets full buckets that were not provisioned: they are full again when they are created again. While there is
@@ -153,7 +153,7 @@ impl Shard {
     }
 }
 
-fn full_at(row: &Row) -> i64 {
+fn full_at(row: &BucketRow) -> i64 {
     row.terms().instant(row.bucket.anchor, row.bucket.full_at)
 }
 
@@ -162,7 +162,7 @@ fn full_at(row: &Row) -> i64 {
 #[derive(Debug)]
 struct Rows {
     hasher: RandomState,
-    table: HashTable<(Key, Row)>,
+    table: HashTable<(Key, BucketRow)>,
 }
 
 impl Rows {
@@ -177,21 +177,21 @@ impl Rows {
 
     /// Returns the bucket of a key whose hash is known.
     #[inline]
-    fn hashed(&mut self, hash: u64, key: &Key) -> Option<&mut Row> {
+    fn hashed(&mut self, hash: u64, key: &Key) -> Option<&mut BucketRow> {
         self.table.find_mut(hash, |(other, _)| other == key).map(|(_, row)| row)
     }
 
-    fn get(&self, key: &Key) -> Option<&Row> {
+    fn get(&self, key: &Key) -> Option<&BucketRow> {
         self.table.find(self.hasher.hash_one(key), |(other, _)| other == key).map(|(_, row)| row)
     }
 
-    fn get_mut(&mut self, key: &Key) -> Option<&mut Row> {
+    fn get_mut(&mut self, key: &Key) -> Option<&mut BucketRow> {
         self.hashed(self.hasher.hash_one(key), key)
     }
 
     /// Adds or replaces a bucket, and returns the previous one.
-    fn insert(&mut self, key: Key, row: Row) -> Option<Row> {
-        let hasher = |(key, _): &(Key, Row)| self.hasher.hash_one(key);
+    fn insert(&mut self, key: Key, row: BucketRow) -> Option<BucketRow> {
+        let hasher = |(key, _): &(Key, BucketRow)| self.hasher.hash_one(key);
         match self.table.entry(self.hasher.hash_one(&key), |(other, _)| *other == key, hasher) {
             Entry::Occupied(mut entry) => Some(std::mem::replace(&mut entry.get_mut().1, row)),
             Entry::Vacant(entry) => {
@@ -207,11 +207,11 @@ impl Rows {
         found.map(OccupiedEntry::remove).is_ok()
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&Key, &Row)> {
+    fn iter(&self) -> impl Iterator<Item = (&Key, &BucketRow)> {
         self.table.iter().map(|(key, row)| (key, row))
     }
 
-    fn retain(&mut self, mut keep: impl FnMut(&Key, &mut Row) -> bool) {
+    fn retain(&mut self, mut keep: impl FnMut(&Key, &mut BucketRow) -> bool) {
         self.table.retain(|(key, row)| keep(key, row));
     }
 }
@@ -220,7 +220,7 @@ impl Rows {
 pub(super) struct Guards<'a>(pub(super) Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl Guards<'_> {
-    pub(super) fn row(&mut self, place: usize, key: &Key) -> Option<&Row> {
+    pub(super) fn row(&mut self, place: usize, key: &Key) -> Option<&BucketRow> {
         self.shard(place).row(key).map(|row| &*row)
     }
 
@@ -244,7 +244,7 @@ impl Guards<'_> {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, place: usize, key: &Key, row: Row, now: i64) -> Result<(), TakeError> {
+    pub(super) fn write(&mut self, place: usize, key: &Key, row: BucketRow, now: i64) -> Result<(), TakeError> {
         self.shard(place).insert(key.clone(), row, now)
     }
 

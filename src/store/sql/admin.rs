@@ -4,9 +4,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::SqlStore;
-use super::dialect::{After, Dialect, Operation, Read};
+use super::dialect::{Dialect, Operation, PageStart, RowResult};
 use crate::admin::limited;
-use crate::admin::{Admin, BucketLevel, Denials, Explanation, Filter, Origin, Override, Page, Plan, Prospect, Switch};
+use crate::admin::{
+    Admin, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page, Plan,
+};
 use crate::model::quota::Refill;
 use crate::model::{Error, Key, Mode, Quota, Window, WindowLevel};
 
@@ -58,7 +60,7 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
     ) -> Result<bool, Error> {
-        let switch = mode.map(|mode| Switch::checked(mode, reason, until, self.now())).transpose()?;
+        let switch = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.now())).transpose()?;
         self.change((name.clone(), switch), DB::set_plan_mode).await
     }
 
@@ -76,10 +78,10 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
-        self.change(Switch::checked(mode, reason, until, self.now())?, DB::set_mode).await
+        self.change(ModeSetting::checked(mode, reason, until, self.now())?, DB::set_mode).await
     }
 
-    async fn mode(&self) -> Result<Switch, Error> {
+    async fn mode(&self) -> Result<ModeSetting, Error> {
         let (table, mode) = (Key::try_from("token_mode")?, self.operate((), DB::mode).await?);
         mode.map_err(|why| unreadable(&table, why))
     }
@@ -96,7 +98,7 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         self.page(after, limit, |after| (after, limit), DB::overrides).await
     }
 
-    async fn most_denied(&self, limit: u32) -> Result<Page<Denials>, Error> {
+    async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
         self.page(None, limit, |after| (after, limit), DB::most_denied).await
     }
 }
@@ -107,14 +109,14 @@ impl<DB: Dialect> SqlStore<DB> {
         &self,
         after: Option<&Key>,
         limit: u32,
-        arguments: impl Fn(After) -> A + Send + Sync,
-        operation: Operation<DB, A, Vec<Read<T>>>,
+        arguments: impl Fn(PageStart) -> A + Send + Sync,
+        operation: Operation<DB, A, Vec<RowResult<T>>>,
     ) -> Result<Page<T>, Error>
     where
         A: Send + Sync + 'static,
-        T: Row + Send + 'static,
+        T: PageRow + Send + 'static,
     {
-        let (mut page, mut after) = (Page::default(), After { key: after.cloned(), skip: 0 });
+        let (mut page, mut after) = (Page::default(), PageStart { key: after.cloned(), skip: 0 });
         loop {
             let rows = self.operate(arguments(after.clone()), operation).await?;
             let is_last = rows.len() < limit as usize;
@@ -126,7 +128,7 @@ impl<DB: Dialect> SqlStore<DB> {
                 match row {
                     Ok(row) => {
                         if let Some(key) = row.place() {
-                            after = After { key: Some(key.clone()), skip: 0 };
+                            after = PageStart { key: Some(key.clone()), skip: 0 };
                         }
                         page.push(row);
                     }
@@ -141,36 +143,36 @@ impl<DB: Dialect> SqlStore<DB> {
 }
 
 /// A row of a page.
-trait Row {
+trait PageRow {
     /// The key after which the next row comes, if pages are in the order of keys.
     fn place(&self) -> Option<&Key>;
 }
 
-impl Row for BucketLevel {
+impl PageRow for BucketLevel {
     fn place(&self) -> Option<&Key> {
         Some(&self.key)
     }
 }
 
-impl Row for WindowLevel {
+impl PageRow for WindowLevel {
     fn place(&self) -> Option<&Key> {
         Some(&self.key)
     }
 }
 
-impl Row for Plan {
+impl PageRow for Plan {
     fn place(&self) -> Option<&Key> {
         Some(&self.name)
     }
 }
 
-impl Row for (Key, Override) {
+impl PageRow for (Key, Override) {
     fn place(&self) -> Option<&Key> {
         Some(&self.0)
     }
 }
 
-impl Row for Denials {
+impl PageRow for DenialCount {
     fn place(&self) -> Option<&Key> {
         None
     }
@@ -262,7 +264,7 @@ impl TryFrom<Planned> for Plan {
     }
 }
 
-impl TryFrom<Denied> for Denials {
+impl TryFrom<Denied> for DenialCount {
     type Error = sqlx::Error;
 
     fn try_from((id, denied, last_denied_at): Denied) -> Result<Self, sqlx::Error> {
@@ -292,12 +294,12 @@ impl TryFrom<Explained> for Explanation {
             override_reason,
             override_until,
             available,
-            prospect: match outcome.as_str() {
-                "granted" => Prospect::Granted,
-                "denied" => Prospect::Denied,
-                "unknown" => Prospect::UnknownBucket,
-                "unplanned" => Prospect::UnknownPlan,
-                "conflict" => Prospect::Conflict,
+            expected_outcome: match outcome.as_str() {
+                "granted" => ExpectedOutcome::Granted,
+                "denied" => ExpectedOutcome::Denied,
+                "unknown" => ExpectedOutcome::UnknownBucket,
+                "unplanned" => ExpectedOutcome::UnknownPlan,
+                "conflict" => ExpectedOutcome::Conflict,
                 other => return Err(strange("outcome", other)),
             },
             retry_after: retry_after_ms.map_or(Duration::MAX, |ms| Duration::from_millis(ms.max(0).unsigned_abs())),
@@ -307,10 +309,10 @@ impl TryFrom<Explained> for Explanation {
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(super) fn window(key: &Key, columns: WindowCounts) -> Result<WindowLevel, sqlx::Error> {
-    let (most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
+    let (max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
     Ok(WindowLevel {
         key: key.clone(),
-        window: terms(most, interval_ns, resolution_ns)?,
+        window: terms(max_requests, interval_ns, resolution_ns)?,
         counted: count(counted)?,
         granted: count(granted)?,
         retry_after: Duration::from_millis(count(retry_after_ms)?),
@@ -319,8 +321,8 @@ pub(super) fn window(key: &Key, columns: WindowCounts) -> Result<WindowLevel, sq
 
 #[cfg(feature = "postgres")]
 pub(super) fn windowed(columns: Windowed) -> Result<WindowLevel, sqlx::Error> {
-    let (id, most, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
-    window(&key(id)?, (most, interval_ns, resolution_ns, counted, granted, retry_after_ms))
+    let (id, max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
+    window(&key(id)?, (max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms))
 }
 
 pub(super) fn over((capacity, refill_ns, refill, mode, reason, expires_at): Over) -> Result<Override, sqlx::Error> {
@@ -338,12 +340,12 @@ pub(super) fn overridden(columns: Overridden) -> Result<(Key, Override), sqlx::E
 }
 
 /// The mode that an operator chose, if any.
-pub(super) fn switch((mode, reason, until): Choice) -> Result<Option<Switch>, sqlx::Error> {
-    mode.map(|mode| Ok(Switch { mode: parse(&mode)?, reason, until })).transpose()
+pub(super) fn switch((mode, reason, until): Choice) -> Result<Option<ModeSetting>, sqlx::Error> {
+    mode.map(|mode| Ok(ModeSetting { mode: parse(&mode)?, reason, until })).transpose()
 }
 
 /// The mode of all keys; `enforce` where its row is missing.
-pub(super) fn mode(row: Option<Result<Choice, sqlx::Error>>) -> Result<Switch, sqlx::Error> {
+pub(super) fn mode(row: Option<Result<Choice, sqlx::Error>>) -> Result<ModeSetting, sqlx::Error> {
     Ok(row.transpose()?.map(switch).transpose()?.flatten().unwrap_or_default())
 }
 
@@ -359,12 +361,12 @@ pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota
 }
 
 /// The limits of a window.
-pub(super) fn terms(most: i64, interval_ns: i64, resolution_ns: i64) -> Result<Window, sqlx::Error> {
+pub(super) fn terms(max_requests: i64, interval_ns: i64, resolution_ns: i64) -> Result<Window, sqlx::Error> {
     let within = |number: i64| number >= 1;
-    if !within(most) || !within(interval_ns) || !within(resolution_ns) {
-        return Err(strange("window", &format!("{most} in {interval_ns} ns by {resolution_ns} ns")));
+    if !within(max_requests) || !within(interval_ns) || !within(resolution_ns) {
+        return Err(strange("window", &format!("{max_requests} in {interval_ns} ns by {resolution_ns} ns")));
     }
-    Ok(Window::stored(most, interval_ns, resolution_ns))
+    Ok(Window::stored(max_requests, interval_ns, resolution_ns))
 }
 
 /// A number that must not be negative.

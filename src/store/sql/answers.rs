@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 
-use super::call::Ask;
-use super::dialect::Lowered;
-use crate::model::answer::{Answer, Word};
-use crate::model::bucket::{Bucket, Request, Terms};
+use super::call::SqlRequest;
+use super::dialect::ThrottleOutcome;
+use crate::model::answer::{BucketAnswer, OutcomeCode};
+use crate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 use crate::model::window::Counts;
-use crate::model::{Counted, Mode};
+use crate::model::{Mode, WindowUsage};
 
 /// The columns of every routine that decides. The first are the request (from 1), for how many equal requests the row
 /// stands, and their outcome. Then follow the mode that decided instead of the tokens, the instant of the decision, and
 /// from when the tokens can be used. The last are the bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`,
 /// `step_ticks` and `token_ticks` after all of these requests.
-pub(super) type Columns = (
+pub(super) type AnswerColumns = (
     i64,
     i64,
     String,
@@ -33,11 +33,11 @@ pub(super) type Columns = (
 pub(super) struct Entry {
     pub(super) request: i64,
     pub(super) times: i64,
-    pub(super) answer: Answer,
+    pub(super) answer: BucketAnswer,
 }
 
 /// Reads rows as entries.
-pub(super) fn entries(rows: Vec<Columns>) -> Result<Vec<Entry>, sqlx::Error> {
+pub(super) fn entries(rows: Vec<AnswerColumns>) -> Result<Vec<Entry>, sqlx::Error> {
     rows.into_iter().map(Entry::try_from).collect()
 }
 
@@ -45,8 +45,8 @@ pub(super) fn entries(rows: Vec<Columns>) -> Result<Vec<Entry>, sqlx::Error> {
 /// already.
 pub(super) fn in_order(
     mut entries: Vec<Entry>,
-    request: impl Fn(usize) -> Option<Request>,
-) -> Result<Vec<Answer>, sqlx::Error> {
+    request: impl Fn(usize) -> Option<BucketRequest>,
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     entries.sort_by_key(|entry| entry.request);
     let mut answers = Vec::with_capacity(entries.len());
     for Entry { request: place, times, answer } in entries {
@@ -57,30 +57,43 @@ pub(super) fn in_order(
     Ok(answers)
 }
 
-impl TryFrom<Columns> for Entry {
+impl TryFrom<AnswerColumns> for Entry {
     type Error = sqlx::Error;
 
-    fn try_from(columns: Columns) -> Result<Self, sqlx::Error> {
-        let (request, times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, ticks) =
-            columns;
-        let answer = Answer { now, acts_at, capacity: burst, ..answer(&outcome, mode.as_deref())? };
+    fn try_from(columns: AnswerColumns) -> Result<Self, sqlx::Error> {
+        let (
+            request,
+            times,
+            outcome,
+            mode,
+            now,
+            scheduled_at,
+            full_at,
+            granted,
+            burst,
+            anchor,
+            step_ns,
+            step_ticks,
+            ticks,
+        ) = columns;
+        let answer = BucketAnswer { now, scheduled_at, capacity: burst, ..answer(&outcome, mode.as_deref())? };
         let state = [full_at, granted, burst, anchor, step_ns, step_ticks, ticks];
-        Ok(Self { request, times, answer: Answer { state: parse_state(state), ..answer } })
+        Ok(Self { request, times, answer: BucketAnswer { state: parse_state(state), ..answer } })
     }
 }
 
 /// An answer of which only the outcome and the mode are known.
-pub(super) fn answer(outcome: &str, mode: Option<&str>) -> Result<Answer, sqlx::Error> {
-    Ok(Answer { mode: parse_mode(mode)?, ..Answer::refused(word(outcome)?, 0) })
+pub(super) fn answer(outcome: &str, mode: Option<&str>) -> Result<BucketAnswer, sqlx::Error> {
+    Ok(BucketAnswer { mode: parse_mode(mode)?, ..BucketAnswer::refused(word(outcome)?, 0) })
 }
 
-/// A bucket's state from the last seven of [`Columns`]. `None` if there is no bucket.
-pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(Terms, Bucket)> {
+/// A bucket's state from the last seven of [`AnswerColumns`]. `None` if there is no bucket.
+pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(BucketQuota, Bucket)> {
     let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = columns;
     let token_ticks = token_ticks?;
     let capacity = burst? / token_ticks;
-    let terms = Terms { capacity, step_ns: step_ns?, step_ticks: step_ticks?, token_ticks, calendar: false };
-    Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, longest_wait: 0 }))
+    let terms = BucketQuota { capacity, step_ns: step_ns?, step_ticks: step_ticks?, token_ticks, calendar: false };
+    Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, max_granted_wait: 0 }))
 }
 
 /// The columns of the routines that decide under a sliding window: the outcome, the mode that decided instead of the
@@ -88,10 +101,17 @@ pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(Terms, Bucket)> 
 /// resolution.
 type WindowColumns = (String, Option<String>, i64, Option<i64>, Counts, i64);
 
-pub(super) fn counted(columns: WindowColumns) -> Result<Counted, sqlx::Error> {
-    let (outcome, mode, now, acts_at, mut counts, resolution_ns) = columns;
+pub(super) fn counted(columns: WindowColumns) -> Result<WindowUsage, sqlx::Error> {
+    let (outcome, mode, now, scheduled_at, mut counts, resolution_ns) = columns;
     counts.sort_unstable();
-    Ok(Counted { word: word(&outcome)?, mode: parse_mode(mode.as_deref())?, now, acts_at, counts, resolution_ns })
+    Ok(WindowUsage {
+        word: word(&outcome)?,
+        mode: parse_mode(mode.as_deref())?,
+        now,
+        scheduled_at,
+        counts,
+        resolution_ns,
+    })
 }
 
 fn parse_mode(mode: Option<&str>) -> Result<Mode, sqlx::Error> {
@@ -102,7 +122,7 @@ fn parse_mode(mode: Option<&str>) -> Result<Mode, sqlx::Error> {
 }
 
 /// Parses the outcome of a routine that lowers a bucket.
-pub(super) fn lowered(outcome: &str) -> Result<Lowered, sqlx::Error> {
+pub(super) fn lowered(outcome: &str) -> Result<ThrottleOutcome, sqlx::Error> {
     Ok(match outcome {
         "lowered" => Ok(Some(true)),
         "unchanged" => Ok(Some(false)),
@@ -111,16 +131,16 @@ pub(super) fn lowered(outcome: &str) -> Result<Lowered, sqlx::Error> {
     })
 }
 
-fn word(word: &str) -> Result<Word, sqlx::Error> {
+fn word(word: &str) -> Result<OutcomeCode, sqlx::Error> {
     Ok(match word {
-        "granted" => Word::Granted,
-        "denied" => Word::Denied,
-        "spared" => Word::Spared,
-        "never" => Word::Never,
-        "unknown" => Word::Unknown,
-        "unplanned" => Word::Unplanned,
-        "conflict" => Word::Conflict,
-        "reused" => Word::Reused,
+        "granted" => OutcomeCode::Granted,
+        "denied" => OutcomeCode::Denied,
+        "spared" => OutcomeCode::Spared,
+        "never" => OutcomeCode::Never,
+        "unknown" => OutcomeCode::Unknown,
+        "unplanned" => OutcomeCode::Unplanned,
+        "conflict" => OutcomeCode::Conflict,
+        "reused" => OutcomeCode::Reused,
         other => return Err(sqlx::Error::Protocol(format!("the outcome {other:?}"))),
     })
 }
@@ -129,15 +149,15 @@ fn word(word: &str) -> Result<Word, sqlx::Error> {
 ///
 /// For most requests, the routine only says how the buckets stood before the batch.
 pub(super) struct AllAnswers<'a> {
-    asks: &'a [Ask],
+    asks: &'a [SqlRequest],
     /// By the request, and by the bucket's place in it.
-    answers: Vec<Vec<Option<Answer>>>,
+    answers: Vec<Vec<Option<BucketAnswer>>>,
     /// Whether the routine decided the request by itself, so that the answers are its outcome.
     decided: Vec<bool>,
 }
 
 impl<'a> AllAnswers<'a> {
-    pub(super) fn new(asks: &'a [Ask]) -> Self {
+    pub(super) fn new(asks: &'a [SqlRequest]) -> Self {
         let answers = asks.iter().map(|ask| vec![None; ask.take.limits.len()]).collect();
         Self { asks, answers, decided: vec![false; asks.len()] }
     }
@@ -148,7 +168,7 @@ impl<'a> AllAnswers<'a> {
         &mut self,
         (request, place): (usize, usize),
         standing: bool,
-        answer: Answer,
+        answer: BucketAnswer,
     ) -> Result<(), sqlx::Error> {
         let unasked = || sqlx::Error::Protocol(format!("an answer about the bucket {place} of the request {request}"));
         let told = self.answers.get_mut(request).and_then(|answers| answers.get_mut(place)).ok_or_else(unasked)?;
@@ -164,12 +184,12 @@ impl<'a> AllAnswers<'a> {
     ///
     /// The routine decides requests by themselves after all others. So their answers include what the others took, even
     /// those that come later in this order.
-    pub(super) fn in_turn(self) -> Vec<Answer> {
+    pub(super) fn in_request_order(self) -> Vec<BucketAnswer> {
         let mut buckets: HashMap<&str, Balance> = HashMap::new();
         let mut requests = Vec::with_capacity(self.asks.len());
         for ((ask, told), decided) in self.asks.iter().zip(self.answers).zip(self.decided) {
-            let told: Vec<Answer> = told.into_iter().flatten().collect();
-            let granted = told.iter().all(|answer| answer.word == Word::Granted);
+            let told: Vec<BucketAnswer> = told.into_iter().flatten().collect();
+            let granted = told.iter().all(|answer| answer.word == OutcomeCode::Granted);
             for (place, key) in ask.take.keys().enumerate().filter(|_| granted && !decided) {
                 buckets.entry(key.as_str()).or_default().behind += ask.request_at(place).cost;
             }
@@ -189,12 +209,12 @@ impl<'a> AllAnswers<'a> {
                 let cost = if granted { request.cost } else { 0 };
                 bucket.taken += cost;
                 bucket.behind -= cost;
-                if !granted && answer.word == Word::Granted {
+                if !granted && answer.word == OutcomeCode::Granted {
                     answer.spare(None);
                 }
                 answer.debit(bucket.taken);
-                if answer.word == Word::Spared && !answer.has(request) {
-                    answer.word = Word::Denied;
+                if answer.word == OutcomeCode::Spared && !answer.has(request) {
+                    answer.word = OutcomeCode::Denied;
                 }
             }
             answers.extend(told);

@@ -5,31 +5,31 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::dialect::Dialect;
-use crate::model::answer::Answer;
-use crate::model::bucket::Request;
+use crate::model::answer::BucketAnswer;
+use crate::model::bucket::BucketRequest;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 use crate::model::window::Counts;
 use crate::model::{
-    Adjusted, Adjustment, Counted, Decision, Error, Key, Outcome, Quota, Rule, Take, TakeError, Window,
+    Adjusted, Adjustment, Decision, Error, Key, Outcome, Quota, Rule, Take, TakeError, Window, WindowUsage,
 };
 
 /// A request as a call passes it to the database.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct SqlRequest {
     /// What the request asks of its first bucket.
-    pub(super) request: Request,
+    pub(super) request: BucketRequest,
     pub(super) take: Take,
     /// How many equal requests this one stands for. The database decides them one after the other.
     pub(super) times: i64,
 }
 
-impl Ask {
+impl SqlRequest {
     pub(super) fn key(&self) -> &Key {
         self.take.key()
     }
 
     /// What the request asks of the bucket at a place.
-    pub(super) fn request_at(&self, place: usize) -> Request {
+    pub(super) fn request_at(&self, place: usize) -> BucketRequest {
         self.take.request_at(place)
     }
 
@@ -51,7 +51,7 @@ impl Ask {
     /// A request that the database only counts. A cost of 0 reads the window.
     pub(super) fn counting(key: &Key, window: &Window, cost: i64) -> Self {
         let take = Take::from(key.clone()).rule(Rule::Window(*window));
-        Self { request: Request { cost, max_wait: 0, keep: 0 }, take, times: 1 }
+        Self { request: BucketRequest { cost, max_wait: 0, min_remaining: 0 }, take, times: 1 }
     }
 
     /// Whether another request equals this one, and neither waits nor has an id.
@@ -81,7 +81,7 @@ impl Ask {
     }
 }
 
-impl TryFrom<&Take> for Ask {
+impl TryFrom<&Take> for SqlRequest {
     type Error = TakeError;
 
     fn try_from(take: &Take) -> Result<Self, TakeError> {
@@ -91,14 +91,14 @@ impl TryFrom<&Take> for Ask {
 
 /// One call of one routine.
 #[derive(Clone, Debug)]
-pub(super) enum Call {
+pub(super) enum RoutineCall {
     /// Requests for one bucket each.
-    Each(Arc<[Ask]>),
+    Each(Arc<[SqlRequest]>),
     /// Requests for several buckets each.
-    All(Arc<[Ask]>),
+    All(Arc<[SqlRequest]>),
     Adjust(Arc<[Adjustment]>),
     /// A request under a sliding window.
-    Window(Arc<Ask>, Counting),
+    Window(Arc<SqlRequest>, Counting),
 }
 
 /// Whether the database decides a request, or counts it even beyond the window's maximum.
@@ -109,25 +109,27 @@ pub enum Counting {
     Count,
 }
 
-/// What the routine of a [`Call`] answers.
+/// What the routine of a [`RoutineCall`] answers.
 #[derive(Debug)]
-pub(super) enum Reply {
-    Answers(Vec<Answer>),
+pub(super) enum RoutineReply {
+    Answers(Vec<BucketAnswer>),
     Adjusted(Vec<AdjustedColumns>),
-    Counted(Counted),
+    WindowUsage(WindowUsage),
 }
 
-impl Call {
+impl RoutineCall {
     pub(super) async fn on<DB: Dialect>(
         &self,
         connection: &mut DB::Connection,
         clock: &DB::Clock,
-    ) -> Result<Reply, sqlx::Error> {
+    ) -> Result<RoutineReply, sqlx::Error> {
         match self {
-            Self::Each(asks) => DB::take(connection, asks, clock).await.map(Reply::Answers),
-            Self::All(asks) => DB::take_all(connection, asks, clock).await.map(Reply::Answers),
-            Self::Adjust(adjustments) => DB::adjust(connection, adjustments, clock).await.map(Reply::Adjusted),
-            Self::Window(ask, counting) => DB::take_window(connection, ask, *counting, clock).await.map(Reply::Counted),
+            Self::Each(asks) => DB::take(connection, asks, clock).await.map(RoutineReply::Answers),
+            Self::All(asks) => DB::take_all(connection, asks, clock).await.map(RoutineReply::Answers),
+            Self::Adjust(adjustments) => DB::adjust(connection, adjustments, clock).await.map(RoutineReply::Adjusted),
+            Self::Window(ask, counting) => {
+                DB::take_window(connection, ask, *counting, clock).await.map(RoutineReply::WindowUsage)
+            }
         }
     }
 
@@ -153,24 +155,24 @@ impl Call {
     }
 }
 
-impl Reply {
-    pub(super) fn answers(self) -> Vec<Answer> {
+impl RoutineReply {
+    pub(super) fn answers(self) -> Vec<BucketAnswer> {
         match self {
             Self::Answers(answers) => answers,
-            Self::Adjusted(_) | Self::Counted(_) => Vec::new(),
+            Self::Adjusted(_) | Self::WindowUsage(_) => Vec::new(),
         }
     }
 
     pub(super) fn adjusted(self) -> Vec<AdjustedColumns> {
         match self {
             Self::Adjusted(adjusted) => adjusted,
-            Self::Answers(_) | Self::Counted(_) => Vec::new(),
+            Self::Answers(_) | Self::WindowUsage(_) => Vec::new(),
         }
     }
 
-    pub(super) fn counted(self) -> Result<Counted, Error> {
+    pub(super) fn counted(self) -> Result<WindowUsage, Error> {
         match self {
-            Self::Counted(counted) => Ok(counted),
+            Self::WindowUsage(counted) => Ok(counted),
             _ => Err(Error::other(sqlx::Error::RowNotFound)),
         }
     }
@@ -181,7 +183,7 @@ impl Reply {
 pub type AdjustedColumns = (String, i64);
 
 /// The outcomes of requests for one bucket each, in their order: for each ask as many as it stands for.
-pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
+pub(super) fn of_each(answers: Vec<BucketAnswer>, asks: &[SqlRequest], attempts: u32) -> Result<Vec<Outcome>, Error> {
     complete(answers.len(), asks.iter().map(|ask| ask.times).sum())?;
     let mut answers = answers.into_iter();
     let mut outcomes = Vec::with_capacity(answers.len());
@@ -195,13 +197,13 @@ pub(super) fn of_each(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Resu
 }
 
 /// The outcomes of requests for several buckets each, in their order.
-pub(super) fn of_all(answers: Vec<Answer>, asks: &[Ask], attempts: u32) -> Result<Vec<Outcome>, Error> {
+pub(super) fn of_all(answers: Vec<BucketAnswer>, asks: &[SqlRequest], attempts: u32) -> Result<Vec<Outcome>, Error> {
     let limits: usize = asks.iter().map(|ask| ask.take.limits.len()).sum();
     complete(answers.len(), limits.try_into().unwrap_or(i64::MAX))?;
     let mut answers = answers.into_iter();
-    let outcome = |ask: &Ask| {
+    let outcome = |ask: &SqlRequest| {
         // Takes all answers of this request, even if the first is an error.
-        let own: Vec<Answer> = answers.by_ref().take(ask.take.limits.len()).collect();
+        let own: Vec<BucketAnswer> = answers.by_ref().take(ask.take.limits.len()).collect();
         let decisions = own
             .into_iter()
             .enumerate()

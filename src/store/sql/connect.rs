@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::dialect::Dialect;
-use super::retry::{Class, Failure};
+use super::retry::{ErrorClass, Failure};
 use super::store::SqlStore;
 use crate::model::Error;
 use crate::telemetry;
@@ -65,7 +65,7 @@ impl<DB: Dialect> SqlStore<DB> {
     ///
     /// Returns an error if the URL is not one of this database, if it names several hosts, or outside a Tokio runtime.
     pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
-        let wrong = |error| Failure::new(Class::Unavailable, error).into_error(1, Duration::ZERO);
+        let wrong = |error| Failure::new(ErrorClass::Unavailable, error).into_error(1, Duration::ZERO);
         // A SQLite file can have any name, even the URL of another database's server with its password.
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         if !DB::URL_SCHEMES.contains(&scheme) {
@@ -78,7 +78,7 @@ impl<DB: Dialect> SqlStore<DB> {
         let options = DB::connect_options(url, durability).map_err(wrong)?;
         let looks = Arc::new(AtomicBool::new(durability == Durability::Synchronous));
         let pool: Pool<DB> = PoolOptions::new()
-            .max_connections(CONNECTIONS)
+            .max_connections(MAX_CONNECTIONS)
             // Without sqlx's maintenance task, which can spin forever in sqlx 0.9.0 (its issue 3645).
             .idle_timeout(None)
             .max_lifetime(None)
@@ -86,10 +86,10 @@ impl<DB: Dialect> SqlStore<DB> {
             .test_before_acquire(false)
             .before_acquire(|connection: &mut DB::Connection, idle| {
                 Box::pin(async move {
-                    if idle.idle_for > RESTED {
+                    if idle.idle_for > PING_AFTER_IDLE {
                         connection.ping().await?;
                     }
-                    Ok(idle.age < LIFETIME)
+                    Ok(idle.age < MAX_LIFETIME)
                 })
             })
             .after_connect(move |connection: &mut DB::Connection, _| {
@@ -173,7 +173,7 @@ impl Reconnect {
     pub(super) async fn acquire<DB: Dialect>(&self, pool: &Pool<DB>) -> Result<PoolConnection<DB>, sqlx::Error> {
         loop {
             let mut acquiring = pin!(pool.acquire());
-            let acquired = if let Ok(acquired) = timeout(PAUSE, &mut acquiring).await {
+            let acquired = if let Ok(acquired) = timeout(RECONNECT_INTERVAL, &mut acquiring).await {
                 acquired
             } else {
                 let mut outage = self.0.ended.subscribe();
@@ -207,14 +207,14 @@ impl Shared {
         let mut was_away = false;
         while self.is_awaited() {
             let acquired = self.acquired.load(Ordering::Relaxed);
-            sleep(PAUSE).await;
+            sleep(RECONNECT_INTERVAL).await;
             if self.acquired.load(Ordering::Relaxed) == acquired && is_away(&pool).await {
                 was_away = true;
             } else if std::mem::take(&mut was_away) {
                 self.ended.send_replace(());
             } else {
                 // The pool is busy, not the server away: opens few connections beside the pool's own.
-                sleep(BUSY).await;
+                sleep(BUSY_POOL_INTERVAL).await;
             }
         }
     }
@@ -234,7 +234,7 @@ impl Shared {
 /// once.
 async fn is_away<DB: Dialect>(pool: &Pool<DB>) -> bool {
     let options = pool.connect_options();
-    match timeout(LONGEST, DB::Connection::connect_with(&options)).await {
+    match timeout(CONNECT_TIMEOUT, DB::Connection::connect_with(&options)).await {
         Ok(Ok(connection)) => {
             // The server accepted the connection, so an error of closing it does not matter.
             drop(connection.close().await);
@@ -248,19 +248,19 @@ async fn is_away<DB: Dialect>(pool: &Pool<DB>) -> bool {
 }
 
 /// Enough for two concurrent calls, a few slow ones, and an operator's.
-const CONNECTIONS: u32 = 8;
+const MAX_CONNECTIONS: u32 = 8;
 
 /// The pool replaces a connection of this age, so that it finds another server behind the same name.
-const LIFETIME: Duration = Duration::from_mins(30);
+const MAX_LIFETIME: Duration = Duration::from_mins(30);
 
 /// The pool pings a connection that was idle for longer: it may have broken unnoticed.
-const RESTED: Duration = Duration::from_secs(1);
+const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
 
 /// The pause between two attempts to connect. A pool that answers within this time needs no task.
-const PAUSE: Duration = Duration::from_millis(100);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pause between two attempts while the server accepts connections and the pool has none to spare.
-const BUSY: Duration = Duration::from_secs(1);
+const BUSY_POOL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The timeout of an attempt to connect.
-const LONGEST: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -6,14 +6,14 @@ use smol_str::SmolStr;
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, Database, SqlStr};
 
-use super::call::{AdjustedColumns, Ask, Counting};
+use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::connect::Durability;
-use super::retry::{Class, MayCommit};
+use super::retry::{CommitClaim, ErrorClass};
 use super::store::Isolation;
-use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
-use crate::model::answer::{Answer, Word};
-use crate::model::bucket::Hold;
-use crate::model::{Adjustment, Counted, Key, Quota, Rule, WindowLevel};
+use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
+use crate::model::answer::{BucketAnswer, OutcomeCode};
+use crate::model::bucket::ThrottleLevel;
+use crate::model::{Adjustment, Key, Quota, Rule, WindowLevel, WindowUsage};
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
 ///
@@ -29,7 +29,7 @@ pub trait Dialect: Operations {
 
     #[doc(hidden)]
     /// With how many concurrent calls of many requests each the database is fastest: one, if it has one writer.
-    const CALLS_AT_ONCE: usize;
+    const CONCURRENT_CALLS: usize;
 
     #[doc(hidden)]
     /// The statement that opens a transaction of a level, if the database has levels.
@@ -58,27 +58,27 @@ pub trait Dialect: Operations {
     /// trips if more than tokens decides it.
     fn take(
         connection: &mut Self::Connection,
-        asks: &[Ask],
+        asks: &[SqlRequest],
         clock: &Self::Clock,
-    ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<BucketAnswer>, sqlx::Error>> + Send;
 
     #[doc(hidden)]
     /// Decides requests for several buckets each, which all grant a request or none. Answers for each bucket, in their
     /// order. With several requests, none waits or has an id.
     fn take_all(
         connection: &mut Self::Connection,
-        asks: &[Ask],
+        asks: &[SqlRequest],
         clock: &Self::Clock,
-    ) -> impl Future<Output = Result<Vec<Answer>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<BucketAnswer>, sqlx::Error>> + Send;
 
     #[doc(hidden)]
     /// Decides a request under a sliding window, or counts it.
     fn take_window(
         connection: &mut Self::Connection,
-        ask: &Ask,
+        ask: &SqlRequest,
         counting: Counting,
         clock: &Self::Clock,
-    ) -> impl Future<Output = Result<Counted, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<WindowUsage, sqlx::Error>> + Send;
 
     #[doc(hidden)]
     /// Refunds or charges what grants took, in one round trip, and answers in their order.
@@ -90,7 +90,7 @@ pub trait Dialect: Operations {
 
     #[doc(hidden)]
     /// What an error that the server reported means for the request.
-    fn classify(error: &dyn DatabaseError) -> Class;
+    fn classify(error: &dyn DatabaseError) -> ErrorClass;
 
     #[doc(hidden)]
     /// Whether the server closes the connection after an error that it reported.
@@ -124,20 +124,20 @@ pub trait Dialect: Operations {
     }
 
     #[doc(hidden)]
-    /// Makes a change in a transaction. Commits if it claims `MayCommit`, and rolls back otherwise.
+    /// Makes a change in a transaction. Commits if it claims `CommitClaim`, and rolls back otherwise.
     fn change<A: Sync, T: Send>(
         connection: &mut Self::Connection,
         operation: Operation<Self, A, T>,
         arguments: &A,
         clock: &Self::Clock,
-        time: Time<'_>,
+        time: ChangeTime<'_>,
     ) -> impl Future<Output = Result<T, sqlx::Error>> + Send {
         async move {
             let begin = Self::begin(Isolation::ReadCommitted).unwrap_or(SqlStr::from_static("begin immediate"));
             let mut transaction = connection.begin_with(begin).await?;
             Self::limit(&mut transaction, time.left).await?;
             let answer = operation(&mut transaction, arguments, clock).await?;
-            if time.may_commit.claim() {
+            if time.commit_claim.claim() {
                 transaction.commit().await?;
             } else {
                 transaction.rollback().await?;
@@ -164,14 +164,14 @@ pub trait Dialect: Operations {
 /// One of an operator's statements, with its arguments.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type Operation<DB, A, T> =
-    for<'c> fn(&'c mut <DB as Database>::Connection, &'c A, &'c <DB as Operations>::Clock) -> Conversation<'c, T>;
+    for<'c> fn(&'c mut <DB as Database>::Connection, &'c A, &'c <DB as Operations>::Clock) -> OperationFuture<'c, T>;
 
 /// How much longer the caller of a change waits, and the right to commit the change.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug)]
-pub struct Time<'a> {
+pub struct ChangeTime<'a> {
     pub left: Duration,
-    pub may_commit: &'a MayCommit,
+    pub commit_claim: &'a CommitClaim,
 }
 
 /// The code of an error in the manual of the database that reported it.
@@ -185,19 +185,19 @@ pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
 
 /// A row, or why it cannot be read.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
-pub type Read<T> = Result<T, sqlx::Error>;
+pub type RowResult<T> = Result<T, sqlx::Error>;
 
 /// Where a page begins: after a key, and after `skip` rows behind the key that cannot be read.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Debug)]
-pub struct After {
+pub struct PageStart {
     pub key: Option<Key>,
     pub skip: i64,
 }
 
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
-pub type Conversation<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
+pub type OperationFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 
 /// An operator's statements on one kind of database. Each method takes its arguments as one value, so that one function
 /// can run and repeat them all.
@@ -216,7 +216,7 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         bucket: &'c (Key, Quota),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, ()>;
+    ) -> OperationFuture<'c, ()>;
 
     #[doc(hidden)]
     /// A bucket, if it exists.
@@ -224,7 +224,7 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         key: &'c Key,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Option<Read<BucketLevel>>>;
+    ) -> OperationFuture<'c, Option<RowResult<BucketLevel>>>;
 
     #[doc(hidden)]
     /// A window, if anything was counted in it.
@@ -232,32 +232,39 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         key: &'c Key,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Option<Read<WindowLevel>>>;
+    ) -> OperationFuture<'c, Option<RowResult<WindowLevel>>>;
 
     #[doc(hidden)]
     /// A page of buckets, in the order of their keys.
     fn list<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (Filter, After, u32),
+        page: &'c (Filter, PageStart, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<Read<BucketLevel>>>;
+    ) -> OperationFuture<'c, Vec<RowResult<BucketLevel>>>;
 
     #[doc(hidden)]
     /// A page of windows in which anything was counted, in the order of their keys.
     fn windows<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (Filter, After, u32),
+        page: &'c (Filter, PageStart, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<Read<WindowLevel>>>;
+    ) -> OperationFuture<'c, Vec<RowResult<WindowLevel>>>;
 
     #[doc(hidden)]
     /// Makes a bucket full.
-    fn reset<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock) -> Conversation<'c, bool>;
+    fn reset<'c>(
+        connection: &'c mut Self::Connection,
+        key: &'c Key,
+        clock: &'c Self::Clock,
+    ) -> OperationFuture<'c, bool>;
 
     #[doc(hidden)]
     /// Deletes a bucket.
-    fn delete<'c>(connection: &'c mut Self::Connection, key: &'c Key, clock: &'c Self::Clock)
-    -> Conversation<'c, bool>;
+    fn delete<'c>(
+        connection: &'c mut Self::Connection,
+        key: &'c Key,
+        clock: &'c Self::Clock,
+    ) -> OperationFuture<'c, bool>;
 
     #[doc(hidden)]
     /// The rules that apply to a key, under a plan if one is named.
@@ -265,7 +272,7 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         whose: &'c (Key, Option<Key>),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Read<Explanation>>;
+    ) -> OperationFuture<'c, RowResult<Explanation>>;
 
     #[doc(hidden)]
     /// Creates a plan, or changes its quota.
@@ -273,15 +280,15 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         plan: &'c (Key, Quota),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, ()>;
+    ) -> OperationFuture<'c, ()>;
 
     #[doc(hidden)]
     /// Sets or clears the mode of a plan.
     fn set_plan_mode<'c>(
         connection: &'c mut Self::Connection,
-        plan: &'c (Key, Option<Switch>),
+        plan: &'c (Key, Option<ModeSetting>),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, bool>;
+    ) -> OperationFuture<'c, bool>;
 
     #[doc(hidden)]
     /// A plan, if it exists.
@@ -289,15 +296,15 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         name: &'c Key,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Option<Read<Plan>>>;
+    ) -> OperationFuture<'c, Option<RowResult<Plan>>>;
 
     #[doc(hidden)]
     /// A page of plans, in the order of their names.
     fn plans<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (After, u32),
+        page: &'c (PageStart, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<Read<Plan>>>;
+    ) -> OperationFuture<'c, Vec<RowResult<Plan>>>;
 
     #[doc(hidden)]
     /// Deletes a plan.
@@ -305,15 +312,15 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         name: &'c Key,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, bool>;
+    ) -> OperationFuture<'c, bool>;
 
     #[doc(hidden)]
     /// Sets the mode of every key.
     fn set_mode<'c>(
         connection: &'c mut Self::Connection,
-        switch: &'c Switch,
+        switch: &'c ModeSetting,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, ()>;
+    ) -> OperationFuture<'c, ()>;
 
     #[doc(hidden)]
     /// The mode of every key.
@@ -321,7 +328,7 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         nothing: &'c (),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Read<Switch>>;
+    ) -> OperationFuture<'c, RowResult<ModeSetting>>;
 
     #[doc(hidden)]
     /// Creates or replaces an override.
@@ -329,7 +336,7 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         over: &'c (Key, Override),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, ()>;
+    ) -> OperationFuture<'c, ()>;
 
     #[doc(hidden)]
     /// Deletes an override.
@@ -337,15 +344,15 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         key: &'c Key,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, bool>;
+    ) -> OperationFuture<'c, bool>;
 
     #[doc(hidden)]
     /// A page of overrides, in the order of their keys.
     fn overrides<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (After, u32),
+        page: &'c (PageStart, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<Read<(Key, Override)>>>;
+    ) -> OperationFuture<'c, Vec<RowResult<(Key, Override)>>>;
 
     #[doc(hidden)]
     #[expect(clippy::ptr_arg, reason = "the arguments are one value")]
@@ -354,15 +361,15 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         denials: &'c Vec<(Key, i64)>,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, ()>;
+    ) -> OperationFuture<'c, ()>;
 
     #[doc(hidden)]
     /// The keys with the most denials.
     fn most_denied<'c>(
         connection: &'c mut Self::Connection,
-        page: &'c (After, u32),
+        page: &'c (PageStart, u32),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Vec<Read<Denials>>>;
+    ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>>;
 
     #[doc(hidden)]
     /// Deletes expired rows in one step.
@@ -370,18 +377,18 @@ pub trait Operations: Database {
         connection: &'c mut Self::Connection,
         limit: &'c u32,
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Swept>;
+    ) -> OperationFuture<'c, SweepResult>;
 
     #[doc(hidden)]
     /// Lowers a bucket, and returns whether it held more, or `None` if it never refills. Creates the bucket if its rule
     /// can create it.
-    fn hold_back<'c>(
+    fn throttle<'c>(
         connection: &'c mut Self::Connection,
-        what: &'c (Key, Rule, Hold),
+        what: &'c (Key, Rule, ThrottleLevel),
         clock: &'c Self::Clock,
-    ) -> Conversation<'c, Lowered>;
+    ) -> OperationFuture<'c, ThrottleOutcome>;
 }
 
 /// Whether a bucket held more than it was lowered to, or why it was not lowered.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
-pub type Lowered = Result<Option<bool>, Word>;
+pub type ThrottleOutcome = Result<Option<bool>, OutcomeCode>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use sqlx::Pool;
 
 use super::dialect::Dialect;
-use super::retry::{Class, Failure};
+use super::retry::{ErrorClass, Failure};
 use crate::model::Error;
 use crate::model::error::Cause;
 use crate::telemetry;
@@ -295,9 +295,11 @@ fn held(holder: Option<(String, String)>) -> Error {
 
 fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
     let class = match &error {
-        sqlx::Error::Database(error) if DB::classify(error.as_ref()) == Class::NotPermitted => Class::NotPermitted,
-        sqlx::Error::Database(_) => Class::Refused,
-        _ => Class::Unavailable,
+        sqlx::Error::Database(error) if DB::classify(error.as_ref()) == ErrorClass::NotPermitted => {
+            ErrorClass::NotPermitted
+        }
+        sqlx::Error::Database(_) => ErrorClass::Refused,
+        _ => ErrorClass::Unavailable,
     };
     Failure::new(class, error).into_error(1, std::time::Duration::ZERO)
 }

@@ -3,13 +3,13 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{Row, SqlStr};
 
-use super::call::{AdjustedColumns, Ask, Counting};
+use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::connect::{Durability, ipv6_address, require_one_host};
-use super::dialect::{Dialect, Operation, Time};
-use super::retry::Class;
+use super::dialect::{ChangeTime, Dialect, Operation};
+use super::retry::ErrorClass;
 use super::store::{Isolation, SqlStore};
-use crate::model::answer::Answer;
-use crate::model::{Adjustment, Counted, Key, Quota};
+use crate::model::answer::BucketAnswer;
+use crate::model::{Adjustment, Key, Quota, WindowUsage};
 
 mod adjust;
 mod admin;
@@ -23,7 +23,7 @@ pub type MySqlStore = SqlStore<MySql>;
 /// transaction.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Whose {
+pub enum TransactionOwner {
     /// In a transaction of the call's own, which the routine ends.
     #[default]
     Own,
@@ -31,7 +31,7 @@ pub enum Whose {
     Callers,
 }
 
-impl Whose {
+impl TransactionOwner {
     fn is_own(self) -> bool {
         self == Self::Own
     }
@@ -40,7 +40,7 @@ impl Whose {
 impl Dialect for MySql {
     const ONE_STATEMENT: bool = true;
     const HAS_SERVER: bool = true;
-    const CALLS_AT_ONCE: usize = 2;
+    const CONCURRENT_CALLS: usize = 2;
 
     /// Rolls back first, so that the transaction contains nothing that other code left open on the connection.
     fn begin(isolation: Isolation) -> Option<SqlStr> {
@@ -78,53 +78,57 @@ impl Dialect for MySql {
         Ok((!durable).then(|| format!("innodb_flush_log_at_trx_commit is {flush}, sync_binlog is {sync}")))
     }
 
-    async fn take(connection: &mut MySqlConnection, asks: &[Ask], whose: &Whose) -> Result<Vec<Answer>, sqlx::Error> {
+    async fn take(
+        connection: &mut MySqlConnection,
+        asks: &[SqlRequest],
+        whose: &TransactionOwner,
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
         take::take(connection, asks, *whose).await
     }
 
     async fn take_all(
         connection: &mut MySqlConnection,
-        asks: &[Ask],
-        whose: &Whose,
-    ) -> Result<Vec<Answer>, sqlx::Error> {
+        asks: &[SqlRequest],
+        whose: &TransactionOwner,
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
         take::take_all(connection, asks, *whose).await
     }
 
     async fn take_window(
         connection: &mut MySqlConnection,
-        ask: &Ask,
+        ask: &SqlRequest,
         counting: Counting,
-        whose: &Whose,
-    ) -> Result<Counted, sqlx::Error> {
+        whose: &TransactionOwner,
+    ) -> Result<WindowUsage, sqlx::Error> {
         take::take_window(connection, ask, counting, *whose).await
     }
 
     async fn adjust(
         connection: &mut MySqlConnection,
         adjustments: &[Adjustment],
-        whose: &Whose,
+        whose: &TransactionOwner,
     ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
         adjust::adjust(connection, adjustments, *whose).await
     }
 
-    fn classify(error: &dyn DatabaseError) -> Class {
+    fn classify(error: &dyn DatabaseError) -> ErrorClass {
         // Signalled by a routine that gives up.
         if error.code().as_deref() == Some("40001") {
-            return Class::RolledBack;
+            return ErrorClass::RolledBack;
         }
         match number(error) {
             // lock wait timeout, NOWAIT
-            Some(1205 | 3572) => Class::Locked,
+            Some(1205 | 3572) => ErrorClass::Locked,
             // deadlock, MariaDB's changed record; group replication's and Galera's certification;
             // statement timeouts
-            Some(1213 | 1020 | 3101 | 1180 | 1969 | 3024) => Class::RolledBack,
-            Some(1305 | 1146) => Class::NotMigrated,
-            Some(1370 | 1142 | 1044) => Class::NotPermitted,
+            Some(1213 | 1020 | 3101 | 1180 | 1969 | 3024) => ErrorClass::RolledBack,
+            Some(1305 | 1146) => ErrorClass::NotMigrated,
+            Some(1370 | 1142 | 1044) => ErrorClass::NotPermitted,
             // an option that prevents the statement; a read-only server or transaction
-            Some(1290 | 1792 | 1836) => Class::ReadOnly,
-            Some(1047) => Class::Unavailable,
-            Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => Class::Unknown,
-            _ => Class::Refused,
+            Some(1290 | 1792 | 1836) => ErrorClass::ReadOnly,
+            Some(1047) => ErrorClass::Unavailable,
+            Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => ErrorClass::Unknown,
+            _ => ErrorClass::Refused,
         }
     }
 
@@ -139,8 +143,8 @@ impl Dialect for MySql {
         sqlx::raw_sql("rollback and no chain no release").execute(connection).await.map(drop)
     }
 
-    fn within(_: &Whose) -> Whose {
-        Whose::Callers
+    fn within(_: &TransactionOwner) -> TransactionOwner {
+        TransactionOwner::Callers
     }
 
     async fn begin_operation(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
@@ -153,14 +157,14 @@ impl Dialect for MySql {
         connection: &mut MySqlConnection,
         operation: Operation<Self, A, T>,
         arguments: &A,
-        whose: &Whose,
-        time: Time<'_>,
+        whose: &TransactionOwner,
+        time: ChangeTime<'_>,
     ) -> Result<T, sqlx::Error> {
         if let Some(begin) = Self::begin(Isolation::ReadCommitted) {
             sqlx::raw_sql(begin).execute(&mut *connection).await?;
         }
         let answer = operation(&mut *connection, arguments, whose).await?;
-        if time.may_commit.claim() {
+        if time.commit_claim.claim() {
             Self::end_operation(connection).await?;
         } else {
             Self::clean_up(connection).await?;

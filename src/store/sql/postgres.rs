@@ -4,13 +4,13 @@ use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError, PgSeverity, Postgres};
 
-use super::call::{AdjustedColumns, Ask, Counting};
+use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::connect::{Durability, ipv6_address, require_one_host};
 use super::dialect::Dialect;
-use super::retry::Class;
+use super::retry::ErrorClass;
 use super::store::{Isolation, SqlStore};
-use crate::model::answer::Answer;
-use crate::model::{Adjustment, Counted, Quota};
+use crate::model::answer::BucketAnswer;
+use crate::model::{Adjustment, Quota, WindowUsage};
 use crate::telemetry;
 
 mod adjust;
@@ -23,7 +23,7 @@ pub type PgStore = SqlStore<Postgres>;
 impl Dialect for Postgres {
     const ONE_STATEMENT: bool = true;
     const HAS_SERVER: bool = true;
-    const CALLS_AT_ONCE: usize = 2;
+    const CONCURRENT_CALLS: usize = 2;
 
     fn begin(isolation: Isolation) -> Option<SqlStr> {
         Some(SqlStr::from_static(match isolation {
@@ -53,20 +53,28 @@ impl Dialect for Postgres {
         Ok(Self::parse_url(url)?.options([("synchronous_commit", commit)]))
     }
 
-    async fn take(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+    async fn take(
+        connection: &mut PgConnection,
+        asks: &[SqlRequest],
+        (): &(),
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
         take::take(connection, asks).await
     }
 
-    async fn take_all(connection: &mut PgConnection, asks: &[Ask], (): &()) -> Result<Vec<Answer>, sqlx::Error> {
+    async fn take_all(
+        connection: &mut PgConnection,
+        asks: &[SqlRequest],
+        (): &(),
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
         take::take_all(connection, asks).await
     }
 
     async fn take_window(
         connection: &mut PgConnection,
-        ask: &Ask,
+        ask: &SqlRequest,
         counting: Counting,
         (): &(),
-    ) -> Result<Counted, sqlx::Error> {
+    ) -> Result<WindowUsage, sqlx::Error> {
         take::take_window(connection, ask, counting).await
     }
 
@@ -78,20 +86,20 @@ impl Dialect for Postgres {
         adjust::adjust(connection, adjustments).await
     }
 
-    fn classify(error: &dyn DatabaseError) -> Class {
+    fn classify(error: &dyn DatabaseError) -> ErrorClass {
         let code = error.code().unwrap_or_default();
         match &*code {
             // serialization failure, deadlock, snapshot too old; a key inserted twice by tollgate; timeouts of a
             // statement and of a transaction; prepared statements that a pooler or a migration removed
-            "55P03" => Class::Locked,
-            "40001" | "40P01" | "72000" | "23505" | "57014" | "25P04" | "26000" | "42P05" => Class::RolledBack,
-            "0A000" if error.message().contains("cached plan") => Class::RolledBack,
-            "42883" | "42P01" | "3F000" => Class::NotMigrated,
-            "42501" => Class::NotPermitted,
-            "25006" => Class::ReadOnly,
+            "55P03" => ErrorClass::Locked,
+            "40001" | "40P01" | "72000" | "23505" | "57014" | "25P04" | "26000" | "42P05" => ErrorClass::RolledBack,
+            "0A000" if error.message().contains("cached plan") => ErrorClass::RolledBack,
+            "42883" | "42P01" | "3F000" => ErrorClass::NotMigrated,
+            "42501" => ErrorClass::NotPermitted,
+            "25006" => ErrorClass::ReadOnly,
             "XX000" => classify_yugabyte(error.message()),
-            code if code.starts_with("08") || code.starts_with("57P") => Class::Unknown,
-            _ => Class::Refused,
+            code if code.starts_with("08") || code.starts_with("57P") => ErrorClass::Unknown,
+            _ => ErrorClass::Refused,
         }
     }
 
@@ -107,7 +115,7 @@ impl Dialect for Postgres {
     /// Sets timeouts a little shorter than the caller's, so that the server does not queue for a lock after the caller
     /// has left.
     async fn limit(connection: &mut PgConnection, left: Duration) -> Result<(), sqlx::Error> {
-        let millis = |tenths: u128| (left.as_millis() * tenths / 10).clamp(1, MOST_MILLIS).to_string();
+        let millis = |tenths: u128| (left.as_millis() * tenths / 10).clamp(1, MAX_TIMEOUT_MS).to_string();
         sqlx::query(
             "select pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true)",
         )
@@ -124,10 +132,10 @@ fn refill(quota: &Quota) -> &'static str {
 }
 
 /// The longest timeout that PostgreSQL accepts.
-const MOST_MILLIS: u128 = i32::MAX as u128;
+const MAX_TIMEOUT_MS: u128 = i32::MAX as u128;
 
 /// Classifies an error of YugabyteDB's own: many of these share one code, and only their texts differ.
-fn classify_yugabyte(message: &str) -> Class {
+fn classify_yugabyte(message: &str) -> ErrorClass {
     const ROLLED_BACK: [&str; 7] = [
         "Restart read",
         "Try again",
@@ -142,11 +150,11 @@ fn classify_yugabyte(message: &str) -> Class {
 
     let says = |text: &&str| message.contains(*text);
     if ROLLED_BACK.iter().any(says) {
-        Class::RolledBack
+        ErrorClass::RolledBack
     } else if UNKNOWN.iter().any(says) {
-        Class::Unknown
+        ErrorClass::Unknown
     } else {
-        Class::Refused
+        ErrorClass::Refused
     }
 }
 

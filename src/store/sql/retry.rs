@@ -37,8 +37,8 @@ impl Retry {
             };
             let pause = jitter(attempts);
             let again = match failure.class {
-                Class::RolledBack => true,
-                Class::Locked => !IS_REPEATED_BY_KEY.try_with(|repeated| *repeated).unwrap_or(false),
+                ErrorClass::RolledBack => true,
+                ErrorClass::Locked => !IS_REPEATED_BY_KEY.try_with(|repeated| *repeated).unwrap_or(false),
                 _ => false,
             };
             let again = again && attempts < self.attempts;
@@ -67,13 +67,13 @@ impl Default for Retry {
 /// Why an attempt failed.
 #[derive(Debug)]
 pub(super) struct Failure {
-    pub(super) class: Class,
+    pub(super) class: ErrorClass,
     code: Option<SmolStr>,
     source: Cause,
 }
 
 impl Failure {
-    pub(super) fn new(class: Class, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub(super) fn new(class: ErrorClass, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self { class, code: None, source: Arc::new(source) }
     }
 
@@ -89,21 +89,21 @@ impl Failure {
     pub(super) fn into_error(self, attempts: u32, deadline: Duration) -> Error {
         let Self { class, source, .. } = self;
         match class {
-            Class::NotMigrated => Error::NotMigrated(source),
-            Class::NotPermitted => Error::NotPermitted(source),
-            Class::ReadOnly => Error::ReadOnly(source),
-            Class::Refused => Error::Database(source),
-            Class::Locked | Class::RolledBack => Error::Contended { attempts, source },
-            Class::TimedOut => Error::DeadlineExceeded(deadline),
-            Class::Unavailable => Error::Unavailable(source),
-            Class::Unknown => Error::OutcomeUnknown(source),
+            ErrorClass::NotMigrated => Error::NotMigrated(source),
+            ErrorClass::NotPermitted => Error::NotPermitted(source),
+            ErrorClass::ReadOnly => Error::ReadOnly(source),
+            ErrorClass::Refused => Error::Database(source),
+            ErrorClass::Locked | ErrorClass::RolledBack => Error::Contended { attempts, source },
+            ErrorClass::TimedOut => Error::DeadlineExceeded(deadline),
+            ErrorClass::Unavailable => Error::Unavailable(source),
+            ErrorClass::Unknown => Error::OutcomeUnknown(source),
         }
     }
 }
 
 /// What an error of the database means for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum ErrorClass {
     /// Nothing was applied: the database could not get a lock in time.
     Locked,
     /// The schema is missing.
@@ -133,37 +133,37 @@ pub(super) async fn finish<T: Send + 'static>(
 ) -> Result<T, Failure> {
     match timeout_at(deadline, tokio::spawn(conversation)).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
-        Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+        Ok(Err(stopped)) => Err(Failure::new(ErrorClass::Unknown, stopped)),
+        Err(elapsed) => Err(Failure::new(ErrorClass::TimedOut, elapsed)),
     }
 }
 
-/// Waits for a conversation that makes a change, which it commits only if it wins [`MayCommit::claim`].
+/// Waits for a conversation that makes a change, which it commits only if it wins [`CommitClaim::claim`].
 ///
 /// So a change is rolled back if its caller was cancelled before, or was told that nothing was changed.
 pub(super) async fn finish_change<T: Send + 'static, F>(
     deadline: Instant,
-    conversation: impl FnOnce(MayCommit) -> F,
+    conversation: impl FnOnce(CommitClaim) -> F,
 ) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    let waiting = Waiting(MayCommit::default());
+    let waiting = ClaimOnDrop(CommitClaim::default());
     match timeout_at(deadline, tokio::spawn(conversation(waiting.0.clone()))).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(stopped)) => Err(Failure::new(Class::Unknown, stopped)),
-        Err(elapsed) if waiting.0.claim() => Err(Failure::new(Class::Locked, elapsed)),
+        Ok(Err(stopped)) => Err(Failure::new(ErrorClass::Unknown, stopped)),
+        Err(elapsed) if waiting.0.claim() => Err(Failure::new(ErrorClass::Locked, elapsed)),
         // The conversation won the claim and is committing.
-        Err(elapsed) => Err(Failure::new(Class::Unknown, elapsed)),
+        Err(elapsed) => Err(Failure::new(ErrorClass::Unknown, elapsed)),
     }
 }
 
 /// The right to commit a change. The conversation or the caller claims it, whichever is first.
 #[derive(Clone, Debug, Default)]
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
-pub struct MayCommit(Arc<AtomicBool>);
+pub struct CommitClaim(Arc<AtomicBool>);
 
-impl MayCommit {
+impl CommitClaim {
     /// Returns whether this claim is the first.
     pub(super) fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
@@ -171,9 +171,9 @@ impl MayCommit {
 }
 
 /// A waiting caller, which claims the right when it is dropped.
-struct Waiting(MayCommit);
+struct ClaimOnDrop(CommitClaim);
 
-impl Drop for Waiting {
+impl Drop for ClaimOnDrop {
     fn drop(&mut self) {
         self.0.claim();
     }
@@ -189,7 +189,7 @@ pub(super) async fn finish_statement<T: Send + 'static>(
 ) -> Result<T, Failure> {
     match timeout_at(deadline, Handover::new(statement)).await {
         Ok(answer) => answer,
-        Err(elapsed) => Err(Failure::new(Class::TimedOut, elapsed)),
+        Err(elapsed) => Err(Failure::new(ErrorClass::TimedOut, elapsed)),
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
     use super::{Duration, jitter};
 
     #[test]
-    fn pauses_are_spread_over_everything_below_a_bound_that_doubles() {
+    fn retry_pauses_are_uniform_below_a_doubling_bound() {
         for (attempts, bound) in
             [(1, 2), (2, 4), (3, 8), (4, 16), (5, 32), (6, 64), (7, 128), (8, 128), (u32::MAX, 128)]
         {

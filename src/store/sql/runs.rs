@@ -4,30 +4,30 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::{self, Ask};
-use crate::model::answer::Answer;
+use super::call::{self, SqlRequest};
+use crate::model::answer::BucketAnswer;
 use crate::model::{Decision, Error, Outcome, Take};
 
 /// The requests of one call, each with its place in the caller's order.
 #[derive(Debug)]
 pub(super) enum Run {
     /// Requests for one bucket each.
-    Each(Vec<(usize, Ask)>),
+    Each(Vec<(usize, SqlRequest)>),
     /// Requests for several buckets each.
-    All(Vec<(usize, Ask)>),
+    All(Vec<(usize, SqlRequest)>),
     /// A request under a sliding window.
-    Window(usize, Ask),
+    Window(usize, SqlRequest),
 }
 
 /// Splits requests into as few calls as keep the order of requests for the same bucket, and returns the outcomes of
 /// requests that need no call.
 ///
-/// A call has at most `most_together` requests for several buckets each.
-pub(super) fn runs(takes: &[Take], most_together: usize) -> (Vec<Run>, Vec<Option<Outcome>>) {
+/// A call has at most `max_take_all` requests for several buckets each.
+pub(super) fn runs(takes: &[Take], max_take_all: usize) -> (Vec<Run>, Vec<Option<Outcome>>) {
     let mut runs: Vec<Run> = Vec::new();
     let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(takes.len());
     for (place, take) in takes.iter().enumerate() {
-        outcomes.push(match Ask::try_from(take) {
+        outcomes.push(match SqlRequest::try_from(take) {
             Err(error) => Some(Err(error)),
             Ok(_) if take.is_unlimited() => Some(Ok(Decision::grant(u64::MAX))),
             Ok(ask) if take.window().is_some() => {
@@ -36,10 +36,10 @@ pub(super) fn runs(takes: &[Take], most_together: usize) -> (Vec<Run>, Vec<Optio
             }
             Ok(ask) => {
                 let last = runs.len().saturating_sub(1);
-                let joins_last = runs.last().is_some_and(|run| run.may_hold(take, most_together));
+                let joins_last = runs.last().is_some_and(|run| run.may_hold(take, max_take_all));
                 let first =
                     if joins_last { last } else { runs.iter().rposition(|run| run.holds_up(take)).unwrap_or(0) };
-                match runs[first..].iter_mut().find(|run| run.may_hold(take, most_together)) {
+                match runs[first..].iter_mut().find(|run| run.may_hold(take, max_take_all)) {
                     Some(run) => run.push(place, ask),
                     None if take.limits.len() > 1 => runs.push(Run::All(vec![(place, ask)])),
                     None => runs.push(Run::Each(vec![(place, ask)])),
@@ -55,7 +55,7 @@ impl Run {
     /// Whether a request must be decided after this call, because both take from one bucket.
     fn holds_up(&self, take: &Take) -> bool {
         let takes_from =
-            |asks: &[(usize, Ask)], key| asks.iter().any(|(_, ask)| ask.take.keys().any(|other| other == key));
+            |asks: &[(usize, SqlRequest)], key| asks.iter().any(|(_, ask)| ask.take.keys().any(|other| other == key));
         match self {
             Self::Each(asks) | Self::All(asks) => take.keys().any(|key| takes_from(asks, key)),
             // A window and a bucket of the same key are independent.
@@ -64,19 +64,19 @@ impl Run {
     }
 
     /// Whether a request can join this call.
-    fn may_hold(&self, take: &Take, most_together: usize) -> bool {
+    fn may_hold(&self, take: &Take, max_take_all: usize) -> bool {
         let is_for_one = take.limits.len() == 1;
         match self {
             Self::Each(_) => is_for_one,
             Self::All(asks) => {
                 let momentary = take.is_momentary() && asks.iter().take(1).all(|(_, ask)| ask.take.is_momentary());
-                !is_for_one && momentary && asks.len() < most_together
+                !is_for_one && momentary && asks.len() < max_take_all
             }
             Self::Window(..) => false,
         }
     }
 
-    fn push(&mut self, place: usize, ask: Ask) {
+    fn push(&mut self, place: usize, ask: SqlRequest) {
         match self {
             Self::Each(asks) | Self::All(asks) => asks.push((place, ask)),
             Self::Window(..) => *self = Self::Window(place, ask),
@@ -84,20 +84,20 @@ impl Run {
     }
 }
 
-/// Requests for one bucket each, in the order of their keys. Consecutive equal requests become one [`Ask`] that stands
+/// Requests for one bucket each, in the order of their keys. Consecutive equal requests become one [`SqlRequest`] that stands
 /// for them.
-pub(super) struct Batch {
-    pub(super) asks: Arc<[Ask]>,
+pub(super) struct TakeBatch {
+    pub(super) asks: Arc<[SqlRequest]>,
     /// The place of each request in the caller's order.
     places: Vec<usize>,
 }
 
-impl Batch {
-    pub(super) fn of(mut each: Vec<(usize, Ask)>) -> Self {
+impl TakeBatch {
+    pub(super) fn of(mut each: Vec<(usize, SqlRequest)>) -> Self {
         // A stable sort: requests for one bucket stay in their order.
         each.sort_by(|(_, one), (_, other)| one.key().cmp(other.key()));
         let places = each.iter().map(|(place, _)| *place).collect();
-        let mut asks: Vec<Ask> = Vec::with_capacity(each.len());
+        let mut asks: Vec<SqlRequest> = Vec::with_capacity(each.len());
         for (_, ask) in each {
             match asks.last_mut() {
                 Some(last) if last.is_repeated_by(&ask) => last.times += 1,
@@ -110,7 +110,7 @@ impl Batch {
     /// Enters the outcomes at the places of their requests.
     pub(super) fn enter(
         self,
-        answers: Vec<Answer>,
+        answers: Vec<BucketAnswer>,
         attempts: u32,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
@@ -122,25 +122,27 @@ impl Batch {
 }
 
 /// Requests for several buckets each, in the caller's order.
-pub(super) struct Together {
-    pub(super) asks: Arc<[Ask]>,
-    origins: Vec<Origin>,
+pub(super) struct TakeAllBatch {
+    pub(super) asks: Arc<[SqlRequest]>,
+    origins: Vec<RequestPlace>,
 }
 
 /// The place of a request in the caller's order. If some of its limits are unlimited, also the places of the other
 /// limits.
-struct Origin {
+struct RequestPlace {
     place: usize,
     limits: Option<SmallVec<[usize; 4]>>,
 }
 
-impl Together {
-    pub(super) fn of(all: Vec<(usize, Ask)>) -> Self {
-        let (asks, origins): (Vec<Ask>, Vec<Origin>) = all
+impl TakeAllBatch {
+    pub(super) fn of(all: Vec<(usize, SqlRequest)>) -> Self {
+        let (asks, origins): (Vec<SqlRequest>, Vec<RequestPlace>) = all
             .into_iter()
             .map(|(place, ask)| match ask.take.limited() {
-                None => (ask, Origin { place, limits: None }),
-                Some((limited, limits)) => (Ask { take: limited, ..ask }, Origin { place, limits: Some(limits) }),
+                None => (ask, RequestPlace { place, limits: None }),
+                Some((limited, limits)) => {
+                    (SqlRequest { take: limited, ..ask }, RequestPlace { place, limits: Some(limits) })
+                }
             })
             .unzip();
         Self { asks: asks.into(), origins }
@@ -149,12 +151,12 @@ impl Together {
     /// Enters the outcomes at the places of their requests.
     pub(super) fn enter(
         self,
-        answers: Vec<Answer>,
+        answers: Vec<BucketAnswer>,
         attempts: u32,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
         let decided = call::of_all(answers, &self.asks, attempts)?;
-        for (Origin { place, limits }, outcome) in self.origins.into_iter().zip(decided) {
+        for (RequestPlace { place, limits }, outcome) in self.origins.into_iter().zip(decided) {
             outcomes[place] = Some(outcome.map(|decision| match limits {
                 None => decision,
                 Some(limits) => decision.among(&limits),
@@ -168,12 +170,12 @@ impl Together {
 mod tests {
     use std::time::Duration;
 
-    use super::{Ask, Batch, Run, runs};
+    use super::{Run, SqlRequest, TakeBatch, runs};
     use crate::model::{Key, Quota, Rule, Take, Window};
 
     /// The calls that requests make, each request by the names of its buckets. A `~` in front marks a request that
     /// waits.
-    fn calls(requests: &[&str], most_together: usize) -> String {
+    fn calls(requests: &[&str], max_take_all: usize) -> String {
         let rule = || Rule::Quota(Quota::per_second(1).build().unwrap());
         let take = |names: &&str| {
             let waits = names.starts_with('~');
@@ -183,7 +185,7 @@ mod tests {
             if waits { take.max_wait(Duration::from_secs(1)) } else { take }
         };
         let takes: Vec<Take> = requests.iter().map(take).collect();
-        let (runs, _) = runs(&takes, most_together);
+        let (runs, _) = runs(&takes, max_take_all);
         let places = runs.iter().map(|run| match run {
             Run::Each(asks) | Run::All(asks) => {
                 asks.iter().map(|(place, _)| requests[*place]).collect::<Vec<_>>().join(" ")
@@ -222,10 +224,11 @@ mod tests {
     }
 
     fn batch(takes: &[(&str, u64, u64)]) -> (Vec<(String, i64, i64)>, Vec<usize>) {
-        let ask = |&(key, cost, keep): &(&str, u64, u64)| {
-            Ask::try_from(&Take::from(Key::try_from(key).unwrap()).cost(cost).keep(keep)).unwrap()
+        let ask = |&(key, cost, min_remaining): &(&str, u64, u64)| {
+            SqlRequest::try_from(&Take::from(Key::try_from(key).unwrap()).cost(cost).min_remaining(min_remaining))
+                .unwrap()
         };
-        let Batch { asks, places } = Batch::of(takes.iter().map(ask).enumerate().collect());
+        let TakeBatch { asks, places } = TakeBatch::of(takes.iter().map(ask).enumerate().collect());
         (asks.iter().map(|ask| (ask.key().to_string(), ask.request.cost, ask.times)).collect(), places)
     }
 

@@ -6,14 +6,14 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, SqlStr, SqlitePool, Transaction};
 
-use super::call::{AdjustedColumns, Ask, Counting};
+use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::connect::Durability;
 use super::dialect::Dialect;
-use super::retry::Class;
+use super::retry::ErrorClass;
 use super::store::{Isolation, SqlStore};
 use crate::clock::{Clock, SystemClock};
-use crate::model::answer::Answer;
-use crate::model::{Adjustment, Counted};
+use crate::model::answer::BucketAnswer;
+use crate::model::{Adjustment, WindowUsage};
 
 mod adjust;
 mod admin;
@@ -52,7 +52,7 @@ fn create_private(url: &str, file: &Path) {
 impl Dialect for Sqlite {
     const ONE_STATEMENT: bool = false;
     const HAS_SERVER: bool = false;
-    const CALLS_AT_ONCE: usize = 1;
+    const CONCURRENT_CALLS: usize = 1;
 
     fn begin(_: Isolation) -> Option<SqlStr> {
         None
@@ -89,26 +89,26 @@ impl Dialect for Sqlite {
 
     async fn take(
         connection: &mut SqliteConnection,
-        asks: &[Ask],
+        asks: &[SqlRequest],
         clock: &HostClock,
-    ) -> Result<Vec<Answer>, sqlx::Error> {
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
         take::take(connection, asks, clock).await
     }
 
     async fn take_all(
         connection: &mut SqliteConnection,
-        asks: &[Ask],
+        asks: &[SqlRequest],
         clock: &HostClock,
-    ) -> Result<Vec<Answer>, sqlx::Error> {
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
         take::take_all(connection, asks, clock).await
     }
 
     async fn take_window(
         connection: &mut SqliteConnection,
-        ask: &Ask,
+        ask: &SqlRequest,
         counting: Counting,
         clock: &HostClock,
-    ) -> Result<Counted, sqlx::Error> {
+    ) -> Result<WindowUsage, sqlx::Error> {
         let mut transaction = begin(connection).await?;
         let counted = windows::take(&mut transaction, ask, counting, clock.now()).await?;
         transaction.commit().await?;
@@ -123,14 +123,14 @@ impl Dialect for Sqlite {
         adjust::adjust(connection, adjustments, clock).await
     }
 
-    fn classify(error: &dyn DatabaseError) -> Class {
+    fn classify(error: &dyn DatabaseError) -> ErrorClass {
         // Extended result codes carry the primary one in their lowest byte.
         match error.code().and_then(|code| code.parse::<i32>().ok()).map(|code| code & 0xff) {
-            Some(SQLITE_BUSY | SQLITE_LOCKED) => Class::RolledBack,
-            Some(SQLITE_ERROR) if error.message().contains("no such table") => Class::NotMigrated,
-            Some(SQLITE_READONLY) => Class::NotPermitted,
-            Some(SQLITE_IOERR) => Class::Unknown,
-            _ => Class::Refused,
+            Some(SQLITE_BUSY | SQLITE_LOCKED) => ErrorClass::RolledBack,
+            Some(SQLITE_ERROR) if error.message().contains("no such table") => ErrorClass::NotMigrated,
+            Some(SQLITE_READONLY) => ErrorClass::NotPermitted,
+            Some(SQLITE_IOERR) => ErrorClass::Unknown,
+            _ => ErrorClass::Refused,
         }
     }
 

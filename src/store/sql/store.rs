@@ -6,16 +6,16 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
-use super::call::{self, Ask, Call, Counting, Reply};
+use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
 use super::connect::Reconnect;
-use super::dialect::{Dialect, Operation, Time};
-use super::retry::{Class, Failure, MayCommit, Retry, finish, finish_change, finish_statement};
-use super::runs::{Batch, Run, Together, runs};
-use crate::admin::{Admin, BucketLevel, Denials, Swept};
+use super::dialect::{ChangeTime, Dialect, Operation};
+use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish, finish_change, finish_statement};
+use super::runs::{Run, TakeAllBatch, TakeBatch, runs};
+use crate::admin::{Admin, BucketLevel, DenialCount, SweepResult};
 use crate::admin::{level_under, window_level_under};
-use crate::model::hold_back::held;
+use crate::model::throttle::held;
 use crate::model::{
-    Adjusted, Adjustment, Counted, Error, HoldBack, Key, Outcome, Quota, Rule, Take, TakeError, Window, WindowLevel,
+    Adjusted, Adjustment, Error, Key, Outcome, Quota, Rule, Take, TakeError, Throttle, Window, WindowLevel, WindowUsage,
 };
 use crate::store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store};
 use crate::telemetry;
@@ -93,9 +93,9 @@ impl<DB: Dialect> SqlStore<DB> {
             async move {
                 let mut connection = self.acquire(deadline).await?;
                 let given_up = deadline + self.retry.deadline();
-                finish_change(deadline, async move |may_commit: MayCommit| {
+                finish_change(deadline, async move |commit_claim: CommitClaim| {
                     let left = deadline.duration_since(Instant::now());
-                    let time = Time { left, may_commit: &may_commit };
+                    let time = ChangeTime { left, commit_claim: &commit_claim };
                     let conversation = DB::change(&mut connection, operation, &arguments, &clock, time);
                     let result = until(given_up, conversation).await;
                     settle(connection, result).await
@@ -152,38 +152,39 @@ impl<DB: Dialect> SqlStore<DB> {
         F: Future<Output = Result<T, Failure>> + Send,
         T: Send,
     {
-        let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
+        let about = telemetry::ObservedCall { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
         let operating: Conversing<'_, T> = Box::pin(telemetry::observed(about, self.retry.run(attempt)));
         operating.await.map(|(answer, _)| answer)
     }
 
     /// Decides requests for one bucket each, in one call, and enters the answers at their places.
-    async fn take_each(&self, asks: Vec<(usize, Ask)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
-        let batch = Batch::of(asks);
-        let (reply, attempts) = self.converse(Call::Each(Arc::clone(&batch.asks))).await?;
+    async fn take_each(&self, asks: Vec<(usize, SqlRequest)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
+        let batch = TakeBatch::of(asks);
+        let (reply, attempts) = self.converse(RoutineCall::Each(Arc::clone(&batch.asks))).await?;
         batch.enter(reply.answers(), attempts, outcomes)
     }
 
     /// Decides requests for several buckets each, in one call, and enters the answers at their places.
-    async fn take_all(&self, asks: Vec<(usize, Ask)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
-        let together = Together::of(asks);
-        let (reply, attempts) = self.converse(Call::All(Arc::clone(&together.asks))).await?;
+    async fn take_all(&self, asks: Vec<(usize, SqlRequest)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
+        let together = TakeAllBatch::of(asks);
+        let (reply, attempts) = self.converse(RoutineCall::All(Arc::clone(&together.asks))).await?;
         together.enter(reply.answers(), attempts, outcomes)
     }
 
     /// Decides a request under a sliding window.
-    async fn take_window(&self, ask: Ask) -> Result<Outcome, Error> {
+    async fn take_window(&self, ask: SqlRequest) -> Result<Outcome, Error> {
         let ask = Arc::new(ask);
-        let (reply, attempts) = self.converse(Call::Window(Arc::clone(&ask), Counting::Decide)).await?;
+        let (reply, attempts) = self.converse(RoutineCall::Window(Arc::clone(&ask), Counting::Decide)).await?;
         let Some(window) = ask.take.window() else { return Err(Error::other(sqlx::Error::RowNotFound)) };
         let outcome = reply.counted()?.outcome(&ask.take, window, ask.request);
         Ok(outcome.map(|decision| decision.after(attempts)))
     }
 
-    async fn converse(&self, call: Call) -> Result<(Reply, u32), Error> {
-        let about = telemetry::Call { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
+    async fn converse(&self, call: RoutineCall) -> Result<(RoutineReply, u32), Error> {
+        let about =
+            telemetry::ObservedCall { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
         let attempts = self.retry.run(|deadline| self.attempt(call.clone(), deadline));
-        let conversing: Conversing<'_, Reply> = Box::pin(telemetry::observed(about, attempts));
+        let conversing: Conversing<'_, RoutineReply> = Box::pin(telemetry::observed(about, attempts));
         conversing.await
     }
 
@@ -191,14 +192,14 @@ impl<DB: Dialect> SqlStore<DB> {
         match timeout_at(deadline, self.reconnect.acquire(&self.pool)).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => match classify::<DB>(&error) {
-                Class::NotPermitted => Err(Failure::new(Class::NotPermitted, error)),
-                _ => Err(Failure::new(Class::Unavailable, error)),
+                ErrorClass::NotPermitted => Err(Failure::new(ErrorClass::NotPermitted, error)),
+                _ => Err(Failure::new(ErrorClass::Unavailable, error)),
             },
-            Err(elapsed) => Err(Failure::new(Class::Unavailable, elapsed)),
+            Err(elapsed) => Err(Failure::new(ErrorClass::Unavailable, elapsed)),
         }
     }
 
-    async fn attempt(&self, call: Call, deadline: Instant) -> Result<Reply, Failure> {
+    async fn attempt(&self, call: RoutineCall, deadline: Instant) -> Result<RoutineReply, Failure> {
         let mut connection = self.acquire(deadline).await?;
         let (clock, begin) = (self.clock.clone(), self.isolation.and_then(DB::begin));
         let given_up = deadline + self.retry.deadline();
@@ -239,12 +240,12 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
 
 impl<DB: Dialect> Store for SqlStore<DB> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().most_together(MOST_TOGETHER).calls_at_once(DB::CALLS_AT_ONCE)
+        Capabilities::default().max_take_all(MAX_TAKE_ALL).concurrent_calls(DB::CONCURRENT_CALLS)
     }
 
     /// Decides in as few calls as possible, one after the other.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let (runs, mut outcomes) = runs(takes, MOST_TOGETHER);
+        let (runs, mut outcomes) = runs(takes, MAX_TAKE_ALL);
         for (before, run) in runs.into_iter().enumerate() {
             let entered = match run {
                 Run::Each(asks) => self.take_each(asks, &mut outcomes).await,
@@ -261,15 +262,15 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         let mut adjusted = Vec::with_capacity(adjustments.len());
         for chunk in adjustments.chunks(MAX_ADJUSTMENTS) {
             let is_partial = !adjusted.is_empty();
-            let answered = self.converse(Call::Adjust(chunk.into())).await;
+            let answered = self.converse(RoutineCall::Adjust(chunk.into())).await;
             let answered = answered.and_then(|(reply, _)| call::adjusted(reply.adjusted(), chunk));
             adjusted.extend(answered.map_err(|error| error.after(is_partial))?);
         }
         Ok(adjusted)
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
-        let lowered = self.conduct((key.clone(), rule.clone(), hold.of(key, rule)?), DB::hold_back, true).await?;
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        let lowered = self.conduct((key.clone(), rule.clone(), hold.of(key, rule)?), DB::throttle, true).await?;
         held(lowered, key, rule)
     }
 
@@ -287,13 +288,13 @@ impl<DB: Dialect> Maintenance for SqlStore<DB> {
         Box::pin(window_level_under(self, key, window))
     }
 
-    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
         Box::pin(self.operate(limit.max(1), DB::sweep))
     }
 
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
         Box::pin(async {
-            for denials in Denials::sound(denials).chunks(MAX_DENIALS) {
+            for denials in DenialCount::sound(denials).chunks(MAX_DENIALS) {
                 self.operate(denials.to_vec(), DB::count_denials).await?;
             }
             Ok(())
@@ -302,10 +303,10 @@ impl<DB: Dialect> Maintenance for SqlStore<DB> {
 }
 
 impl<DB: Dialect> SharedWindows for SqlStore<DB> {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(crate::model::window::MOST_REQUESTS);
-        let ask = Arc::new(Ask::counting(key, window, cost));
-        let (reply, _) = self.converse(Call::Window(ask, Counting::Count)).await?;
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(crate::model::window::MAX_REQUESTS);
+        let ask = Arc::new(SqlRequest::counting(key, window, cost));
+        let (reply, _) = self.converse(RoutineCall::Window(ask, Counting::Count)).await?;
         reply.counted()
     }
 }
@@ -350,7 +351,10 @@ async fn settle<DB: Dialect, T>(
     let class = classify::<DB>(&error);
     let is_closed = error.as_database_error().is_some_and(DB::closes);
     // A demoted server stays read-only, and another server may be behind its name by now.
-    if is_closed || matches!(class, Class::ReadOnly | Class::Unknown) || DB::clean_up(&mut connection).await.is_err() {
+    if is_closed
+        || matches!(class, ErrorClass::ReadOnly | ErrorClass::Unknown)
+        || DB::clean_up(&mut connection).await.is_err()
+    {
         connection.close_on_drop();
     }
     let code = error.as_database_error().and_then(DB::code);
@@ -360,27 +364,27 @@ async fn settle<DB: Dialect, T>(
 async fn in_transaction<DB: Dialect>(
     connection: &mut DB::Connection,
     begin: SqlStr,
-    call: &Call,
+    call: &RoutineCall,
     clock: &DB::Clock,
-) -> Result<Reply, sqlx::Error> {
+) -> Result<RoutineReply, sqlx::Error> {
     let mut transaction = connection.begin_with(begin).await?;
     let reply = call.on::<DB>(&mut transaction, &DB::within(clock)).await?;
     transaction.commit().await?;
     Ok(reply)
 }
 
-pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> Class {
+pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> ErrorClass {
     match error {
         sqlx::Error::Database(error) => DB::classify(error.as_ref()),
-        sqlx::Error::Encode(_) | sqlx::Error::InvalidArgument(_) => Class::Refused,
+        sqlx::Error::Encode(_) | sqlx::Error::InvalidArgument(_) => ErrorClass::Refused,
         // The connection broke, or the answer cannot be read. The request may have reached the server.
-        _ => Class::Unknown,
+        _ => ErrorClass::Unknown,
     }
 }
 
 /// How many requests for several buckets each share one call. More would hold their rows for longer than they save, and
 /// MySQL's routine has one bit for each.
-const MOST_TOGETHER: usize = 64;
+const MAX_TAKE_ALL: usize = 64;
 
 /// How many keys' counts of denials one call adds.
 const MAX_DENIALS: usize = 1000;

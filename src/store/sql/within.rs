@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use sqlx::Connection;
 
-use super::call::{self, Ask, Call, Counting, Reply};
+use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
 use super::dialect::Dialect;
 use super::retry::Failure;
 use super::store::classify;
@@ -48,7 +48,7 @@ pub async fn take_within<C>(connection: &mut C, take: &Take) -> Result<Outcome, 
 where
     C: Connection<Database: Dialect<Connection = C>>,
 {
-    let ask = match Ask::try_from(take) {
+    let ask = match SqlRequest::try_from(take) {
         Ok(ask) => ask,
         Err(error) => return Ok(Err(error)),
     };
@@ -57,19 +57,19 @@ where
     }
     if let Some(window) = take.window() {
         let request = ask.request;
-        let reply = converse::<C::Database>(connection, Call::Window(ask.into(), Counting::Decide)).await?;
+        let reply = converse::<C::Database>(connection, RoutineCall::Window(ask.into(), Counting::Decide)).await?;
         return Ok(reply.counted()?.outcome(take, window, request));
     }
     if let Some((limited, places)) = take.limited() {
         let outcome = Box::pin(take_within(connection, &limited)).await?;
         return Ok(outcome.map(|decision| decision.among(&places)));
     }
-    let asks: Arc<[Ask]> = Arc::new([ask]);
+    let asks: Arc<[SqlRequest]> = Arc::new([ask]);
     let mut outcomes = if take.limits.len() > 1 {
-        let reply = converse::<C::Database>(connection, Call::All(Arc::clone(&asks))).await?;
+        let reply = converse::<C::Database>(connection, RoutineCall::All(Arc::clone(&asks))).await?;
         call::of_all(reply.answers(), &asks, 1)?
     } else {
-        let reply = converse::<C::Database>(connection, Call::Each(Arc::clone(&asks))).await?;
+        let reply = converse::<C::Database>(connection, RoutineCall::Each(Arc::clone(&asks))).await?;
         call::of_each(reply.answers(), &asks, 1)?
     };
     outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
@@ -85,12 +85,12 @@ where
     C: Connection<Database: Dialect<Connection = C>>,
 {
     let adjustments = [adjustment.clone()];
-    let reply = converse::<C::Database>(connection, Call::Adjust(Arc::new(adjustments.clone()))).await?;
+    let reply = converse::<C::Database>(connection, RoutineCall::Adjust(Arc::new(adjustments.clone()))).await?;
     let mut adjusted = call::adjusted(reply.adjusted(), &adjustments)?;
     adjusted.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 
-async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: Call) -> Result<Reply, Error> {
+async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: RoutineCall) -> Result<RoutineReply, Error> {
     let failed = |error| Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX);
     call.on::<DB>(connection, &DB::within(&DB::Clock::default())).await.map_err(failed)
 }

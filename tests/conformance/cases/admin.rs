@@ -20,24 +20,24 @@ pub fn cases() -> Vec<Case> {
     let mut cases = list!(
         Levels::Pools, Time::Real, |_| true;
         a_mode_for_all_rules_until_another_is_set,
-        an_end_that_no_clock_reaches_is_as_good_as_none,
-        a_limiter_that_counts_denials_tells_them_when_it_is_closed,
-        denials_whose_telling_fails_are_not_counted,
-        an_override_whose_end_is_past_rules_nothing_however_it_came_there,
+        end_beyond_every_clock_equals_no_end,
+        closing_limiter_reports_its_denials,
+        failed_denial_report_is_not_counted,
+        expired_override_has_no_effect,
         missing_mode_row_counts_as_enforce_until_a_mode_is_set,
-        views_show_what_rules_and_how_large_the_tables_are,
+        views_show_effective_rules_and_table_sizes,
     )
     .to_vec();
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine: &Engine| engine.kind == Kind::Postgres;
-        an_end_beyond_what_rust_holds_is_told_as_none_or_as_past,
+        end_beyond_the_range_of_rust_reads_as_none_or_past,
         rows_loaded_without_triggers_rule_or_are_refused,
     ));
     // YugabyteDB has no pages, and so no updates within one.
     cases.extend(list!(
         Levels::Pools, Time::Real,
         |engine: &Engine| engine.kind == Kind::Postgres && engine.has_sessions && engine.name != "yugabyte";
-        the_view_of_sizes_shows_that_decisions_write_no_index,
+        size_view_shows_that_decisions_write_no_index,
     ));
     cases
 }
@@ -80,7 +80,7 @@ async fn a_mode_for_all_rules_until_another_is_set(rig: Rig) -> anyhow::Result<(
     Ok(())
 }
 
-async fn an_end_that_no_clock_reaches_is_as_good_as_none(rig: Rig) -> anyhow::Result<()> {
+async fn end_beyond_every_clock_equals_no_end(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     store.set_mode(Mode::Block, None, None).await?;
@@ -114,7 +114,7 @@ async fn an_end_that_no_clock_reaches_is_as_good_as_none(rig: Rig) -> anyhow::Re
 }
 
 /// PostgreSQL's time reaches further than Rust's types, in both directions.
-async fn an_end_beyond_what_rust_holds_is_told_as_none_or_as_past(rig: Rig) -> anyhow::Result<()> {
+async fn end_beyond_the_range_of_rust_reads_as_none_or_past(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     let key = rig.key();
@@ -143,7 +143,7 @@ async fn an_end_beyond_what_rust_holds_is_told_as_none_or_as_past(rig: Rig) -> a
 }
 
 /// By SQL alone; the crate refuses to make one.
-async fn an_override_whose_end_is_past_rules_nothing_however_it_came_there(rig: Rig) -> anyhow::Result<()> {
+async fn expired_override_has_no_effect(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_hours(24 * 365))?).await?;
     ensure!(rig.take(&key).await?.is_granted());
     let before = rig.row(&key).await?;
@@ -250,7 +250,7 @@ fn of<'a>(rig: &Rig, [postgres, mysql, sqlite]: [&'a str; 3]) -> &'a str {
     }
 }
 
-async fn a_limiter_that_counts_denials_tells_them_when_it_is_closed(rig: Rig) -> anyhow::Result<()> {
+async fn closing_limiter_reports_its_denials(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let store = scratch.rig.store();
     let (often, seldom) = (scratch.rig.key(), scratch.rig.key());
@@ -270,7 +270,7 @@ async fn a_limiter_that_counts_denials_tells_them_when_it_is_closed(rig: Rig) ->
     Ok(())
 }
 
-async fn denials_whose_telling_fails_are_not_counted(rig: Rig) -> anyhow::Result<()> {
+async fn failed_denial_report_is_not_counted(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     let stats = rig.table().replace("token_buckets", "token_stats");
@@ -296,7 +296,7 @@ async fn denials_whose_telling_fails_are_not_counted(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn views_show_what_rules_and_how_large_the_tables_are(rig: Rig) -> anyhow::Result<()> {
+async fn views_show_effective_rules_and_table_sizes(rig: Rig) -> anyhow::Result<()> {
     type Word = Option<String>;
     type Ruling = (String, Word, Word, Option<i64>, Word, Word, Word);
     let scratch = Scratch::migrated(&rig).await?;
@@ -358,7 +358,7 @@ async fn views_show_what_rules_and_how_large_the_tables_are(rig: Rig) -> anyhow:
     Ok(())
 }
 
-async fn the_view_of_sizes_shows_that_decisions_write_no_index(rig: Rig) -> anyhow::Result<()> {
+async fn size_view_shows_that_decisions_write_no_index(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     // What a session has counted it tells at the end of a transaction, and once a second at most.
     let (session, _) = with_session(&scratch.rig, "select 1").await?;

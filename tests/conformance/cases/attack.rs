@@ -19,11 +19,11 @@ use crate::workers::nanoseconds;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_sessions;
-        an_attack_costs_a_call_for_each_key_and_second_and_two_for_each_grant)
+        denied_flood_costs_one_call_per_key_and_second)
     .into()
 }
 
-async fn an_attack_costs_a_call_for_each_key_and_second_and_two_for_each_grant(rig: Rig) -> anyhow::Result<()> {
+async fn denied_flood_costs_one_call_per_key_and_second(rig: Rig) -> anyhow::Result<()> {
     let mut keys = Vec::new();
     // Some have a token now and then, the others one for ever.
     for (many, quota) in [(5, Quota::continuous(4, Duration::from_secs(1))?), (20, Quota::once(1)?)] {

@@ -16,8 +16,8 @@ use crate::scenarios::memory::Memory;
 mod equal;
 mod together;
 
-use equal::equal_requests_are_answered_as_they_are_one_by_one;
-use together::any_batch_of_several_limits_is_decided_as_its_requests_one_by_one;
+use equal::equal_requests_are_answered_one_by_one;
+use together::batches_of_several_limits_are_decided_one_by_one;
 
 pub(crate) fn cases() -> Vec<Case> {
     // It sets the mode of every key, so that nobody else may be in the database.
@@ -28,8 +28,8 @@ pub(crate) fn cases() -> Vec<Case> {
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Injected, |_| true;
-        any_batch_of_several_limits_is_decided_as_its_requests_one_by_one,
-        equal_requests_are_answered_as_they_are_one_by_one,
+        batches_of_several_limits_are_decided_one_by_one,
+        equal_requests_are_answered_one_by_one,
     ));
     cases
 }
@@ -155,8 +155,8 @@ impl Author {
         }
         let wait = [0, 0, 0, 1, 700_000_000, 3_000_000_000, u64::MAX][self.random.usize(..7)];
         let cost = [1, 1, 1, 2, 3, 7, 0][self.random.usize(..7)];
-        let keep = [0, 0, 0, 1, 4][self.random.usize(..5)];
-        take.cost(cost).keep(keep).max_wait(Duration::from_nanos(wait))
+        let min_remaining = [0, 0, 0, 1, 4][self.random.usize(..5)];
+        take.cost(cost).min_remaining(min_remaining).max_wait(Duration::from_nanos(wait))
     }
 
     /// By what a request wants to be ruled: mostly by one quota, so that there are tokens left at times.

@@ -31,7 +31,7 @@ macro_rules! all {
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
         lists_skip_and_count_rows_out_of_bounds,
-        reads_name_the_row_that_is_out_of_bounds,
+        read_names_the_row_that_is_out_of_bounds,
         windows_and_denials_take_no_invalid_id)
     .into()
 }
@@ -72,7 +72,7 @@ async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()>
     bail!("no sweep ends")
 }
 
-async fn reads_name_the_row_that_is_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
+async fn read_names_the_row_that_is_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (store, sound) = (scratch.rig.store(), scratch.rig.bucket(Quota::per_hour(5).try_into()?).await?);
     break_rows(&scratch.rig).await?;
@@ -210,7 +210,7 @@ fn window(rig: &Rig, id: &str, most: &str, granted: i64) -> String {
         Kind::Sqlite => (", counts, empty_at", ", '', 0"),
     };
     format!(
-        "token_windows (id, most, interval_ns, resolution_ns, granted{columns})
+        "token_windows (id, max_requests, interval_ns, resolution_ns, granted{columns})
          values ({id}, {most}, 1000000000, 1000000000, {granted}{values})"
     )
 }

@@ -15,17 +15,17 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres;
             modes_and_overrides_are_set_though_all_tables_are_published,
             an_override_made_in_an_old_snapshot_rules_or_fails,
-            those_that_have_expired_are_changed_with_all_other_overrides,
+            expired_overrides_change_with_all_other_overrides,
             a_window_is_ruled_as_when_its_row_is_locked)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             words_with_a_space_behind_them_are_refused,
-            an_id_with_a_line_feed_behind_it_is_refused,
-            a_bucket_is_brought_to_its_terms_at_once_unless_others_wait_for_the_next_request,
-            requests_whose_array_is_cut_off_are_refused_or_answered)
+            id_with_trailing_line_feed_is_refused,
+            bucket_takes_its_new_limits_at_once_unless_requests_wait,
+            requests_with_truncated_array_are_refused_or_answered)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
-            a_bucket_that_never_refills_is_the_same_whatever_seconds_it_has)
+            bucket_that_never_refills_ignores_refill_seconds)
         .to_vec(),
     ]
     .concat()
@@ -75,7 +75,7 @@ async fn an_override_made_in_an_old_snapshot_rules_or_fails(rig: Rig) -> anyhow:
     Ok(())
 }
 
-async fn those_that_have_expired_are_changed_with_all_other_overrides(rig: Rig) -> anyhow::Result<()> {
+async fn expired_overrides_change_with_all_other_overrides(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let (expired, lasting) = (rig.bucket(Quota::once(9)?).await?, rig.bucket(Quota::once(9)?).await?);
@@ -134,7 +134,7 @@ async fn words_with_a_space_behind_them_are_refused(rig: Rig) -> anyhow::Result<
     Ok(())
 }
 
-async fn an_id_with_a_line_feed_behind_it_is_refused(rig: Rig) -> anyhow::Result<()> {
+async fn id_with_trailing_line_feed_is_refused(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::once(9)?).await?;
     let id = Uuid::new_v4().simple().to_string();
     let once = |id: String| format!("call request_tokens_once({}, 1, 0, 0, {id})", rig.literal(&key));
@@ -145,9 +145,7 @@ async fn an_id_with_a_line_feed_behind_it_is_refused(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn a_bucket_is_brought_to_its_terms_at_once_unless_others_wait_for_the_next_request(
-    rig: Rig,
-) -> anyhow::Result<()> {
+async fn bucket_takes_its_new_limits_at_once_unless_requests_wait(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::once(9)?).await?;
     let id = rig.literal(&key);
     let under = format!("select under_capacity from token_buckets where id = {id}");
@@ -166,7 +164,7 @@ async fn a_bucket_is_brought_to_its_terms_at_once_unless_others_wait_for_the_nex
 }
 
 /// MariaDB cuts what its routines gather; MySQL does not.
-async fn requests_whose_array_is_cut_off_are_refused_or_answered(rig: Rig) -> anyhow::Result<()> {
+async fn requests_with_truncated_array_are_refused_or_answered(rig: Rig) -> anyhow::Result<()> {
     let session = with_session(&rig, "set session group_concat_max_len = 1024").await?.0;
     let key = rig.bucket(Quota::once(100)?).await?;
     for requests in 1..60_i64 {
@@ -184,7 +182,7 @@ async fn requests_whose_array_is_cut_off_are_refused_or_answered(rig: Rig) -> an
     Ok(())
 }
 
-async fn a_bucket_that_never_refills_is_the_same_whatever_seconds_it_has(rig: Rig) -> anyhow::Result<()> {
+async fn bucket_that_never_refills_ignores_refill_seconds(rig: Rig) -> anyhow::Result<()> {
     let (coupon, once) = (rig.key(), Rule::Quota(Quota::once(3)?));
     let routine = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
     rig.sql(rig.calling(routine, &format!("{}, 3, 60, 'once'", rig.literal(&coupon)))).await?;

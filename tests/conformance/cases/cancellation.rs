@@ -8,7 +8,7 @@ use std::time::Duration;
 use sqlx::{ConnectOptions, Row};
 use tollgate::{Error, Key, Limiter, Quota, Store, Take, layers::LeaseOptions, model::Outcome};
 
-use crate::giving_up;
+use crate::cancellation;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::all_given_back;
 use crate::rig::{AnyPool, Rig};
@@ -17,7 +17,7 @@ use crate::store::{AnyOf, AnyStore, on};
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_leave_the_books_balanced),
-        list!(Levels::Pools, Time::Real, |_| true; calls_of_every_verb_through_a_limiter_leave_the_books_balanced),
+        list!(Levels::Pools, Time::Real, |_| true; cancelled_calls_of_every_method_keep_accounting_correct),
     ]
     .concat()
 }
@@ -52,14 +52,14 @@ async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> an
 }
 
 /// Through the layers that a limiter has if nothing else is said, and with a lease among them.
-async fn calls_of_every_verb_through_a_limiter_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
+async fn cancelled_calls_of_every_method_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
     // A file answers many times as many as a server in the same time.
     let usual = if rig.directory.is_some() { 50_000 } else { 3_000 };
     on!(rig.store().database, store => {
         for builder in [Limiter::builder(store.clone()), Limiter::builder(store).lease(LeaseOptions::default())] {
             let keys = std::array::from_fn(|_| rig.key());
             let limiter = builder.build("1/s")?;
-            giving_up::give_up(&limiter, limiter.store(), keys, calls(usual)?).await?;
+            cancellation::give_up(&limiter, limiter.store(), keys, calls(usual)?).await?;
         }
     });
     all_given_back(&rig.pool).await;

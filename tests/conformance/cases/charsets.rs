@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{
-    Admin, HoldBack, Key, Mode, Quota, Receipt, Rule, Store, Take, Window,
+    Admin, Key, Mode, Quota, Receipt, Rule, Store, Take, Throttle, Window,
     admin::{Filter, Override},
     store::{Maintenance, SharedWindows},
 };
@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
         session_charset_changes_no_call_of_the_crate,
-        routine_refuses_a_key_that_a_lax_session_lost,
+        routine_refuses_a_key_truncated_by_a_lax_session,
         routine_converts_a_key_of_another_charset,
         tables_refuse_an_id_that_is_not_utf_8,
     )
@@ -47,7 +47,7 @@ async fn session_charset_changes_no_call_of_the_crate(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-async fn routine_refuses_a_key_that_a_lax_session_lost(rig: Rig) -> anyhow::Result<()> {
+async fn routine_refuses_a_key_truncated_by_a_lax_session(rig: Rig) -> anyhow::Result<()> {
     for charset in ["utf8", "ascii"] {
         let statement = format!("set names {charset}; set sql_mode = '', @tollgate_test_now = 0").leak();
         let (session, _) = with_session(&rig, statement).await?;
@@ -134,7 +134,7 @@ async fn take_and_adjust(
         note!(lines, other.take_one(&Take::from(key.clone()).cost(2)).await);
         note!(lines, store.take_one(&Take::from(key.clone())).await);
         note!(lines, store.reset(key).await);
-        note!(lines, store.hold_back(key, &Rule::Provisioned, HoldBack::remaining(1)).await);
+        note!(lines, store.throttle(key, &Rule::Provisioned, Throttle::remaining(1)).await);
         note!(lines, other.peek(key).await);
         note!(lines, store.reset(key).await);
     }
@@ -215,7 +215,7 @@ async fn operate(lines: &mut Vec<String>, store: &AnyStore, other: &AnyStore, ke
     }
     note!(lines, store.overrides(Some(&keys[1]), 9).await);
     note!(lines, store.count_denials(&keys.clone().map(|key| (key, 2))).await);
-    let denied = |denials: tollgate::admin::Page<tollgate::admin::Denials>| {
+    let denied = |denials: tollgate::admin::Page<tollgate::admin::DenialCount>| {
         denials.into_iter().map(|of| (of.key, of.denied)).collect::<Vec<_>>()
     };
     note!(lines, other.most_denied(9).await.map(denied));

@@ -24,13 +24,13 @@ pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Pools, Time::Real, |engine| engine.has_sessions;
             a_pool_without_a_free_connection_is_unavailable,
-            a_request_that_waits_longer_than_its_deadline_is_unknown)
+            request_beyond_its_deadline_is_unknown)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |_| true;
             a_closed_pool_is_unavailable,
             a_limiter_without_a_limit_asks_no_database)
         .to_vec(),
-        list!(Levels::Pools, Time::Real, has_server; a_server_that_never_answers_keeps_no_connection).to_vec(),
+        list!(Levels::Pools, Time::Real, has_server; unresponsive_server_keeps_no_connection).to_vec(),
         changes::cases(),
         given_back::cases(),
         interrupted::cases(),
@@ -86,7 +86,7 @@ async fn a_limiter_without_a_limit_asks_no_database(rig: Rig) -> anyhow::Result<
     Ok(())
 }
 
-async fn a_request_that_waits_longer_than_its_deadline_is_unknown(rig: Rig) -> anyhow::Result<()> {
+async fn request_beyond_its_deadline_is_unknown(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let held = Held::bucket(&rig, &key).await?;
     let error = take(&rig.store().deadline(SHORT), &key).await.expect_err("the bucket is locked");
@@ -102,7 +102,7 @@ async fn a_request_that_waits_longer_than_its_deadline_is_unknown(rig: Rig) -> a
     Ok(())
 }
 
-async fn a_server_that_never_answers_keeps_no_connection(rig: Rig) -> anyhow::Result<()> {
+async fn unresponsive_server_keeps_no_connection(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let (small, proxy) = through_proxy(&rig, 1).await?;
     proxy.fail(key.as_str(), crate::proxy::Then::Swallow);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::ConnectOptions;
 use tollgate::Quota;
-use tollgate::model::bucket::Terms;
+use tollgate::model::bucket::BucketQuota;
 
 use crate::checker::{Call, Limit};
 use crate::database::Database;
@@ -36,7 +36,7 @@ async fn holds(rig: &Rig, quota: Quota) -> anyhow::Result<()> {
     };
     let orders = Orders { url: url.to_string(), id: rig.key().to_string(), tasks: 4 };
     let database = Database::connect(&orders.url, 1).await?;
-    let limit = Limit { terms: Terms::from(&quota), anchor: database.provision(&orders.id, quota).await? };
+    let limit = Limit { terms: BucketQuota::from(&quota), anchor: database.provision(&orders.id, quota).await? };
     database.close().await;
 
     let fleet = Processes::start(&vec![orders; 8], || command(FLEET)).await?;

@@ -14,7 +14,7 @@ use crate::rig::Rig;
 pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |_| true;
-        a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier,
+        denied_request_is_granted_exactly_at_retry_after,
         a_batch_is_decided_as_its_requests_one_by_one,
         three_and_seven_a_period_hold_for_a_hundred_periods,
         reservations_far_ahead_fill_each_period_once,
@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier(rig: Rig) -> anyhow::Result<()> {
+async fn denied_request_is_granted_exactly_at_retry_after(rig: Rig) -> anyhow::Result<()> {
     let rig = &rig;
     let requests = prop::collection::vec((1..=100_u64, 0..=100_u64), 6..7);
     random::check(30, &(quota(1 << 31), requests), |(quota, requests)| async move {
@@ -30,9 +30,10 @@ async fn a_denied_request_is_granted_at_retry_after_and_not_a_nanosecond_earlier
         rig.at(now).await?;
         let key = rig.bucket(quota).await?;
         let mut granted = 0;
-        for (cost, keep) in requests {
+        for (cost, min_remaining) in requests {
             let cost = (quota.capacity() * cost / 100).max(1);
-            let take = Take::from(key.clone()).cost(cost).keep((quota.capacity() - cost) * keep / 100);
+            let take =
+                Take::from(key.clone()).cost(cost).min_remaining((quota.capacity() - cost) * min_remaining / 100);
             let decision = rig.decide(take.clone()).await?;
             granted += if decision.is_granted() { cost } else { 0 };
             let wait = i64::try_from(decision.retry_after().as_nanos())?;

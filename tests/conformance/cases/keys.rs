@@ -15,14 +15,14 @@ pub(crate) fn cases() -> Vec<Case> {
         each_text_is_a_bucket_of_its_own,
         each_text_is_a_bucket_of_its_own_in_a_batch,
         each_text_is_a_bucket_of_its_own_on_first_use,
-        each_text_that_sql_inserts_is_a_bucket_of_its_own,
-        sql_cannot_insert_what_is_no_id,
+        each_text_inserted_by_sql_is_its_own_bucket,
+        sql_cannot_insert_an_invalid_id,
     )
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
-        each_text_that_sql_quotes_is_a_bucket_of_its_own,
-        routines_make_no_bucket_of_what_is_no_id,
+        each_text_quoted_by_sql_is_its_own_bucket,
+        routines_refuse_an_invalid_id,
     ));
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
@@ -60,7 +60,7 @@ async fn each_text_is_a_bucket_of_its_own_on_first_use(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn each_text_that_sql_inserts_is_a_bucket_of_its_own(rig: Rig) -> anyhow::Result<()> {
+async fn each_text_inserted_by_sql_is_its_own_bucket(rig: Rig) -> anyhow::Result<()> {
     let keys = keys(&rig)?;
     for key in &keys {
         let (table, id) = (rig.table(), rig.quoted(key.as_str()));
@@ -71,7 +71,7 @@ async fn each_text_that_sql_inserts_is_a_bucket_of_its_own(rig: Rig) -> anyhow::
     each_has_one_token(&rig, &keys).await
 }
 
-async fn each_text_that_sql_quotes_is_a_bucket_of_its_own(rig: Rig) -> anyhow::Result<()> {
+async fn each_text_quoted_by_sql_is_its_own_bucket(rig: Rig) -> anyhow::Result<()> {
     for key in keys(&rig)? {
         rig.create(&key, once()?).await?;
         for expected in [1, 0] {
@@ -82,7 +82,7 @@ async fn each_text_that_sql_quotes_is_a_bucket_of_its_own(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-async fn sql_cannot_insert_what_is_no_id(rig: Rig) -> anyhow::Result<()> {
+async fn sql_cannot_insert_an_invalid_id(rig: Rig) -> anyhow::Result<()> {
     let nul = match rig.engine.kind {
         Kind::Postgres => "convert_from(decode('610061', 'hex'), 'UTF8')".to_owned(),
         Kind::MySql => "x'610061'".to_owned(),
@@ -101,7 +101,7 @@ async fn sql_cannot_insert_what_is_no_id(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn routines_make_no_bucket_of_what_is_no_id(rig: Rig) -> anyhow::Result<()> {
+async fn routines_refuse_an_invalid_id(rig: Rig) -> anyhow::Result<()> {
     let create = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
     let unique = rig.key();
     let (long, wide) = (format!("{unique}{}", "x".repeat(220)), format!("{unique}{}", "é".repeat(110)));

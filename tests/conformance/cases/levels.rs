@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tollgate::model::bucket::Terms;
+use tollgate::model::bucket::BucketQuota;
 use tollgate::{
     Admin, Key, Quota, Rule, Take, Window,
     admin::{BucketLevel, Filter},
@@ -18,8 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Real, |_| true;
         a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket,
         the_view_shows_tokens_and_instants,
-        the_listing_shows_what_the_view_does,
-        what_operators_select_of_windows_is_what_is_listed,
+        level_listing_equals_the_view,
+        window_view_equals_the_listing,
     )
     .into()
 }
@@ -63,7 +63,7 @@ async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
             assert_eq!((levels[0].text("full_us")?, levels[0].text("next_us")?), (None, None), "{quota}");
             continue;
         };
-        let terms = Terms::from(&quota);
+        let terms = BucketQuota::from(&quota);
         let instant = |tick| terms.instant(row.anchor, tick) / 1000;
         // The last token comes when the bucket is full, the next one so many tokens earlier.
         close(&rig, levels[0].number("full_us")?, instant(row.full_at))?;
@@ -72,7 +72,7 @@ async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn what_operators_select_of_windows_is_what_is_listed(rig: Rig) -> anyhow::Result<()> {
+async fn window_view_equals_the_listing(rig: Rig) -> anyhow::Result<()> {
     let day = Duration::from_secs(86_400);
     for (asks, available) in [(1, 2), (3, 0)] {
         let key = rig.key();
@@ -101,7 +101,7 @@ async fn what_operators_select_of_windows_is_what_is_listed(rig: Rig) -> anyhow:
     Ok(())
 }
 
-async fn the_listing_shows_what_the_view_does(rig: Rig) -> anyhow::Result<()> {
+async fn level_listing_equals_the_view(rig: Rig) -> anyhow::Result<()> {
     for (quota, asks, available, tokens_until_full) in lives()? {
         let key = live(&rig, quota, &asks).await?;
         let row = rig.row(&key).await?.expect("made");
@@ -109,7 +109,7 @@ async fn the_listing_shows_what_the_view_does(rig: Rig) -> anyhow::Result<()> {
         ensure!(level.quota == quota && level.provisioned && level.available == available, "{level:?}");
         assert_eq!(level.granted, row.granted.unsigned_abs());
         let shown = |instant: Option<chrono::DateTime<chrono::Utc>>| instant.map(|instant| instant.timestamp_micros());
-        let terms = Terms::from(&quota);
+        let terms = BucketQuota::from(&quota);
         let instant = |tick| terms.instant(row.anchor, tick) / 1000;
         match tokens_until_full {
             None => assert_eq!((level.full_at, level.next_refill_at), (None, None)),

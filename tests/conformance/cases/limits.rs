@@ -15,16 +15,16 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |_| true;
         every_quota_at_the_limits_makes_a_bucket,
-        the_library_refuses_figures_that_make_no_quota,
-        the_database_refuses_figures_that_make_no_bucket,
-        the_database_refuses_figures_that_make_no_plan_and_no_override,
-        what_is_good_once_may_have_any_refill_seconds,
+        library_refuses_invalid_quota_values,
+        database_refuses_invalid_bucket_values,
+        database_refuses_invalid_plan_and_override_values,
+        capacity_that_never_refills_accepts_any_refill_seconds,
         the_database_refuses_to_change_a_bucket_to_such_figures,
     )
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
-        create_bucket_refuses_figures_that_make_no_bucket,
+        create_bucket_refuses_invalid_values,
     ));
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.kind != Kind::MySql;
@@ -80,13 +80,13 @@ async fn every_quota_at_the_limits_makes_a_bucket(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-async fn the_library_refuses_figures_that_make_no_quota(_: Rig) -> anyhow::Result<()> {
+async fn library_refuses_invalid_quota_values(_: Rig) -> anyhow::Result<()> {
     let ns = Duration::from_nanos;
     let (second, century) = (Duration::from_secs(1), ns(CENTURY_NS));
     let most = i64::MAX.unsigned_abs();
     for make in [Quota::interval, Quota::continuous] {
-        assert_eq!(make(0, second), Err(QuotaError::NoCapacity));
-        assert_eq!(make(1, Duration::ZERO), Err(QuotaError::NoRefill));
+        assert_eq!(make(0, second), Err(QuotaError::ZeroCapacity));
+        assert_eq!(make(1, Duration::ZERO), Err(QuotaError::ZeroRefillTime));
         assert_eq!(make(1, century + ns(1)), Err(QuotaError::RefillTooLong));
         assert_eq!(make(1, Duration::MAX), Err(QuotaError::RefillTooLong));
         assert_eq!(make(most + 1, century), Err(QuotaError::CapacityTooLarge(most + 1)));
@@ -118,7 +118,7 @@ async fn the_library_refuses_figures_that_make_no_quota(_: Rig) -> anyhow::Resul
     Ok(())
 }
 
-async fn the_database_refuses_figures_that_make_no_bucket(rig: Rig) -> anyhow::Result<()> {
+async fn database_refuses_invalid_bucket_values(rig: Rig) -> anyhow::Result<()> {
     for figures in NO_BUCKETS {
         let key = rig.key();
         rig.refusal(insert(&rig, "token_buckets", &key, figures)).await?;
@@ -132,7 +132,7 @@ async fn the_database_refuses_figures_that_make_no_bucket(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-async fn the_database_refuses_figures_that_make_no_plan_and_no_override(rig: Rig) -> anyhow::Result<()> {
+async fn database_refuses_invalid_plan_and_override_values(rig: Rig) -> anyhow::Result<()> {
     for figures in NO_BUCKETS {
         for table in ["token_plans", "token_overrides"] {
             rig.refusal(insert(&rig, table, &rig.key(), figures)).await?;
@@ -141,7 +141,7 @@ async fn the_database_refuses_figures_that_make_no_plan_and_no_override(rig: Rig
     Ok(())
 }
 
-async fn what_is_good_once_may_have_any_refill_seconds(rig: Rig) -> anyhow::Result<()> {
+async fn capacity_that_never_refills_accepts_any_refill_seconds(rig: Rig) -> anyhow::Result<()> {
     rig.at(START).await?;
     for seconds in ["-5", "0", "3155760000.5", "5000000000"] {
         let figures = format!("2, {seconds}, 'once'");
@@ -180,7 +180,7 @@ async fn the_database_refuses_to_change_a_bucket_to_such_figures(rig: Rig) -> an
     Ok(())
 }
 
-async fn create_bucket_refuses_figures_that_make_no_bucket(rig: Rig) -> anyhow::Result<()> {
+async fn create_bucket_refuses_invalid_values(rig: Rig) -> anyhow::Result<()> {
     rig.at(START).await?;
     let routine = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
     let key = rig.bucket(Quota::interval(5, Duration::from_mins(1))?).await?;

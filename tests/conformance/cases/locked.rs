@@ -15,11 +15,11 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     // Who holds a file holds all that is in it.
     list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
-        buckets_that_are_locked_hold_up_no_others_and_are_answered_once_they_are_free)
+        locked_buckets_do_not_block_others_and_are_answered_later)
     .into()
 }
 
-async fn buckets_that_are_locked_hold_up_no_others_and_are_answered_once_they_are_free(rig: Rig) -> anyhow::Result<()> {
+async fn locked_buckets_do_not_block_others_and_are_answered_later(rig: Rig) -> anyhow::Result<()> {
     let mut keys = Vec::new();
     for _ in 0..2 + OTHERS {
         keys.push(rig.bucket(Quota::interval(100, Duration::from_hours(24))?).await?);

@@ -13,11 +13,11 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
 pub(crate) fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite; what_somebody_holds_is_looked_at_as_it_was_before)
+    list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite; read_of_a_locked_row_returns_the_state_before)
         .into()
 }
 
-async fn what_somebody_holds_is_looked_at_as_it_was_before(rig: Rig) -> anyhow::Result<()> {
+async fn read_of_a_locked_row_returns_the_state_before(rig: Rig) -> anyhow::Result<()> {
     let day = Duration::from_hours(24);
     let key = rig.bucket(Quota::interval(5, day)?).await?;
     let window = Take::from(key.clone()).rule(Window::new(5, day, day)?.into());

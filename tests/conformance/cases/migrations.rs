@@ -21,24 +21,24 @@ pub fn cases() -> Vec<Case> {
             a_second_run_finds_nothing_to_do,
             twenty_instances_start_at_once,
             a_dry_run_changes_nothing,
-            what_was_run_by_hand_is_known,
+            migrations_run_by_hand_are_recognized,
             the_hosts_own_migrations_stay_apart,
-            what_a_newer_version_has_migrated_serves_this_one_too,
-            a_newer_version_that_took_something_away_is_refused,
-            object_of_the_hosts_of_that_name_is_refused_and_stays,
+            newer_schema_works_with_this_version,
+            newer_schema_without_required_objects_is_refused,
+            host_object_of_the_same_name_is_refused_and_kept,
             a_request_before_the_migrations_says_how_to_run_them)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
             a_database_of_the_longest_name_is_migrated)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
-            twenty_instances_start_at_once_where_serializable_is_the_default)
+            twenty_instances_migrate_at_once_under_serializable)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.has_sessions;
             session_that_holds_the_migration_lock_is_named)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres;
-            tables_keep_room_for_updates_and_are_vacuumed_as_they_are_written)
+            tables_have_fillfactor_and_vacuum_for_their_writes)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             run_killed_at_any_statement_is_finished_by_the_next,
@@ -48,7 +48,7 @@ pub fn cases() -> Vec<Case> {
             a_file_of_another_encoding_is_refused)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::MySql;
-            a_run_that_fails_half_way_leaves_nothing)
+            failed_migration_leaves_nothing)
         .to_vec(),
     ]
     .concat()
@@ -65,7 +65,7 @@ async fn twenty_instances_start_at_once(rig: Rig) -> anyhow::Result<()> {
     start_twenty(&Scratch::new(&rig).await?).await
 }
 
-async fn twenty_instances_start_at_once_where_serializable_is_the_default(rig: Rig) -> anyhow::Result<()> {
+async fn twenty_instances_migrate_at_once_under_serializable(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     let set = "'alter database %I set default_transaction_isolation = serializable'";
     scratch.rig.pool.run(format!("do $$ begin execute format({set}, current_database()); end $$")).await?;
@@ -132,7 +132,7 @@ async fn a_dry_run_changes_nothing(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn what_was_run_by_hand_is_known(rig: Rig) -> anyhow::Result<()> {
+async fn migrations_run_by_hand_are_recognized(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     for migration in all(&rig) {
         scratch.rig.pool.run(migration.sql()).await?;
@@ -164,7 +164,7 @@ async fn the_hosts_own_migrations_stay_apart(rig: Rig) -> anyhow::Result<()> {
 }
 
 /// An old service that starts again during a rolling deployment.
-async fn what_a_newer_version_has_migrated_serves_this_one_too(rig: Rig) -> anyhow::Result<()> {
+async fn newer_schema_works_with_this_version(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     scratch.rig.pool.run(format!("alter table {} add column later int", rig.table())).await?;
     scratch.rig.pool.run(later(&rig)).await?;
@@ -173,7 +173,7 @@ async fn what_a_newer_version_has_migrated_serves_this_one_too(rig: Rig) -> anyh
     works(&scratch.rig).await
 }
 
-async fn a_newer_version_that_took_something_away_is_refused(rig: Rig) -> anyhow::Result<()> {
+async fn newer_schema_without_required_objects_is_refused(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     scratch.rig.pool.run(later(&rig)).await?;
     scratch.rig.pool.run(format!("delete from {} where version = 2", ledger(&rig))).await?;
@@ -193,7 +193,7 @@ fn ledger(rig: &Rig) -> &'static str {
     if rig.engine.kind == Kind::Postgres { "tollgate.migrations" } else { "token_migrations" }
 }
 
-async fn object_of_the_hosts_of_that_name_is_refused_and_stays(rig: Rig) -> anyhow::Result<()> {
+async fn host_object_of_the_same_name_is_refused_and_kept(rig: Rig) -> anyhow::Result<()> {
     let foreign: &[(&str, &str)] = match rig.engine.kind {
         Kind::Postgres => &[
             (
@@ -281,7 +281,7 @@ async fn a_file_of_another_encoding_is_refused(_: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_run_that_fails_half_way_leaves_nothing(rig: Rig) -> anyhow::Result<()> {
+async fn failed_migration_leaves_nothing(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     // Where the last migration wants to put its view.
     let obstacle = match rig.engine.kind {
@@ -331,7 +331,7 @@ async fn works(rig: &Rig) -> anyhow::Result<()> {
 }
 
 /// Those that are not named here are written by hand, and small.
-async fn tables_keep_room_for_updates_and_are_vacuumed_as_they_are_written(rig: Rig) -> anyhow::Result<()> {
+async fn tables_have_fillfactor_and_vacuum_for_their_writes(rig: Rig) -> anyhow::Result<()> {
     let settings = "select c.relname, array_to_string(c.reloptions, ' ') as options
                       from pg_class c join pg_namespace n on n.oid = c.relnamespace
                      where n.nspname = 'tollgate' and c.relkind = 'r' and c.reloptions is not null

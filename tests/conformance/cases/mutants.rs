@@ -18,9 +18,9 @@ pub fn cases() -> Vec<Case> {
             an_unlocked_creation_is_caught)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine: &Engine| engine.kind == Kind::Postgres && engine.has_sessions;
-            a_wait_that_is_credited_twice_is_caught,
-            a_rounded_count_whose_time_moves_is_caught,
-            a_denial_that_moves_the_clock_is_caught,
+            mutant_that_credits_a_wait_twice_is_detected,
+            mutant_that_moves_a_rounded_count_is_detected,
+            mutant_whose_denial_moves_the_clock_is_detected,
             a_key_twice_in_a_batch_is_caught)
         .to_vec(),
     ]
@@ -87,7 +87,7 @@ async fn an_unlocked_creation_is_caught(rig: Rig) -> anyhow::Result<()> {
     is_caught(&script, is_too_many)
 }
 
-async fn a_wait_that_is_credited_twice_is_caught(rig: Rig) -> anyhow::Result<()> {
+async fn mutant_that_credits_a_wait_twice_is_detected(rig: Rig) -> anyhow::Result<()> {
     async fn schedule(script: &mut Script) -> anyhow::Result<()> {
         script.take().await?;
         script.take().await?;
@@ -106,7 +106,7 @@ async fn a_wait_that_is_credited_twice_is_caught(rig: Rig) -> anyhow::Result<()>
     is_caught(&script, is_too_many)
 }
 
-async fn a_rounded_count_whose_time_moves_is_caught(rig: Rig) -> anyhow::Result<()> {
+async fn mutant_that_moves_a_rounded_count_is_detected(rig: Rig) -> anyhow::Result<()> {
     let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
     poll(&mut script).await?;
     is_sound(&script)?;
@@ -115,7 +115,7 @@ async fn a_rounded_count_whose_time_moves_is_caught(rig: Rig) -> anyhow::Result<
     is_caught(&script, is_lost)
 }
 
-async fn a_denial_that_moves_the_clock_is_caught(rig: Rig) -> anyhow::Result<()> {
+async fn mutant_whose_denial_moves_the_clock_is_detected(rig: Rig) -> anyhow::Result<()> {
     let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
     poll(&mut script).await?;
     is_sound(&script)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::model::bucket::{Request, Verdict};
+use tollgate::model::bucket::{BucketRequest, Verdict};
 use tollgate::{Key, Rule, Store, Take, TakeError, model::Outcome};
 
 use crate::matrix::{Case, Levels, Time, list};
@@ -92,8 +92,10 @@ impl Ask {
     }
 }
 
-fn with(take: Take, Request { cost, max_wait, keep }: Request) -> Take {
-    take.cost(cost.unsigned_abs()).keep(keep.unsigned_abs()).max_wait(Duration::from_nanos(max_wait.unsigned_abs()))
+fn with(take: Take, BucketRequest { cost, max_wait, min_remaining }: BucketRequest) -> Take {
+    take.cost(cost.unsigned_abs())
+        .min_remaining(min_remaining.unsigned_abs())
+        .max_wait(Duration::from_nanos(max_wait.unsigned_abs()))
 }
 
 fn agree(outcome: &Outcome, verdict: Option<&Verdict>) -> bool {
@@ -106,7 +108,7 @@ fn agree(outcome: &Outcome, verdict: Option<&Verdict>) -> bool {
                 && decision.retry_after() == ns(verdict.retry_after)
                 && decision.reset_after() == ns(verdict.reset_after)
         }
-        (Err(TakeError::NeverPossible { .. }), None) => true,
+        (Err(TakeError::ExceedsCapacity { .. }), None) => true,
         _ => false,
     }
 }

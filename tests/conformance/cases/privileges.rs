@@ -7,7 +7,7 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use tollgate::{
-    Adjusted, Admin, Error, HoldBack, Limiter, Mode, Quota, Receipt, Rule, Store, TakeError,
+    Adjusted, Admin, Error, Limiter, Mode, Quota, Receipt, Rule, Store, TakeError, Throttle,
     admin::{Filter, Override},
     store::Maintenance,
 };
@@ -23,10 +23,10 @@ pub fn cases() -> Vec<Case> {
         an_applications_role_takes_tokens_and_can_do_nothing_else,
         a_role_without_grants_can_do_nothing,
         an_operators_role_provisions_changes_and_reads_buckets,
-        an_owner_of_one_database_migrates_it_and_needs_no_more)
+        owner_of_one_database_can_migrate_it)
     .into_iter()
     .chain(list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.kind == Kind::MySql;
-        what_one_account_has_begun_no_other_finishes,
+        request_begun_by_one_account_is_not_finished_by_another,
         routines_write_no_row_out_of_bounds_where_checks_are_off))
     .collect()
 }
@@ -120,7 +120,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     assert!(rows[0].numbers(["deleted", "finished"]).is_ok(), "figures tell no key");
     app.store().sweep(10).await?;
     // What a third party says of its limit it passes on.
-    assert!(app.store().hold_back(&rig.key(), &Rule::try_from("5/s")?, HoldBack::remaining(1)).await?);
+    assert!(app.store().throttle(&rig.key(), &Rule::try_from("5/s")?, Throttle::remaining(1)).await?);
     match rig.engine.kind {
         Kind::MySql => app.pool.run(format!("call token_throttle({id}, 0, null, null)")).await?,
         _ => app.pool.run(format!("select tollgate.throttle({id}, 0)")).await?,
@@ -183,7 +183,7 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     login.remove().await
 }
 
-async fn an_owner_of_one_database_migrates_it_and_needs_no_more(rig: Rig) -> anyhow::Result<()> {
+async fn owner_of_one_database_can_migrate_it(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     let login = Login::owner(&scratch.rig).await?;
     let owner = &login.rig;
@@ -198,7 +198,7 @@ async fn an_owner_of_one_database_migrates_it_and_needs_no_more(rig: Rig) -> any
 }
 
 /// Whose routines would then call each other without the right to.
-async fn what_one_account_has_begun_no_other_finishes(rig: Rig) -> anyhow::Result<()> {
+async fn request_begun_by_one_account_is_not_finished_by_another(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     let login = Login::owner(&scratch.rig).await?;
     let (owner, admin) = (&login.rig, &scratch.rig);

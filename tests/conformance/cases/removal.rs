@@ -9,10 +9,10 @@ use crate::pools::{Scratch, with_pool};
 use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true; removing_it_leaves_what_was_there_before).into()
+    list!(Levels::Pools, Time::Real, |_| true; removal_leaves_earlier_objects).into()
 }
 
-async fn removing_it_leaves_what_was_there_before(rig: Rig) -> anyhow::Result<()> {
+async fn removal_leaves_earlier_objects(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     let rig = &scratch.rig;
     // Names that could be taken for ours.

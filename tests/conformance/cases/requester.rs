@@ -16,7 +16,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |_| true;
             an_action_behind_an_unknown_bucket_does_not_run,
             a_text_and_a_uuid_name_the_same_bucket,
-            a_text_that_is_no_id_is_refused_before_the_database)
+            invalid_id_is_refused_before_the_database)
         .to_vec(),
     ]
     .concat()
@@ -37,7 +37,7 @@ async fn an_action_runs_for_each_token_and_never_without_one(rig: Rig) -> anyhow
         }
         for _ in 0..3 {
             match limited.call().await {
-                Err(LimitError::NoTokens { retry_after }) => assert!(!retry_after.is_zero() && retry_after <= A_DAY),
+                Err(LimitError::Denied { retry_after }) => assert!(!retry_after.is_zero() && retry_after <= A_DAY),
                 other => anyhow::bail!("{other:?}"),
             }
         }
@@ -71,7 +71,7 @@ async fn a_text_and_a_uuid_name_the_same_bucket(rig: Rig) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn a_text_that_is_no_id_is_refused_before_the_database(rig: Rig) -> anyhow::Result<()> {
+async fn invalid_id_is_refused_before_the_database(rig: Rig) -> anyhow::Result<()> {
     let quota = two_a_day()?;
     // Nobody could be asked.
     with_pool!(&rig.pool, pool => pool.close().await);

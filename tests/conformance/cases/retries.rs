@@ -19,19 +19,19 @@ mod postgres;
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Every, Time::Real, |engine| engine.has_sessions;
-            a_lock_that_is_free_in_the_end_is_had, a_lock_that_stays_held_ends_after_the_attempts)
+            lock_that_is_released_in_time_is_acquired, lock_that_stays_held_fails_after_the_attempts)
         .to_vec(),
         list!(Levels::Every, Time::Real, |engine| engine.has_sessions && statement_timeout(engine).is_some();
-            statements_that_time_out_end_after_the_attempts)
+            statement_timeouts_fail_after_the_attempts)
         .to_vec(),
         list!(Levels::Every, Time::Real, |engine| engine.name == "postgres";
-            transactions_that_time_out_end_after_the_attempts)
+            transaction_timeouts_fail_after_the_attempts)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
             locked_batch_is_rolled_back_as_a_whole)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-            contention_that_stays_ends_by_the_deadline)
+            persistent_contention_ends_by_the_deadline)
         .to_vec(),
         adjusting::cases(),
         deadlock::cases(),
@@ -46,7 +46,7 @@ fn is_snapshot(level: Option<Isolation>) -> bool {
     matches!(level, Some(Isolation::RepeatableRead | Isolation::Serializable))
 }
 
-async fn a_lock_that_is_free_in_the_end_is_had(rig: Rig) -> anyhow::Result<()> {
+async fn lock_that_is_released_in_time_is_acquired(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let held = Held::bucket(&rig, &key).await?;
     let (impatient, acquisitions) = with_session(&rig, impatient(rig.engine)).await?;
@@ -64,16 +64,16 @@ async fn a_lock_that_is_free_in_the_end_is_had(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_lock_that_stays_held_ends_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+async fn lock_that_stays_held_fails_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
     ends_after_the_attempts(&rig, impatient(rig.engine)).await
 }
 
-async fn statements_that_time_out_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+async fn statement_timeouts_fail_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
     ends_after_the_attempts(&rig, statement_timeout(rig.engine).expect("the engine has one")).await
 }
 
 /// As of PostgreSQL 17. The server closes the connection, too: the next attempt has another.
-async fn transactions_that_time_out_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+async fn transaction_timeouts_fail_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let held = Held::bucket(&rig, &key).await?;
     let (impatient, _) = with_session(&rig, "set transaction_timeout = '100ms'").await?;
@@ -122,7 +122,7 @@ async fn locked_batch_is_rolled_back_as_a_whole(rig: Rig) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn contention_that_stays_ends_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
+async fn persistent_contention_ends_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let _held = Held::bucket(&rig, &key).await?;
     let (impatient, _) = with_session(&rig, impatient(rig.engine)).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Adjustment, HoldBack, Limiter, Quota, Receipt, Rule, Store, Take, Window};
+use tollgate::{Adjusted, Adjustment, Limiter, Quota, Receipt, Rule, Store, Take, Throttle, Window};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -137,7 +137,7 @@ async fn a_window_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
 async fn holding_back_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     let (limiter, counter) = limiter(&rig, Quota::continuous(100, Duration::from_mins(1))?).await?;
     for warm in [false, true] {
-        assert!(limiter.hold_back(rig.key(), HoldBack::retry_after(Duration::from_mins(1))).await?);
+        assert!(limiter.throttle(rig.key(), Throttle::retry_after(Duration::from_mins(1))).await?);
         counter.is(expected(&rig), warm).await;
     }
     Ok(())
@@ -146,7 +146,7 @@ async fn holding_back_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
 /// A limiter over one connection, and who counts what goes over it.
 async fn limiter(rig: &Rig, rule: impl Into<Rule>) -> anyhow::Result<(Limiter<AnyStore>, Counter)> {
     let (proxied, proxy) = through_proxy(rig, 1).await?;
-    let limiter = Limiter::builder(proxied.store()).longest_wait(Duration::from_hours(1)).build(rule.into())?;
+    let limiter = Limiter::builder(proxied.store()).max_wait(Duration::from_hours(1)).build(rule.into())?;
     Ok((limiter, Counter { proxied, proxy }))
 }
 

@@ -20,14 +20,14 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         request_token_grants_two_a_second,
         request_tokens_tells_when_the_next_one_could_be_granted,
-        rate_limiting_request_counts_every_token_that_has_come,
+        rate_limiting_request_counts_every_refilled_token,
         a_batch_answers_each_request_for_itself,
         create_bucket_again_changes_nothing,
     )
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
-        arguments_that_are_left_out_mean_one_token_now,
+        omitted_arguments_mean_one_token_now,
     ));
     cases.extend(adjustments::cases());
     cases.extend(batches::cases());
@@ -78,7 +78,7 @@ async fn request_tokens_tells_when_the_next_one_could_be_granted(rig: Rig) -> an
     Ok(())
 }
 
-async fn rate_limiting_request_counts_every_token_that_has_come(rig: Rig) -> anyhow::Result<()> {
+async fn rate_limiting_request_counts_every_refilled_token(rig: Rig) -> anyhow::Result<()> {
     let id = rig.quoted(rig.key().as_str());
     let column = if rig.engine.kind == Kind::Postgres { "rate_limiting_request" } else { "tokens_left" };
     let times = (0..13).map(|call| call * 100).chain((0..6).map(|call| 5200 + call * 100));
@@ -146,7 +146,7 @@ async fn create_bucket_again_changes_nothing(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn arguments_that_are_left_out_mean_one_token_now(rig: Rig) -> anyhow::Result<()> {
+async fn omitted_arguments_mean_one_token_now(rig: Rig) -> anyhow::Result<()> {
     rig.at(START).await?;
     let key = rig.key();
     let id = rig.quoted(key.as_str());

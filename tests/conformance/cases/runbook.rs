@@ -9,10 +9,10 @@ use crate::pools::Scratch;
 use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true; each_command_of_the_runbook_does_what_its_heading_says).into()
+    list!(Levels::Pools, Time::Real, |_| true; runbook_commands_do_what_their_headings_say).into()
 }
 
-async fn each_command_of_the_runbook_does_what_its_heading_says(rig: Rig) -> anyhow::Result<()> {
+async fn runbook_commands_do_what_their_headings_say(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     let [free, good, bad] = ["free", "user:42", "user:13"].map(|key| Key::try_from(key).expect("short enough"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use chrono::{TimeDelta, Utc};
 use tollgate::{
-    Adjusted, Admin, HoldBack, Key, Limiter, Mode, Receipt, Rule, Store, Take, Window,
+    Adjusted, Admin, Key, Limiter, Mode, Receipt, Rule, Store, Take, Throttle, Window,
     admin::{Filter, Override},
     store::Maintenance,
 };
@@ -25,17 +25,17 @@ use leftovers::{Says, TABLES, Table, rows};
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Real, |_| true;
-        a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps,
+        sweep_deletes_expired_rows_in_bounded_steps,
         a_sweep_walks_through_thousands_of_windows_ids_and_overrides,
         decisions_are_the_same_after_a_sweep,
-        a_limiter_sweeps_away_keys_that_were_used_once,
-        a_limiter_keeps_up_with_windows_and_ids_that_are_used_once,
-        as_many_steps_as_a_limiter_makes_bound_rows_beside_those_that_live,
+        limiter_sweeps_keys_used_once,
+        limiter_sweeps_windows_and_ids_used_once,
+        sweep_rate_bounds_expired_rows_beside_live_ones,
         a_sweep_deletes_denials_of_more_than_two_days_ago,
-        a_cancelled_turn_is_remembered_until_it_would_have_come,
-        what_can_be_settled_is_there_until_it_is,
+        cancelled_reservation_is_kept_until_its_scheduled_time,
+        unsettled_receipt_is_kept_until_its_end,
         sweep_goes_on_where_another_store_stopped,
-        bucket_that_is_held_back_is_not_swept,
+        throttled_bucket_is_not_swept,
         forged_receipt_is_forgotten_within_a_year,
     )
     .into();
@@ -45,12 +45,12 @@ pub fn cases() -> Vec<Case> {
     ));
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
-        sweep_inside_a_transaction_that_goes_on_is_refused,
+        sweep_inside_an_open_transaction_is_refused,
     ));
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
-        a_sweep_leaves_an_override_in_force_that_is_not_committed_yet,
-        a_sweep_reads_no_receipts_but_those_of_its_buckets,
+        sweep_keeps_an_uncommitted_override,
+        sweep_reads_only_receipts_of_its_buckets,
         open_sweep_stops_no_operator_and_no_request,
     ));
     cases
@@ -60,7 +60,7 @@ fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
     Ok(Take::from(key.clone()).rule(Rule::try_from(quota)?))
 }
 
-async fn a_sweep_deletes_what_says_nothing_any_more_in_bounded_steps(rig: Rig) -> anyhow::Result<()> {
+async fn sweep_deletes_expired_rows_in_bounded_steps(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     let (full, owing) = (keys("full", 10), keys("owing", 3));
@@ -111,7 +111,7 @@ async fn pass(store: &AnyStore, limit: u32) -> anyhow::Result<(u64, u32)> {
     }
 }
 
-async fn a_cancelled_turn_is_remembered_until_it_would_have_come(rig: Rig) -> anyhow::Result<()> {
+async fn cancelled_reservation_is_kept_until_its_scheduled_time(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, key) = (&scratch.rig, rig.key());
     let limiter = Limiter::new(rig.store(), "1/d")?;
@@ -123,7 +123,7 @@ async fn a_cancelled_turn_is_remembered_until_it_would_have_come(rig: Rig) -> an
     ensure!(first.delay() < day && second.delay() > day, "{:?} {:?}", first.delay(), second.delay());
     ensure!(second.cancel().await? == 1, "nobody is behind it");
     // Forgotten earlier, it could be cancelled once more when somebody else has its turn.
-    assert_eq!(rows(rig, "token_receipts where expires_at < acts_at").await?, 0);
+    assert_eq!(rows(rig, "token_receipts where expires_at < scheduled_at").await?, 0);
     assert_eq!(rows(rig, "token_receipts").await?, 1);
 
     // Nor under a window, whose third request waits for two days or more.
@@ -132,12 +132,12 @@ async fn a_cancelled_turn_is_remembered_until_it_would_have_come(rig: Rig) -> an
     let third = limiter.reserve_all(&take.id(Uuid::new_v4(), Duration::from_hours(1))).await?;
     ensure!(third.delay() > day, "{:?}", third.delay());
     ensure!(third.cancel().await? == 1, "nobody is behind it");
-    assert_eq!(rows(rig, "token_receipts where expires_at < acts_at").await?, 0);
+    assert_eq!(rows(rig, "token_receipts where expires_at < scheduled_at").await?, 0);
     assert_eq!(rows(rig, "token_receipts").await?, 2);
     Ok(())
 }
 
-async fn what_can_be_settled_is_there_until_it_is(rig: Rig) -> anyhow::Result<()> {
+async fn unsettled_receipt_is_kept_until_its_end(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     let limiter = Limiter::new(scratch.rig.store(), "1000/s")?;
@@ -188,10 +188,10 @@ async fn sweep_goes_on_where_another_store_stopped(rig: Rig) -> anyhow::Result<(
     Ok(())
 }
 
-async fn bucket_that_is_held_back_is_not_swept(rig: Rig) -> anyhow::Result<()> {
+async fn throttled_bucket_is_not_swept(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (key, store) = (rig.key(), scratch.rig.store());
-    ensure!(store.hold_back(&key, &"10/s".try_into()?, HoldBack::retry_after(Duration::from_secs(60))).await?);
+    ensure!(store.throttle(&key, &"10/s".try_into()?, Throttle::retry_after(Duration::from_secs(60))).await?);
     assert_eq!(store.sweep(100).await?.deleted, 0);
     ensure!(!scratch.rig.decide(under(&key, "10/s")?).await?.is_granted());
     Ok(())
@@ -224,7 +224,7 @@ async fn forged_receipt_is_forgotten_within_a_year(rig: Rig) -> anyhow::Result<(
 }
 
 /// Its locks would stay for as long as the transaction.
-async fn sweep_inside_a_transaction_that_goes_on_is_refused(rig: Rig) -> anyhow::Result<()> {
+async fn sweep_inside_an_open_transaction_is_refused(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let mut caller = Held::open(&scratch.rig).await?;
     let sweeps: &[&str] = match rig.engine.kind {
@@ -287,7 +287,7 @@ async fn one_call_in_sql_makes_all_steps(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_sweep_leaves_an_override_in_force_that_is_not_committed_yet(rig: Rig) -> anyhow::Result<()> {
+async fn sweep_keeps_an_uncommitted_override(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let AnyPool::Postgres(pool) = &rig.pool else { anyhow::bail!("PostgreSQL is needed") };
@@ -303,14 +303,14 @@ async fn a_sweep_leaves_an_override_in_force_that_is_not_committed_yet(rig: Rig)
 }
 
 /// Of few buckets many receipts are expected to be found soon, however they are looked for.
-async fn a_sweep_reads_no_receipts_but_those_of_its_buckets(rig: Rig) -> anyhow::Result<()> {
+async fn sweep_reads_only_receipts_of_its_buckets(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let AnyPool::Postgres(pool) = &rig.pool else { anyhow::bail!("PostgreSQL is needed") };
     for key in keys("full", 20) {
         ensure!(rig.decide(under(&key, "1000/s")?).await?.is_granted());
     }
-    let others = "insert into tollgate.token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+    let others = "insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
                   select gen_random_uuid(), 'account ' || i % 2, 1, i, 0, 'open', 9223372036854775807
                     from generate_series(1, 20000) i";
     sqlx::query(others).execute(pool).await?;
@@ -354,7 +354,7 @@ async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Result<()> {
+async fn limiter_sweeps_keys_used_once(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     // A machine that is busy with others takes its time for so many.
     let store = scratch.rig.store().deadline(Duration::from_secs(60));
@@ -373,7 +373,7 @@ async fn a_limiter_sweeps_away_keys_that_were_used_once(rig: Rig) -> anyhow::Res
     anyhow::bail!("the limiter left buckets")
 }
 
-async fn a_limiter_keeps_up_with_windows_and_ids_that_are_used_once(rig: Rig) -> anyhow::Result<()> {
+async fn limiter_sweeps_windows_and_ids_used_once(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let store = scratch.rig.store().deadline(Duration::from_secs(60));
     let limiter = Limiter::new(store, "unlimited")?;
@@ -396,7 +396,7 @@ async fn a_limiter_keeps_up_with_windows_and_ids_that_are_used_once(rig: Rig) ->
     Ok(())
 }
 
-async fn as_many_steps_as_a_limiter_makes_bound_rows_beside_those_that_live(rig: Rig) -> anyhow::Result<()> {
+async fn sweep_rate_bounds_expired_rows_beside_live_ones(rig: Rig) -> anyhow::Result<()> {
     const LIVE: i64 = 3000;
 
     let scratch = Scratch::migrated(&rig).await?;

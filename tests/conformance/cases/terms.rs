@@ -12,10 +12,10 @@ use crate::rig::Rig;
 pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |_| true;
-        a_larger_capacity_while_empty_gives_nothing_and_refills_at_the_new_rate,
-        a_smaller_capacity_keeps_no_more_than_it_holds,
-        a_faster_refill_keeps_the_fraction_that_has_come,
-        two_changes_while_idle_are_each_settled_when_they_are_made,
+        larger_capacity_of_an_empty_bucket_adds_no_tokens,
+        smaller_capacity_discards_the_excess_tokens,
+        faster_refill_keeps_the_fraction_of_a_token,
+        changes_of_an_idle_bucket_settle_when_they_are_made,
         another_kind_of_refill_keeps_the_tokens,
         tokens_promised_ahead_stay_promised,
         a_change_is_settled_even_by_a_denial,
@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn a_larger_capacity_while_empty_gives_nothing_and_refills_at_the_new_rate(rig: Rig) -> anyhow::Result<()> {
+async fn larger_capacity_of_an_empty_bucket_adds_no_tokens(rig: Rig) -> anyhow::Result<()> {
     for by in Means::of(&rig) {
         let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
         bucket.drain(10).await?;
@@ -41,7 +41,7 @@ async fn a_larger_capacity_while_empty_gives_nothing_and_refills_at_the_new_rate
     Ok(())
 }
 
-async fn a_smaller_capacity_keeps_no_more_than_it_holds(rig: Rig) -> anyhow::Result<()> {
+async fn smaller_capacity_discards_the_excess_tokens(rig: Rig) -> anyhow::Result<()> {
     for by in Means::of(&rig) {
         for kind in [Quota::continuous, Quota::interval] {
             let mut bucket = Bucket::new(&rig, by, kind(100, secs(1000))?).await?;
@@ -62,7 +62,7 @@ async fn a_smaller_capacity_keeps_no_more_than_it_holds(rig: Rig) -> anyhow::Res
     Ok(())
 }
 
-async fn a_faster_refill_keeps_the_fraction_that_has_come(rig: Rig) -> anyhow::Result<()> {
+async fn faster_refill_keeps_the_fraction_of_a_token(rig: Rig) -> anyhow::Result<()> {
     for by in Means::of(&rig) {
         let mut bucket = Bucket::new(&rig, by, Quota::continuous(1, secs(3600))?).await?;
         bucket.drain(1).await?;
@@ -80,7 +80,7 @@ async fn a_faster_refill_keeps_the_fraction_that_has_come(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-async fn two_changes_while_idle_are_each_settled_when_they_are_made(rig: Rig) -> anyhow::Result<()> {
+async fn changes_of_an_idle_bucket_settle_when_they_are_made(rig: Rig) -> anyhow::Result<()> {
     // A quota that comes with a request is seen with the request, and an UPDATE too but on PostgreSQL: there is no change
     // while idle.
     let at_once = |by: &Means| *by == Means::Create || *by == Means::Update && rig.engine.kind == Kind::Postgres;
@@ -140,7 +140,7 @@ async fn tokens_promised_ahead_stay_promised(rig: Rig) -> anyhow::Result<()> {
 
 async fn a_change_is_settled_even_by_a_denial(rig: Rig) -> anyhow::Result<()> {
     let (slow, fast) = (Quota::continuous(10, secs(10_000))?, Quota::continuous(10, secs(10))?);
-    let mut bucket = Bucket::new(&rig, Means::Request, slow).await?;
+    let mut bucket = Bucket::new(&rig, Means::BucketRequest, slow).await?;
     bucket.drain(10).await?;
     bucket.pass(500 * SECOND).await?;
     bucket.change(fast).await?;
@@ -160,14 +160,14 @@ enum Means {
     /// It is provisioned, and provisioned anew.
     Create,
     /// Its requests make it, and bring another quota.
-    Request,
+    BucketRequest,
     /// A statement changes the columns.
     Update,
 }
 
 impl Means {
     fn of(rig: &Rig) -> Vec<Self> {
-        let mut means = vec![Self::Create, Self::Request];
+        let mut means = vec![Self::Create, Self::BucketRequest];
         // SQLite reckons the level anew then, and its table says so.
         means.extend((rig.engine.kind != Kind::Sqlite).then_some(Self::Update));
         means
@@ -187,7 +187,7 @@ impl<'a> Bucket<'a> {
         // At the end of each second, minute and so on, for those whose periods are the calendar's.
         let now = 1_800_000_000 * SECOND;
         rig.at(now).await?;
-        let key = if by == Means::Request { rig.key() } else { rig.bucket(quota).await? };
+        let key = if by == Means::BucketRequest { rig.key() } else { rig.bucket(quota).await? };
         Ok(Self { rig, by, key, quota, now })
     }
 
@@ -195,7 +195,7 @@ impl<'a> Bucket<'a> {
         self.quota = quota;
         match self.by {
             Means::Create => self.rig.create(&self.key, quota).await?,
-            Means::Request => {}
+            Means::BucketRequest => {}
             Means::Update => {
                 let (capacity, seconds) = (quota.capacity(), quota.refill_time().as_secs());
                 let refill = format!("{:?}", quota.refill()).to_lowercase();
@@ -235,7 +235,7 @@ impl<'a> Bucket<'a> {
 
     async fn decide(&self, how: impl Fn(Take) -> Take) -> anyhow::Result<Decision> {
         let take = how(Take::from(self.key.clone()));
-        self.rig.decide(if self.by == Means::Request { take.rule(Rule::Quota(self.quota)) } else { take }).await
+        self.rig.decide(if self.by == Means::BucketRequest { take.rule(Rule::Quota(self.quota)) } else { take }).await
     }
 }
 

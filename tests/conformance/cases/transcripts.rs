@@ -10,15 +10,14 @@ use crate::rig::Rig;
 use crate::transcript::{Exchange, exchanges};
 
 pub fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> =
-        list!(Levels::Pools, Time::Real, |_| true; each_session_that_a_document_shows_is_answered_so).into();
+    let mut cases: Vec<Case> = list!(Levels::Pools, Time::Real, |_| true; documented_sessions_answer_as_shown).into();
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; each_statement_that_a_document_shows_runs,
+        Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; documented_statements_run,
     ));
     cases
 }
 
-async fn each_session_that_a_document_shows_is_answered_so(rig: Rig) -> anyhow::Result<()> {
+async fn documented_sessions_answer_as_shown(rig: Rig) -> anyhow::Result<()> {
     let (prompt, provisioned) = match rig.engine.kind {
         Kind::Postgres => ("app=>", "select tollgate.create_bucket(bucket, 2, 1) from unnest(array[{}]) bucket"),
         Kind::MySql => ("mysql>", "call token_create_bucket({}, 2, 1, 'interval')"),
@@ -44,7 +43,7 @@ async fn each_session_that_a_document_shows_is_answered_so(rig: Rig) -> anyhow::
 }
 
 /// Those that are of one engine; the runbook's have a test of their own.
-async fn each_statement_that_a_document_shows_runs(rig: Rig) -> anyhow::Result<()> {
+async fn documented_statements_run(rig: Rig) -> anyhow::Result<()> {
     let mut shown = 0;
     for (name, page) in PAGES {
         let scratch = Scratch::migrated(&rig).await?;

@@ -11,7 +11,7 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_heap && engine.has_sessions;
         decisions_update_rows_on_their_pages,
-        no_index_holds_what_a_decision_writes)
+        indexes_hold_no_column_written_by_a_decision)
     .into()
 }
 
@@ -68,7 +68,7 @@ async fn updates(session: &Rig) -> anyhow::Result<[i64; 2]> {
 }
 
 /// Nor is any part of an index's expression or condition.
-async fn no_index_holds_what_a_decision_writes(rig: Rig) -> anyhow::Result<()> {
+async fn indexes_hold_no_column_written_by_a_decision(rig: Rig) -> anyhow::Result<()> {
     let indexed = "select c.relname || '.' || a.attname as written from pg_index i
                    join pg_class c on c.oid = i.indrelid
                    join pg_attribute a on a.attrelid = i.indrelid and a.attnum > 0

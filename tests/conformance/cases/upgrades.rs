@@ -17,7 +17,7 @@ use crate::store::AnyStore;
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
         one_update_rules_in_every_process_within_a_second,
-        a_mode_switched_by_one_update_rules_in_every_process_within_a_second)
+        mode_change_applies_in_every_process_within_a_second)
     .into()
 }
 
@@ -39,7 +39,7 @@ async fn one_update_rules_in_every_process_within_a_second(rig: Rig) -> anyhow::
     Ok(())
 }
 
-async fn a_mode_switched_by_one_update_rules_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
+async fn mode_change_applies_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
     // The mode of every key is that of a whole database.
     let scratch = Scratch::migrated(&rig).await?;
     // The time of what is in memory can be moved only where one thread does everything.

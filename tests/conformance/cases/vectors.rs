@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::model::bucket::Terms;
+use tollgate::model::bucket::BucketQuota;
 use tollgate::{Decision, Rule, Store, Take, TakeError};
 
 use crate::golden::{Expected, Scenario, Step, scenarios};
@@ -37,12 +37,12 @@ async fn holds(rig: &Rig, scenario: &Scenario) -> anyhow::Result<()> {
                 let answer = Expected::try_from(&decision)?;
                 ensure!(answer == expected, "{answer:?}\nfor {}\n{}", step.line, scenario.name);
             }
-            (Err(TakeError::NeverPossible { .. }), None) => {}
+            (Err(TakeError::ExceedsCapacity { .. }), None) => {}
             (outcome, _) => anyhow::bail!("{outcome:?}\nfor {}\n{}", step.line, scenario.name),
         }
         let row = rig.row(&key).await?.expect("the bucket is there");
-        let made = Terms::from(&scenario.quota).clock(row.anchor, start);
-        let (state, expected) = ((row.full_at, row.granted, row.longest_wait), step.row(made));
+        let made = BucketQuota::from(&scenario.quota).clock(row.anchor, start);
+        let (state, expected) = ((row.full_at, row.granted, row.max_granted_wait), step.row(made));
         ensure!(state == expected, "the row holds {state:?}\nfor {}\n{}", step.line, scenario.name);
     }
     Ok(())
@@ -51,7 +51,7 @@ async fn holds(rig: &Rig, scenario: &Scenario) -> anyhow::Result<()> {
 impl Step {
     fn take(&self, take: Take) -> anyhow::Result<Take> {
         let max_wait = Duration::from_nanos(self.max_wait.try_into()?);
-        Ok(take.cost(self.cost.try_into()?).keep(self.keep.try_into()?).max_wait(max_wait))
+        Ok(take.cost(self.cost.try_into()?).min_remaining(self.min_remaining.try_into()?).max_wait(max_wait))
     }
 }
 

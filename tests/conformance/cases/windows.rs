@@ -13,15 +13,13 @@ use crate::scenarios::{START, left, ms};
 pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |_| true;
-        a_window_forgets_no_turn_that_it_promised_and_promises_none_beyond_a_thousand_parts,
+        window_bounds_reservations_to_a_thousand_parts,
         finer_parts_of_other_terms_push_nothing_out_of_a_window,
     )
     .into()
 }
 
-async fn a_window_forgets_no_turn_that_it_promised_and_promises_none_beyond_a_thousand_parts(
-    rig: Rig,
-) -> anyhow::Result<()> {
+async fn window_bounds_reservations_to_a_thousand_parts(rig: Rig) -> anyhow::Result<()> {
     let both = Both::new(&rig, Window::new(1, ms(10), ms(10))?);
     both.at_ms(0).await?;
     let plain = both.take.clone();
@@ -30,8 +28,8 @@ async fn a_window_forgets_no_turn_that_it_promised_and_promises_none_beyond_a_th
         let id = Uuid::new_v4();
         let decision = both.decide(waiting.clone().id(id, ms(3_600_000))).await?;
         ensure!(decision.is_granted());
-        let acts_at = Duration::from_nanos(START.unsigned_abs()) + ms(now) + decision.wait();
-        Ok((decision.wait(), Receipt::new(id, plain.key().clone(), 1).in_window(acts_at).cancel()))
+        let scheduled_at = Duration::from_nanos(START.unsigned_abs()) + ms(now) + decision.wait();
+        Ok((decision.wait(), Receipt::new(id, plain.key().clone(), 1).in_window(scheduled_at).cancel()))
     };
     let mut turns = Vec::new();
     for _ in 0..1000 {

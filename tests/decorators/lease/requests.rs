@@ -12,10 +12,10 @@ use tollgate::{
 use uuid::Uuid;
 
 use super::{MS, ask, both, over};
-use crate::decorators::beneath::{Broken, Falling, Noting, take};
+use crate::decorators::underlying::{Broken, Falling, Noting, take};
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_taken_ahead_from_a_fallback_or_while_a_mode_decides() -> anyhow::Result<()> {
+async fn fallback_and_mode_answers_prefetch_nothing() -> anyhow::Result<()> {
     let falling = Falling::new(Broken::default(), Fallback::Open)?;
     let lease = Lease::with_clock(falling, LeaseOptions::default(), RuntimeClock::default());
     for _ in 0..100 {
@@ -27,7 +27,7 @@ async fn nothing_is_taken_ahead_from_a_fallback_or_while_a_mode_decides() -> any
         store.memory.set_mode(mode, None, None).await?;
         for _ in 0..100 {
             let decision = lease.take_one(&take("a", "2 once")?).await??;
-            assert!(decision.source() == Source::Store && lease.held() == 0);
+            assert!(decision.source() == Source::Store && lease.leased_tokens() == 0);
             sleep(MS).await;
         }
     }
@@ -54,7 +54,7 @@ async fn a_switch_is_seen_within_a_second() -> anyhow::Result<()> {
             assert!(since.elapsed() <= Duration::from_secs(1), "{:?}", since.elapsed());
             if mode == Mode::Block && pause == 1 {
                 // Nor may anybody use what was held when it was seen.
-                assert!(lease.held() == 0 && store.given_back() > given_back);
+                assert!(lease.leased_tokens() == 0 && store.given_back() > given_back);
             }
         }
     }
@@ -62,34 +62,34 @@ async fn a_switch_is_seen_within_a_second() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_is_served_if_enough_is_held_and_nobody_waits_before() -> anyhow::Result<()> {
+async fn waiting_request_uses_leased_tokens_if_none_queue() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/s burst 2000")?;
     ask(&lease, &one, 300).await?;
     let waits = one.clone().max_wait(Duration::from_secs(10));
     let decision = lease.take_one(&waits).await??;
     assert_eq!((decision.source(), decision.wait()), (Source::Lease, Duration::ZERO));
-    assert!(lease.held() >= 10);
+    assert!(lease.leased_tokens() >= 10);
     // The first of them has to wait; the second would not.
     let (many, calls) = (waits.clone().cost(2000), store.calls());
     let outcomes = lease.take(&[many, waits.clone()]).await?;
     let waiting: Vec<Duration> = outcomes.iter().flatten().map(Decision::wait).collect();
     assert!(Duration::ZERO < waiting[0] && waiting[0] < waiting[1], "{waiting:?}");
     assert_eq!(store.calls(), calls + 1);
-    assert!(lease.held() > 0 && lease.take_one(&waits).await??.source() == Source::Store);
+    assert!(lease.leased_tokens() > 0 && lease.take_one(&waits).await??.source() == Source::Store);
     // Whoever does not wait may have what is held.
     assert_eq!(lease.take_one(&one).await??.source(), Source::Lease);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_is_not_served_before_a_reservation_that_can_be_given_back() -> anyhow::Result<()> {
+async fn waiting_request_does_not_overtake_a_cancellable_reservation() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/s burst 2000")?;
     ask(&lease, &one, 300).await?;
     let waits = one.clone().max_wait(Duration::from_secs(10));
     let reserved = lease.take_one(&waits.clone().cost(2000).refundable()).await??;
-    assert!(reserved.is_granted() && !reserved.wait().is_zero() && lease.held() > 0);
+    assert!(reserved.is_granted() && !reserved.wait().is_zero() && lease.leased_tokens() > 0);
     assert_eq!(lease.take_one(&waits).await??.source(), Source::Store);
     Ok(())
 }
@@ -99,7 +99,7 @@ async fn ids_several_limits_and_windows_are_the_stores_to_decide() -> anyhow::Re
     let (_, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
     ask(&lease, &one, 300).await?;
-    let held = lease.held();
+    let held = lease.leased_tokens();
     let window = Window::new(1000, Duration::from_secs(60), Duration::from_secs(6))?;
     for other in [
         one.clone().id(Uuid::new_v4(), Duration::from_secs(60)),
@@ -108,19 +108,19 @@ async fn ids_several_limits_and_windows_are_the_stores_to_decide() -> anyhow::Re
     ] {
         assert_eq!(lease.take_one(&other).await??.source(), Source::Store);
     }
-    assert_eq!(lease.take_one(&one.clone().cost(0)).await?, Err(TakeError::NoTokens));
-    assert!(held > 0 && lease.held() == held);
+    assert_eq!(lease.take_one(&one.clone().cost(0)).await?, Err(TakeError::ZeroCost));
+    assert!(held > 0 && lease.leased_tokens() == held);
     for cost in [2_000_000, u64::MAX, u64::MAX] {
-        assert!(matches!(lease.take_one(&one.clone().cost(cost)).await?, Err(TakeError::NeverPossible { .. })));
+        assert!(matches!(lease.take_one(&one.clone().cost(cost)).await?, Err(TakeError::ExceedsCapacity { .. })));
         sleep(MS).await;
     }
     ask(&lease, &one, 300).await?;
-    assert!(lease.held() > 0);
+    assert!(lease.leased_tokens() > 0);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_requests_those_that_are_served_are_not_asked_for() -> anyhow::Result<()> {
+async fn batch_calls_the_store_only_for_unserved_requests() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let (a, b) = (take("a", "1000000/s")?, take("b", "5/s")?);
     ask(&lease, &a, 300).await?;
@@ -148,11 +148,11 @@ async fn a_reservation_from_a_lease_has_nothing_to_give_back() -> anyhow::Result
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_is_asked_by_each_for_itself() -> anyhow::Result<()> {
+async fn failing_store_is_called_by_each_request() -> anyhow::Result<()> {
     let lease = Lease::with_clock(Broken::default(), LeaseOptions::default(), RuntimeClock::default());
     for _ in 0..100 {
         assert!(lease.take_one(&take("a", "1000000/s")?).await.is_err());
     }
-    assert_eq!((lease.held(), lease.len(), lease.close().await?), (0, 0, 0));
+    assert_eq!((lease.leased_tokens(), lease.len(), lease.close().await?), (0, 0, 0));
     Ok(())
 }

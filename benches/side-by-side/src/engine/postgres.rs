@@ -125,9 +125,9 @@ $$"#;
 
 const LIKE_ONE: &str = "
 insert into tollgate.token_buckets
-  (id, capacity, refill_seconds, refill, plan, provisioned, overridden, anchor, full_at, granted, longest_wait, burst,
+  (id, capacity, refill_seconds, refill, plan, provisioned, overridden, anchor, full_at, granted, max_granted_wait, burst,
    step_ns, step_ticks, token_ticks)
 select $2 || ':' || n, capacity, refill_seconds, refill, plan, provisioned, overridden, anchor, full_at, granted,
-       longest_wait, burst, step_ns, step_ticks, token_ticks
+       max_granted_wait, burst, step_ns, step_ticks, token_ticks
   from tollgate.token_buckets, generate_series($3, $4) n
  where id = $1";

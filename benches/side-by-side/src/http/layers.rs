@@ -15,17 +15,17 @@ use tower_governor::key_extractor::KeyExtractor;
 use tower_governor::{GovernorError, GovernorLayer};
 
 use super::key_of;
-use crate::contestant::{Contestant, Kind};
 use crate::engine::{CONNECTIONS, Engine};
 use crate::peer::Peer;
 use crate::peers::{redis, tollgate as ours};
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::system::{Kind, System};
 
 /// A router behind the limit of a contestant.
-pub(super) async fn limit(router: Router, contestant: Contestant, scene: &Scene) -> anyhow::Result<Router> {
-    let server = contestant.server.context("it needs a server");
-    let kind = contestant.kind;
+pub(super) async fn limit(router: Router, system: System, scene: &Scene) -> anyhow::Result<Router> {
+    let server = system.server.context("it needs a server");
+    let kind = system.kind;
     Ok(match kind {
         Kind::Unlimited => router,
         Kind::Governor => governor(router, scene)?,
@@ -36,7 +36,7 @@ pub(super) async fn limit(router: Router, contestant: Contestant, scene: &Scene)
             server @ (Server::Mysql | Server::Mariadb) => on_sql::<MySql>(router, server, scene, kind).await?,
             server => on_sql::<Sqlite>(router, server, scene, kind).await?,
         },
-        _ => bail!("{contestant} is behind no HTTP server"),
+        _ => bail!("{system} is behind no HTTP server"),
     })
 }
 

@@ -12,9 +12,9 @@ use axum::routing::get;
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::contestant::Contestant;
 use crate::peer::{Opened, Peer, opened};
 use crate::scene::Scene;
+use crate::system::System;
 use client::Client;
 
 /// A server on threads of its own, and those who ask it over connections that they keep.
@@ -24,12 +24,12 @@ pub(crate) struct Served {
 }
 
 /// Serves behind the limit of a contestant.
-pub(crate) async fn open(contestant: Contestant, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
+pub(crate) async fn open(system: System, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let (contestant, scene) = (contestant, scene.clone());
+    let (system, scene) = (system, scene.clone());
     let served = runtime.spawn(async move {
         let router = Router::new().route("/", get(|| async { "hello" }));
-        let router = layers::limit(router, contestant, &scene).await?;
+        let router = layers::limit(router, system, &scene).await?;
         let socket = TcpSocket::new_v4()?;
         socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
         // All may come at once, and who finds no room is reset in the end.

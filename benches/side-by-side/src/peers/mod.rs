@@ -13,15 +13,15 @@ use anyhow::{Context, bail};
 use sqlx::{MySql, Postgres, Sqlite};
 use stores::{Rows, Touch};
 
-use crate::contestant::{Contestant, Kind};
 use crate::engine::{CONNECTIONS, Engine};
 use crate::http;
 use crate::peer::{Opened, opened};
 use crate::processes::Driver;
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::system::{Kind, System};
 
-impl Contestant {
+impl System {
     /// Makes the buckets that the workload needs, where they outlive a measurement.
     ///
     /// The first so many are there already.

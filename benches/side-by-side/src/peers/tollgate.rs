@@ -3,10 +3,10 @@ use std::sync::Arc;
 use sqlx::Pool;
 use tollgate::{Key, Limiter, LimiterBuilder, MemoryStore, Quota, Rule, Store, Take, layers::LeaseOptions};
 
-use crate::contestant::Kind;
 use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::scene::Scene;
+use crate::system::Kind;
 use crate::workload::{Terms, Workload};
 
 /// tollgate as its users have it: a limiter over a store.
@@ -81,7 +81,7 @@ pub(crate) async fn memory(scene: &Scene) -> anyhow::Result<Tollgate<MemoryStore
 
 /// With the buckets in it.
 pub(crate) async fn memory_store(scene: &Scene) -> anyhow::Result<MemoryStore> {
-    let store = MemoryStore::new().most_keys(2 * scene.names.len().max(1000));
+    let store = MemoryStore::new().max_keys(2 * scene.names.len().max(1000));
     load(&store, scene, &scene.names).await?;
     Ok(store)
 }

@@ -8,7 +8,7 @@ pub(crate) fn throughput(measured: &Measured, tasks: usize) -> anyhow::Result<St
     let title = format!("{}: thousand decisions a second, {tasks} tasks", measured.workload);
     let bar = |row: &Row| {
         let figure = row.median(|figures| figures.per_second) / 1e3;
-        (row.contestant.clone(), vec![(figure, 1.0)])
+        (row.system.clone(), vec![(figure, 1.0)])
     };
     draw(&title, &measured.rows.iter().filter(|row| row.tasks == tasks).map(bar).collect::<Vec<_>>())
 }
@@ -23,7 +23,7 @@ pub(crate) fn latency(measured: &Measured, tasks: usize) -> anyhow::Result<Strin
             part(|figures| figures.p99, 0.5),
             part(|figures| figures.p50, 1.0),
         ];
-        (row.contestant.clone(), parts)
+        (row.system.clone(), parts)
     };
     draw(&title, &measured.rows.iter().filter(|row| row.tasks == tasks).map(bar).collect::<Vec<_>>())
 }
@@ -60,11 +60,11 @@ fn draw(title: &str, bars: &[(String, Vec<(f64, f64)>)]) -> anyhow::Result<Strin
             .y_label_formatter(&name)
             .label_style((FONT, 14))
             .draw()?;
-        for (row, (contestant, parts)) in (0..).zip(bars) {
+        for (row, (system, parts)) in (0..).zip(bars) {
             let row = count - 1 - row;
             let (low, high) = (SegmentValue::Exact(row), SegmentValue::Exact(row + 1));
             for &(figure, opacity) in parts.iter().filter(|(figure, _)| *figure > 0.0) {
-                let style = color(contestant).mix(opacity).filled();
+                let style = color(system).mix(opacity).filled();
                 let mut bar = Rectangle::new([(start, low.clone()), (figure, high.clone())], style);
                 bar.set_margin(3, 3, 0, 0);
                 chart.draw_series([bar])?;
@@ -84,7 +84,7 @@ fn draw(title: &str, bars: &[(String, Vec<(f64, f64)>)]) -> anyhow::Result<Strin
 /// The first one is at the top.
 fn name(bars: &[(String, Vec<(f64, f64)>)], count: i32, row: i32) -> String {
     let place = usize::try_from(count - 1 - row).ok();
-    place.and_then(|place| bars.get(place)).map(|(contestant, _)| contestant.clone()).unwrap_or_default()
+    place.and_then(|place| bars.get(place)).map(|(system, _)| system.clone()).unwrap_or_default()
 }
 
 fn number(figure: f64) -> String {

@@ -54,7 +54,7 @@ impl Run<'_> {
         let name = on.map_or_else(|| goal.of.to_owned(), |on| format!("{}@{on}", goal.of));
         let (measured, floor) = match goal.figure {
             Figure::Late | Figure::CallsOfEach | Figure::Inversions => {
-                let waited = self.waiters.iter().find(|waited| waited.contestant == name)?;
+                let waited = self.waiters.iter().find(|waited| waited.system == name)?;
                 (of_waiters(goal.figure, waited), None)
             }
             figure => {
@@ -81,13 +81,13 @@ impl Run<'_> {
                 (other > 0.0).then(|| row.median(|repeat| repeat.p99) / other)
             }
             Figure::SlowerThan(other) => {
-                let other = self.workload(other)?.row(&row.contestant, row.tasks)?;
+                let other = self.workload(other)?.row(&row.system, row.tasks)?;
                 let speed = |row: &Row| Some(row.median(|repeat| repeat.per_second)).filter(|&speed| speed > 0.0);
                 Some(speed(other)? / speed(row)?)
             }
             Figure::CallsByTasks => {
                 let calls = |row: &Row| row.median_of(|repeat| Some(repeat.calls? * repeat.per_second));
-                let own = || measured.rows.iter().filter(|other| other.contestant == row.contestant);
+                let own = || measured.rows.iter().filter(|other| other.system == row.system);
                 let (fewest, most) = (own().min_by_key(|row| row.tasks)?, own().max_by_key(|row| row.tasks)?);
                 let sound = most.tasks > fewest.tasks && most.is_sound() && fewest.is_sound();
                 if sound { Some(calls(most)? / calls(fewest)?) } else { None }
@@ -184,9 +184,9 @@ mod tests {
     use super::*;
     use crate::figures::Figures;
 
-    fn row(contestant: &str, per_second: f64, p99: f64) -> Row {
+    fn row(system: &str, per_second: f64, p99: f64) -> Row {
         let figures = Figures { per_second, p99, ..Figures::default() };
-        Row { contestant: contestant.to_owned(), tasks: 256, repeats: vec![figures] }
+        Row { system: system.to_owned(), tasks: 256, repeats: vec![figures] }
     }
 
     fn judged(rows: Vec<Row>) -> Vec<Judged> {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_figure_is_what_a_bare_statement_makes_in_its_place() {
+    fn value_is_shown_beside_bare_statement_baseline() {
         let rows =
             vec![row("redis", 10.0, 5.0), row("tollgate@postgres", 8.0, 5.0), row("bare-batches@postgres", 12.0, 4.0)];
         let judged = judged(rows);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_broke_the_rules_meets_no_goal() {
+    fn failed_run_meets_no_goal() {
         let mut broken = row("tollgate@postgres", 0.0, 0.0);
         broken.repeats[0].fault = Some("over-granted".to_owned());
         let judged = judged(vec![row("redis", 10.0, 5.0), broken]);

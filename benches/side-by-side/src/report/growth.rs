@@ -34,7 +34,7 @@ fn markdown(curves: &[Curve]) -> String {
                     text,
                     "| {} | {} | {} | {:.2} / {:.2} | {} | {:.2} | {} | {} |",
                     point.at,
-                    row.contestant,
+                    row.system,
                     speed(row),
                     row.median(|figures| figures.p50) / 1e3,
                     row.median(|figures| figures.p99) / 1e3,
@@ -46,13 +46,13 @@ fn markdown(curves: &[Curve]) -> String {
             }
         }
         let _ = writeln!(text);
-        for (contestant, points) in lines(curve) {
+        for (system, points) in lines(curve) {
             if let Some((at, most)) = points.into_iter().max_by(|one, other| one.1.total_cmp(&other.1)) {
                 let at_most = curve.points.iter().find(|point| f64::from(point.at) >= at);
-                let row = at_most.and_then(|point| point.rows.iter().find(|row| row.contestant == contestant));
+                let row = at_most.and_then(|point| point.rows.iter().find(|row| row.system == system));
                 let _ = writeln!(
                     text,
-                    "- `{contestant}` has its most at {at} {}: {most:.1} thousand/s, with {} of {cores} cores busy.",
+                    "- `{system}` has its most at {at} {}: {most:.1} thousand/s, with {} of {cores} cores busy.",
                     curve.by,
                     cell(row.and_then(busy), 2)
                 );
@@ -81,9 +81,9 @@ fn lines(curve: &Curve) -> Vec<(&str, Vec<(f64, f64)>)> {
                 continue;
             }
             let dot = (f64::from(point.at), figure);
-            match lines.iter_mut().find(|(name, _)| *name == row.contestant) {
+            match lines.iter_mut().find(|(name, _)| *name == row.system) {
                 Some((_, line)) => line.push(dot),
-                None => lines.push((&row.contestant, vec![dot])),
+                None => lines.push((&row.system, vec![dot])),
             }
         }
     }

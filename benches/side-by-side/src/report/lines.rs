@@ -10,15 +10,15 @@ pub(crate) fn scaling(measured: &Measured) -> anyhow::Result<String> {
     let mut contestants: Vec<&str> = Vec::new();
     for row in &measured.rows {
         // Lines of one colour, as many again, would hide the others.
-        if !contestants.contains(&row.contestant.as_str()) && !is_plain(&row.contestant) {
-            contestants.push(&row.contestant);
+        if !contestants.contains(&row.system.as_str()) && !is_plain(&row.system) {
+            contestants.push(&row.system);
         }
     }
     #[expect(clippy::cast_precision_loss, reason = "a few thousand tasks")]
     let point = |row: &Row| (row.tasks as f64, row.median(|figures| figures.per_second) / 1e3);
-    let line = |contestant| {
-        let own = measured.rows.iter().filter(|row| row.contestant == contestant).map(point);
-        (contestant, own.filter(|point| point.1 > 0.0).collect::<Vec<_>>())
+    let line = |system| {
+        let own = measured.rows.iter().filter(|row| row.system == system).map(point);
+        (system, own.filter(|point| point.1 > 0.0).collect::<Vec<_>>())
     };
     let series: Vec<_> = contestants.into_iter().map(line).collect();
     ensure!(series.iter().any(|(_, line)| !line.is_empty()), "nothing of '{}' could be measured", measured.workload);

@@ -43,9 +43,9 @@ impl Ratios {
                     measured
                         .rows
                         .iter()
-                        .find(|other| other.tasks == row.tasks && other.contestant.split('@').next() == Some(name))
+                        .find(|other| other.tasks == row.tasks && other.system.split('@').next() == Some(name))
                 };
-                if let Some((engine, leases)) = ours(&row.contestant) {
+                if let Some((engine, leases)) = ours(&row.system) {
                     // Both ways stand beside each other where both are measured.
                     let both = measured.row(&format!("tollgate@{engine}"), row.tasks).is_some();
                     let workload = if leases && both { format!("{exact}_leased") } else { exact.clone() };
@@ -69,7 +69,7 @@ impl Ratios {
                     }
                 } else if row.tasks == tasks {
                     let ratio_to = |name: &str| peer(name).and_then(|peer| row.ratio(peer));
-                    match row.contestant.split('@').next() {
+                    match row.system.split('@').next() {
                         Some("tollgate-memory") => drop(this.governor.insert(exact.clone(), ratio_to("governor"))),
                         Some("redis-pipelined") => drop(this.pipelined.insert(exact.clone(), ratio_to("redis"))),
                         _ => {}
@@ -82,8 +82,8 @@ impl Ratios {
 }
 
 /// The engine, if it is tollgate on one, and whether it holds tokens in the process.
-fn ours(contestant: &str) -> Option<(&str, bool)> {
-    let (name, engine) = contestant.split_once('@')?;
+fn ours(system: &str) -> Option<(&str, bool)> {
+    let (name, engine) = system.split_once('@')?;
     ["tollgate", "tollgate-leased"].contains(&name).then_some((engine, name == "tollgate-leased"))
 }
 
@@ -96,10 +96,10 @@ mod tests {
     use crate::figures::{Figures, Row};
 
     #[test]
-    fn what_is_leased_stands_beside_what_is_exact() {
+    fn leased_value_is_shown_beside_exact_value() {
         let rows = [("redis", 100.0), ("tollgate@postgres", 200.0), ("tollgate-leased@postgres", 900.0)];
-        let rows = rows.map(|(contestant, per_second)| Row {
-            contestant: contestant.to_owned(),
+        let rows = rows.map(|(system, per_second)| Row {
+            system: system.to_owned(),
             tasks: 256,
             repeats: vec![Figures { per_second, ..Figures::default() }],
         });

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_is_meets_the_goals_and_what_grows_or_slows_does_not() {
+    fn steady_series_meets_goals_and_growing_series_does_not() {
         assert_eq!(met(&[stretch(10.0, 100, 999), stretch(10.0, 105, 990), stretch(9.5, 105, 990)]), [true; 3]);
         assert_eq!(met(&[stretch(10.0, 100, 990), stretch(10.0, 105, 990), stretch(9.4, 106, 989)]), [false; 3]);
     }

@@ -1,8 +1,8 @@
 use plotters::style::RGBColor;
 
 /// Ours stand out, and each contestant has its colour in every chart.
-pub(crate) fn color(contestant: &str) -> RGBColor {
-    let (name, server) = contestant.split_once('@').unwrap_or((contestant, ""));
+pub(crate) fn color(system: &str) -> RGBColor {
+    let (name, server) = system.split_once('@').unwrap_or((system, ""));
     match (name, server) {
         ("tollgate" | "tollgate-leased", "postgres") => RGBColor(0x1f, 0x6f, 0xb4),
         ("tollgate" | "tollgate-leased", "mysql") => RGBColor(0x3f, 0x9f, 0xd4),
@@ -20,8 +20,8 @@ pub(crate) fn color(contestant: &str) -> RGBColor {
 }
 
 /// Whether it is there for comparison only.
-pub(crate) fn is_plain(contestant: &str) -> bool {
-    color(contestant) == PLAIN
+pub(crate) fn is_plain(system: &str) -> bool {
+    color(system) == PLAIN
 }
 
 const PLAIN: RGBColor = RGBColor(0x99, 0x99, 0x99);

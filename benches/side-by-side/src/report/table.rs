@@ -74,14 +74,14 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
         "---|".repeat(columns.len())
     );
     for row in measured.rows.iter().filter(|row| row.tasks == shown) {
-        let rows = tasks.iter().map(|&tasks| measured.row(&row.contestant, tasks));
+        let rows = tasks.iter().map(|&tasks| measured.row(&row.system, tasks));
         let speeds: Vec<String> = rows.map(|row| row.map_or_else(|| "–".to_owned(), speed)).collect();
         let unfairness = row.median_of(|figures| figures.unfairness);
         let latency = |of: fn(&crate::figures::Figures) -> f64| row.median(of) / 1000.0;
         let _ = writeln!(
             text,
             "| {}{} | {} | {:.2} / {:.2} / {:.2} | {:.2} | {} | {} |",
-            row.contestant,
+            row.system,
             unfairness.map(|ratio| format!(", busiest ÷ idlest process {ratio:.2}")).unwrap_or_default(),
             speeds.join(" | "),
             latency(|figures| figures.p50),
@@ -94,7 +94,7 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
     }
     if let Some(free) = measured.row("no-limiter", shown) {
         let rows = measured.rows.iter().filter(|row| row.tasks == shown);
-        let shares: Vec<String> = rows.map(|row| format!("{} {}", row.contestant, cell(row.ratio(free), 3))).collect();
+        let shares: Vec<String> = rows.map(|row| format!("{} {}", row.system, cell(row.ratio(free), 3))).collect();
         let _ = writeln!(text, "\nOf what is served without a limiter: {}.", shares.join(", "));
     }
     written(text, measured, shown);
@@ -109,7 +109,7 @@ fn written(text: &mut String, measured: &Measured, shown: usize) {
         let wal = row.median_of(|figures| figures.wal_per_grant)?;
         // Without an update there is no share.
         let hot = row.median_of(|figures| figures.hot_share).map(|share| format!(", {:.1} % HOT", 100.0 * share));
-        Some(format!("{} {wal:.0}{}", row.contestant, hot.unwrap_or_default()))
+        Some(format!("{} {wal:.0}{}", row.system, hot.unwrap_or_default()))
     };
     let rows: Vec<String> = measured.rows.iter().filter(|row| row.tasks == shown).filter_map(of_row).collect();
     if !rows.is_empty() {
@@ -133,7 +133,7 @@ fn waiters(text: &mut String, report: &Report) {
         let _ = writeln!(
             text,
             "| {} | {:.2} / {:.2} | {} | {} |",
-            waited.contestant,
+            waited.system,
             waited.late_p50,
             waited.late_p99,
             waited.inversions,

@@ -11,14 +11,14 @@ mod run;
 #[path = "../../../src/simulate/traffic.rs"]
 mod traffic;
 
-use run::Limit;
+use run::SimulatedLimit;
 use traffic::{Arrival, Traffic};
 
 /// The requests of the story, under one rule.
 pub(crate) struct Picture {
     pub(crate) name: &'static str,
     title: &'static str,
-    limit: Limit,
+    limit: SimulatedLimit,
 }
 
 /// One line makes a picture. All but one let a token pass each second in the long run.
@@ -42,18 +42,18 @@ pub(crate) fn pictures() -> anyhow::Result<Vec<Picture>> {
 
 impl Picture {
     fn of(name: &'static str, title: &'static str, rule: impl Into<Rule>) -> Self {
-        let limit = Limit { rule: rule.into(), provisioned: false, longest_wait: Duration::ZERO };
+        let limit = SimulatedLimit { rule: rule.into(), provisioned: false, max_wait: Duration::ZERO };
         Self { name, title, limit }
     }
 
     /// The bucket is there before the first request.
     fn provisioned(self) -> Self {
-        Self { limit: Limit { provisioned: true, ..self.limit }, ..self }
+        Self { limit: SimulatedLimit { provisioned: true, ..self.limit }, ..self }
     }
 
     /// Each request would wait so long.
-    fn wait(self, longest_wait: Duration) -> Self {
-        Self { limit: Limit { longest_wait, ..self.limit }, ..self }
+    fn wait(self, max_wait: Duration) -> Self {
+        Self { limit: SimulatedLimit { max_wait, ..self.limit }, ..self }
     }
 
     /// Lives the story, and draws it.

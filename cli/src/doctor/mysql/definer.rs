@@ -7,9 +7,9 @@ use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{MySql, MySqlConnection};
 use tollgate::store::migrations;
 
-use super::super::Report;
+use super::super::DoctorReport;
 use super::super::settings::Settings;
-use super::{NOT_GRANTED, TAKING, may_call, quoted_account};
+use super::{NOT_GRANTED, REQUIRED_ROUTINES, may_call, quoted_account};
 
 /// What mends a call that the server refused so. If the definer is gone or has no rights here, no grant to the caller helps.
 pub(super) async fn mending(
@@ -29,7 +29,9 @@ pub(super) async fn mending(
     let definer = definer.or_else(|| account(said.message()).map(str::to_owned)).unwrap_or_default();
     Ok(match said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number) {
         NO_DEFINER => Some(format!("the routines run as {definer}; {REPAIR}")),
-        NOT_GRANTED | NOT_GRANTED_TABLE | NOT_GRANTED_DATABASE if may_call(connection, TAKING[0]).await? => {
+        NOT_GRANTED | NOT_GRANTED_TABLE | NOT_GRANTED_DATABASE
+            if may_call(connection, REQUIRED_ROUTINES[0]).await? =>
+        {
             Some(format!("the routines run as {definer}: grant all on {database}.* to {definer}; or {REPAIR}"))
         }
         READ_ONLY_OPTION | READ_ONLY_MODE => Some("connect to the primary, or set global read_only = off".to_owned()),
@@ -46,7 +48,10 @@ pub(super) async fn mending(
 }
 
 /// Routines of two accounts may not call each other, so what one has begun and another finished works in part.
-pub(super) async fn of_two_accounts(connection: &mut MySqlConnection, report: &mut Report) -> Result<(), sqlx::Error> {
+pub(super) async fn of_two_accounts(
+    connection: &mut MySqlConnection,
+    report: &mut DoctorReport,
+) -> Result<(), sqlx::Error> {
     let routines: Vec<(String, String)> = sqlx::query_as(
         "select routine_name, definer from information_schema.routines where routine_schema = database()",
     )
@@ -75,7 +80,7 @@ pub(super) async fn of_two_accounts(connection: &mut MySqlConnection, report: &m
 pub(super) async fn of_an_administrator(
     connection: &mut MySqlConnection,
     settings: &Settings,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Result<(), sqlx::Error> {
     let mariadb = settings.get("version").contains("MariaDB");
     let rights = if mariadb { ["READ_ONLY ADMIN", "READ ONLY ADMIN"] } else { ["SUPER", "CONNECTION_ADMIN"] };
@@ -124,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn account_is_found_in_what_the_server_says() {
+    fn definer_account_is_parsed_from_server_message() {
         for (message, found) in [
             ("The user specified as a definer ('gone'@'%') does not exist", Some("'gone'@'%'")),
             ("SELECT command denied to user 'app'@'10.0.0.1' for table 'token_mode'", Some("'app'@'10.0.0.1'")),

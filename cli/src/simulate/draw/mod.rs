@@ -15,7 +15,7 @@ mod tokens;
 pub(crate) async fn svg(traffic: &Traffic, runs: &mut [(String, Run)]) -> anyhow::Result<String> {
     let end = runs.iter().filter_map(|(_, run)| run.last_use()).fold(traffic.end, i64::max);
     for (_, run) in &mut *runs {
-        run.look_on(end).await?;
+        run.idle_until(end).await?;
     }
     let panels = runs.iter().map(|(title, run)| Panel { title, run, begin: traffic.begin, end });
     draw(&panels.collect::<Vec<_>>())

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::super::run::{Answer, Asked};
+use super::super::run::{RequestOutcome, SimulatedRequest};
 use super::{Area, GREEN, GREY, PALE, Panel, RED, float, label, line};
 
 /// The height that it needs.
@@ -10,7 +10,7 @@ pub(super) fn top(panel: &Panel<'_>) -> f64 {
     if panel.is_sparse() {
         return 3.5;
     }
-    panel.moments().iter().map(|moment| moment.came.max(moment.used + moment.denied)).fold(0.0, f64::max) * 1.35
+    panel.time_bins().iter().map(|moment| moment.came.max(moment.used + moment.denied)).fold(0.0, f64::max) * 1.35
 }
 
 pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
@@ -60,10 +60,10 @@ fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
         .y_desc(format!("per {}", panel.unit().0.trim_end_matches('s')))
         .label_style(("sans-serif", 15))
         .draw()?;
-    let moments = panel.moments();
-    let x = |moment: usize| panel.x(panel.end) * float(moment.try_into().unwrap_or(i64::MAX)) / float(MOMENTS);
+    let time_bins = panel.time_bins();
+    let x = |moment: usize| panel.x(panel.end) * float(moment.try_into().unwrap_or(i64::MAX)) / float(BINS);
     let mut came = Vec::new();
-    for (n, moment) in moments.iter().enumerate() {
+    for (n, moment) in time_bins.iter().enumerate() {
         let (left, right, used) = (x(n), x(n + 1), moment.used);
         let bars = [(0.0, used, GREEN), (used, used + moment.denied, RED)];
         let bars = bars.into_iter().filter(|(from, to, _)| to > from);
@@ -78,32 +78,32 @@ fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
 
 /// Requests per unit of time, in a part of the span.
 #[derive(Clone, Copy, Default)]
-struct Moment {
+struct TimeBin {
     came: f64,
     used: f64,
     denied: f64,
 }
 
 impl Panel<'_> {
-    fn moments(&self) -> Vec<Moment> {
-        let mut moments = vec![Moment::default(); usize::try_from(MOMENTS).expect("a hundred or so")];
+    fn time_bins(&self) -> Vec<TimeBin> {
+        let mut time_bins = vec![TimeBin::default(); usize::try_from(BINS).expect("a hundred or so")];
         let lasts = i128::from((self.end - self.begin).max(1));
         let place = |at: i64| {
-            let place = i128::from(at - self.begin) * i128::from(MOMENTS) / lasts;
-            usize::try_from(place.clamp(0, i128::from(MOMENTS) - 1)).expect("a moment")
+            let place = i128::from(at - self.begin) * i128::from(BINS) / lasts;
+            usize::try_from(place.clamp(0, i128::from(BINS) - 1)).expect("a moment")
         };
-        let one = float(MOMENTS) / self.x(self.end);
-        for &Asked { arrival, answer } in &self.run.asked {
+        let one = float(BINS) / self.x(self.end);
+        for &SimulatedRequest { arrival, answer } in &self.run.asked {
             let came = place(arrival.at);
-            moments[came].came += one;
+            time_bins[came].came += one;
             match answer {
-                Answer::Granted(at) => moments[place(at)].used += one,
-                Answer::Denied | Answer::Never => moments[came].denied += one,
+                RequestOutcome::Granted(at) => time_bins[place(at)].used += one,
+                RequestOutcome::Denied | RequestOutcome::Never => time_bins[came].denied += one,
             }
         }
-        moments
+        time_bins
     }
 }
 
 /// Into how many parts the span is divided.
-const MOMENTS: i64 = 120;
+const BINS: i64 = 120;

@@ -2,8 +2,8 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 
-use super::{figures, lines, ratelimit};
-use tollgate::HoldBack;
+use super::{lines, parsers, ratelimit};
+use tollgate::Throttle;
 
 /// Headers by which third parties say what is left of their limit, on every answer.
 ///
@@ -11,7 +11,7 @@ use tollgate::HoldBack;
 /// answer that comes from a cache (`Age`) says nothing of what is left now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Preset {
+pub enum HeaderPreset {
     /// `RateLimit`, in the form of the current IETF draft (`"default";r=50;t=30`) and in the older ones
     /// (`remaining=50, reset=30`; `RateLimit-Remaining`, and `RateLimit-Reset` in seconds, from now or, as GitLab's, since 1970).
     /// `Retry-After` beside it says when something comes.
@@ -38,7 +38,7 @@ pub enum Preset {
 }
 
 /// Where the figures are, and how the reset is written.
-struct Names {
+struct HeaderNames {
     /// How many there are in all, where that is said and they come back evenly: the reset is when all are back then. Else
     /// it is when the first one is.
     limit: Option<&'static str>,
@@ -49,15 +49,15 @@ struct Names {
 
 macro_rules! anthropic {
     ($of:literal) => {
-        &[Names {
+        &[HeaderNames {
             limit: Some(concat!("anthropic-ratelimit-", $of, "-limit")),
             remaining: concat!("anthropic-ratelimit-", $of, "-remaining"),
             reset: concat!("anthropic-ratelimit-", $of, "-reset"),
-            parse: figures::instant,
+            parse: parsers::instant,
         }]
     };
 }
-impl Preset {
+impl HeaderPreset {
     /// All of them, but for single policies.
     pub const ALL: &'static [Self] = &[
         Self::RateLimit,
@@ -71,7 +71,7 @@ impl Preset {
     ];
 
     /// What the headers of an answer say that was sent then. What comes from a cache was true once.
-    pub(super) fn read(self, headers: &HeaderMap, sent: SystemTime) -> Option<HoldBack> {
+    pub(super) fn read(self, headers: &HeaderMap, sent: SystemTime) -> Option<Throttle> {
         if super::is_cached(headers) {
             return None;
         }
@@ -82,44 +82,44 @@ impl Preset {
             _ => return by_names(),
         };
         // By the draft it takes precedence over the window.
-        let retry_after = super::retry_after(headers, sent).zip(said.left());
+        let retry_after = super::retry_after(headers, sent).zip(said.remaining_tokens());
         Some(retry_after.map_or(said, |(span, remaining)| super::left(remaining, || Some(span))))
     }
 
-    fn names(self) -> &'static [Names] {
+    fn names(self) -> &'static [HeaderNames] {
         match self {
-            Self::RateLimit => &[Names {
+            Self::RateLimit => &[HeaderNames {
                 limit: None,
                 remaining: "ratelimit-remaining",
                 reset: "ratelimit-reset",
-                parse: figures::seconds_or_epoch,
+                parse: parsers::seconds_or_epoch,
             }],
             Self::Policy(_) => &[],
             Self::XRateLimit => &[
-                Names {
+                HeaderNames {
                     limit: None,
                     remaining: "x-ratelimit-remaining",
                     reset: "x-ratelimit-reset",
-                    parse: figures::seconds_or_epoch,
+                    parse: parsers::seconds_or_epoch,
                 },
-                Names {
+                HeaderNames {
                     limit: None,
                     remaining: "x-rate-limit-remaining",
                     reset: "x-rate-limit-reset",
-                    parse: figures::seconds_or_epoch,
+                    parse: parsers::seconds_or_epoch,
                 },
             ],
-            Self::OpenAiRequests => &[Names {
+            Self::OpenAiRequests => &[HeaderNames {
                 limit: Some("x-ratelimit-limit-requests"),
                 remaining: "x-ratelimit-remaining-requests",
                 reset: "x-ratelimit-reset-requests",
-                parse: |text, _| figures::span(text),
+                parse: |text, _| parsers::span(text),
             }],
-            Self::OpenAiTokens => &[Names {
+            Self::OpenAiTokens => &[HeaderNames {
                 limit: Some("x-ratelimit-limit-tokens"),
                 remaining: "x-ratelimit-remaining-tokens",
                 reset: "x-ratelimit-reset-tokens",
-                parse: |text, _| figures::span(text),
+                parse: |text, _| parsers::span(text),
             }],
             Self::AnthropicRequests => anthropic!("requests"),
             Self::AnthropicTokens => anthropic!("tokens"),
@@ -129,14 +129,14 @@ impl Preset {
     }
 }
 
-impl Names {
-    fn read(&self, headers: &HeaderMap, sent: SystemTime) -> Option<HoldBack> {
-        let remaining = values(headers, self.remaining).filter_map(figures::whole).min()?;
+impl HeaderNames {
+    fn read(&self, headers: &HeaderMap, sent: SystemTime) -> Option<Throttle> {
+        let remaining = values(headers, self.remaining).filter_map(parsers::whole).min()?;
         let reset = || values(headers, self.reset).filter_map(|text| (self.parse)(text, sent)).max();
         let next = || match self.limit {
             None => reset(),
             Some(limit) => {
-                let limit = values(headers, limit).filter_map(figures::whole).min()?;
+                let limit = values(headers, limit).filter_map(parsers::whole).min()?;
                 reset()?.checked_div(u32::try_from(limit).unwrap_or(u32::MAX))
             }
         };

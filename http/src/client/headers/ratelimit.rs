@@ -5,11 +5,11 @@ use std::time::Duration;
 use http::HeaderMap;
 use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
 
-use super::{LONGEST, left};
-use tollgate::HoldBack;
+use super::{MAX_FIELD_BYTES, left};
+use tollgate::Throttle;
 
 /// What it says, the strictest of its policies.
-pub(super) fn read(headers: &HeaderMap) -> Option<HoldBack> {
+pub(super) fn read(headers: &HeaderMap) -> Option<Throttle> {
     let field = field(headers)?;
     policies(&field, |_| true).or_else(|| {
         let dictionary = Parser::new(&field).parse::<Dictionary>().ok()?;
@@ -22,7 +22,7 @@ pub(super) fn read(headers: &HeaderMap) -> Option<HoldBack> {
 }
 
 /// What it says of one policy, for whoever that counts.
-pub(super) fn read_policy(headers: &HeaderMap, name: &str) -> Option<HoldBack> {
+pub(super) fn read_policy(headers: &HeaderMap, name: &str) -> Option<Throttle> {
     let is_named = |item: &BareItem| match item {
         BareItem::String(text) => text.as_str() == name,
         BareItem::Token(text) => text.as_str() == name,
@@ -33,16 +33,16 @@ pub(super) fn read_policy(headers: &HeaderMap, name: &str) -> Option<HoldBack> {
 
 fn field(headers: &HeaderMap) -> Option<Vec<u8>> {
     let lines: Vec<&[u8]> = headers.get_all("ratelimit").iter().map(http::HeaderValue::as_bytes).collect();
-    (lines.iter().map(|line| line.len()).sum::<usize>() <= LONGEST).then(|| lines.join(&b", "[..]))
+    (lines.iter().map(|line| line.len()).sum::<usize>() <= MAX_FIELD_BYTES).then(|| lines.join(&b", "[..]))
 }
 
-fn policies(field: &[u8], is_read: impl Fn(&BareItem) -> bool) -> Option<HoldBack> {
+fn policies(field: &[u8], is_read: impl Fn(&BareItem) -> bool) -> Option<Throttle> {
     let list = Parser::new(field).parse::<List>().ok()?;
-    list.iter().filter_map(|entry| policy(entry, &is_read)).reduce(HoldBack::and)
+    list.iter().filter_map(|entry| policy(entry, &is_read)).reduce(Throttle::and)
 }
 
 /// `"name";r=50;t=30`
-fn policy(entry: &ListEntry, is_read: impl Fn(&BareItem) -> bool) -> Option<HoldBack> {
+fn policy(entry: &ListEntry, is_read: impl Fn(&BareItem) -> bool) -> Option<Throttle> {
     let ListEntry::Item(item) = entry else { return None };
     if !is_read(&item.bare_item) {
         return None;

@@ -2,24 +2,24 @@
 
 use http::{HeaderMap, StatusCode};
 
-use super::{Preset, retry_after, sent_at, text};
+use super::{HeaderPreset, retry_after, sent_at, text};
 use crate::client::answer::is_overload;
-use tollgate::HoldBack;
+use tollgate::Throttle;
 
 /// Nothing is left, for as long as a refusal says, and what was said beside.
-pub(in crate::client) fn refusal(headers: &HeaderMap, said: Option<HoldBack>, presets: &[Preset]) -> HoldBack {
+pub(in crate::client) fn refusal(headers: &HeaderMap, said: Option<Throttle>, presets: &[HeaderPreset]) -> Throttle {
     let sent = sent_at(headers);
     let until = match retry_after(headers, sent) {
-        Some(span) => Some(HoldBack::retry_after(span)),
+        Some(span) => Some(Throttle::retry_after(span)),
         // What is said of another policy holds none back whose own one is read.
-        None if presets.iter().any(|preset| matches!(preset, Preset::Policy(_))) => None,
-        None => Preset::RateLimit.read(headers, sent),
+        None if presets.iter().any(|preset| matches!(preset, HeaderPreset::Policy(_))) => None,
+        None => HeaderPreset::RateLimit.read(headers, sent),
     };
-    [said, until].into_iter().flatten().fold(HoldBack::remaining(0), HoldBack::and)
+    [said, until].into_iter().flatten().fold(Throttle::remaining(0), Throttle::and)
 }
 
 /// Whether an answer says that too many requests were sent.
-pub(in crate::client) fn is_refusal(status: StatusCode, headers: &HeaderMap, presets: &[Preset]) -> bool {
+pub(in crate::client) fn is_refusal(status: StatusCode, headers: &HeaderMap, presets: &[HeaderPreset]) -> bool {
     match status {
         StatusCode::TOO_MANY_REQUESTS => true,
         status if is_overload(status) => retry_after(headers, sent_at(headers)).is_some(),
@@ -28,10 +28,10 @@ pub(in crate::client) fn is_refusal(status: StatusCode, headers: &HeaderMap, pre
         StatusCode::OK if is_exhausted(headers) => retry_after(headers, sent_at(headers)).is_some(),
         // GitHub's. Of others, and without these headers, it is that somebody may not do that.
         StatusCode::FORBIDDEN => {
-            presets.contains(&Preset::XRateLimit) && {
+            presets.contains(&HeaderPreset::XRateLimit) && {
                 let sent = sent_at(headers);
-                let said = Preset::XRateLimit.read(headers, sent);
-                retry_after(headers, sent).is_some() || said.and_then(|said| said.left()) == Some(0)
+                let said = HeaderPreset::XRateLimit.read(headers, sent);
+                retry_after(headers, sent).is_some() || said.and_then(|said| said.remaining_tokens()) == Some(0)
             }
         }
         _ => false,

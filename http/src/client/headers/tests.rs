@@ -9,26 +9,26 @@ fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
 
 const SENT: (&str, &str) = ("date", "Fri, 15 Jan 2027 08:00:00 GMT");
 
-fn held(status: u16, preset: Preset, lines: &[(&'static str, &str)]) -> Option<HoldBack> {
+fn held(status: u16, preset: HeaderPreset, lines: &[(&'static str, &str)]) -> Option<Throttle> {
     let lines = [&[SENT], lines].concat();
-    read_hold_back(StatusCode::from_u16(status).unwrap(), &headers(&lines), &[preset])
+    read_throttle(StatusCode::from_u16(status).unwrap(), &headers(&lines), &[preset])
 }
 
-fn wait(seconds: u64) -> HoldBack {
-    HoldBack::retry_after(Duration::from_secs(seconds)).and(HoldBack::remaining(0))
+fn wait(seconds: u64) -> Throttle {
+    Throttle::retry_after(Duration::from_secs(seconds)).and(Throttle::remaining(0))
 }
 
 #[test]
 fn a_refusal_says_for_how_long_in_seconds_or_by_a_date() {
-    let none = HoldBack::remaining(0);
+    let none = Throttle::remaining(0);
     for (status, value, expected) in [
         (429, "120", Some(wait(120))),
         (429, " 0 ", Some(wait(0))),
-        (429, "1.5", Some(HoldBack::retry_after(Duration::from_millis(1500)).and(none))),
+        (429, "1.5", Some(Throttle::retry_after(Duration::from_millis(1500)).and(none))),
         (429, "Fri, 15 Jan 2027 08:00:30 GMT", Some(wait(30))),
         (429, "Fri, 15 Jan 2027 07:59:00 GMT", Some(wait(0))),
         (429, "Friday, 15-Jan-27 08:00:30 GMT", Some(wait(30))),
-        (429, "99999999999999999999999", Some(HoldBack::retry_after(Duration::MAX).and(none))),
+        (429, "99999999999999999999999", Some(Throttle::retry_after(Duration::MAX).and(none))),
         (429, "-1", Some(none)),
         (429, "soon", Some(none)),
         (429, "", Some(none)),
@@ -39,24 +39,27 @@ fn a_refusal_says_for_how_long_in_seconds_or_by_a_date() {
         (200, "120", None),
         (301, "120", None),
     ] {
-        assert_eq!(held(status, Preset::RateLimit, &[("retry-after", value)]), expected, "{status} {value:?}");
+        assert_eq!(held(status, HeaderPreset::RateLimit, &[("retry-after", value)]), expected, "{status} {value:?}");
     }
-    assert_eq!(held(429, Preset::RateLimit, &[]), Some(none));
-    assert_eq!(held(503, Preset::RateLimit, &[]), None);
+    assert_eq!(held(429, HeaderPreset::RateLimit, &[]), Some(none));
+    assert_eq!(held(503, HeaderPreset::RateLimit, &[]), None);
     let both = [("retry-after", "2"), ("retry-after-ms", "1250")];
-    assert_eq!(held(429, Preset::RateLimit, &both), Some(HoldBack::retry_after(Duration::from_millis(1250)).and(none)));
+    assert_eq!(
+        held(429, HeaderPreset::RateLimit, &both),
+        Some(Throttle::retry_after(Duration::from_millis(1250)).and(none))
+    );
 }
 
-type Row<'a> = (Preset, &'a [(&'static str, &'a str)], Option<HoldBack>);
+type Row<'a> = (HeaderPreset, &'a [(&'static str, &'a str)], Option<Throttle>);
 
 #[test]
-fn each_preset_reads_what_its_senders_send() {
-    use Preset::{
+fn preset_reads_its_senders_headers() {
+    use HeaderPreset::{
         AnthropicInputTokens, AnthropicOutputTokens, AnthropicRequests, AnthropicTokens, OpenAiRequests, OpenAiTokens,
         RateLimit, XRateLimit,
     };
 
-    let left = |tokens| Some(HoldBack::remaining(tokens));
+    let left = |tokens| Some(Throttle::remaining(tokens));
     let table: &[Row] = &[
         // Structured fields, of the current draft.
         (RateLimit, &[("ratelimit", r#""default";r=50;t=30"#)], left(50)),
@@ -95,7 +98,7 @@ fn each_preset_reads_what_its_senders_send() {
                 ("x-ratelimit-remaining-requests", "0"),
                 ("x-ratelimit-reset-requests", "1m30s"),
             ],
-            Some(HoldBack::retry_after(Duration::from_millis(1500)).and(HoldBack::remaining(0))),
+            Some(Throttle::retry_after(Duration::from_millis(1500)).and(Throttle::remaining(0))),
         ),
         (
             OpenAiTokens,
@@ -110,7 +113,7 @@ fn each_preset_reads_what_its_senders_send() {
                 ("anthropic-ratelimit-requests-remaining", "0"),
                 ("anthropic-ratelimit-requests-reset", "2027-01-15T08:01:00Z"),
             ],
-            Some(HoldBack::retry_after(Duration::from_millis(1200)).and(HoldBack::remaining(0))),
+            Some(Throttle::retry_after(Duration::from_millis(1200)).and(Throttle::remaining(0))),
         ),
         (
             AnthropicTokens,
@@ -127,7 +130,7 @@ fn each_preset_reads_what_its_senders_send() {
                 ("anthropic-ratelimit-input-tokens-remaining", "0"),
                 ("anthropic-ratelimit-input-tokens-reset", "2027-01-15T08:01:00Z"),
             ],
-            Some(HoldBack::retry_after(Duration::from_micros(1500)).and(HoldBack::remaining(0))),
+            Some(Throttle::retry_after(Duration::from_micros(1500)).and(Throttle::remaining(0))),
         ),
         (AnthropicInputTokens, &[("anthropic-ratelimit-tokens-remaining", "7")], None),
         (
@@ -152,23 +155,23 @@ fn each_preset_reads_what_its_senders_send() {
     for (preset, lines, expected) in table {
         assert_eq!(held(200, *preset, lines), *expected, "{preset:?} of {lines:?}");
     }
-    for preset in Preset::ALL {
+    for preset in HeaderPreset::ALL {
         assert!(table.iter().any(|(of, _, read)| of == preset && read.is_some()), "{preset:?} is not in the table");
     }
 }
 
 #[test]
 fn a_figure_may_have_parameters() {
-    let read = |lines: &[_]| held(200, Preset::RateLimit, lines);
-    assert_eq!(read(&[("ratelimit-remaining", "76;w=21600")]), Some(HoldBack::remaining(76)));
+    let read = |lines: &[_]| held(200, HeaderPreset::RateLimit, lines);
+    assert_eq!(read(&[("ratelimit-remaining", "76;w=21600")]), Some(Throttle::remaining(76)));
     let both = [("ratelimit-remaining", "0 ;w=21600"), ("ratelimit-reset", "30;w=21600")];
     assert_eq!(read(&both), Some(wait(30)));
     assert_eq!(read(&[("ratelimit-remaining", ";w=21600")]), None);
 }
 
 #[test]
-fn of_several_policies_the_one_is_read_that_is_named() {
-    let left = |tokens| Some(HoldBack::remaining(tokens));
+fn policy_is_selected_by_name() {
+    let left = |tokens| Some(Throttle::remaining(tokens));
     for (name, line, expected) in [
         ("minute", r#""hour";r=900;t=100, "minute";r=3;t=20"#, left(3)),
         ("hour", r#""hour";r=900;t=100, "minute";r=3;t=20"#, left(900)),
@@ -177,26 +180,28 @@ fn of_several_policies_the_one_is_read_that_is_named() {
         ("day", r#""hour";r=900;t=100"#, None),
         ("remaining", "limit=100, remaining=50, reset=5", None),
     ] {
-        assert_eq!(held(200, Preset::Policy(name), &[("ratelimit", line)]), expected, "{name} of {line}");
+        assert_eq!(held(200, HeaderPreset::Policy(name), &[("ratelimit", line)]), expected, "{name} of {line}");
     }
 }
 
 #[test]
-fn a_field_that_nobody_writes_that_long_is_as_if_it_were_absent() {
+fn oversized_field_is_ignored() {
     for (status, name, value, read, absent) in [
-        (200, "ratelimit", r#""a";r=7"#, Some(HoldBack::remaining(7)), None),
-        (200, "ratelimit-remaining", "7", Some(HoldBack::remaining(7)), None),
-        (429, "retry-after", "7", Some(wait(7)), Some(HoldBack::remaining(0))),
+        (200, "ratelimit", r#""a";r=7"#, Some(Throttle::remaining(7)), None),
+        (200, "ratelimit-remaining", "7", Some(Throttle::remaining(7)), None),
+        (429, "retry-after", "7", Some(wait(7)), Some(Throttle::remaining(0))),
     ] {
-        for (length, expected) in [(LONGEST, read), (LONGEST + 1, absent), (7 * LONGEST, absent)] {
+        for (length, expected) in
+            [(MAX_FIELD_BYTES, read), (MAX_FIELD_BYTES + 1, absent), (7 * MAX_FIELD_BYTES, absent)]
+        {
             let line = format!("{value:>length$}");
-            assert_eq!(held(status, Preset::RateLimit, &[(name, &line)]), expected, "{name} of {length} bytes");
+            assert_eq!(held(status, HeaderPreset::RateLimit, &[(name, &line)]), expected, "{name} of {length} bytes");
         }
     }
-    let half = format!("{:>1$}", r#""a";r=7"#, LONGEST / 2);
+    let half = format!("{:>1$}", r#""a";r=7"#, MAX_FIELD_BYTES / 2);
     let lines = [("ratelimit", &*half); 3];
-    assert_eq!(held(200, Preset::RateLimit, &lines[..2]), Some(HoldBack::remaining(7)));
-    assert_eq!(held(200, Preset::RateLimit, &lines), None, "all of its lines are one field");
+    assert_eq!(held(200, HeaderPreset::RateLimit, &lines[..2]), Some(Throttle::remaining(7)));
+    assert_eq!(held(200, HeaderPreset::RateLimit, &lines), None, "all of its lines are one field");
 }
 
 #[test]
@@ -209,9 +214,9 @@ fn of_several_lines_of_a_header_the_strictest_counts() {
             ("x-ratelimit-reset", soon),
         ]
     };
-    assert_eq!(held(200, Preset::XRateLimit, &lines(["3", "100"], ["5", "60"])), Some(HoldBack::remaining(3)));
-    assert_eq!(held(200, Preset::XRateLimit, &lines(["0", "100"], ["5", "60"])), Some(wait(60)));
-    assert_eq!(held(200, Preset::XRateLimit, &lines(["0", "many"], ["60", "soon"])), Some(wait(60)));
+    assert_eq!(held(200, HeaderPreset::XRateLimit, &lines(["3", "100"], ["5", "60"])), Some(Throttle::remaining(3)));
+    assert_eq!(held(200, HeaderPreset::XRateLimit, &lines(["0", "100"], ["5", "60"])), Some(wait(60)));
+    assert_eq!(held(200, HeaderPreset::XRateLimit, &lines(["0", "many"], ["60", "soon"])), Some(wait(60)));
     let of_requests = [
         ("x-ratelimit-limit-requests", "60"),
         ("x-ratelimit-limit-requests", "10"),
@@ -219,84 +224,88 @@ fn of_several_lines_of_a_header_the_strictest_counts() {
         ("x-ratelimit-reset-requests", "1s"),
         ("x-ratelimit-reset-requests", "1m30s"),
     ];
-    assert_eq!(held(200, Preset::OpenAiRequests, &of_requests), Some(wait(9)));
+    assert_eq!(held(200, HeaderPreset::OpenAiRequests, &of_requests), Some(wait(9)));
     for (first, second) in [("5", "60"), ("60", "5"), ("soon", "60"), ("5", "Fri, 15 Jan 2027 08:01:00 GMT")] {
         let lines = [("retry-after", first), ("retry-after", second)];
-        assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(60)), "{first} and {second}");
+        assert_eq!(held(429, HeaderPreset::XRateLimit, &lines), Some(wait(60)), "{first} and {second}");
     }
     let lines = [("retry-after-ms", "1000"), ("retry-after-ms", "9000")];
-    assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(9)));
+    assert_eq!(held(429, HeaderPreset::XRateLimit, &lines), Some(wait(9)));
 }
 
 #[test]
 fn a_refusal_leaves_nothing_whatever_its_other_headers_say() {
     let lines = [("x-ratelimit-remaining-tokens", "5000")];
-    assert_eq!(held(429, Preset::OpenAiTokens, &lines), Some(HoldBack::remaining(0)));
+    assert_eq!(held(429, HeaderPreset::OpenAiTokens, &lines), Some(Throttle::remaining(0)));
     let lines = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")];
-    assert_eq!(held(429, Preset::XRateLimit, &lines), Some(wait(30)));
+    assert_eq!(held(429, HeaderPreset::XRateLimit, &lines), Some(wait(30)));
 }
 
 #[test]
-fn a_refusal_without_retry_after_is_as_long_as_the_standards_other_headers_say() {
-    let unread = Preset::OpenAiTokens;
+fn refusal_without_retry_after_uses_standard_headers() {
+    let unread = HeaderPreset::OpenAiTokens;
     let standard = ("ratelimit", r#""hour";r=900;t=3000, "minute";r=0;t=30"#);
     assert_eq!(held(429, unread, &[standard]), Some(wait(30)));
     assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "30")]), Some(wait(30)));
     assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "1800000030")]), Some(wait(30)));
     assert_eq!(held(429, unread, &[standard, ("retry-after", "5")]), Some(wait(5)));
-    assert_eq!(held(429, Preset::RateLimit, &[standard, ("retry-after", "soon")]), Some(wait(30)));
-    assert_eq!(held(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(HoldBack::remaining(0)));
+    assert_eq!(held(429, HeaderPreset::RateLimit, &[standard, ("retry-after", "soon")]), Some(wait(30)));
+    assert_eq!(held(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(Throttle::remaining(0)));
     assert_eq!(held(200, unread, &[standard]), None);
-    assert_eq!(held(429, Preset::Policy("hour"), &[standard]), Some(HoldBack::remaining(0)), "another one's wait");
-    assert_eq!(held(429, Preset::Policy("minute"), &[standard]), Some(wait(30)));
+    assert_eq!(
+        held(429, HeaderPreset::Policy("hour"), &[standard]),
+        Some(Throttle::remaining(0)),
+        "another one's wait"
+    );
+    assert_eq!(held(429, HeaderPreset::Policy("minute"), &[standard]), Some(wait(30)));
 }
 
 #[test]
-fn retry_after_takes_precedence_over_the_window_of_ratelimit_and_over_no_other_header() {
+fn retry_after_overrides_only_the_ratelimit_window() {
     let (policies, soon) = (("ratelimit", r#""hour";r=9;t=3000, "minute";r=0;t=30"#), ("retry-after", "5"));
     let of_names = [("ratelimit-remaining", "0"), ("ratelimit-reset", "30"), soon];
     for status in [200, 429] {
-        assert_eq!(held(status, Preset::RateLimit, &[policies, soon]), Some(wait(5)), "{status}");
-        assert_eq!(held(status, Preset::Policy("minute"), &[policies, soon]), Some(wait(5)), "{status}");
-        assert_eq!(held(status, Preset::RateLimit, &of_names), Some(wait(5)), "{status}");
+        assert_eq!(held(status, HeaderPreset::RateLimit, &[policies, soon]), Some(wait(5)), "{status}");
+        assert_eq!(held(status, HeaderPreset::Policy("minute"), &[policies, soon]), Some(wait(5)), "{status}");
+        assert_eq!(held(status, HeaderPreset::RateLimit, &of_names), Some(wait(5)), "{status}");
         let others = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30"), soon];
-        assert_eq!(held(status, Preset::XRateLimit, &others), Some(wait(30)), "{status}");
+        assert_eq!(held(status, HeaderPreset::XRateLimit, &others), Some(wait(30)), "{status}");
     }
-    assert_eq!(held(200, Preset::Policy("hour"), &[policies, soon]), Some(HoldBack::remaining(9)));
-    assert_eq!(held(200, Preset::RateLimit, &[policies, ("retry-after", "60")]), Some(wait(60)));
+    assert_eq!(held(200, HeaderPreset::Policy("hour"), &[policies, soon]), Some(Throttle::remaining(9)));
+    assert_eq!(held(200, HeaderPreset::RateLimit, &[policies, ("retry-after", "60")]), Some(wait(60)));
 }
 
 #[test]
-fn an_answer_from_a_cache_says_nothing_of_what_is_left() {
+fn cached_answer_reports_nothing_left() {
     let lines = |age| [("ratelimit", r#""default";r=0;t=30"#), ("x-ratelimit-remaining", "0"), ("age", age)];
-    for preset in [Preset::RateLimit, Preset::Policy("default"), Preset::XRateLimit] {
+    for preset in [HeaderPreset::RateLimit, HeaderPreset::Policy("default"), HeaderPreset::XRateLimit] {
         for (age, is_read) in [("0", true), ("1", false), ("3600", false), ("-1", true), ("old", true)] {
             let held = held(200, preset, &lines(age));
             assert_eq!(held.is_some(), is_read, "{preset:?}, {age:?}: {held:?}");
         }
     }
     // Whoever refuses does, wherever it comes from.
-    assert_eq!(held(429, Preset::RateLimit, &lines("7")), Some(HoldBack::remaining(0)));
+    assert_eq!(held(429, HeaderPreset::RateLimit, &lines("7")), Some(Throttle::remaining(0)));
 }
 
 #[test]
-fn a_grpc_answer_is_a_refusal_if_its_head_says_that_something_is_exhausted_and_until_when() {
+fn grpc_exhaustion_in_head_is_a_refusal_with_its_delay() {
     let retry_after = ("retry-after", "30");
-    assert_eq!(held(200, Preset::RateLimit, &[("grpc-status", "8"), retry_after]), Some(wait(30)));
-    assert_eq!(held(200, Preset::RateLimit, &[("grpc-status", "8")]), None, "a message may be too large");
-    assert_eq!(held(200, Preset::RateLimit, &[("grpc-status", "14"), retry_after]), None);
-    assert_eq!(held(200, Preset::RateLimit, &[("grpc-status", "0"), retry_after]), None);
+    assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "8"), retry_after]), Some(wait(30)));
+    assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "8")]), None, "a message may be too large");
+    assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "14"), retry_after]), None);
+    assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "0"), retry_after]), None);
 }
 
 #[test]
-fn a_403_is_a_refusal_if_it_says_so_in_the_headers_of_a_preset_whose_senders_do() {
+fn forbidden_is_a_refusal_if_its_preset_says_so() {
     let spent = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800000030")];
     let often = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
     let not_allowed = [("x-ratelimit-remaining", "4000")];
-    assert_eq!(held(403, Preset::XRateLimit, &spent), Some(wait(30)));
-    assert_eq!(held(403, Preset::XRateLimit, &often), Some(wait(60)));
-    assert_eq!(held(403, Preset::XRateLimit, &not_allowed), Some(HoldBack::remaining(4000)));
-    assert_eq!(held(403, Preset::RateLimit, &often), None);
+    assert_eq!(held(403, HeaderPreset::XRateLimit, &spent), Some(wait(30)));
+    assert_eq!(held(403, HeaderPreset::XRateLimit, &often), Some(wait(60)));
+    assert_eq!(held(403, HeaderPreset::XRateLimit, &not_allowed), Some(Throttle::remaining(4000)));
+    assert_eq!(held(403, HeaderPreset::RateLimit, &often), None);
 }
 
 proptest! {
@@ -311,9 +320,9 @@ proptest! {
                 headers.append(NAMES[name], value);
             }
         }
-        let hold = read_hold_back(StatusCode::from_u16(status).unwrap(), &headers, Preset::ALL);
+        let hold = read_throttle(StatusCode::from_u16(status).unwrap(), &headers, HeaderPreset::ALL);
         prop_assert!(status != 429 || hold.is_some());
-        prop_assert!(hold.is_none_or(|hold| hold.wait() <= HoldBack::LONGEST));
+        prop_assert!(hold.is_none_or(|hold| hold.wait() <= Throttle::DEFAULT_MAX_WAIT));
     }
 }
 

@@ -2,20 +2,20 @@
 
 use sqlx::mysql::MySqlConnection;
 
-use super::{Whose, bytes, json, text};
+use super::{TransactionOwner, bytes, json, text};
 use crate::model::Adjustment;
-use crate::model::bucket::LONGEST_WAIT_NS;
+use crate::model::bucket::MAX_WAIT_NS;
 use crate::store::sql::call::AdjustedColumns;
 
 /// Makes adjustments, and returns their outcomes in order.
 pub(super) async fn adjust(
     connection: &mut MySqlConnection,
     adjustments: &[Adjustment],
-    whose: Whose,
+    whose: TransactionOwner,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     match adjustments {
         // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
-        [adjustment] if adjustment.max_debt == LONGEST_WAIT_NS => adjust_one(connection, adjustment, whose).await,
+        [adjustment] if adjustment.max_debt == MAX_WAIT_NS => adjust_one(connection, adjustment, whose).await,
         _ => adjust_many(connection, adjustments, whose).await,
     }
 }
@@ -23,7 +23,7 @@ pub(super) async fn adjust(
 async fn adjust_one(
     connection: &mut MySqlConnection,
     Adjustment { receipt, kind, .. }: &Adjustment,
-    whose: Whose,
+    whose: TransactionOwner,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     let (kind, tokens) = kind.figures();
     if receipt.window {
@@ -32,7 +32,7 @@ async fn adjust_one(
             .bind(receipt.id.hyphenated().to_string())
             .bind(bytes(&receipt.key))
             .bind(receipt.taken.cost)
-            .bind(receipt.taken.acts_at)
+            .bind(receipt.taken.scheduled_at)
             .bind(tokens)
             .bind(whose.is_own())
             .fetch_all(connection)
@@ -44,7 +44,7 @@ async fn adjust_one(
         .bind(bytes(&receipt.key))
         .bind(receipt.taken.cost)
         .bind(receipt.taken.granted)
-        .bind(receipt.taken.acts_at)
+        .bind(receipt.taken.scheduled_at)
         .bind(tokens)
         .bind(whose.is_own())
         .fetch_all(connection)
@@ -54,7 +54,7 @@ async fn adjust_one(
 async fn adjust_many(
     connection: &mut MySqlConnection,
     adjustments: &[Adjustment],
-    whose: Whose,
+    whose: TransactionOwner,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     // The placeholder is for the OUT parameter, which the server answers as a row.
     let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_adjust_batch_v1(?, ?, ?)")

@@ -6,26 +6,26 @@ use sqlx::{Decode, Row};
 
 use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
 use super::super::answers;
-use super::super::dialect::{After, Conversation, Lowered, Operations, Read};
+use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::json::hex;
-use super::{Whose, bytes, refill};
-use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
+use super::{TransactionOwner, bytes, refill};
+use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::clock::{Clock, SystemClock};
-use crate::model::bucket::Hold;
+use crate::model::bucket::ThrottleLevel;
 use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
 
 impl Operations for MySql {
-    type Clock = Whose;
+    type Clock = TransactionOwner;
 
-    fn now(_: &Whose) -> i64 {
+    fn now(_: &TransactionOwner) -> i64 {
         SystemClock.now()
     }
 
     fn create_bucket<'c>(
         connection: &'c mut MySqlConnection,
         (key, quota): &'c (Key, Quota),
-        _: &'c Whose,
-    ) -> Conversation<'c, ()> {
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, ()> {
         let create = sqlx::query("call token_create_bucket(?, ?, ?, ?)")
             .bind(bytes(key))
             .bind(quota.capacity_i64())
@@ -37,8 +37,8 @@ impl Operations for MySql {
     fn peek<'c>(
         connection: &'c mut MySqlConnection,
         key: &'c Key,
-        _: &'c Whose,
-    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Option<RowResult<BucketLevel>>> {
         let peek = sqlx::query("call token_peek(?)").bind(bytes(key));
         Box::pin(async move {
             let rows = peek.fetch_all(connection).await?;
@@ -49,8 +49,8 @@ impl Operations for MySql {
     fn peek_window<'c>(
         connection: &'c mut MySqlConnection,
         key: &'c Key,
-        _: &'c Whose,
-    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Option<RowResult<WindowLevel>>> {
         let peek = sqlx::query("call token_peek_window(?)").bind(bytes(key));
         Box::pin(async move {
             let rows = peek.fetch_all(connection).await?;
@@ -60,9 +60,9 @@ impl Operations for MySql {
 
     fn list<'c>(
         connection: &'c mut MySqlConnection,
-        (filter, after, limit): &'c (Filter, After, u32),
-        _: &'c Whose,
-    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
+        (filter, after, limit): &'c (Filter, PageStart, u32),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Vec<RowResult<BucketLevel>>> {
         let (first, last) = filter.range();
         // Ids that are not UTF-8 sort after every key.
         let last = if filter.prefix.is_some() { last.into_bytes() } else { vec![0xff; 256] };
@@ -89,9 +89,9 @@ impl Operations for MySql {
 
     fn windows<'c>(
         connection: &'c mut MySqlConnection,
-        (filter, after, limit): &'c (Filter, After, u32),
-        _: &'c Whose,
-    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
+        (filter, after, limit): &'c (Filter, PageStart, u32),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Vec<RowResult<WindowLevel>>> {
         let page = sqlx::query("call token_list_windows(?, ?, ?)")
             .bind(filter.prefix.as_ref().map(bytes))
             .bind(after.key.as_ref().map(bytes))
@@ -104,19 +104,27 @@ impl Operations for MySql {
         })
     }
 
-    fn reset<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
+    fn reset<'c>(
+        connection: &'c mut MySqlConnection,
+        key: &'c Key,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, bool> {
         found(connection, sqlx::query_scalar("call token_reset_bucket(?)").bind(bytes(key)))
     }
 
-    fn delete<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
+    fn delete<'c>(
+        connection: &'c mut MySqlConnection,
+        key: &'c Key,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, bool> {
         found(connection, sqlx::query_scalar("call token_delete_bucket(?)").bind(bytes(key)))
     }
 
     fn explain<'c>(
         connection: &'c mut MySqlConnection,
         (key, plan): &'c (Key, Option<Key>),
-        _: &'c Whose,
-    ) -> Conversation<'c, Read<Explanation>> {
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, RowResult<Explanation>> {
         let explain = sqlx::query("call token_explain(?, ?)").bind(bytes(key)).bind(plan.as_ref().map(bytes));
         Box::pin(async move {
             let rows = explain.fetch_all(connection).await?;
@@ -128,8 +136,8 @@ impl Operations for MySql {
     fn create_plan<'c>(
         connection: &'c mut MySqlConnection,
         (name, quota): &'c (Key, Quota),
-        _: &'c Whose,
-    ) -> Conversation<'c, ()> {
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, ()> {
         let create = sqlx::query("call token_create_plan(?, ?, ?, ?)")
             .bind(bytes(name))
             .bind(quota.capacity_i64())
@@ -140,9 +148,9 @@ impl Operations for MySql {
 
     fn set_plan_mode<'c>(
         connection: &'c mut MySqlConnection,
-        (name, switch): &'c (Key, Option<Switch>),
-        _: &'c Whose,
-    ) -> Conversation<'c, bool> {
+        (name, switch): &'c (Key, Option<ModeSetting>),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, bool> {
         let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
             .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
             .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()).map(str::as_bytes))
@@ -154,8 +162,8 @@ impl Operations for MySql {
     fn plan<'c>(
         connection: &'c mut MySqlConnection,
         name: &'c Key,
-        _: &'c Whose,
-    ) -> Conversation<'c, Option<Read<Plan>>> {
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Option<RowResult<Plan>>> {
         let plan = sqlx::query(
             "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
                from token_plans where name = ?",
@@ -166,9 +174,9 @@ impl Operations for MySql {
 
     fn plans<'c>(
         connection: &'c mut MySqlConnection,
-        (after, limit): &'c (After, u32),
-        _: &'c Whose,
-    ) -> Conversation<'c, Vec<Read<Plan>>> {
+        (after, limit): &'c (PageStart, u32),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Vec<RowResult<Plan>>> {
         let plans = sqlx::query(
             "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
                from token_plans where name > ? order by name limit ? offset ?",
@@ -181,12 +189,20 @@ impl Operations for MySql {
         )
     }
 
-    fn delete_plan<'c>(connection: &'c mut MySqlConnection, name: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
+    fn delete_plan<'c>(
+        connection: &'c mut MySqlConnection,
+        name: &'c Key,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, bool> {
         let delete = sqlx::query("delete from token_plans where name = ?").bind(bytes(name));
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }
 
-    fn set_mode<'c>(connection: &'c mut MySqlConnection, switch: &'c Switch, _: &'c Whose) -> Conversation<'c, ()> {
+    fn set_mode<'c>(
+        connection: &'c mut MySqlConnection,
+        switch: &'c ModeSetting,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into token_mode (mode, reason, until) values (?, ?, ?)
              on duplicate key update mode = values(mode), reason = values(reason), until = values(until)",
@@ -197,7 +213,11 @@ impl Operations for MySql {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn mode<'c>(connection: &'c mut MySqlConnection, (): &'c (), _: &'c Whose) -> Conversation<'c, Read<Switch>> {
+    fn mode<'c>(
+        connection: &'c mut MySqlConnection,
+        (): &'c (),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, RowResult<ModeSetting>> {
         let mode = sqlx::query("select mode, cast(reason as binary) as reason, until from token_mode");
         Box::pin(async move { Ok(admin::mode(mode.fetch_optional(connection).await?.as_ref().map(choice))) })
     }
@@ -205,8 +225,8 @@ impl Operations for MySql {
     fn set_override<'c>(
         connection: &'c mut MySqlConnection,
         (key, over): &'c (Key, Override),
-        _: &'c Whose,
-    ) -> Conversation<'c, ()> {
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
              values (?, ?, ?, coalesce(?, 'continuous'), ?, ?, ?)
@@ -224,16 +244,20 @@ impl Operations for MySql {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn clear_override<'c>(connection: &'c mut MySqlConnection, key: &'c Key, _: &'c Whose) -> Conversation<'c, bool> {
+    fn clear_override<'c>(
+        connection: &'c mut MySqlConnection,
+        key: &'c Key,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, bool> {
         let clear = sqlx::query("delete from token_overrides where id = ?").bind(bytes(key));
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
     }
 
     fn overrides<'c>(
         connection: &'c mut MySqlConnection,
-        (after, limit): &'c (After, u32),
-        _: &'c Whose,
-    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
+        (after, limit): &'c (PageStart, u32),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Vec<RowResult<(Key, Override)>>> {
         let overrides = sqlx::query(
             "select id, capacity, refill_seconds, refill, mode, cast(reason as binary) as reason, expires_at
                from token_overrides where id > ? order by id limit ? offset ?",
@@ -250,8 +274,8 @@ impl Operations for MySql {
     fn count_denials<'c>(
         connection: &'c mut MySqlConnection,
         denials: &'c Vec<(Key, i64)>,
-        _: &'c Whose,
-    ) -> Conversation<'c, ()> {
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, ()> {
         let entries = denials.iter().map(|(key, denied)| format!("[{},{denied}]", hex(Some(key.as_str()))));
         let denials = format!("[{}]", entries.collect::<Vec<_>>().join(","));
         let count = sqlx::query("call token_count_denials_v1(?)").bind(denials);
@@ -260,9 +284,9 @@ impl Operations for MySql {
 
     fn most_denied<'c>(
         connection: &'c mut MySqlConnection,
-        (after, limit): &'c (After, u32),
-        _: &'c Whose,
-    ) -> Conversation<'c, Vec<Read<Denials>>> {
+        (after, limit): &'c (PageStart, u32),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>> {
         let most = sqlx::query(
             "select id_bytes as id, denied, last_denied_at
                from token_most_denied order by denied desc, id limit ? offset ?",
@@ -274,20 +298,24 @@ impl Operations for MySql {
         )
     }
 
-    fn sweep<'c>(connection: &'c mut MySqlConnection, limit: &'c u32, _: &'c Whose) -> Conversation<'c, Swept> {
+    fn sweep<'c>(
+        connection: &'c mut MySqlConnection,
+        limit: &'c u32,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, SweepResult> {
         let step = sqlx::query_as::<_, (i64, i64)>("call token_sweep_v1(?)").bind(limit);
         Box::pin(async move {
             let steps = step.fetch_all(connection).await?;
             let (deleted, finished) = steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-            Ok(Swept { deleted: deleted.unsigned_abs(), finished: finished != 0 })
+            Ok(SweepResult { deleted: deleted.unsigned_abs(), finished: finished != 0 })
         })
     }
 
-    fn hold_back<'c>(
+    fn throttle<'c>(
         connection: &'c mut MySqlConnection,
-        (key, rule, hold): &'c (Key, Rule, Hold),
-        whose: &'c Whose,
-    ) -> Conversation<'c, Lowered> {
+        (key, rule, hold): &'c (Key, Rule, ThrottleLevel),
+        whose: &'c TransactionOwner,
+    ) -> OperationFuture<'c, ThrottleOutcome> {
         let lower = sqlx::query_scalar("call token_throttle_v1(?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(bytes(key))
             .bind(hold.remaining)
@@ -310,7 +338,7 @@ impl Operations for MySql {
 fn found<'c>(
     connection: &'c mut MySqlConnection,
     call: QueryScalar<'c, MySql, i64, MySqlArguments>,
-) -> Conversation<'c, bool> {
+) -> OperationFuture<'c, bool> {
     Box::pin(async move { Ok(call.fetch_all(connection).await?.contains(&1)) })
 }
 

@@ -1,23 +1,23 @@
 //! JSON arrays of MySQL's routines: many requests in one parameter, and many answers in one column.
 
-use crate::model::bucket::Request;
+use crate::model::bucket::BucketRequest;
 use crate::model::{Adjustment, Quota};
-use crate::store::sql::answers::Columns;
-use crate::store::sql::call::Ask;
+use crate::store::sql::answers::AnswerColumns;
+use crate::store::sql::call::SqlRequest;
 
 /// The argument of `token_take_batch_v1`. Nothing in the array needs escaping.
-pub(super) fn requests(asks: &[Ask]) -> String {
+pub(super) fn requests(asks: &[SqlRequest]) -> String {
     array(asks.iter().map(|ask| {
-        let Request { cost, max_wait, keep } = ask.request;
+        let BucketRequest { cost, max_wait, min_remaining } = ask.request;
         let (terms, plan) = (terms(ask.quota(0)), hex(ask.plan(0)));
         let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
         let key = hex(Some(ask.key().as_str()));
-        format!("[{key},{cost},{max_wait},{keep},{terms},{plan},{id},{},{}]", ask.hold(), ask.times)
+        format!("[{key},{cost},{max_wait},{min_remaining},{terms},{plan},{id},{},{}]", ask.hold(), ask.times)
     }))
 }
 
 /// The first argument of `token_take_uniform_v1`.
-pub(super) fn ids(asks: &[Ask]) -> String {
+pub(super) fn ids(asks: &[SqlRequest]) -> String {
     array(asks.iter().map(|ask| match (hex(Some(ask.key().as_str())), ask.times) {
         (key, 1) => key,
         (key, times) => format!("[{key},{times}]"),
@@ -25,16 +25,16 @@ pub(super) fn ids(asks: &[Ask]) -> String {
 }
 
 /// The argument of `token_take_all_batch_v1`.
-pub(super) fn requests_for_several(asks: &[Ask]) -> String {
+pub(super) fn requests_for_several(asks: &[SqlRequest]) -> String {
     array(asks.iter().map(|ask| limits(ask, 0..ask.take.limits.len())))
 }
 
 /// The first argument of `token_take_all_v1`: the limits at these places.
-pub(super) fn limits(ask: &Ask, places: impl IntoIterator<Item = usize>) -> String {
+pub(super) fn limits(ask: &SqlRequest, places: impl IntoIterator<Item = usize>) -> String {
     array(places.into_iter().map(|place| {
         let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
-        let Request { cost, keep, .. } = ask.request_at(place);
-        format!("[{},{cost},{keep},{terms},{plan}]", hex(Some(ask.take.limits[place].key().as_str())))
+        let BucketRequest { cost, min_remaining, .. } = ask.request_at(place);
+        format!("[{},{cost},{min_remaining},{terms},{plan}]", hex(Some(ask.take.limits[place].key().as_str())))
     }))
 }
 
@@ -43,9 +43,9 @@ pub(super) fn adjustments(adjustments: &[Adjustment]) -> String {
     array(adjustments.iter().map(|Adjustment { receipt, kind, max_debt, .. }| {
         let ((kind, tokens), taken) = (kind.figures(), receipt.taken);
         let (id, key) = (receipt.id.hyphenated(), hex(Some(receipt.key.as_str())));
-        let (cost, granted, acts_at) = (taken.cost, taken.granted, taken.acts_at);
+        let (cost, granted, scheduled_at) = (taken.cost, taken.granted, taken.scheduled_at);
         format!(
-            "[\"{kind}\",\"{id}\",{key},{cost},{granted},{acts_at},{tokens},{},{max_debt}]",
+            "[\"{kind}\",\"{id}\",{key},{cost},{granted},{scheduled_at},{tokens},{},{max_debt}]",
             u8::from(receipt.window)
         )
     }))
@@ -82,9 +82,9 @@ pub(super) fn texts(array: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Parses the text of an answer about one bucket.
-pub(super) fn parse_columns(text: &str) -> Result<Columns, sqlx::Error> {
+pub(super) fn parse_columns(text: &str) -> Result<AnswerColumns, sqlx::Error> {
     let words: Vec<Option<&str>> = text.split(' ').map(|word| Some(word).filter(|word| *word != "-")).collect();
-    let &[entry, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =
+    let &[entry, outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] =
         words.as_slice()
     else {
         return Err(sqlx::Error::Protocol(format!("the answer {text:?}")));
@@ -98,7 +98,7 @@ pub(super) fn parse_columns(text: &str) -> Result<Columns, sqlx::Error> {
         outcome.unwrap_or_default().to_owned(),
         mode.map(str::to_owned),
         needed(now)?,
-        number(acts_at)?,
+        number(scheduled_at)?,
         number(full_at)?,
         number(granted)?,
         number(burst)?,

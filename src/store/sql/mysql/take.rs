@@ -3,27 +3,27 @@
 
 use sqlx::mysql::MySqlConnection;
 
-use super::{Whose, bytes, json, refill, text};
-use crate::model::answer::Answer;
-use crate::model::{Counted, Quota};
-use crate::store::sql::answers::{self, AllAnswers, Columns, Entry};
-use crate::store::sql::call::{self, Ask, Counting};
+use super::{TransactionOwner, bytes, json, refill, text};
+use crate::model::answer::BucketAnswer;
+use crate::model::{Quota, WindowUsage};
+use crate::store::sql::answers::{self, AllAnswers, AnswerColumns, Entry};
+use crate::store::sql::call::{self, Counting, SqlRequest};
 
 /// Decides requests for one bucket each, and answers in their order.
 pub(super) async fn take(
     connection: &mut MySqlConnection,
-    asks: &[Ask],
-    whose: Whose,
-) -> Result<Vec<Answer>, sqlx::Error> {
+    asks: &[SqlRequest],
+    whose: TransactionOwner,
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
-    let columns: Vec<Columns> = match asks {
+    let columns: Vec<AnswerColumns> = match asks {
         [ask] => take_one(connection, ask, whose).await?,
         _ => take_many(connection, asks, whose).await?,
     };
     answers::in_order(answers::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
 }
 
-/// How many equal requests were granted, and [`Columns`] without the first two: of the other requests, or of all. Texts
+/// How many equal requests were granted, and [`AnswerColumns`] without the first two: of the other requests, or of all. Texts
 /// are bytes, because MySQL does not report them as text.
 type OutParameters = (
     i64,
@@ -47,14 +47,18 @@ type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>,
 ///
 /// Binds a placeholder to each OUT parameter. The server answers these as a row, so that no routine in between must
 /// select them.
-async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
+async fn take_one(
+    connection: &mut MySqlConnection,
+    ask: &SqlRequest,
+    whose: TransactionOwner,
+) -> Result<Vec<AnswerColumns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
     let mut call =
         sqlx::query_as("call token_take_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(bytes(ask.key()))
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
-            .bind(ask.request.keep)
+            .bind(ask.request.min_remaining)
             .bind(ask.quota(0).map(Quota::capacity_i64))
             .bind(ask.quota(0).map(Quota::refill_seconds))
             .bind(ask.quota(0).map(refill))
@@ -68,15 +72,44 @@ async fn take_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> 
     }
     let rows: Vec<OutParameters> = call.fetch_all(connection).await?;
     let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let (granted_times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks) =
-        row;
+    let (
+        granted_times,
+        outcome,
+        mode,
+        now,
+        scheduled_at,
+        full_at,
+        granted,
+        burst,
+        anchor,
+        step_ns,
+        step_ticks,
+        token_ticks,
+    ) = row;
     let (outcome, mode) = (text(outcome), mode.map(text));
-    let columns =
-        (1, ask.times, outcome, mode, now, acts_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks);
+    let columns = (
+        1,
+        ask.times,
+        outcome,
+        mode,
+        now,
+        scheduled_at,
+        full_at,
+        granted,
+        burst,
+        anchor,
+        step_ns,
+        step_ticks,
+        token_ticks,
+    );
     Ok(parts(granted_times, columns).collect())
 }
 
-async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose) -> Result<Vec<Columns>, sqlx::Error> {
+async fn take_many(
+    connection: &mut MySqlConnection,
+    asks: &[SqlRequest],
+    whose: TransactionOwner,
+) -> Result<Vec<AnswerColumns>, sqlx::Error> {
     if let Some(columns) = take_uniform(connection, asks, whose).await? {
         return Ok(columns);
     }
@@ -103,7 +136,7 @@ async fn take_many(connection: &mut MySqlConnection, asks: &[Ask], whose: Whose)
 }
 
 /// Splits the answer to equal requests into those that were granted and the others.
-fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Columns> {
+fn parts(granted_times: i64, mut others: AnswerColumns) -> impl Iterator<Item = AnswerColumns> {
     let mut granted = others.clone();
     (granted.1, granted.2, granted.3) = (granted_times, "granted".to_owned(), None);
     others.1 -= granted_times;
@@ -116,9 +149,9 @@ fn parts(granted_times: i64, mut others: Columns) -> impl Iterator<Item = Column
 /// them.
 async fn take_uniform(
     connection: &mut MySqlConnection,
-    asks: &[Ask],
-    whose: Whose,
-) -> Result<Option<Vec<Columns>>, sqlx::Error> {
+    asks: &[SqlRequest],
+    whose: TransactionOwner,
+) -> Result<Option<Vec<AnswerColumns>>, sqlx::Error> {
     let Some(first) = asks.first().filter(|first| asks[1..].iter().all(|ask| first.is_like(ask))) else {
         return Ok(None);
     };
@@ -126,7 +159,7 @@ async fn take_uniform(
     let rows: Vec<UniformRow> = sqlx::query_as("call token_take_uniform_v1(?, ?, ?, ?, ?, ?, ?, ?)")
         .bind(json::ids(asks))
         .bind(request.cost)
-        .bind(request.keep)
+        .bind(request.min_remaining)
         .bind(quota.map(Quota::capacity_i64))
         .bind(quota.map(Quota::refill_seconds))
         .bind(quota.map(refill))
@@ -176,16 +209,20 @@ type UniformRow = (Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i6
 /// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
 pub(super) async fn take_all(
     connection: &mut MySqlConnection,
-    asks: &[Ask],
-    whose: Whose,
-) -> Result<Vec<Answer>, sqlx::Error> {
+    asks: &[SqlRequest],
+    whose: TransactionOwner,
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     match asks {
         [ask] => take_all_one(connection, ask, whose).await,
         _ => take_all_many(connection, asks, whose).await,
     }
 }
 
-async fn take_all_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose) -> Result<Vec<Answer>, sqlx::Error> {
+async fn take_all_one(
+    connection: &mut MySqlConnection,
+    ask: &SqlRequest,
+    whose: TransactionOwner,
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     // In the order of ids, as everywhere: so requests that lock several rows cannot deadlock.
     let mut places: Vec<usize> = (0..ask.take.limits.len()).collect();
     places.sort_unstable_by_key(|place| ask.take.limits[*place].key().as_str());
@@ -202,16 +239,16 @@ async fn take_all_one(connection: &mut MySqlConnection, ask: &Ask, whose: Whose)
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let columns = json::texts(&text(answers)).map(json::parse_columns).collect::<Result<_, _>>()?;
     let answers = answers::in_order(answers::entries(columns)?, |told| Some(ask.request_at(*places.get(told)?)))?;
-    let mut answers: Vec<(usize, Answer)> = places.into_iter().zip(answers).collect();
+    let mut answers: Vec<(usize, BucketAnswer)> = places.into_iter().zip(answers).collect();
     answers.sort_unstable_by_key(|(place, _)| *place);
     Ok(answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
 async fn take_all_many(
     connection: &mut MySqlConnection,
-    asks: &[Ask],
-    whose: Whose,
-) -> Result<Vec<Answer>, sqlx::Error> {
+    asks: &[SqlRequest],
+    whose: TransactionOwner,
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("call token_take_all_batch_v1(?, ?, ?, ?)")
         .bind(json::requests_for_several(asks))
         .bind(whose.is_own())
@@ -223,7 +260,7 @@ async fn take_all_many(
     let mut told = AllAnswers::new(asks);
     tell(&mut told, true, &text(standing))?;
     tell(&mut told, false, &text(rest))?;
-    Ok(told.in_turn())
+    Ok(told.in_request_order())
 }
 
 /// Adds the answers of a JSON array. Each text begins with the places of its request and of its bucket, from 1.
@@ -242,10 +279,10 @@ fn tell(told: &mut AllAnswers<'_>, standing: bool, array: &str) -> Result<(), sq
 /// Decides a request under a sliding window, or counts it.
 pub(super) async fn take_window(
     connection: &mut MySqlConnection,
-    ask: &Ask,
+    ask: &SqlRequest,
     counting: Counting,
-    whose: Whose,
-) -> Result<Counted, sqlx::Error> {
+    whose: TransactionOwner,
+) -> Result<WindowUsage, sqlx::Error> {
     let window = ask.window()?;
     // The placeholders are for the OUT parameters, which the server answers as a row.
     let rows: Vec<WindowOutParameters> =
@@ -253,8 +290,8 @@ pub(super) async fn take_window(
             .bind(bytes(ask.key()))
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
-            .bind(ask.request.keep)
-            .bind(window.most())
+            .bind(ask.request.min_remaining)
+            .bind(window.signed_max_requests())
             .bind(window.interval_ns())
             .bind(window.resolution_ns())
             .bind(ask.id().map(|id| id.hyphenated().to_string()))
@@ -270,7 +307,7 @@ pub(super) async fn take_window(
             .fetch_all(connection)
             .await?;
     let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let (outcome, mode, now, acts_at, counts, resolution) = row;
+    let (outcome, mode, now, scheduled_at, counts, resolution) = row;
     let counts = call::parse_counts(&text(counts))?;
-    answers::counted((text(outcome), mode.map(text), now, acts_at, counts, resolution))
+    answers::counted((text(outcome), mode.map(text), now, scheduled_at, counts, resolution))
 }

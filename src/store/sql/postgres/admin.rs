@@ -9,11 +9,11 @@ use sqlx::postgres::{PgConnection, Postgres};
 
 use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts, Windowed};
 use super::super::answers;
-use super::super::dialect::{After, Conversation, Lowered, Operations, Read};
+use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::refill;
-use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
+use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::clock::{Clock, SystemClock};
-use crate::model::bucket::Hold;
+use crate::model::bucket::ThrottleLevel;
 use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
 
 /// An end, clamped to instants that Rust's types hold. An end after the year 9999 counts as none.
@@ -63,7 +63,7 @@ impl Operations for Postgres {
         connection: &'c mut PgConnection,
         (key, quota): &'c (Key, Quota),
         (): &'c (),
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         let create = sqlx::query("select tollgate.create_bucket($1, $2, $3::text::numeric, $4)")
             .bind(key.as_str())
             .bind(quota.capacity_i64())
@@ -76,7 +76,7 @@ impl Operations for Postgres {
         connection: &'c mut PgConnection,
         key: &'c Key,
         (): &'c (),
-    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
+    ) -> OperationFuture<'c, Option<RowResult<BucketLevel>>> {
         let peek = sqlx::query(concat!(
             "select id, capacity, ",
             nanoseconds!("refill_seconds"),
@@ -91,7 +91,7 @@ impl Operations for Postgres {
         connection: &'c mut PgConnection,
         key: &'c Key,
         (): &'c (),
-    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
+    ) -> OperationFuture<'c, Option<RowResult<WindowLevel>>> {
         let peek = sqlx::query(
             "select max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
                     (resolution_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
@@ -107,9 +107,9 @@ impl Operations for Postgres {
 
     fn list<'c>(
         connection: &'c mut PgConnection,
-        (filter, after, limit): &'c (Filter, After, u32),
+        (filter, after, limit): &'c (Filter, PageStart, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<BucketLevel>>> {
         let (first, last) = filter.range();
         let page = sqlx::query(concat!(
             "select id, capacity, ",
@@ -134,9 +134,9 @@ impl Operations for Postgres {
 
     fn windows<'c>(
         connection: &'c mut PgConnection,
-        (filter, after, limit): &'c (Filter, After, u32),
+        (filter, after, limit): &'c (Filter, PageStart, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<WindowLevel>>> {
         let (first, last) = filter.range();
         let page = sqlx::query(
             "select id, max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
@@ -157,12 +157,12 @@ impl Operations for Postgres {
         })
     }
 
-    fn reset<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+    fn reset<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> OperationFuture<'c, bool> {
         let reset = sqlx::query_scalar("select tollgate.reset_bucket($1)").bind(key.as_str());
         Box::pin(reset.fetch_one(connection))
     }
 
-    fn delete<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+    fn delete<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> OperationFuture<'c, bool> {
         let delete = sqlx::query_scalar("select tollgate.delete_bucket($1)").bind(key.as_str());
         Box::pin(delete.fetch_one(connection))
     }
@@ -171,7 +171,7 @@ impl Operations for Postgres {
         connection: &'c mut PgConnection,
         (key, plan): &'c (Key, Option<Key>),
         (): &'c (),
-    ) -> Conversation<'c, Read<Explanation>> {
+    ) -> OperationFuture<'c, RowResult<Explanation>> {
         let explain = sqlx::query(concat!(
             "select known, terms_from, plan, capacity, ",
             nanoseconds!("refill_seconds"),
@@ -192,7 +192,7 @@ impl Operations for Postgres {
         connection: &'c mut PgConnection,
         (name, quota): &'c (Key, Quota),
         (): &'c (),
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         let create = sqlx::query("select tollgate.create_plan($1, $2, $3::text::numeric, $4)")
             .bind(name.as_str())
             .bind(quota.capacity_i64())
@@ -203,9 +203,9 @@ impl Operations for Postgres {
 
     fn set_plan_mode<'c>(
         connection: &'c mut PgConnection,
-        (name, switch): &'c (Key, Option<Switch>),
+        (name, switch): &'c (Key, Option<ModeSetting>),
         (): &'c (),
-    ) -> Conversation<'c, bool> {
+    ) -> OperationFuture<'c, bool> {
         let set =
             sqlx::query("update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name = $1")
                 .bind(name.as_str())
@@ -215,7 +215,11 @@ impl Operations for Postgres {
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
-    fn plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, Option<Read<Plan>>> {
+    fn plan<'c>(
+        connection: &'c mut PgConnection,
+        name: &'c Key,
+        (): &'c (),
+    ) -> OperationFuture<'c, Option<RowResult<Plan>>> {
         let plan = sqlx::query(concat!(planned!(), " where name = $1")).bind(name.as_str());
         Box::pin(
             async move { Ok(plan.fetch_optional(connection).await?.map(|row| Planned::from_row(&row)?.try_into())) },
@@ -224,9 +228,9 @@ impl Operations for Postgres {
 
     fn plans<'c>(
         connection: &'c mut PgConnection,
-        (after, limit): &'c (After, u32),
+        (after, limit): &'c (PageStart, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<Read<Plan>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<Plan>>> {
         let plans = sqlx::query(concat!(planned!(), " where name > $1 order by name limit $2 offset $3"))
             .bind(after.key.as_ref().map_or("", Key::as_str))
             .bind(i64::from(*limit))
@@ -236,12 +240,12 @@ impl Operations for Postgres {
         })
     }
 
-    fn delete_plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+    fn delete_plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> OperationFuture<'c, bool> {
         let delete = sqlx::query("delete from tollgate.token_plans where name = $1").bind(name.as_str());
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }
 
-    fn set_mode<'c>(connection: &'c mut PgConnection, switch: &'c Switch, (): &'c ()) -> Conversation<'c, ()> {
+    fn set_mode<'c>(connection: &'c mut PgConnection, switch: &'c ModeSetting, (): &'c ()) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into tollgate.token_mode (mode, reason, until) values ($1, $2, $3)
              on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
@@ -252,7 +256,11 @@ impl Operations for Postgres {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn mode<'c>(connection: &'c mut PgConnection, (): &'c (), (): &'c ()) -> Conversation<'c, Read<Switch>> {
+    fn mode<'c>(
+        connection: &'c mut PgConnection,
+        (): &'c (),
+        (): &'c (),
+    ) -> OperationFuture<'c, RowResult<ModeSetting>> {
         let mode = sqlx::query(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
         Box::pin(async move { Ok(admin::mode(mode.fetch_optional(connection).await?.as_ref().map(Choice::from_row))) })
     }
@@ -261,7 +269,7 @@ impl Operations for Postgres {
         connection: &'c mut PgConnection,
         (key, over): &'c (Key, Override),
         (): &'c (),
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into tollgate.token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
              values ($1, $2, $3::text::numeric, coalesce($4, 'continuous'), $5, $6, $7)
@@ -279,16 +287,16 @@ impl Operations for Postgres {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn clear_override<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> Conversation<'c, bool> {
+    fn clear_override<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> OperationFuture<'c, bool> {
         let clear = sqlx::query("delete from tollgate.token_overrides where id = $1").bind(key.as_str());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
     }
 
     fn overrides<'c>(
         connection: &'c mut PgConnection,
-        (after, limit): &'c (After, u32),
+        (after, limit): &'c (PageStart, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<(Key, Override)>>> {
         let overrides = sqlx::query(concat!(
             "select id, ",
             whole!("capacity"),
@@ -311,7 +319,7 @@ impl Operations for Postgres {
         connection: &'c mut PgConnection,
         denials: &'c Vec<(Key, i64)>,
         (): &'c (),
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         let (ids, denied): (Vec<&str>, Vec<i64>) = denials.iter().map(|(key, denied)| (key.as_str(), *denied)).unzip();
         let count = sqlx::query("select tollgate.count_denials_v1($1, $2)").bind(ids).bind(denied);
         Box::pin(async move { count.execute(connection).await.map(drop) })
@@ -319,9 +327,9 @@ impl Operations for Postgres {
 
     fn most_denied<'c>(
         connection: &'c mut PgConnection,
-        (after, limit): &'c (After, u32),
+        (after, limit): &'c (PageStart, u32),
         (): &'c (),
-    ) -> Conversation<'c, Vec<Read<Denials>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>> {
         // Clamped, because decoding an infinite instant panics.
         let most = sqlx::query(
             "select id, denied, least(greatest(last_denied_at, '1970-01-01Z'), '9999-12-31Z')
@@ -334,20 +342,20 @@ impl Operations for Postgres {
         })
     }
 
-    fn sweep<'c>(connection: &'c mut PgConnection, limit: &'c u32, (): &'c ()) -> Conversation<'c, Swept> {
+    fn sweep<'c>(connection: &'c mut PgConnection, limit: &'c u32, (): &'c ()) -> OperationFuture<'c, SweepResult> {
         let step = sqlx::query_as::<_, (i64, bool)>("select deleted, finished from tollgate.sweep_v1($1)")
             .bind(i64::from(*limit));
         Box::pin(async move {
             let (deleted, finished) = step.fetch_one(connection).await?;
-            Ok(Swept { deleted: deleted.unsigned_abs(), finished })
+            Ok(SweepResult { deleted: deleted.unsigned_abs(), finished })
         })
     }
 
-    fn hold_back<'c>(
+    fn throttle<'c>(
         connection: &'c mut PgConnection,
-        (key, rule, hold): &'c (Key, Rule, Hold),
+        (key, rule, hold): &'c (Key, Rule, ThrottleLevel),
         (): &'c (),
-    ) -> Conversation<'c, Lowered> {
+    ) -> OperationFuture<'c, ThrottleOutcome> {
         let lower = sqlx::query_scalar("select tollgate.throttle_v1($1, $2, $3, $4, $5::text::numeric, $6, $7)")
             .bind(key.as_str())
             .bind(hold.remaining)

@@ -4,29 +4,29 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{FromRow, Row};
 
 use super::refill;
-use crate::model::answer::Answer;
-use crate::model::{Counted, Quota};
-use crate::store::sql::answers::{self, AllAnswers, Columns, Entry};
-use crate::store::sql::call::{Ask, Counting};
+use crate::model::answer::BucketAnswer;
+use crate::model::{Quota, WindowUsage};
+use crate::store::sql::answers::{self, AllAnswers, AnswerColumns, Entry};
+use crate::store::sql::call::{Counting, SqlRequest};
 
 /// Decides requests for one bucket each, and answers in their order.
-pub(super) async fn take(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
+pub(super) async fn take(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let entries = match asks {
-        [ask @ Ask { times: 1, .. }] => vec![take_one(connection, ask).await?.try_into()?],
+        [ask @ SqlRequest { times: 1, .. }] => vec![take_one(connection, ask).await?.try_into()?],
         [ask] => take_times(connection, ask).await?,
         _ => take_many(connection, asks).await?,
     };
     answers::in_order(entries, |place| asks.get(place).map(|ask| ask.request))
 }
 
-async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, sqlx::Error> {
+async fn take_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result<AnswerColumns, sqlx::Error> {
     sqlx::query_as(
         "select 1::bigint, 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9, $10) t",
     )
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
     .bind(ask.request.max_wait)
-    .bind(ask.request.keep)
+    .bind(ask.request.min_remaining)
     .bind(ask.quota(0).map(Quota::capacity_i64))
     .bind(ask.quota(0).map(Quota::refill_seconds))
     .bind(ask.quota(0).map(refill))
@@ -38,14 +38,14 @@ async fn take_one(connection: &mut PgConnection, ask: &Ask) -> Result<Columns, s
 }
 
 /// Decides equal requests, which have no id and do not wait.
-async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entry>, sqlx::Error> {
+async fn take_times(connection: &mut PgConnection, ask: &SqlRequest) -> Result<Vec<Entry>, sqlx::Error> {
     let rows = sqlx::query_as(
         "select t.*
            from tollgate.take_equal_v1($1, $2, $3, $4, $5::text::numeric, $6, $7, $8) t",
     )
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
-    .bind(ask.request.keep)
+    .bind(ask.request.min_remaining)
     .bind(ask.quota(0).map(Quota::capacity_i64))
     .bind(ask.quota(0).map(Quota::refill_seconds))
     .bind(ask.quota(0).map(refill))
@@ -57,8 +57,8 @@ async fn take_times(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Entr
 }
 
 /// Decides a batch. If the requests differ only in their buckets and `times`, passes everything else once.
-async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Entry>, sqlx::Error> {
-    fn column<'a, T>(asks: &'a [Ask], value: impl Fn(&'a Ask) -> T) -> Vec<T> {
+async fn take_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<Entry>, sqlx::Error> {
+    fn column<'a, T>(asks: &'a [SqlRequest], value: impl Fn(&'a SqlRequest) -> T) -> Vec<T> {
         asks.iter().map(value).collect()
     }
     let alike = asks.windows(2).all(|pair| pair[0].is_like(&pair[1]) && pair[0].key() < pair[1].key());
@@ -70,13 +70,13 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<En
     .bind(column(asks, |ask| ask.key().as_str()))
     .bind(column(terms, |ask| ask.request.cost))
     .bind(column(terms, |ask| ask.request.max_wait))
-    .bind(column(terms, |ask| ask.request.keep))
+    .bind(column(terms, |ask| ask.request.min_remaining))
     .bind(column(terms, |ask| ask.quota(0).map(Quota::capacity_i64)))
     .bind(column(terms, |ask| ask.quota(0).map(Quota::refill_seconds)))
     .bind(column(terms, |ask| ask.quota(0).map(refill)))
     .bind(column(terms, |ask| ask.plan(0)))
-    .bind(column(terms, Ask::id))
-    .bind(column(terms, Ask::hold))
+    .bind(column(terms, SqlRequest::id))
+    .bind(column(terms, SqlRequest::hold))
     .bind(column(asks, |ask| ask.times))
     .fetch_all(connection)
     .await?;
@@ -84,22 +84,25 @@ async fn take_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<En
 }
 
 /// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
-pub(super) async fn take_all(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
+pub(super) async fn take_all(
+    connection: &mut PgConnection,
+    asks: &[SqlRequest],
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     match asks {
         [ask] => take_all_one(connection, ask).await,
         _ => take_all_many(connection, asks).await,
     }
 }
 
-async fn take_all_one(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<Answer>, sqlx::Error> {
+async fn take_all_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let places = 0..ask.take.limits.len();
-    let rows: Vec<Columns> = sqlx::query_as(
+    let rows: Vec<AnswerColumns> = sqlx::query_as(
         "select t.entry, 1::bigint, (t.taken).*
            from tollgate.take_all_v1($1, $2, $3, $4, $5::text[]::numeric[], $6, $7, $8, $9, $10) t",
     )
     .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.request_at(place).cost).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.request_at(place).keep).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| ask.request_at(place).min_remaining).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
@@ -112,7 +115,7 @@ async fn take_all_one(connection: &mut PgConnection, ask: &Ask) -> Result<Vec<An
     answers::in_order(answers::entries(rows)?, |place| (place < ask.take.limits.len()).then(|| ask.request_at(place)))
 }
 
-async fn take_all_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Vec<Answer>, sqlx::Error> {
+async fn take_all_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     // The place of each request, from 0, with the place of each of its buckets.
     let places: Vec<(usize, usize)> = asks
         .iter()
@@ -126,7 +129,7 @@ async fn take_all_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Ve
     .bind(places.iter().map(|(request, _)| i64::try_from(*request).unwrap_or(i64::MAX)).collect::<Vec<_>>())
     .bind(bucket_column(asks, &places, |ask, place| ask.take.limits[place].key.as_str().to_owned()))
     .bind(bucket_column(asks, &places, |ask, place| ask.request_at(place).cost))
-    .bind(bucket_column(asks, &places, |ask, place| ask.request_at(place).keep))
+    .bind(bucket_column(asks, &places, |ask, place| ask.request_at(place).min_remaining))
     .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(Quota::capacity_i64)))
     .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(Quota::refill_seconds)))
     .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(refill)))
@@ -142,27 +145,27 @@ async fn take_all_many(connection: &mut PgConnection, asks: &[Ask]) -> Result<Ve
             told.tell(*place, standing, answer)?;
         }
     }
-    Ok(told.in_turn())
+    Ok(told.in_request_order())
 }
 
-fn bucket_column<T>(asks: &[Ask], places: &[(usize, usize)], value: impl Fn(&Ask, usize) -> T) -> Vec<T> {
+fn bucket_column<T>(asks: &[SqlRequest], places: &[(usize, usize)], value: impl Fn(&SqlRequest, usize) -> T) -> Vec<T> {
     places.iter().map(|(request, place)| value(&asks[*request], *place)).collect()
 }
 
 /// Decides a request under a sliding window, or counts it.
 pub(super) async fn take_window(
     connection: &mut PgConnection,
-    ask: &Ask,
+    ask: &SqlRequest,
     counting: Counting,
-) -> Result<Counted, sqlx::Error> {
+) -> Result<WindowUsage, sqlx::Error> {
     let window = ask.window()?;
-    let (outcome, mode, now, acts_at, ends, counts, resolution) =
+    let (outcome, mode, now, scheduled_at, ends, counts, resolution) =
         sqlx::query_as("select t.* from tollgate.take_window_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) t")
             .bind(ask.key().as_str())
             .bind(ask.request.cost)
             .bind(ask.request.max_wait)
-            .bind(ask.request.keep)
-            .bind(window.most())
+            .bind(ask.request.min_remaining)
+            .bind(window.signed_max_requests())
             .bind(window.interval_ns())
             .bind(window.resolution_ns())
             .bind(ask.id())
@@ -171,7 +174,7 @@ pub(super) async fn take_window(
             .fetch_one(connection)
             .await?;
     let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
-    answers::counted((outcome, mode, now, acts_at, ends.into_iter().zip(counts).collect(), resolution))
+    answers::counted((outcome, mode, now, scheduled_at, ends.into_iter().zip(counts).collect(), resolution))
 }
 
 /// A row of `answers_v1`: arrays, for all requests with the same outcome. The arrays `burst`, `step_ns`, `step_ticks`
@@ -182,7 +185,7 @@ struct AnswerArrays {
     outcome: String,
     mode: Option<String>,
     now: Vec<i64>,
-    acts_at: Option<Vec<Option<i64>>>,
+    scheduled_at: Option<Vec<Option<i64>>>,
     state: [Vec<Option<i64>>; 7],
 }
 
@@ -194,7 +197,7 @@ impl<'r> FromRow<'r, PgRow> for AnswerArrays {
             outcome: row.try_get("outcome")?,
             mode: row.try_get("mode")?,
             now: row.try_get("now")?,
-            acts_at: row.try_get("acts_at")?,
+            scheduled_at: row.try_get("scheduled_at")?,
             state: [
                 row.try_get("full_at")?,
                 row.try_get("granted")?,
@@ -212,7 +215,7 @@ impl AnswerArrays {
     /// Returns the answers to the requests of the row, in their order.
     fn entries(self) -> Result<impl Iterator<Item = Entry>, sqlx::Error> {
         let length = self.entries.len();
-        let lengths = [self.times.len(), self.now.len(), self.acts_at.as_ref().map_or(length, Vec::len)];
+        let lengths = [self.times.len(), self.now.len(), self.scheduled_at.as_ref().map_or(length, Vec::len)];
         let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = self.state.each_ref().map(Vec::len);
         let lengths = lengths.into_iter().chain([full_at, granted, anchor]).all(|other| other == length);
         let terms = [burst, step_ns, step_ticks, token_ticks].into_iter().all(|other| other == length || other == 1);
@@ -223,8 +226,9 @@ impl AnswerArrays {
         Ok((0..length).map(move |place| {
             let state = self.state.each_ref().map(|column| column[place.min(column.len() - 1)]);
             let now = self.now[place];
-            let acts_at = self.acts_at.as_ref().map_or(Some(now), |acts_at| acts_at[place]);
-            let answer = Answer { now, acts_at, capacity: state[2], state: answers::parse_state(state), ..all };
+            let scheduled_at = self.scheduled_at.as_ref().map_or(Some(now), |scheduled_at| scheduled_at[place]);
+            let answer =
+                BucketAnswer { now, scheduled_at, capacity: state[2], state: answers::parse_state(state), ..all };
             Entry { request: self.entries[place], times: self.times[place], answer }
         }))
     }

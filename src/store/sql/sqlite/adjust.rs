@@ -10,11 +10,11 @@ use uuid::Uuid;
 
 use super::json::{Array, Value};
 use super::lock::{Lock, NOTHING, Script, opening};
-use super::rows::{self, Line, STATES};
+use super::rows::{self, ResultRow, STATES};
 use super::{HostClock, windows};
-use crate::model::answer::Word;
+use crate::model::answer::OutcomeCode;
 use crate::model::decide;
-use crate::model::decide::{Held, Row};
+use crate::model::decide::{BucketRow, StoredReceipt};
 use crate::model::window::WindowRow;
 use crate::model::{Adjusted, Adjustment, Key};
 use crate::store::sql::call::AdjustedColumns;
@@ -25,18 +25,18 @@ pub(super) async fn adjust(
     adjustments: &[Adjustment],
     clock: &HostClock,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-    let mut books = Books::default();
+    let mut books = AdjustmentRows::default();
     let places: Vec<_> = adjustments.iter().map(|adjustment| books.places(adjustment)).collect();
     let (mut lock, rows) = Lock::open(connection, &READ, books.arguments()).await?;
     // After the database is locked.
     let now = clock.now();
     if let Some(text) = rows.first().map(|row| row.try_get::<Option<&str>, _>(0)).transpose()?.flatten() {
-        text.split(',').try_for_each(|line| books.enter(&Line::from(line)))?;
+        text.split(',').try_for_each(|line| books.enter(&ResultRow::from(line)))?;
     }
     drop(rows);
     let each = adjustments.iter().zip(places);
     let adjusted = each.map(|(adjustment, places)| columns(books.adjust(adjustment, places, now))).collect();
-    let Books { buckets, windows, receipts } = books;
+    let AdjustmentRows { buckets, windows, receipts } = books;
     let receipts = receipts.changed(|all, (id, key), held| rows::push_receipt(all, *id, key, held));
     if !receipts.is_empty() {
         rows::write_receipts(lock.connection(), receipts).await?;
@@ -56,16 +56,16 @@ pub(super) async fn adjust(
 
 /// The rows that adjustments can change.
 #[derive(Default)]
-struct Books {
-    buckets: Table<Key, Row>,
-    windows: Table<Key, WindowRow>,
-    receipts: Table<(Uuid, Key), Held>,
+struct AdjustmentRows {
+    buckets: KeyedRows<Key, BucketRow>,
+    windows: KeyedRows<Key, WindowRow>,
+    receipts: KeyedRows<(Uuid, Key), StoredReceipt>,
 }
 
 /// The place of a bucket or window in its table, and the place of a receipt.
 type Places = (usize, usize);
 
-impl Books {
+impl AdjustmentRows {
     fn places(&mut self, Adjustment { receipt, .. }: &Adjustment) -> Places {
         let key = receipt.key.clone();
         let (account, bucket) = if receipt.window {
@@ -86,7 +86,7 @@ impl Books {
     }
 
     /// Reads a row of `adjust.sql`.
-    fn enter(&mut self, line: &Line<'_>) -> Result<(), sqlx::Error> {
+    fn enter(&mut self, line: &ResultRow<'_>) -> Result<(), sqlx::Error> {
         match line.word(0) {
             "bucket" => self.buckets.enter(line.number(1)?, line.bucket()?),
             "window" => self.windows.enter(line.number(1)?, windows::of_line(line)?),
@@ -94,7 +94,12 @@ impl Books {
         }
     }
 
-    fn adjust(&mut self, adjustment: &Adjustment, (account, of_receipt): Places, now: i64) -> Result<Adjusted, Word> {
+    fn adjust(
+        &mut self,
+        adjustment: &Adjustment,
+        (account, of_receipt): Places,
+        now: i64,
+    ) -> Result<Adjusted, OutcomeCode> {
         let (receipt, held) = (&adjustment.receipt, self.receipts.rows[of_receipt].1);
         let (adjusted, held) = if receipt.window {
             decide::adjust(adjustment, held, self.windows.rows[account].1.as_mut(), now)
@@ -113,12 +118,12 @@ impl Books {
 }
 
 /// Rows of a table by their keys: each with its value, if the row exists, and whether the value has changed.
-struct Table<K, R> {
+struct KeyedRows<K, R> {
     places: HashMap<K, usize, RandomState>,
     rows: Vec<(K, Option<R>, bool)>,
 }
 
-impl<K: Clone + Eq + Hash, R> Table<K, R> {
+impl<K: Clone + Eq + Hash, R> KeyedRows<K, R> {
     fn place(&mut self, key: K) -> usize {
         *self.places.entry(key).or_insert_with_key(|key| {
             self.rows.push((key.clone(), None, false));
@@ -144,21 +149,21 @@ impl<K: Clone + Eq + Hash, R> Table<K, R> {
     }
 }
 
-impl<R> Table<Key, R> {
+impl<R> KeyedRows<Key, R> {
     /// The keys, as a JSON array.
     fn keys(&self) -> String {
         self.rows.iter().map(|(key, ..)| key.as_str()).collect::<Array>().into_text()
     }
 }
 
-impl<K, R> Default for Table<K, R> {
+impl<K, R> Default for KeyedRows<K, R> {
     fn default() -> Self {
         Self { places: HashMap::default(), rows: Vec::new() }
     }
 }
 
 /// The outcome of an adjustment, in the words of the SQL routines.
-fn columns(adjusted: Result<Adjusted, Word>) -> AdjustedColumns {
+fn columns(adjusted: Result<Adjusted, OutcomeCode>) -> AdjustedColumns {
     match adjusted {
         Ok(Adjusted::Done(tokens)) => ("done".into(), tokens),
         Ok(Adjusted::Late) => ("late".into(), 0),

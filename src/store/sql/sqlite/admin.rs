@@ -5,14 +5,14 @@ use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
 use sqlx::{Connection, FromRow as _};
 
 use super::super::admin::Denied;
-use super::super::dialect::{After, Conversation, Lowered, Operations, Read};
+use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::rules::timestamp;
 use super::{HostClock, rows, rules, sweep, windows};
 use crate::admin::explain;
-use crate::admin::{BucketLevel, Denials, Explanation, Filter, Override, Plan, Swept, Switch};
-use crate::model::bucket::Hold;
+use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
+use crate::model::bucket::ThrottleLevel;
 use crate::model::decide;
-use crate::model::decide::{Row, Rules};
+use crate::model::decide::{BucketRow, KeyRules};
 use crate::model::{Key, Quota, Rule, WindowLevel};
 
 impl Operations for Sqlite {
@@ -26,11 +26,11 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         (key, quota): &'c (Key, Quota),
         clock: &'c HostClock,
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         Box::pin(async move {
             let mut transaction = super::begin(connection).await?;
             let row = match rows::find(&mut transaction, key).await? {
-                None => Row::provisioned(*quota, clock.now()),
+                None => BucketRow::provisioned(*quota, clock.now()),
                 Some(mut row) => {
                     row.provision(*quota, clock.now());
                     row
@@ -45,7 +45,7 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         key: &'c Key,
         clock: &'c HostClock,
-    ) -> Conversation<'c, Option<Read<BucketLevel>>> {
+    ) -> OperationFuture<'c, Option<RowResult<BucketLevel>>> {
         Box::pin(async move {
             let row = rows::peek(connection, key).await?;
             Ok(row.map(|row| Ok(BucketLevel::new(key.clone(), &row?, clock.now()))))
@@ -56,7 +56,7 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         key: &'c Key,
         clock: &'c HostClock,
-    ) -> Conversation<'c, Option<Read<WindowLevel>>> {
+    ) -> OperationFuture<'c, Option<RowResult<WindowLevel>>> {
         Box::pin(async move {
             let row = windows::peek(connection, key).await?;
             Ok(row.and_then(|row| row.map(|row| WindowLevel::new(key, row, clock.now())).transpose()))
@@ -65,9 +65,9 @@ impl Operations for Sqlite {
 
     fn list<'c>(
         connection: &'c mut SqliteConnection,
-        (filter, after, limit): &'c (Filter, After, u32),
+        (filter, after, limit): &'c (Filter, PageStart, u32),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Vec<Read<BucketLevel>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<BucketLevel>>> {
         Box::pin(async move {
             let rows = rows::page(connection, filter, after, *limit).await?;
             let now = clock.now();
@@ -77,9 +77,9 @@ impl Operations for Sqlite {
 
     fn windows<'c>(
         connection: &'c mut SqliteConnection,
-        (filter, after, limit): &'c (Filter, After, u32),
+        (filter, after, limit): &'c (Filter, PageStart, u32),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Vec<Read<WindowLevel>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<WindowLevel>>> {
         Box::pin(async move {
             let rows = windows::page(connection, filter, after, *limit).await?;
             let now = clock.now();
@@ -88,7 +88,11 @@ impl Operations for Sqlite {
         })
     }
 
-    fn reset<'c>(connection: &'c mut SqliteConnection, key: &'c Key, clock: &'c HostClock) -> Conversation<'c, bool> {
+    fn reset<'c>(
+        connection: &'c mut SqliteConnection,
+        key: &'c Key,
+        clock: &'c HostClock,
+    ) -> OperationFuture<'c, bool> {
         Box::pin(async move {
             let mut transaction = super::begin(connection).await?;
             let window = windows::delete(&mut transaction, key).await?;
@@ -104,7 +108,7 @@ impl Operations for Sqlite {
         })
     }
 
-    fn delete<'c>(connection: &'c mut SqliteConnection, key: &'c Key, _: &'c HostClock) -> Conversation<'c, bool> {
+    fn delete<'c>(connection: &'c mut SqliteConnection, key: &'c Key, _: &'c HostClock) -> OperationFuture<'c, bool> {
         let delete = sqlx::query("delete from token_buckets where id = ?1").bind(key.as_str());
         Box::pin(async move {
             let mut transaction = super::begin(connection).await?;
@@ -119,7 +123,7 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         (key, plan): &'c (Key, Option<Key>),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Read<Explanation>> {
+    ) -> OperationFuture<'c, RowResult<Explanation>> {
         Box::pin(async move {
             // One transaction, so that all rows are of one instant.
             let mut transaction = connection.begin().await?;
@@ -138,15 +142,15 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         (name, quota): &'c (Key, Quota),
         _: &'c HostClock,
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         Box::pin(rules::create_plan(connection, name, quota))
     }
 
     fn set_plan_mode<'c>(
         connection: &'c mut SqliteConnection,
-        (name, switch): &'c (Key, Option<Switch>),
+        (name, switch): &'c (Key, Option<ModeSetting>),
         _: &'c HostClock,
-    ) -> Conversation<'c, bool> {
+    ) -> OperationFuture<'c, bool> {
         Box::pin(rules::set_plan_mode(connection, name, switch.as_ref()))
     }
 
@@ -154,15 +158,15 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         name: &'c Key,
         _: &'c HostClock,
-    ) -> Conversation<'c, Option<Read<Plan>>> {
+    ) -> OperationFuture<'c, Option<RowResult<Plan>>> {
         Box::pin(rules::find_plan(connection, name))
     }
 
     fn plans<'c>(
         connection: &'c mut SqliteConnection,
-        (after, limit): &'c (After, u32),
+        (after, limit): &'c (PageStart, u32),
         _: &'c HostClock,
-    ) -> Conversation<'c, Vec<Read<Plan>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<Plan>>> {
         Box::pin(rules::plans(connection, after, *limit))
     }
 
@@ -170,20 +174,24 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         name: &'c Key,
         _: &'c HostClock,
-    ) -> Conversation<'c, bool> {
+    ) -> OperationFuture<'c, bool> {
         let delete = sqlx::query("delete from token_plans where name = ?1").bind(name.as_str());
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }
 
     fn set_mode<'c>(
         connection: &'c mut SqliteConnection,
-        switch: &'c Switch,
+        switch: &'c ModeSetting,
         _: &'c HostClock,
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         Box::pin(rules::set_mode(connection, switch))
     }
 
-    fn mode<'c>(connection: &'c mut SqliteConnection, (): &'c (), _: &'c HostClock) -> Conversation<'c, Read<Switch>> {
+    fn mode<'c>(
+        connection: &'c mut SqliteConnection,
+        (): &'c (),
+        _: &'c HostClock,
+    ) -> OperationFuture<'c, RowResult<ModeSetting>> {
         Box::pin(rules::mode(connection))
     }
 
@@ -191,7 +199,7 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         (key, over): &'c (Key, Override),
         _: &'c HostClock,
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         Box::pin(rules::set_override(connection, key, over))
     }
 
@@ -199,16 +207,16 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         key: &'c Key,
         _: &'c HostClock,
-    ) -> Conversation<'c, bool> {
+    ) -> OperationFuture<'c, bool> {
         let clear = sqlx::query("delete from token_overrides where id = ?1").bind(key.as_str());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
     }
 
     fn overrides<'c>(
         connection: &'c mut SqliteConnection,
-        (after, limit): &'c (After, u32),
+        (after, limit): &'c (PageStart, u32),
         _: &'c HostClock,
-    ) -> Conversation<'c, Vec<Read<(Key, Override)>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<(Key, Override)>>> {
         Box::pin(rules::overrides(connection, after, *limit))
     }
 
@@ -216,15 +224,15 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         denials: &'c Vec<(Key, i64)>,
         clock: &'c HostClock,
-    ) -> Conversation<'c, ()> {
+    ) -> OperationFuture<'c, ()> {
         Box::pin(count_denials(connection, denials, clock))
     }
 
     fn most_denied<'c>(
         connection: &'c mut SqliteConnection,
-        (after, limit): &'c (After, u32),
+        (after, limit): &'c (PageStart, u32),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Vec<Read<Denials>>> {
+    ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>> {
         Box::pin(most_denied(connection, after, *limit, clock))
     }
 
@@ -232,15 +240,15 @@ impl Operations for Sqlite {
         connection: &'c mut SqliteConnection,
         limit: &'c u32,
         clock: &'c HostClock,
-    ) -> Conversation<'c, Swept> {
+    ) -> OperationFuture<'c, SweepResult> {
         Box::pin(sweep::step(connection, *limit, clock))
     }
 
-    fn hold_back<'c>(
+    fn throttle<'c>(
         connection: &'c mut SqliteConnection,
-        (key, rule, hold): &'c (Key, Rule, Hold),
+        (key, rule, hold): &'c (Key, Rule, ThrottleLevel),
         clock: &'c HostClock,
-    ) -> Conversation<'c, Lowered> {
+    ) -> OperationFuture<'c, ThrottleOutcome> {
         Box::pin(async move {
             let mut transaction = connection.begin_with("begin immediate").await?;
             let found = rows::find(&mut transaction, key).await?;
@@ -248,13 +256,13 @@ impl Operations for Sqlite {
                 Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_deref()),
                 rule => rule.plan(),
             };
-            let chosen = Rules::from(&rules::find(&mut transaction, key, plan).await??);
+            let chosen = KeyRules::from(&rules::find(&mut transaction, key, plan).await??);
             let now = clock.now();
             let mut ruled = match decide::rule(found.clone(), rule, &chosen, now) {
                 Ok(ruled) => ruled,
                 Err(word) => return Ok(Err(word)),
             };
-            let lowered = decide::hold_back(&mut ruled, *hold, now);
+            let lowered = decide::throttle(&mut ruled, *hold, now);
             if let Some(row) = ruled.row.filter(|row| Some(row) != found.as_ref()) {
                 rows::write(&mut transaction, key, &row).await?;
             }
@@ -305,10 +313,10 @@ pub(super) async fn forget_denials(
 /// Reads the keys with the most denials in the last 24 hours.
 async fn most_denied(
     connection: &mut SqliteConnection,
-    after: &After,
+    after: &PageStart,
     limit: u32,
     clock: &HostClock,
-) -> Result<Vec<Read<Denials>>, sqlx::Error> {
+) -> Result<Vec<RowResult<DenialCount>>, sqlx::Error> {
     let now = DateTime::from_timestamp_nanos(clock.now());
     let most = sqlx::query(
         "select id, sum(min(denied, 100000000000000000)) as denied, cast(round(unixepoch(max(last_denied_at), 'subsec') * 1000) as integer)

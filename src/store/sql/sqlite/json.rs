@@ -108,7 +108,7 @@ mod tests {
     use super::{Array, Value};
 
     #[test]
-    fn what_json_reads_is_what_was_added() {
+    fn json_read_returns_the_added_values() {
         let texts = ["", "a", "\"", "\\\"]", "\u{1}\t\n\u{1f}\u{7f}", "']['", "🦀\u{2028}é"];
         let mut array: Array = texts.into_iter().collect();
         array.push_row(&[i64::MIN.into(), i64::MAX.into(), true.into(), Value::from(None::<i64>), "[".into()]);

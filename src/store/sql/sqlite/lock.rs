@@ -57,7 +57,8 @@ impl<'c> Lock<'c> {
         let mut lock = Self { connection, within, is_open: true };
         let rows = run(lock.connection, script.of(within), arguments).await;
         // After this error the caller's transaction is open, which sqlx does not know of.
-        lock.is_open = !matches!(&rows, Err(sqlx::Error::Database(error)) if error.message().contains(NESTED));
+        lock.is_open =
+            !matches!(&rows, Err(sqlx::Error::Database(error)) if error.message().contains(NESTED_TRANSACTION));
         Ok((lock, rows?))
     }
 
@@ -111,7 +112,7 @@ async fn run<const N: usize>(
 }
 
 /// A part of SQLite's error for a second `begin`.
-const NESTED: &str = "within a transaction";
+const NESTED_TRANSACTION: &str = "within a transaction";
 
 /// Ends a transaction that has nothing to write.
 pub(super) const NOTHING: Script = closing!();

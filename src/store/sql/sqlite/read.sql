@@ -2,11 +2,11 @@
 -- ?1 keys, each once; ?2 plans that requests name; ?3 keys of requests under the bucket's own plan: JSON arrays
 -- Result: commas separate rows, and spaces the columns below. Null is empty, and a plan's name is hexadecimal.
 select group_concat(format('%s %s %s %s %s %s %s %s %s %s %s %s %s %s',
-                           row_of, place, anchor_or_until, full_at, granted, longest_wait, capacity, refill_ns, refill,
+                           row_of, place, anchor_or_until, full_at, granted, max_granted_wait, capacity, refill_ns, refill,
                            provisioned, hex(plan), over_capacity, over_refill_ns, over_refill_or_mode), ',')
   from (
 select 'mode' as row_of, null as place, cast(round(unixepoch(until, 'subsec') * 1000) as integer) as anchor_or_until,
-       null as full_at, null as granted, null as longest_wait, null as capacity, null as refill_ns, null as refill,
+       null as full_at, null as granted, null as max_granted_wait, null as capacity, null as refill_ns, null as refill,
        null as provisioned, null as plan, null as over_capacity, null as over_refill_ns, mode as over_refill_or_mode
   from token_mode where mode <> 'enforce'
 union all
@@ -23,7 +23,7 @@ select 'plan', null, cast(round(unixepoch(mode_until, 'subsec') * 1000) as integ
                 select bucket.plan from json_each(?3) asked cross join token_buckets bucket on bucket.id = asked.value
                  where bucket.plan is not null and exists (select from_all.name from token_plans from_all))
 union all
-select 'bucket', asked.key, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+select 'bucket', asked.key, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
        over_capacity, over_refill_ns, over_refill
   from json_each(?1) asked cross join token_buckets bucket on bucket.id = asked.value
 );

@@ -6,26 +6,29 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use uuid::Uuid;
 
 use super::super::admin::{key, quota, switch};
-use super::super::dialect::{After, Read};
+use super::super::dialect::{PageStart, RowResult};
 use super::json::{Array, Value};
 use super::lock::{Script, closing};
 use crate::admin::Filter;
-use crate::model::bucket::{Bucket, NEVER_NS, Receipt};
-use crate::model::decide::{Held, Override, Plan, Row, Setting, State};
+use crate::model::bucket::{Bucket, GrantRecord, NEVER_NS};
+use crate::model::decide::{BucketRow, OverrideRules, PlanRules, State, StoredReceipt, TimedMode};
 use crate::model::{Key, Quota};
 
 /// Reads a bucket for an operator, with an inner error if its row cannot be decoded.
-pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Read<Row>>, sqlx::Error> {
+pub(super) async fn peek(
+    connection: &mut SqliteConnection,
+    key: &Key,
+) -> Result<Option<RowResult<BucketRow>>, sqlx::Error> {
     Ok(columns(connection, key).await?.map(|columns| sound(of_columns(&columns, 0)?)))
 }
 
-pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Row>, sqlx::Error> {
+pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<BucketRow>, sqlx::Error> {
     columns(connection, key).await?.map(|columns| of_columns(&columns, 0)).transpose()
 }
 
 async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<SqliteRow>, sqlx::Error> {
     sqlx::query(
-        "select anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+        "select anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
                 over_capacity, over_refill_ns, over_refill
            from token_buckets where id = ?1",
     )
@@ -35,15 +38,15 @@ async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<
 }
 
 /// Rejects a row whose numbers would overflow a computation.
-fn sound(row: Row) -> Read<Row> {
+fn sound(row: BucketRow) -> RowResult<BucketRow> {
     const MAX: i64 = i64::MAX / 2;
-    let (terms, Bucket { anchor, full_at, granted, longest_wait }) = (row.terms(), row.bucket);
+    let (terms, Bucket { anchor, full_at, granted, max_granted_wait }) = (row.terms(), row.bucket);
     let steps = i128::from(full_at).div_euclid(i128::from(terms.step_ticks.max(1))) + 1;
     let full_ns = steps * i128::from(terms.step_ns) + i128::from(anchor);
     let is_sound = (0..=MAX).contains(&anchor)
         && full_at >= -MAX
         && granted >= 0
-        && longest_wait >= 0
+        && max_granted_wait >= 0
         && (terms.step_ns == NEVER_NS || full_ns - i128::from(terms.step_ns) <= i128::from(i64::MAX));
     let unsound = || sqlx::Error::Protocol(format!("the state {:?}", row.bucket));
     if is_sound { Ok(row) } else { Err(unsound()) }
@@ -53,12 +56,12 @@ fn sound(row: Row) -> Read<Row> {
 pub(super) async fn page(
     connection: &mut SqliteConnection,
     filter: &Filter,
-    after: &After,
+    after: &PageStart,
     limit: u32,
-) -> Result<Vec<Read<(Key, Row)>>, sqlx::Error> {
+) -> Result<Vec<RowResult<(Key, BucketRow)>>, sqlx::Error> {
     let (first, last) = filter.range();
     let rows = sqlx::query(
-        "select id, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+        "select id, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
                 over_capacity, over_refill_ns, over_refill
            from token_buckets
           where id > ?1 and id >= ?2 and (?3 is null or id <= ?3) and (?4 is null or plan = ?4) and (?5 is null or provisioned = ?5)
@@ -78,7 +81,7 @@ pub(super) async fn page(
 }
 
 /// Writes a whole bucket.
-pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &Row) -> Result<(), sqlx::Error> {
+pub(super) async fn write(connection: &mut SqliteConnection, key: &Key, row: &BucketRow) -> Result<(), sqlx::Error> {
     let mut rows = Array::default();
     push(&mut rows, key, row);
     write_all(connection, rows).await
@@ -90,13 +93,13 @@ pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) ->
 }
 
 /// Adds a bucket to those that `rows.sql` writes.
-pub(super) fn push(rows: &mut Array, key: &Key, Row { own, over, plan, provisioned, bucket }: &Row) {
+pub(super) fn push(rows: &mut Array, key: &Key, BucketRow { own, over, plan, provisioned, bucket }: &BucketRow) {
     rows.push_row(&[
         key.as_str().into(),
         bucket.anchor.into(),
         bucket.full_at.into(),
         bucket.granted.into(),
-        bucket.longest_wait.into(),
+        bucket.max_granted_wait.into(),
         own.capacity_i64().into(),
         own.refill_ns().into(),
         own.refill().as_str().into(),
@@ -109,42 +112,42 @@ pub(super) fn push(rows: &mut Array, key: &Key, Row { own, over, plan, provision
 }
 
 /// Adds the state of a bucket to those that [`STATES`] writes.
-pub(super) fn push_state(states: &mut Array, key: &Key, Row { bucket, .. }: &Row) {
-    let state = [bucket.anchor, bucket.full_at, bucket.granted, bucket.longest_wait].map(Value::from);
-    let [anchor, full_at, granted, longest_wait] = state;
-    states.push_row(&[key.as_str().into(), anchor, full_at, granted, longest_wait]);
+pub(super) fn push_state(states: &mut Array, key: &Key, BucketRow { bucket, .. }: &BucketRow) {
+    let state = [bucket.anchor, bucket.full_at, bucket.granted, bucket.max_granted_wait].map(Value::from);
+    let [anchor, full_at, granted, max_granted_wait] = state;
+    states.push_row(&[key.as_str().into(), anchor, full_at, granted, max_granted_wait]);
 }
 
 /// Reads a bucket from columns, of which the first is at a place.
-pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<Row, sqlx::Error> {
+pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<BucketRow, sqlx::Error> {
     let number = |place: usize| columns.try_get::<i64, _>(first + place);
     let plan: Option<String> = columns.try_get(first + 8)?;
     let over = match columns.try_get::<Option<i64>, _>(first + 9)? {
         Some(capacity) => Some(quota(capacity, number(10)?, columns.try_get(first + 11)?)?),
         None => None,
     };
-    Ok(Row {
+    Ok(BucketRow {
         own: quota(number(4)?, number(5)?, columns.try_get(first + 6)?)?,
         over: over.map(Box::new),
         plan: plan.map(key).transpose()?.map(Box::new),
         provisioned: columns.try_get(first + 7)?,
-        bucket: Bucket { anchor: number(0)?, full_at: number(1)?, granted: number(2)?, longest_wait: number(3)? },
+        bucket: Bucket { anchor: number(0)?, full_at: number(1)?, granted: number(2)?, max_granted_wait: number(3)? },
     })
 }
 
 /// Writes what requests took from buckets that exist, with unchanged limits, and ends the transaction. The
-/// argument is a JSON array of arrays: key, `anchor`, `full_at`, `granted`, `longest_wait`.
+/// argument is a JSON array of arrays: key, `anchor`, `full_at`, `granted`, `max_granted_wait`.
 ///
 /// The statement is not an update from a join: the planner may scan all buckets for one, if it was once told that there
 /// are few. The terms in the statement are placeholders: every id exists.
 pub(super) const STATES: Script = closing!(
-    "insert into token_buckets (id, anchor, full_at, granted, longest_wait, capacity, refill_seconds)
+    "insert into token_buckets (id, anchor, full_at, granted, max_granted_wait, capacity, refill_seconds)
      select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 1, 1
        from json_each(?1)
       where true
          on conflict (id) do update
         set anchor = excluded.anchor, full_at = excluded.full_at, granted = excluded.granted,
-            longest_wait = excluded.longest_wait;"
+            max_granted_wait = excluded.max_granted_wait;"
 );
 
 /// Reads the receipt of a request.
@@ -152,27 +155,33 @@ pub(super) async fn find_receipt(
     connection: &mut SqliteConnection,
     id: Uuid,
     key: &Key,
-) -> Result<Option<Held>, sqlx::Error> {
+) -> Result<Option<StoredReceipt>, sqlx::Error> {
     let found: Option<(i64, i64, i64, String, i64)> = sqlx::query_as(
-        "select cost, granted, acts_at, state, expires_at from token_receipts where id = ?1 and bucket = ?2",
+        "select cost, granted, scheduled_at, state, expires_at from token_receipts where id = ?1 and bucket = ?2",
     )
     .bind(id.hyphenated().to_string())
     .bind(key.as_str())
     .fetch_optional(connection)
     .await?;
     found
-        .map(|(cost, granted, acts_at, state, expires_at)| held(cost, granted, acts_at, &state, expires_at))
+        .map(|(cost, granted, scheduled_at, state, expires_at)| held(cost, granted, scheduled_at, &state, expires_at))
         .transpose()
 }
 
 /// Reads a receipt from a row of `adjust.sql`.
-pub(super) fn receipt_of_line(line: &Line<'_>) -> Result<Held, sqlx::Error> {
+pub(super) fn receipt_of_line(line: &ResultRow<'_>) -> Result<StoredReceipt, sqlx::Error> {
     held(line.number(2)?, line.number(3)?, line.number(4)?, line.word(5), line.number(6)?)
 }
 
-fn held(cost: i64, granted: i64, acts_at: i64, state: &str, expires_at: i64) -> Result<Held, sqlx::Error> {
+fn held(
+    cost: i64,
+    granted: i64,
+    scheduled_at: i64,
+    state: &str,
+    expires_at: i64,
+) -> Result<StoredReceipt, sqlx::Error> {
     let state = State::parse(state).ok_or_else(|| sqlx::Error::Protocol(format!("the state {state:?}")))?;
-    Ok(Held { receipt: Receipt { cost, granted, acts_at }, state, expires_at })
+    Ok(StoredReceipt { receipt: GrantRecord { cost, granted, scheduled_at }, state, expires_at })
 }
 
 /// Writes a receipt.
@@ -180,7 +189,7 @@ pub(super) async fn write_receipt(
     connection: &mut SqliteConnection,
     id: Uuid,
     key: &Key,
-    held: &Held,
+    held: &StoredReceipt,
 ) -> Result<(), sqlx::Error> {
     let mut receipts = Array::default();
     push_receipt(&mut receipts, id, key, held);
@@ -190,12 +199,12 @@ pub(super) async fn write_receipt(
 /// Writes receipts. The argument of the statement is an array of arrays, one for each [`push_receipt`].
 pub(super) async fn write_receipts(connection: &mut SqliteConnection, receipts: Array) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "insert into token_receipts (id, bucket, cost, granted, acts_at, state, expires_at)
+        "insert into token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
          select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
            from json_each(?1)
           where true
              on conflict (id, bucket) do update
-            set cost = excluded.cost, granted = excluded.granted, acts_at = excluded.acts_at, state = excluded.state,
+            set cost = excluded.cost, granted = excluded.granted, scheduled_at = excluded.scheduled_at, state = excluded.state,
                 expires_at = excluded.expires_at",
     )
     .bind(receipts.into_text())
@@ -205,22 +214,27 @@ pub(super) async fn write_receipts(connection: &mut SqliteConnection, receipts: 
 }
 
 /// Adds a receipt to those that [`write_receipts`] writes.
-pub(super) fn push_receipt(receipts: &mut Array, id: Uuid, key: &Key, Held { receipt, state, expires_at }: &Held) {
+pub(super) fn push_receipt(
+    receipts: &mut Array,
+    id: Uuid,
+    key: &Key,
+    StoredReceipt { receipt, state, expires_at }: &StoredReceipt,
+) {
     receipts.push_row(&[
         id.hyphenated().to_string().as_str().into(),
         key.as_str().into(),
         receipt.cost.into(),
         receipt.granted.into(),
-        receipt.acts_at.into(),
+        receipt.scheduled_at.into(),
         state.as_str().into(),
         (*expires_at).into(),
     ]);
 }
 
 /// A row of `read.sql`, `adjust.sql` or `take_all.sql`: one text, in which spaces separate the columns.
-pub(super) struct Line<'a>([&'a str; 14]);
+pub(super) struct ResultRow<'a>([&'a str; 14]);
 
-impl<'a> From<&'a str> for Line<'a> {
+impl<'a> From<&'a str> for ResultRow<'a> {
     fn from(text: &'a str) -> Self {
         let mut words = [""; 14];
         words.iter_mut().zip(text.split(' ')).for_each(|(word, text)| *word = text);
@@ -228,7 +242,7 @@ impl<'a> From<&'a str> for Line<'a> {
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> ResultRow<'a> {
     pub(super) fn word(&self, place: usize) -> &'a str {
         self.0[place]
     }
@@ -238,12 +252,12 @@ impl<'a> Line<'a> {
     }
 
     /// A bucket.
-    pub(super) fn bucket(&self) -> Result<Row, sqlx::Error> {
+    pub(super) fn bucket(&self) -> Result<BucketRow, sqlx::Error> {
         let over = match self.0[11] {
             "" => None,
             _ => Some(quota(self.number(11)?, self.number(12)?, self.0[13])?),
         };
-        Ok(Row {
+        Ok(BucketRow {
             own: self.quota()?,
             over: over.map(Box::new),
             plan: if self.0[10].is_empty() { None } else { Some(Box::new(self.name()?)) },
@@ -252,27 +266,27 @@ impl<'a> Line<'a> {
                 anchor: self.number(2)?,
                 full_at: self.number(3)?,
                 granted: self.number(4)?,
-                longest_wait: self.number(5)?,
+                max_granted_wait: self.number(5)?,
             },
         })
     }
 
     /// A plan, and its name.
-    pub(super) fn plan(&self) -> Result<(Key, Plan), sqlx::Error> {
-        Ok((self.name()?, Plan { quota: self.quota()?, setting: self.setting()? }))
+    pub(super) fn plan(&self) -> Result<(Key, PlanRules), sqlx::Error> {
+        Ok((self.name()?, PlanRules { quota: self.quota()?, setting: self.setting()? }))
     }
 
     /// A key's override.
-    pub(super) fn over(&self) -> Result<Override, sqlx::Error> {
+    pub(super) fn over(&self) -> Result<OverrideRules, sqlx::Error> {
         let quota = if self.0[6].is_empty() { None } else { Some(self.quota()?) };
-        Ok(Override { quota, setting: self.setting()? })
+        Ok(OverrideRules { quota, setting: self.setting()? })
     }
 
     /// A mode, if one is set, and its end. The end of an override is also that of its quota.
-    pub(super) fn setting(&self) -> Result<Setting, sqlx::Error> {
+    pub(super) fn setting(&self) -> Result<TimedMode, sqlx::Error> {
         let until = if self.0[2].is_empty() { None } else { DateTime::from_timestamp_millis(self.number(2)?) };
         let mode = Some(self.0[13]).filter(|word| !word.is_empty()).map(str::to_owned);
-        Ok(Setting::new(switch((mode, None, None))?.map(|switch| switch.mode), until))
+        Ok(TimedMode::new(switch((mode, None, None))?.map(|switch| switch.mode), until))
     }
 
     fn quota(&self) -> Result<Quota, sqlx::Error> {

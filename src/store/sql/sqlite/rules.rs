@@ -5,17 +5,17 @@ use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::super::admin::{self, key, over, quota, switch};
-use super::super::dialect::{After, Read};
-use crate::admin::{Chosen, Override, Plan, Switch};
+use super::super::dialect::{PageStart, RowResult};
+use crate::admin::{AdminSettings, ModeSetting, Override, Plan};
 use crate::model::{Key, Mode, Quota};
 
 /// A mode, its reason, and its end in milliseconds since 1970.
 type Choice = (Option<String>, Option<String>, Option<i64>);
 
 /// Capacity, nanoseconds from empty to full and refill, then the columns of [`Choice`] of an override.
-type Columns = (Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
+type OverrideColumns = (Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
-/// An id, then [`Columns`].
+/// An id, then [`OverrideColumns`].
 type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
 /// Reads the choices for a key, and for a plan if one is named, with an inner error if one of their rows cannot be
@@ -24,7 +24,7 @@ pub(super) async fn find(
     connection: &mut SqliteConnection,
     key: &Key,
     plan: Option<&Key>,
-) -> Result<Read<Chosen>, sqlx::Error> {
+) -> Result<RowResult<AdminSettings>, sqlx::Error> {
     let all = mode(connection).await?;
     let over = sqlx::query(
         "select capacity, refill_ns, refill, mode, reason,
@@ -38,17 +38,17 @@ pub(super) async fn find(
         None => None,
         Some(plan) => find_plan(connection, plan).await?,
     };
-    let over = over.as_ref().map(|row| of_columns(Columns::from_row(row)?));
-    let chosen = || Ok(Chosen { all: all?, plan: plan.transpose()?, over: over.transpose()? });
+    let over = over.as_ref().map(|row| of_columns(OverrideColumns::from_row(row)?));
+    let chosen = || Ok(AdminSettings { all: all?, plan: plan.transpose()?, over: over.transpose()? });
     Ok(chosen())
 }
 
-fn of_columns((capacity, refill_ns, refill, mode, reason, expires): Columns) -> Result<Override, sqlx::Error> {
+fn of_columns((capacity, refill_ns, refill, mode, reason, expires): OverrideColumns) -> Result<Override, sqlx::Error> {
     over((capacity, refill_ns, refill, mode, reason, expires.and_then(DateTime::from_timestamp_millis)))
 }
 
 /// Reads the mode of every key, with an inner error if its row cannot be decoded.
-pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Read<Switch>, sqlx::Error> {
+pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<RowResult<ModeSetting>, sqlx::Error> {
     let all =
         sqlx::query("select mode, reason, cast(round(unixepoch(until, 'subsec') * 1000) as integer) from token_mode")
             .fetch_optional(connection)
@@ -61,7 +61,7 @@ pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<Read<Switc
 }
 
 /// Sets the mode of every key.
-pub(super) async fn set_mode(connection: &mut SqliteConnection, switch: &Switch) -> Result<(), sqlx::Error> {
+pub(super) async fn set_mode(connection: &mut SqliteConnection, switch: &ModeSetting) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into token_mode (mode, reason, until) values (?1, ?2, ?3)
          on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
@@ -102,9 +102,9 @@ pub(super) async fn set_override(
 /// Reads a page of overrides, in the order of their keys.
 pub(super) async fn overrides(
     connection: &mut SqliteConnection,
-    after: &After,
+    after: &PageStart,
     limit: u32,
-) -> Result<Vec<Read<(Key, Override)>>, sqlx::Error> {
+) -> Result<Vec<RowResult<(Key, Override)>>, sqlx::Error> {
     let rows = sqlx::query(
         "select id, capacity, refill_ns, refill, mode, reason,
                 cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer)
@@ -149,7 +149,7 @@ pub(super) async fn create_plan(
 pub(super) async fn set_plan_mode(
     connection: &mut SqliteConnection,
     name: &Key,
-    switch: Option<&Switch>,
+    switch: Option<&ModeSetting>,
 ) -> Result<bool, sqlx::Error> {
     sqlx::query("update token_plans set mode = ?2, mode_reason = ?3, mode_until = ?4 where name = ?1")
         .bind(name.as_str())
@@ -165,7 +165,7 @@ pub(super) async fn set_plan_mode(
 pub(super) async fn find_plan(
     connection: &mut SqliteConnection,
     name: &Key,
-) -> Result<Option<Read<Plan>>, sqlx::Error> {
+) -> Result<Option<RowResult<Plan>>, sqlx::Error> {
     let columns = sqlx::query(
         "select name, capacity, refill_ns, refill, mode, mode_reason,
                 cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)
@@ -180,9 +180,9 @@ pub(super) async fn find_plan(
 /// Reads a page of plans, in the order of their names.
 pub(super) async fn plans(
     connection: &mut SqliteConnection,
-    after: &After,
+    after: &PageStart,
     limit: u32,
-) -> Result<Vec<Read<Plan>>, sqlx::Error> {
+) -> Result<Vec<RowResult<Plan>>, sqlx::Error> {
     let columns = sqlx::query(
         "select name, capacity, refill_ns, refill, mode, mode_reason,
                 cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)
@@ -196,7 +196,7 @@ pub(super) async fn plans(
     Ok(columns.iter().map(plan).collect())
 }
 
-fn plan(columns: &SqliteRow) -> Read<Plan> {
+fn plan(columns: &SqliteRow) -> RowResult<Plan> {
     let (name, capacity, refill_ns, refill, mode, reason, until) = Planned::from_row(columns)?;
     Ok(Plan {
         name: key(name)?,

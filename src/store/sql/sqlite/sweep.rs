@@ -3,14 +3,14 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::HostClock;
 use super::admin::forget_denials;
-use crate::admin::Swept;
+use crate::admin::SweepResult;
 
 /// Makes one bounded step of a sweep: reads up to `limit` rows of all tables together, each by its primary key.
 pub(super) async fn step(
     connection: &mut SqliteConnection,
     limit: u32,
     clock: &HostClock,
-) -> Result<Swept, sqlx::Error> {
+) -> Result<SweepResult, sqlx::Error> {
     let mut transaction = connection.begin_with("begin immediate").await?;
     // As bytes: an id that is not UTF-8 must not end every sweep.
     let swept_to: Option<Vec<u8>> =
@@ -47,7 +47,7 @@ pub(super) async fn step(
     .execute(&mut *transaction)
     .await?;
     transaction.commit().await?;
-    Ok(Swept { deleted, finished })
+    Ok(SweepResult { deleted, finished })
 }
 
 /// A table, and the last id that the sweep read in it.
@@ -56,7 +56,7 @@ fn place(table: &str, id: &[u8]) -> Vec<u8> {
 }
 
 /// A table that the sweep walks by its primary key.
-struct Table {
+struct SweptTable {
     name: &'static str,
     /// Counts the rows behind `?1`, at most `?2`, and returns the id of the last.
     look: &'static str,
@@ -64,7 +64,7 @@ struct Table {
     sweep: &'static str,
 }
 
-impl Table {
+impl SweptTable {
     async fn look(
         &self,
         connection: &mut SqliteConnection,
@@ -86,8 +86,8 @@ impl Table {
     }
 }
 
-const TABLES: [Table; 4] = [
-    Table {
+const TABLES: [SweptTable; 4] = [
+    SweptTable {
         name: BUCKETS,
         look: "select count(*), cast(max(id) as blob)
                  from (select id from token_buckets where id > cast(?1 as text) order by id limit ?2)",
@@ -98,7 +98,7 @@ const TABLES: [Table; 4] = [
                                     where receipt.bucket = token_buckets.id and receipt.state = 'open'
                                       and receipt.expires_at > ?3)",
     },
-    Table {
+    SweptTable {
         name: "windows",
         look: "select count(*), cast(max(id) as blob)
                  from (select id from token_windows where id > cast(?1 as text) order by id limit ?2)",
@@ -109,7 +109,7 @@ const TABLES: [Table; 4] = [
                                       and receipt.expires_at > ?3)",
     },
     // Its key is a UUID's 36 characters and a bucket.
-    Table {
+    SweptTable {
         name: "receipts",
         look: "select count(*), cast(max(id || bucket) as blob)
                  from (select id, bucket from token_receipts
@@ -119,7 +119,7 @@ const TABLES: [Table; 4] = [
                  where (id, bucket) > (substr(cast(?1 as text), 1, 36), substr(cast(?1 as text), 37))
                    and (id, bucket) <= (substr(cast(?2 as text), 1, 36), substr(cast(?2 as text), 37)) and expires_at <= ?3",
     },
-    Table {
+    SweptTable {
         name: "overrides",
         look: "select count(*), cast(max(id) as blob)
                  from (select id from token_overrides where id > cast(?1 as text) order by id limit ?2)",

@@ -9,24 +9,26 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor as _, Row as _, Sqlite};
 
-use super::super::call::Ask;
+use super::super::call::SqlRequest;
 use super::HostClock;
 use super::json::Array;
 use super::lock::{Lock, NOTHING, Script, closing, opening};
-use super::rows::{self, Line, STATES};
+use super::rows::{self, ResultRow, STATES};
 use crate::clock::{Clock, SystemClock};
-use crate::model::answer::{Answer, Word};
-use crate::model::bucket::Request;
+use crate::model::answer::{BucketAnswer, OutcomeCode};
+use crate::model::bucket::BucketRequest;
 use crate::model::decide;
-use crate::model::decide::{Held, Override, Plan, Row, Ruled, Rules, Setting, State};
+use crate::model::decide::{
+    BucketRow, EffectiveBucket, KeyRules, OverrideRules, PlanRules, State, StoredReceipt, TimedMode,
+};
 use crate::model::{Key, Limit, Mode, Quota, Rule};
 
 /// Decides requests for one bucket each, and answers in their order.
 pub(super) async fn take(
     connection: &mut SqliteConnection,
-    asks: &[Ask],
+    asks: &[SqlRequest],
     clock: &HostClock,
-) -> Result<Vec<Answer>, sqlx::Error> {
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     if let [ask] = asks
         && let Some(answers) = take_now(connection, ask, clock).await?
     {
@@ -38,7 +40,7 @@ pub(super) async fn take(
     for ask in asks {
         let mut decided = locked.decide(ask, 0).await?;
         let mut left = ask.times - 1;
-        while left > 0 && decided.answer.word == Word::Granted {
+        while left > 0 && decided.answer.word == OutcomeCode::Granted {
             answers.push(decided.answer);
             decided.again();
             left -= 1;
@@ -54,9 +56,9 @@ pub(super) async fn take(
 /// Decides requests for several buckets each, which all grant a request or none: an answer for each bucket.
 pub(super) async fn take_all(
     connection: &mut SqliteConnection,
-    asks: &[Ask],
+    asks: &[SqlRequest],
     clock: &HostClock,
-) -> Result<Vec<Answer>, sqlx::Error> {
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     if let [ask] = asks
         && let Some(answers) = take_all_now(connection, ask, clock).await?
     {
@@ -70,9 +72,9 @@ pub(super) async fn take_all(
         for place in 0..ask.take.limits.len() {
             decisions.push(locked.decide(ask, place).await?);
         }
-        let all = decisions.iter().all(|decided| decided.answer.word == Word::Granted);
+        let all = decisions.iter().all(|decided| decided.answer.word == OutcomeCode::Granted);
         for decided in decisions {
-            if !all && decided.answer.word == Word::Granted {
+            if !all && decided.answer.word == OutcomeCode::Granted {
                 answers.push(locked.spare(decided));
             } else {
                 answers.push(decided.answer);
@@ -88,20 +90,20 @@ pub(super) async fn take_all(
 /// some would be granted and others denied.
 async fn take_now(
     connection: &mut SqliteConnection,
-    ask: &Ask,
+    ask: &SqlRequest,
     clock: &HostClock,
-) -> Result<Option<Vec<Answer>>, sqlx::Error> {
+) -> Result<Option<Vec<BucketAnswer>>, sqlx::Error> {
     let Some(cost) = ask.request.cost.checked_mul(ask.times) else { return Ok(None) };
     if ask.plan(0).is_some() || ask.id().is_some() {
         return Ok(None);
     }
-    let whole = Request { cost, ..ask.request };
+    let whole = BucketRequest { cost, ..ask.request };
     let Some(found) = run_take(connection, ask, whole, clock.into()).await? else {
         return Ok(None);
     };
     let answer = match found.granted {
         Some(now) => Some(granted(&found, whole, now)),
-        None => evaluated(&found, ask, 0, clock.now()).filter(|answer| answer.word != Word::Granted),
+        None => evaluated(&found, ask, 0, clock.now()).filter(|answer| answer.word != OutcomeCode::Granted),
     };
     Ok(answer.map(|answer| (0..ask.times).rev().map(|later| answer.before(later, ask.request)).collect()))
 }
@@ -109,9 +111,9 @@ async fn take_now(
 /// Decides a request for several buckets, if only the buckets' own limits apply.
 async fn take_all_now(
     connection: &mut SqliteConnection,
-    ask: &Ask,
+    ask: &SqlRequest,
     clock: &HostClock,
-) -> Result<Option<Vec<Answer>>, sqlx::Error> {
+) -> Result<Option<Vec<BucketAnswer>>, sqlx::Error> {
     let limits = &ask.take.limits;
     if (0..limits.len()).any(|place| ask.plan(place).is_some()) || ask.id().is_some() {
         return Ok(None);
@@ -127,7 +129,7 @@ async fn take_all_now(
             None => evaluated(found, ask, place, later),
         };
         let Some(answer) = answer else { return Ok(None) };
-        if found.granted.is_none() && answer.word == Word::Granted {
+        if found.granted.is_none() && answer.word == OutcomeCode::Granted {
             spared.push((place, found.row.bucket));
         }
         answers.push(answer);
@@ -142,17 +144,17 @@ async fn take_all_now(
 }
 
 /// The answer of a grant, from the bucket after it.
-fn granted(Found { row, .. }: &Found, request: Request, now: i64) -> Answer {
+fn granted(FoundBucket { row, .. }: &FoundBucket, request: BucketRequest, now: i64) -> BucketAnswer {
     let terms = row.terms();
-    let due = row.bucket.full_at + request.keep * terms.token_ticks - terms.burst();
+    let due = row.bucket.full_at + request.min_remaining * terms.token_ticks - terms.burst();
     let there = due <= terms.clock(row.bucket.anchor, now);
-    let acts_at = if there { now } else { terms.instant(row.bucket.anchor, due).max(now) };
-    Answer::granted(now, acts_at, terms, row.bucket)
+    let scheduled_at = if there { now } else { terms.instant(row.bucket.anchor, due).max(now) };
+    BucketAnswer::granted(now, scheduled_at, terms, row.bucket)
 }
 
 /// The answer to a request from the bucket as it is, unless more than the bucket's own limits apply.
-fn evaluated(found: &Found, ask: &Ask, place: usize, now: i64) -> Option<Answer> {
-    let Found { row, ruled, .. } = found;
+fn evaluated(found: &FoundBucket, ask: &SqlRequest, place: usize, now: i64) -> Option<BucketAnswer> {
+    let FoundBucket { row, ruled, .. } = found;
     let own = ask.quota(place).is_none_or(|quota| *quota == row.own);
     let plain = !ruled && row.plan.is_none() && row.over.is_none() && own;
     (plain && !row.bucket.stepped_back(&row.terms(), now))
@@ -160,25 +162,25 @@ fn evaluated(found: &Found, ask: &Ask, place: usize, now: i64) -> Option<Answer>
 }
 
 /// A bucket, as `take.sql` and `take_all.sql` answer it.
-struct Found {
+struct FoundBucket {
     /// The instant of the grant, if the row is the bucket after a grant.
     granted: Option<i64>,
     /// Whether more than the bucket's own limits can apply: a mode or an override.
     ruled: bool,
-    row: Row,
+    row: BucketRow,
 }
 
 /// Runs `take.sql`: returns the bucket after a grant, or else the bucket as it is.
 async fn run_take(
     connection: &mut SqliteConnection,
-    ask: &Ask,
-    Request { cost, max_wait, keep }: Request,
-    Reading { now, at_ms, good_for_ms }: Reading,
-) -> Result<Option<Found>, sqlx::Error> {
+    ask: &SqlRequest,
+    BucketRequest { cost, max_wait, min_remaining }: BucketRequest,
+    ClockReading { now, at_ms, good_for_ms }: ClockReading,
+) -> Result<Option<FoundBucket>, sqlx::Error> {
     let query = sqlx::query(include_str!("take.sql"))
         .bind(ask.key().as_str())
         .bind(cost)
-        .bind(keep)
+        .bind(min_remaining)
         .bind(now)
         .bind(max_wait)
         .bind(at_ms)
@@ -188,7 +190,7 @@ async fn run_take(
         .bind(ask.quota(0).map(|quota| quota.refill().as_str()));
     let rows = of_first(connection, query).await?;
     let found = |columns: &SqliteRow| {
-        Ok(Found { granted: columns.try_get(0)?, ruled: columns.try_get(1)?, row: rows::of_columns(columns, 2)? })
+        Ok(FoundBucket { granted: columns.try_get(0)?, ruled: columns.try_get(1)?, row: rows::of_columns(columns, 2)? })
     };
     rows.first().map(found).transpose()
 }
@@ -196,15 +198,15 @@ async fn run_take(
 /// Runs `take_all.sql`: returns the buckets after a grant, or else the existing buckets as they are.
 async fn run_take_all(
     connection: &mut SqliteConnection,
-    ask: &Ask,
-    Reading { now, at_ms, good_for_ms }: Reading,
-) -> Result<Vec<(String, Found)>, sqlx::Error> {
+    ask: &SqlRequest,
+    ClockReading { now, at_ms, good_for_ms }: ClockReading,
+) -> Result<Vec<(String, FoundBucket)>, sqlx::Error> {
     let keys: Array = ask.take.keys().map(Key::as_str).collect();
     let (mut costs, mut keeps, mut quotas) = (Array::default(), Array::default(), Array::default());
     for place in 0..ask.take.limits.len() {
-        let Request { cost, keep, .. } = ask.request_at(place);
+        let BucketRequest { cost, min_remaining, .. } = ask.request_at(place);
         costs.push(cost.into());
-        keeps.push(keep.into());
+        keeps.push(min_remaining.into());
         let text =
             |quota: &Quota| format!("{} {} {}", quota.capacity_i64(), quota.refill_ns(), quota.refill().as_str());
         quotas.push(ask.quota(place).map(text).as_deref().into());
@@ -220,9 +222,9 @@ async fn run_take_all(
         .bind(quotas.into_text());
     let rows = of_first(connection, query).await?;
     let found = |columns: &SqliteRow| {
-        let line = Line::from(columns.try_get::<&str, _>(1)?);
+        let line = ResultRow::from(columns.try_get::<&str, _>(1)?);
         let granted = if line.word(0) == "granted" { Some(line.number(1)?) } else { None };
-        Ok((columns.try_get(0)?, Found { granted, ruled: line.word(0) == "ruled", row: line.bucket()? }))
+        Ok((columns.try_get(0)?, FoundBucket { granted, ruled: line.word(0) == "ruled", row: line.bucket()? }))
     };
     rows.iter().map(found).collect()
 }
@@ -246,7 +248,7 @@ async fn of_first(
 
 /// The clock before a call of the database, which may have to wait for a lock.
 #[derive(Clone, Copy)]
-struct Reading {
+struct ClockReading {
     now: i64,
     /// The same instant on the host's clock, in milliseconds since 1970.
     at_ms: i64,
@@ -254,15 +256,15 @@ struct Reading {
     good_for_ms: i64,
 }
 
-impl From<&HostClock> for Reading {
+impl From<&HostClock> for ClockReading {
     fn from(clock: &HostClock) -> Self {
         if clock.is_the_hosts {
             let now = clock.now();
-            return Self { now, at_ms: milliseconds(now), good_for_ms: LONGEST_MS };
+            return Self { now, at_ms: milliseconds(now), good_for_ms: MAX_LOCK_WAIT_MS };
         }
         // Before the caller's clock, which can stand still or run at any speed.
         let at_ms = milliseconds(SystemClock.now());
-        Self { now: clock.now(), at_ms, good_for_ms: NOTHING_PASSES_MS }
+        Self { now: clock.now(), at_ms, good_for_ms: MIN_ELAPSED_MS }
     }
 }
 
@@ -271,39 +273,39 @@ fn milliseconds(nanoseconds: i64) -> i64 {
 }
 
 /// How long a reading of the host's clock is valid: longer than a statement waits for the database.
-const LONGEST_MS: i64 = 60_000;
+const MAX_LOCK_WAIT_MS: i64 = 60_000;
 
 /// How long a reading of the caller's clock is valid: the statements ignore this much time.
-const NOTHING_PASSES_MS: i64 = 2;
+const MIN_ELAPSED_MS: i64 = 2;
 
 /// The buckets of a call and all rules for them, while the transaction locks the database. Reads everything at once,
 /// decides in memory, and writes everything at once.
 struct Locked<'c, 'a> {
     lock: Lock<'c>,
     now: i64,
-    all: Setting,
-    plans: HashMap<Key, Plan, RandomState>,
+    all: TimedMode,
+    plans: HashMap<Key, PlanRules, RandomState>,
     places: HashMap<&'a Key, usize, RandomState>,
-    buckets: Vec<Bucket<'a>>,
+    buckets: Vec<LockedBucket<'a>>,
 }
 
-struct Bucket<'a> {
+struct LockedBucket<'a> {
     key: &'a Key,
-    over: Option<Override>,
+    over: Option<OverrideRules>,
     /// The row as it was read. `row` is the row to write.
-    found: Option<Row>,
-    row: Option<Row>,
+    found: Option<BucketRow>,
+    row: Option<BucketRow>,
 }
 
 /// The decision about one bucket of a request. Nothing is taken yet.
-struct Decided {
-    answer: Answer,
-    request: Request,
+struct DecidedRequest {
+    answer: BucketAnswer,
+    request: BucketRequest,
     place: usize,
-    ruled: Option<Ruled>,
+    ruled: Option<EffectiveBucket>,
     /// The bucket under its effective limits, before anything is taken.
-    before: Option<Row>,
-    held: Option<Held>,
+    before: Option<BucketRow>,
+    held: Option<StoredReceipt>,
 }
 
 impl<'c, 'a> Locked<'c, 'a> {
@@ -317,7 +319,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         let (mut named, mut following) = (Array::default(), Array::default());
         for Limit { key, rule, .. } in limits {
             places.entry(key).or_insert_with(|| {
-                buckets.push(Bucket { key, over: None, found: None, row: None });
+                buckets.push(LockedBucket { key, over: None, found: None, row: None });
                 buckets.len() - 1
             });
             match rule {
@@ -329,21 +331,21 @@ impl<'c, 'a> Locked<'c, 'a> {
         let keys: Array = buckets.iter().map(|bucket| bucket.key.as_str()).collect();
         let arguments = [keys.into_text(), named.into_text(), following.into_text()];
         let (lock, rows) = Lock::open(connection, &READ, arguments).await?;
-        let (all, plans) = (Setting::default(), HashMap::default());
+        let (all, plans) = (TimedMode::default(), HashMap::default());
         let mut locked = Self { lock, now: clock.now(), all, plans, places, buckets };
         if let Some(text) = rows.first().map(|row| row.try_get::<Option<&str>, _>(0)).transpose()?.flatten() {
-            text.split(',').try_for_each(|line| locked.enter(&Line::from(line)))?;
+            text.split(',').try_for_each(|line| locked.enter(&ResultRow::from(line)))?;
         }
         Ok(locked)
     }
 
     /// Decides a request for the bucket at one of its places.
-    async fn decide(&mut self, ask: &Ask, place: usize) -> Result<Decided, sqlx::Error> {
+    async fn decide(&mut self, ask: &SqlRequest, place: usize) -> Result<DecidedRequest, sqlx::Error> {
         let Limit { key, rule, .. } = &ask.take.limits[place];
         let request = ask.request_at(place);
         let place = self.places[key];
-        let refused = Answer::refused(Word::Unknown, self.now);
-        let mut decided = Decided { answer: refused, request, place, ruled: None, before: None, held: None };
+        let refused = BucketAnswer::refused(OutcomeCode::Unknown, self.now);
+        let mut decided = DecidedRequest { answer: refused, request, place, ruled: None, before: None, held: None };
         match self.rule(place, rule) {
             Err(word) => decided.answer.word = word,
             Ok(mut ruled) => {
@@ -363,22 +365,22 @@ impl<'c, 'a> Locked<'c, 'a> {
     }
 
     /// Applies a decision. Brings the bucket to its effective limits even if nothing was taken.
-    async fn take(&mut self, decided: Decided, ask: &Ask) -> Result<(), sqlx::Error> {
-        let Decided { answer, request, place, ruled, before, held } = decided;
+    async fn take(&mut self, decided: DecidedRequest, ask: &SqlRequest) -> Result<(), sqlx::Error> {
+        let DecidedRequest { answer, request, place, ruled, before, held } = decided;
         let bucket = &mut self.buckets[place];
         let after = if held.is_some() { before } else { ruled.and_then(|ruled| ruled.row) };
         bucket.row = after.or_else(|| bucket.row.take());
         if let (Some(id), Some(receipt), None) = (ask.id(), answer.receipt(request), held) {
             let expires_at = answer.now.saturating_add(ask.hold());
-            let held = Held { receipt, state: State::Open, expires_at };
+            let held = StoredReceipt { receipt, state: State::Open, expires_at };
             rows::write_receipt(self.lock.connection(), id, bucket.key, &held).await?;
         }
         Ok(())
     }
 
     /// Reverts a grant, because another bucket of the request denied.
-    fn spare(&mut self, decided: Decided) -> Answer {
-        let Decided { mut answer, place, before, .. } = decided;
+    fn spare(&mut self, decided: DecidedRequest) -> BucketAnswer {
+        let DecidedRequest { mut answer, place, before, .. } = decided;
         answer.spare(before.as_ref().map(|row| row.bucket));
         let bucket = &mut self.buckets[place];
         bucket.row = before.or_else(|| bucket.row.take());
@@ -388,10 +390,10 @@ impl<'c, 'a> Locked<'c, 'a> {
     /// Writes the buckets that have changed, and ends the transaction.
     async fn write(mut self) -> Result<(), sqlx::Error> {
         let (mut states, mut rows) = (Array::default(), Array::default());
-        for Bucket { key, found, row, .. } in &self.buckets {
+        for LockedBucket { key, found, row, .. } in &self.buckets {
             match (found, row) {
                 (Some(found), Some(row)) if found == row => {}
-                (Some(found), Some(row)) if Row { bucket: found.bucket, ..row.clone() } == *found => {
+                (Some(found), Some(row)) if BucketRow { bucket: found.bucket, ..row.clone() } == *found => {
                     rows::push_state(&mut states, key, row);
                 }
                 (_, Some(row)) => rows::push(&mut rows, key, row),
@@ -411,26 +413,26 @@ impl<'c, 'a> Locked<'c, 'a> {
     }
 
     /// Brings a bucket to its effective limits.
-    fn rule(&self, place: usize, rule: &Rule) -> Result<Ruled, Word> {
-        let Bucket { over, row, .. } = &self.buckets[place];
+    fn rule(&self, place: usize, rule: &Rule) -> Result<EffectiveBucket, OutcomeCode> {
+        let LockedBucket { over, row, .. } = &self.buckets[place];
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.as_ref().and_then(|row| row.plan.as_deref()),
             Rule::Quota(_) | Rule::Window(_) => None,
         };
         let plan = plan.and_then(|plan| self.plans.get(plan)).copied();
-        decide::rule(row.clone(), rule, &Rules { all: self.all, plan, over: *over }, self.now)
+        decide::rule(row.clone(), rule, &KeyRules { all: self.all, plan, over: *over }, self.now)
     }
 
     /// A bucket, by its number among the keys.
-    fn bucket(&mut self, number: i64) -> Result<&mut Bucket<'a>, sqlx::Error> {
+    fn bucket(&mut self, number: i64) -> Result<&mut LockedBucket<'a>, sqlx::Error> {
         let place = usize::try_from(number).ok();
         let bucket = place.and_then(|place| self.buckets.get_mut(place));
         bucket.ok_or_else(|| sqlx::Error::Protocol(format!("the bucket {number}")))
     }
 
     /// Reads a row of `read.sql`.
-    fn enter(&mut self, line: &Line<'_>) -> Result<(), sqlx::Error> {
+    fn enter(&mut self, line: &ResultRow<'_>) -> Result<(), sqlx::Error> {
         match line.word(0) {
             "bucket" => {
                 let bucket = self.bucket(line.number(1)?)?;
@@ -448,7 +450,7 @@ impl<'c, 'a> Locked<'c, 'a> {
     }
 }
 
-impl Decided {
+impl DecidedRequest {
     /// Decides an equal request, after this one.
     fn again(&mut self) {
         if let Some(ruled) = &mut self.ruled {

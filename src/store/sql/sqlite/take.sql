@@ -12,10 +12,10 @@ with clock(now) as (
    where passed between 0 and ?7)
 update token_buckets
    set granted = granted + ?2,
-       longest_wait = case
+       max_granted_wait = case
          when full_at + (?2 + ?3) * token_ticks - burst <= ((select now from clock) - anchor) / step_ns * step_ticks
-           then longest_wait
-         else max(longest_wait,
+           then max_granted_wait
+         else max(max_granted_wait,
                   (full_at + (?2 + ?3) * token_ticks - burst + step_ticks - 1) / step_ticks * step_ticks
                     - ((select now from clock) - anchor) / step_ns * step_ticks)
        end,
@@ -29,16 +29,16 @@ update token_buckets
    and ?2 <= capacity - ?3
    and full_at + (?2 + ?3) * token_ticks - burst <= ((select now from clock) + ?5 - anchor) / step_ns * step_ticks
    and (?5 = 0 or full_at - ((select now from clock) - anchor) / step_ns * step_ticks
-                   <= burst + longest_wait + (1000000000 / step_ns + 1) * step_ticks)
+                   <= burst + max_granted_wait + (1000000000 / step_ns + 1) * step_ticks)
    and (?8 is null or (capacity = ?8 and refill_ns = ?9 and refill = ?10))
    and not exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
    and not exists (select over.id from token_overrides over)
-returning (select now from clock), false, anchor, full_at, granted, longest_wait, capacity, refill_ns, refill,
+returning (select now from clock), false, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill,
           provisioned, plan, over_capacity, over_refill_ns, over_refill;
 
 select null,
        exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
        or exists (select over.id from token_overrides over),
-       anchor, full_at, granted, longest_wait, capacity, refill_ns, refill, provisioned, plan,
+       anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
        over_capacity, over_refill_ns, over_refill
   from token_buckets where id = ?1 and changes() = 0;

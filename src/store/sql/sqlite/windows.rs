@@ -4,27 +4,27 @@ use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::super::admin::{count, key, terms};
-use super::super::call::{Ask, Counting, parse_counts};
-use super::super::dialect::{After, Read};
+use super::super::call::{Counting, SqlRequest, parse_counts};
+use super::super::dialect::{PageStart, RowResult};
 use super::json::Array;
-use super::rows::{self, Line};
+use super::rows::{self, ResultRow};
 use super::rules;
 use crate::admin::Filter;
-use crate::model::answer::Word;
-use crate::model::bucket::Receipt;
-use crate::model::decide::{Held, Rules, State};
+use crate::model::answer::OutcomeCode;
+use crate::model::bucket::GrantRecord;
+use crate::model::decide::{KeyRules, State, StoredReceipt};
 use crate::model::window::{Ring, WindowRow, decide};
-use crate::model::{Counted, Key, Mode, Window};
+use crate::model::{Key, Mode, Window, WindowUsage};
 
 /// Decides a request, or counts it, while the transaction locks the database.
 pub(super) async fn take(
     connection: &mut SqliteConnection,
-    ask: &Ask,
+    ask: &SqlRequest,
     counting: Counting,
     now: i64,
-) -> Result<Counted, sqlx::Error> {
+) -> Result<WindowUsage, sqlx::Error> {
     let (key, window) = (ask.key(), ask.window()?);
-    let mode = Rules::from(&rules::find(connection, key, None).await??).mode(None, now);
+    let mode = KeyRules::from(&rules::find(connection, key, None).await??).mode(None, now);
     let held = match ask.id() {
         Some(id) => rows::find_receipt(connection, id, &key.of_window()).await?.filter(|held| held.expires_at > now),
         None => None,
@@ -39,11 +39,11 @@ pub(super) async fn take(
     if found.map_or(mode.0 != Mode::Off, |found| found.ring != row.ring) {
         write(connection, key, &row).await?;
     }
-    let took = counted.word == Word::Granted && counted.mode == Mode::Enforce;
+    let took = counted.word == OutcomeCode::Granted && counted.mode == Mode::Enforce;
     if let (Some(id), None, true) = (ask.id(), held, took) {
-        let acts_at = counted.acts_at.unwrap_or(now);
-        let receipt = Receipt { cost: ask.request.cost, granted: 0, acts_at };
-        let held = Held { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
+        let scheduled_at = counted.scheduled_at.unwrap_or(now);
+        let receipt = GrantRecord { cost: ask.request.cost, granted: 0, scheduled_at };
+        let held = StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
         rows::write_receipt(connection, id, &key.of_window(), &held).await?;
     }
     Ok(counted)
@@ -54,9 +54,12 @@ async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Win
 }
 
 /// Reads a window for an operator, with an inner error if its row cannot be decoded.
-pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result<Option<Read<WindowRow>>, sqlx::Error> {
+pub(super) async fn peek(
+    connection: &mut SqliteConnection,
+    key: &Key,
+) -> Result<Option<RowResult<WindowRow>>, sqlx::Error> {
     let found = sqlx::query(
-        "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows where id = ?1",
+        "select id, max_requests, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows where id = ?1",
     )
     .bind(key.as_str())
     .fetch_optional(connection)
@@ -68,12 +71,12 @@ pub(super) async fn peek(connection: &mut SqliteConnection, key: &Key) -> Result
 pub(super) async fn page(
     connection: &mut SqliteConnection,
     filter: &Filter,
-    after: &After,
+    after: &PageStart,
     limit: u32,
-) -> Result<Vec<Read<(Key, WindowRow)>>, sqlx::Error> {
+) -> Result<Vec<RowResult<(Key, WindowRow)>>, sqlx::Error> {
     let (first, last) = filter.range();
     let rows = sqlx::query(
-        "select id, most, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows
+        "select id, max_requests, interval_ns, resolution_ns, counts, granted, last_wait, since from token_windows
           where granted <> 0 and id > ?1 and id >= ?2 and (?3 is null or id <= ?3) order by id limit ?4 offset ?5",
     )
     .bind(after.key.as_ref().map_or("", Key::as_str))
@@ -88,12 +91,13 @@ pub(super) async fn page(
 }
 
 /// Id, maximum, nanoseconds of the interval and of the resolution, counts, granted, last wait, since when.
-type Columns = (String, i64, i64, i64, String, i64, i64, i64);
+type WindowRowColumns = (String, i64, i64, i64, String, i64, i64, i64);
 
-fn read(columns: &SqliteRow) -> Read<(Key, WindowRow)> {
-    let (id, most, interval_ns, resolution_ns, counts, granted, last_wait, since) = Columns::from_row(columns)?;
+fn read(columns: &SqliteRow) -> RowResult<(Key, WindowRow)> {
+    let (id, max_requests, interval_ns, resolution_ns, counts, granted, last_wait, since) =
+        WindowRowColumns::from_row(columns)?;
     count(granted)?;
-    let found = row(terms(most, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
+    let found = row(terms(max_requests, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
     // Larger counts would overflow a computation.
     let is_sound = |&(end, count): &(i64, i64)| end <= i64::MAX / 2 && count <= 1_000_000_000_000_000;
     if !found.ring.counts.iter().all(is_sound) {
@@ -103,13 +107,13 @@ fn read(columns: &SqliteRow) -> Read<(Key, WindowRow)> {
 }
 
 fn row(window: Window, counts: &str, granted: i64, last_wait: i64, since: i64) -> Result<WindowRow, sqlx::Error> {
-    let (kept_ns, resolution_ns) = (window.interval_ns(), window.resolution_ns());
-    let ring = Ring { counts: parse_counts(counts)?, resolution_ns, granted, kept_ns, since, last_wait };
+    let (retention_ns, resolution_ns) = (window.interval_ns(), window.resolution_ns());
+    let ring = Ring { counts: parse_counts(counts)?, resolution_ns, granted, retention_ns, since, last_wait };
     Ok(WindowRow { window, ring })
 }
 
 /// Reads a window from a row of `adjust.sql`.
-pub(super) fn of_line(line: &Line<'_>) -> Result<WindowRow, sqlx::Error> {
+pub(super) fn of_line(line: &ResultRow<'_>) -> Result<WindowRow, sqlx::Error> {
     let window = Window::stored(line.number(2)?, line.number(3)?, line.number(4)?);
     row(window, line.word(5), line.number(6)?, line.number(7)?, line.number(8)?)
 }
@@ -131,13 +135,13 @@ async fn write(connection: &mut SqliteConnection, key: &Key, row: &WindowRow) ->
 /// Writes whole windows.
 pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "insert into token_windows (id, most, interval_ns, resolution_ns, counts, empty_at, granted, last_wait, since)
+        "insert into token_windows (id, max_requests, interval_ns, resolution_ns, counts, empty_at, granted, last_wait, since)
          select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
                 value ->> 8
            from json_each(?1)
           where true
              on conflict (id) do update
-            set most = excluded.most, interval_ns = excluded.interval_ns, resolution_ns = excluded.resolution_ns,
+            set max_requests = excluded.max_requests, interval_ns = excluded.interval_ns, resolution_ns = excluded.resolution_ns,
                 counts = excluded.counts, empty_at = excluded.empty_at, granted = excluded.granted,
                 last_wait = excluded.last_wait, since = excluded.since",
     )
@@ -156,8 +160,8 @@ pub(super) fn push(rows: &mut Array, key: &Key, WindowRow { window, ring }: &Win
     });
     rows.push_row(&[
         key.as_str().into(),
-        window.most().into(),
-        ring.kept_ns.into(),
+        window.signed_max_requests().into(),
+        ring.retention_ns.into(),
         ring.resolution_ns.into(),
         counts.as_str().into(),
         ring.empty_at(window).into(),

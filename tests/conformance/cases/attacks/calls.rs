@@ -157,7 +157,8 @@ impl<'a> Draw<'a> {
     }
 
     fn json(&mut self, routine: &str, parameter: &str, length: usize, is_wrong: bool) -> String {
-        const LIMIT: &[&str] = &["hex", "p_cost", "p_keep", "p_capacity", "p_refill_seconds", "p_refill", "hex_plan"];
+        const LIMIT: &[&str] =
+            &["hex", "p_cost", "p_min_remaining", "p_capacity", "p_refill_seconds", "p_refill", "hex_plan"];
         if is_wrong && self.random.u8(..4) == 0 {
             return ["null", "'{}'", "'[[]]'", "'[[\"'", "''"][self.random.usize(..5)].into();
         }
@@ -166,14 +167,22 @@ impl<'a> Draw<'a> {
             ("token_count_denials_v1", _) => &["hex", "p_denied"],
             (_, "p_ids") => &["hex"],
             (_, "p_limits") | ("token_take_all_batch_v1", _) => LIMIT,
-            (_, "p_adjustments") => {
-                &["p_kind", "p_receipt", "hex", "p_cost", "p_granted", "p_acts_at", "p_tokens", "p_place", "p_max_debt"]
-            }
+            (_, "p_adjustments") => &[
+                "p_kind",
+                "p_receipt",
+                "hex",
+                "p_cost",
+                "p_granted",
+                "p_scheduled_at",
+                "p_tokens",
+                "p_place",
+                "p_max_debt",
+            ],
             _ => &[
                 "hex",
                 "p_cost",
                 "p_max_wait",
-                "p_keep",
+                "p_min_remaining",
                 "p_capacity",
                 "p_refill_seconds",
                 "p_refill",
@@ -235,7 +244,7 @@ impl<'a> Draw<'a> {
                 let kind = self.random.choice(["refund", "settle", "cancel"]).expect("kinds");
                 return Value::Text(kind.into());
             }
-            "p_most" | "p_max_requests" => "5",
+            "p_max_requests" => "5",
             "p_interval" => "86400000000000",
             "p_resolution" => "3600000000000",
             "p_interval_seconds" => "86400",
@@ -244,8 +253,8 @@ impl<'a> Draw<'a> {
             "p_limit" => "100",
             "p_taking" => "true",
             "p_counting" | "p_own" | "p_in_window" => "false",
-            "p_granted" | "p_acts_at" | "p_max_wait" | "p_max_waits" | "p_keep" | "p_keeps" | "p_hold" | "p_holds"
-            | "p_max_wait_ms" | "p_retry_after_ms" | "p_longest_ms" | "p_wait" | "p_place" => "0",
+            "p_granted" | "p_scheduled_at" | "p_max_wait" | "p_max_waits" | "p_min_remaining" | "p_min_remainings"
+            | "p_hold" | "p_holds" | "p_max_wait_ms" | "p_retry_after_ms" | "p_wait" | "p_place" => "0",
             "p_capacity" | "p_capacities" | "p_refill_seconds" | "p_refill" | "p_refills" | "p_plan" | "p_plans"
             | "hex_plan" | "p_max_debt" | "p_max_debts" | "p_receipt" | "p_request" | "p_receipts" => {
                 return Value::Null;

@@ -107,7 +107,7 @@ async fn others(owner: &Rig) -> anyhow::Result<Vec<Row>> {
     let victim = owner.literal(&Key::try_from("victim")?);
     let mut rows = Vec::new();
     for sql in [
-        format!("select full_at, granted, longest_wait, capacity from {buckets} where id = {victim}"),
+        format!("select full_at, granted, max_granted_wait, capacity from {buckets} where id = {victim}"),
         format!("select granted, since, last_wait from {} where id = {victim}", table("token_windows")),
         format!("select cost, granted, state, expires_at from {} where bucket like '%victim'", table("token_receipts")),
     ] {

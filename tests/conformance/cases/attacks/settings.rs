@@ -17,7 +17,7 @@ pub fn cases() -> Vec<Case> {
             a_sessions_settings_change_no_decision)
         .to_vec(),
         list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql;
-            without_autocommit_what_the_store_says_is_so_for_all)
+            store_commits_its_writes_without_autocommit)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
             without_strict_mode_no_id_is_cut_to_anothers)
@@ -89,7 +89,7 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
 }
 
 /// Whatever others have left open on the connection meanwhile.
-async fn without_autocommit_what_the_store_says_is_so_for_all(rig: Rig) -> anyhow::Result<()> {
+async fn store_commits_its_writes_without_autocommit(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     rig.pool.run("create table host_rows (n int); insert into host_rows values (0)").await?;

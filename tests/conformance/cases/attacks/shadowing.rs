@@ -15,7 +15,7 @@ use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
     let mut cases = list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
-        application_role_is_refused_what_gains_rights)
+        application_role_cannot_gain_rights)
     .to_vec();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
         objects_of_a_login_are_called_by_no_routine,
@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn application_role_is_refused_what_gains_rights(rig: Rig) -> anyhow::Result<()> {
+async fn application_role_cannot_gain_rights(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let owner = &scratch.rig;
     let key = owner.bucket(Quota::once(5)?).await?;

@@ -17,7 +17,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.has_sessions;
         rolled_back_take_leaves_no_token_and_no_id,
         request_id_in_two_transactions_is_charged_once,
-        old_snapshot_grants_no_token_that_others_took,
+        old_snapshot_grants_no_token_taken_by_others,
         named_locks_of_a_login_block_no_decision)
     .to_vec();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
@@ -86,7 +86,7 @@ async fn request_id_in_two_transactions_is_charged_once(rig: Rig) -> anyhow::Res
 }
 
 /// A transaction whose snapshot shows a full bucket cannot take from it once others have emptied it.
-async fn old_snapshot_grants_no_token_that_others_took(rig: Rig) -> anyhow::Result<()> {
+async fn old_snapshot_grants_no_token_taken_by_others(rig: Rig) -> anyhow::Result<()> {
     let attack = Attack::new(&rig).await?;
     let owner = &attack.scratch.rig;
     for level in ["read committed", "repeatable read", "serializable"] {

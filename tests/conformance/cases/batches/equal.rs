@@ -14,7 +14,7 @@ use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
 
-pub(super) async fn equal_requests_are_answered_as_they_are_one_by_one(rig: Rig) -> anyhow::Result<()> {
+pub(super) async fn equal_requests_are_answered_one_by_one(rig: Rig) -> anyhow::Result<()> {
     let mut seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
@@ -109,7 +109,7 @@ fn take(random: &mut Rng, key: &Key, plan: &Key, provisioned: bool) -> Take {
         _ => Rule::Quota(quota(0)),
     };
     let cost = [1, 1, 1, 2, 3, 7, 30][random.usize(..7)];
-    Take::from(key.clone()).rule(rule).cost(cost).keep([0, 0, 0, 1, 4][random.usize(..5)])
+    Take::from(key.clone()).rule(rule).cost(cost).min_remaining([0, 0, 0, 1, 4][random.usize(..5)])
 }
 
 fn quota(place: usize) -> Quota {

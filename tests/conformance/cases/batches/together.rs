@@ -10,7 +10,7 @@ use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
 
-pub(super) async fn any_batch_of_several_limits_is_decided_as_its_requests_one_by_one(rig: Rig) -> anyhow::Result<()> {
+pub(super) async fn batches_of_several_limits_are_decided_one_by_one(rig: Rig) -> anyhow::Result<()> {
     let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
@@ -92,9 +92,9 @@ fn take(random: &mut Rng, keys: &[Key], plan: &Key, others: u32) -> Take {
     let mut take = Take::from(key).rule(rule);
     for (key, rule) in limits.collect::<Vec<_>>() {
         let limit = Limit::new(key, rule);
-        take = take.and_limit(if own { limit.cost(1 + random.u64(..3)).keep(random.u64(..2)) } else { limit });
+        take = take.and_limit(if own { limit.cost(1 + random.u64(..3)).min_remaining(random.u64(..2)) } else { limit });
     }
-    take.cost([1, 1, 2, 3, 7, 30][random.usize(..6)]).keep([0, 0, 0, 1, 4][random.usize(..5)])
+    take.cost([1, 1, 2, 3, 7, 30][random.usize(..6)]).min_remaining([0, 0, 0, 1, 4][random.usize(..5)])
 }
 
 fn quota(place: usize) -> Quota {

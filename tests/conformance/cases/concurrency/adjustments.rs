@@ -19,12 +19,12 @@ use crate::store::AnyStore;
 use crate::taken::drain;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; calls_that_name_keys_in_opposite_orders_give_back_all).into()
+    list!(Levels::Every, Time::Real, |_| true; calls_with_keys_in_opposite_orders_give_back_all).into()
 }
 
 /// They lock in one order, whatever the order given: at READ COMMITTED nobody meets a deadlock. Above it there are failures by
 /// design, and what is repeated after one is done once.
-async fn calls_that_name_keys_in_opposite_orders_give_back_all(rig: Rig) -> anyhow::Result<()> {
+async fn calls_with_keys_in_opposite_orders_give_back_all(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     let is_exact = matches!(rig.level, None | Some(Isolation::ReadCommitted)) && rig.layers == Layers::None;
     let mut takes = Vec::new();

@@ -13,12 +13,12 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; batches_that_overlap_grant_what_there_is).into()
+    list!(Levels::Every, Time::Real, |_| true; batches_that_overlap_grant_the_available_tokens).into()
 }
 
 /// What the callers are told to have is what is gone, and all of it goes. Every other bucket is there already; the others
 /// are made by whoever comes first.
-async fn batches_that_overlap_grant_what_there_is(rig: Rig) -> anyhow::Result<()> {
+async fn batches_that_overlap_grant_the_available_tokens(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     let quota = Quota::once(CAPACITY)?;
     let mut limits = Vec::new();
@@ -60,7 +60,7 @@ async fn drain(store: impl Store, limits: Vec<(Key, Rule)>, mut random: Rng) -> 
     loop {
         let is_last = random.u32(..4) == 0;
         let requests = if is_last { of_each() } else { some(&mut random) };
-        let take = |request: &Request| {
+        let take = |request: &BucketRequest| {
             let mut limits = request.places.iter().map(|&place| limits[place].clone());
             let (key, rule) = limits.next().expect("one or more");
             let first = Take::from(key).rule(rule).cost(request.cost);
@@ -83,25 +83,25 @@ async fn drain(store: impl Store, limits: Vec<(Key, Rule)>, mut random: Rng) -> 
 }
 
 #[derive(Clone)]
-struct Request {
+struct BucketRequest {
     places: Vec<usize>,
     cost: u64,
 }
 
 /// One token of each bucket alone.
-fn of_each() -> Vec<Request> {
-    (0..BUCKETS).map(|place| Request { places: vec![place], cost: 1 }).collect()
+fn of_each() -> Vec<BucketRequest> {
+    (0..BUCKETS).map(|place| BucketRequest { places: vec![place], cost: 1 }).collect()
 }
 
 /// Each for one to three buckets in any order, and perhaps repeated.
-fn some(random: &mut Rng) -> Vec<Request> {
+fn some(random: &mut Rng) -> Vec<BucketRequest> {
     let mut requests = Vec::new();
     for _ in 0..random.usize(2..8) {
         let mut places: Vec<usize> = (0..BUCKETS).collect();
         random.shuffle(&mut places);
         places.truncate([1, 1, 2, 3][random.usize(..4)]);
         let (cost, times) = (random.u64(1..4), random.usize(1..4));
-        requests.extend(std::iter::repeat_n(Request { places, cost }, times));
+        requests.extend(std::iter::repeat_n(BucketRequest { places, cost }, times));
     }
     requests
 }

@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
-use tollgate::model::bucket::Terms;
-use tollgate::{HoldBack, Quota, Rule, Store};
+use tollgate::model::bucket::BucketQuota;
+use tollgate::{Quota, Rule, Store, Throttle};
 
 use super::{check, granted};
 use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
-use crate::workers::{Callers, Course, IN_LINE, LONGEST_WAIT, PROCESSES};
+use crate::workers::{Callers, Course, IN_LINE, MAX_WAIT, PROCESSES};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
         lines_of_waiters_are_served_in_order_and_at_the_rate,
-        lines_of_waiters_stand_at_turns_that_follow_each_other)
+        queued_waiters_get_consecutive_scheduled_times)
     .into()
 }
 
@@ -37,13 +37,13 @@ async fn lines_of_waiters_are_served_in_order_and_at_the_rate(rig: Rig) -> anyho
 
 /// Nor do they get less: when all have come before the first token, the bucket's row says that the last turn is as many
 /// tokens later as there are waiters. Then they are killed.
-async fn lines_of_waiters_stand_at_turns_that_follow_each_other(rig: Rig) -> anyhow::Result<()> {
+async fn queued_waiters_get_consecutive_scheduled_times(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::continuous(5, Duration::from_millis(50))?;
     let key = rig.bucket(quota).await?;
     let processes = Callers::new(&rig, std::slice::from_ref(&key), quota).start_waiters().await?;
     // So long that all have come by then, and short enough for all of them to wait.
-    let for_all = HoldBack::retry_after(LONGEST_WAIT / 2);
-    assert!(rig.store().hold_back(&key, &Rule::Provisioned, for_all).await?);
+    let for_all = Throttle::retry_after(MAX_WAIT / 2);
+    assert!(rig.store().throttle(&key, &Rule::Provisioned, for_all).await?);
     let held = rig.row(&key).await?.expect("it was made");
 
     let all = i64::try_from(ALL)?;
@@ -59,7 +59,7 @@ async fn lines_of_waiters_stand_at_turns_that_follow_each_other(rig: Rig) -> any
         row = all_have_come => row?,
         served = processes.go::<Vec<Call>>(&BEGIN) => anyhow::bail!("served before the first token: {served:?}"),
     };
-    assert_eq!((row.granted, row.full_at - held.full_at), (all, all * Terms::from(&quota).token_ticks));
+    assert_eq!((row.granted, row.full_at - held.full_at), (all, all * BucketQuota::from(&quota).token_ticks));
     Ok(())
 }
 

@@ -12,11 +12,11 @@ use crate::rig::Rig;
 use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; answers_have_one_order_and_real_time_is_in_it).into()
+    list!(Levels::Every, Time::Real, |_| true; answers_have_one_order_consistent_with_real_time).into()
 }
 
 /// I2. No token comes back, so what is left says after how many others a grant was.
-async fn answers_have_one_order_and_real_time_is_in_it(rig: Rig) -> anyhow::Result<()> {
+async fn answers_have_one_order_consistent_with_real_time(rig: Rig) -> anyhow::Result<()> {
     let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let take = Take::from(rig.key()).rule(Rule::Quota(Quota::once(TOKENS)?));
     let (steps, mut callers) = (Arc::new(AtomicU64::new(0)), JoinSet::new());

@@ -15,27 +15,27 @@ use crate::taken::{COST, Taken, Turn, drain, rules};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true;
-        of_many_who_settle_a_receipt_one_does,
-        of_many_who_refund_a_receipt_one_does,
-        of_many_who_cancel_a_receipt_one_does,
-        of_many_who_do_each_something_else_with_a_receipt_one_does)
+        only_one_of_many_settlements_of_a_receipt_succeeds,
+        only_one_of_many_refunds_of_a_receipt_succeeds,
+        only_one_of_many_cancellations_of_a_receipt_succeeds,
+        only_one_of_many_mixed_changes_of_a_receipt_succeeds)
     .into()
 }
 
-async fn of_many_who_settle_a_receipt_one_does(rig: Rig) -> anyhow::Result<()> {
+async fn only_one_of_many_settlements_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
     one_does(&rig, Turn::HasCome, true, &[|receipt| receipt.settle(COST - 3)]).await
 }
 
 /// The request had no id: whoever is first has the receipt remembered.
-async fn of_many_who_refund_a_receipt_one_does(rig: Rig) -> anyhow::Result<()> {
+async fn only_one_of_many_refunds_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
     one_does(&rig, Turn::HasCome, false, &[|receipt| receipt.refund(3)]).await
 }
 
-async fn of_many_who_cancel_a_receipt_one_does(rig: Rig) -> anyhow::Result<()> {
+async fn only_one_of_many_cancellations_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
     one_does(&rig, Turn::IsAhead, false, &[Receipt::cancel]).await
 }
 
-async fn of_many_who_do_each_something_else_with_a_receipt_one_does(rig: Rig) -> anyhow::Result<()> {
+async fn only_one_of_many_mixed_changes_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
     let each: [Adjust; 3] = [Receipt::cancel, |receipt| receipt.refund(3), |receipt| receipt.settle(COST - 2)];
     one_does(&rig, Turn::IsAhead, true, &each).await
 }

@@ -15,13 +15,13 @@ use crate::workers::{Callers, Course, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
-        two_processes_that_alternate_quotas_exceed_no_window_of_the_larger,
-        what_a_process_reserved_stays_taken_when_it_is_killed)
+        alternating_quotas_exceed_no_window_of_the_larger,
+        reservation_of_a_killed_process_stays_taken)
     .into()
 }
 
 /// Each settles the bucket under its own terms, every ten milliseconds. `scenarios::plans` has the same in injected time.
-async fn two_processes_that_alternate_quotas_exceed_no_window_of_the_larger(rig: Rig) -> anyhow::Result<()> {
+async fn alternating_quotas_exceed_no_window_of_the_larger(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     let quotas = [Quota::per_second(10).burst(20).build()?, Quota::per_second(50).burst(5).build()?];
     let services = quotas.map(|quota| Callers::new(&rig, std::slice::from_ref(&key), quota));
@@ -35,12 +35,12 @@ async fn two_processes_that_alternate_quotas_exceed_no_window_of_the_larger(rig:
     check(&rig, &key, &larger, 0, &calls).await
 }
 
-async fn what_a_process_reserved_stays_taken_when_it_is_killed(rig: Rig) -> anyhow::Result<()> {
+async fn reservation_of_a_killed_process_stays_taken(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::continuous(2, Duration::from_hours(200))?;
     let key = rig.bucket(quota).await?;
     let holder = Callers::new(&rig, std::slice::from_ref(&key), quota).start_holder().await?;
     holder.kill().await?;
-    let limiter = Limiter::builder(rig.store()).longest_wait(quota.refill_time() * 4).build(Rule::Provisioned)?;
+    let limiter = Limiter::builder(rig.store()).max_wait(quota.refill_time() * 4).build(Rule::Provisioned)?;
     assert!(!limiter.allow(&key).await?.is_granted(), "two were to be used at once");
     let next = limiter.reserve(&key).await?;
     let hours = next.decision().wait().as_secs().div_ceil(3600);

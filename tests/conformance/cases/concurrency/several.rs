@@ -13,11 +13,11 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; limits_named_in_any_order_are_taken_from_together_or_not_at_all).into()
+    list!(Levels::Every, Time::Real, |_| true; limits_named_in_any_order_are_taken_all_or_none).into()
 }
 
 /// In each round every other bucket is there already, and the others are made by whoever comes first.
-async fn limits_named_in_any_order_are_taken_from_together_or_not_at_all(rig: Rig) -> anyhow::Result<()> {
+async fn limits_named_in_any_order_are_taken_all_or_none(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     for round in 0..ROUNDS {
         let mut limits = Vec::new();

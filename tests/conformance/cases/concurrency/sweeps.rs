@@ -21,12 +21,12 @@ use crate::store::AnyStore;
 use crate::workers::{faults, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; sweeps_take_no_bucket_away_that_is_not_full).into()
+    list!(Levels::Every, Time::Real, |_| true; sweep_deletes_only_full_buckets).into()
 }
 
 /// I12. In each round the buckets are full, and are taken from until they deny: they have granted their capacity then, and
 /// no more than that and what came back meanwhile, whether they were swept away between two requests or not.
-async fn sweeps_take_no_bucket_away_that_is_not_full(rig: Rig) -> anyhow::Result<()> {
+async fn sweep_deletes_only_full_buckets(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));

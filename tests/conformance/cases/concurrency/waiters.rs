@@ -24,10 +24,10 @@ use crate::workers::{faults, nanoseconds};
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Every, Time::Real, |engine: &Engine| engine.has_sessions;
-            waiters_for_a_lock_have_one_burst, waiters_for_a_lock_have_what_its_holder_left)
+            waiters_for_a_lock_have_one_burst, lock_waiters_get_what_the_holder_left)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_sessions;
-            waiters_for_a_lock_who_would_wait_for_tokens_too_have_one_burst)
+            lock_waiters_with_token_waits_share_one_burst)
         .to_vec(),
     ]
     .concat()
@@ -37,7 +37,7 @@ async fn waiters_for_a_lock_have_one_burst(rig: Rig) -> anyhow::Result<()> {
     have_one_burst(&rig, Duration::ZERO).await
 }
 
-async fn waiters_for_a_lock_who_would_wait_for_tokens_too_have_one_burst(rig: Rig) -> anyhow::Result<()> {
+async fn lock_waiters_with_token_waits_share_one_burst(rig: Rig) -> anyhow::Result<()> {
     have_one_burst(&rig, Duration::from_millis(1)).await
 }
 
@@ -55,7 +55,7 @@ async fn have_one_burst(rig: &Rig, max_wait: Duration) -> anyhow::Result<()> {
     check(rig, &key, &calls).await
 }
 
-async fn waiters_for_a_lock_have_what_its_holder_left(rig: Rig) -> anyhow::Result<()> {
+async fn lock_waiters_get_what_the_holder_left(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(quota()?).await?;
     let holder = holder(&rig).await?;
     // Where the crate decides, it may need a transaction of its own to do so.

@@ -12,11 +12,11 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; a_window_that_many_sessions_count_in_grants_its_maximum).into()
+    list!(Levels::Every, Time::Real, |_| true; window_counted_by_many_sessions_grants_its_maximum).into()
 }
 
 /// In every other round the window is there already, and else it is made by whoever comes first. Nothing leaves it meanwhile.
-async fn a_window_that_many_sessions_count_in_grants_its_maximum(rig: Rig) -> anyhow::Result<()> {
+async fn window_counted_by_many_sessions_grants_its_maximum(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let window = Window::new(MOST, Duration::from_hours(1), Duration::from_mins(1))?;

@@ -14,12 +14,12 @@ use crate::store::AnyStore;
 
 pub(super) fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_sessions || engine.kind == Kind::Sqlite;
-        change_that_ends_by_its_deadline_is_never_made,
-        change_whose_caller_is_gone_is_never_made)
+        change_that_misses_its_deadline_is_never_made,
+        change_of_a_cancelled_caller_is_never_made)
     .into()
 }
 
-async fn change_that_ends_by_its_deadline_is_never_made(rig: Rig) -> anyhow::Result<()> {
+async fn change_that_misses_its_deadline_is_never_made(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let world = World::new(&scratch.rig).await?;
     let held = world.hold().await?;
@@ -33,7 +33,7 @@ async fn change_that_ends_by_its_deadline_is_never_made(rig: Rig) -> anyhow::Res
     world.is_as_it_was().await
 }
 
-async fn change_whose_caller_is_gone_is_never_made(rig: Rig) -> anyhow::Result<()> {
+async fn change_of_a_cancelled_caller_is_never_made(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let world = World::new(&scratch.rig).await?;
     let held = world.hold().await?;

@@ -15,15 +15,15 @@ use crate::taken::{COST, Taken, Turn, drain, rules};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, has_server;
-        what_is_given_back_and_has_its_answer_cut_off_is_given_back_once,
-        what_is_given_back_and_has_its_answer_swallowed_is_given_back_once,
-        what_never_arrived_is_given_back_when_it_is_asked_for_again,
-        a_reservation_whose_answer_is_cut_off_is_given_back_once,
-        what_is_given_back_of_several_keys_and_has_its_answer_cut_off_is_given_back_once)
+        refund_with_truncated_answer_counts_once,
+        refund_with_lost_answer_counts_once,
+        refund_that_never_arrived_counts_on_retry,
+        reservation_with_truncated_answer_is_given_back_once,
+        refund_of_several_keys_with_truncated_answer_counts_once)
     .into()
 }
 
-async fn what_is_given_back_and_has_its_answer_cut_off_is_given_back_once(rig: Rig) -> anyhow::Result<()> {
+async fn refund_with_truncated_answer_counts_once(rig: Rig) -> anyhow::Result<()> {
     for bytes in [0, 1, 7] {
         for (error, again, given_back) in fail_each(&rig, Then::Cut(bytes), LONG, &WAYS).await? {
             assert!(matches!(error, Error::OutcomeUnknown(_)), "after {bytes} bytes: {error:?}");
@@ -33,7 +33,7 @@ async fn what_is_given_back_and_has_its_answer_cut_off_is_given_back_once(rig: R
     Ok(())
 }
 
-async fn what_is_given_back_and_has_its_answer_swallowed_is_given_back_once(rig: Rig) -> anyhow::Result<()> {
+async fn refund_with_lost_answer_counts_once(rig: Rig) -> anyhow::Result<()> {
     for (error, again, given_back) in fail_each(&rig, Then::Swallow, SHORT, &WAYS[..1]).await? {
         assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}");
         assert_eq!((again, given_back), (Adjusted::Repeated, GIVEN_BACK));
@@ -41,7 +41,7 @@ async fn what_is_given_back_and_has_its_answer_swallowed_is_given_back_once(rig:
     Ok(())
 }
 
-async fn what_never_arrived_is_given_back_when_it_is_asked_for_again(rig: Rig) -> anyhow::Result<()> {
+async fn refund_that_never_arrived_counts_on_retry(rig: Rig) -> anyhow::Result<()> {
     for (error, again, given_back) in fail_each(&rig, Then::Lose, LONG, &WAYS).await? {
         // Nobody on this side can know that.
         assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
@@ -50,7 +50,7 @@ async fn what_never_arrived_is_given_back_when_it_is_asked_for_again(rig: Rig) -
     Ok(())
 }
 
-async fn a_reservation_whose_answer_is_cut_off_is_given_back_once(rig: Rig) -> anyhow::Result<()> {
+async fn reservation_with_truncated_answer_is_given_back_once(rig: Rig) -> anyhow::Result<()> {
     let (proxied, proxy) = through_proxy(&rig, 1).await?;
     for rule in rules()? {
         let Taken { reservation, receipt, another } = Taken::new(&proxied, &rule, Turn::IsAhead, true).await?;
@@ -65,9 +65,7 @@ async fn a_reservation_whose_answer_is_cut_off_is_given_back_once(rig: Rig) -> a
 }
 
 /// All of them by one call.
-async fn what_is_given_back_of_several_keys_and_has_its_answer_cut_off_is_given_back_once(
-    rig: Rig,
-) -> anyhow::Result<()> {
+async fn refund_of_several_keys_with_truncated_answer_counts_once(rig: Rig) -> anyhow::Result<()> {
     let (proxied, proxy) = through_proxy(&rig, 1).await?;
     let (mut refunds, mut taken) = (Vec::new(), Vec::new());
     for rule in rules()?.iter().cycle().take(6) {

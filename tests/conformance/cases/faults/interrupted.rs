@@ -14,17 +14,17 @@ use crate::rig::{AnyPool, Rig};
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Every, Time::Real, |engine| has_server(engine) && engine.has_sessions;
-            a_session_that_is_ended_during_a_request_is_unknown,
-            a_statement_that_is_cancelled_is_asked_again_only_where_that_undoes_it)
+            request_of_a_terminated_session_is_unknown,
+            cancelled_statement_is_retried_only_if_rolled_back)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| has_server(engine) && engine.has_sessions;
-            a_session_that_may_only_read_takes_nothing)
+            read_only_session_takes_nothing)
         .to_vec(),
     ]
     .concat()
 }
 
-async fn a_session_that_is_ended_during_a_request_is_unknown(rig: Rig) -> anyhow::Result<()> {
+async fn request_of_a_terminated_session_is_unknown(rig: Rig) -> anyhow::Result<()> {
     let interrupted = Interrupted::new(&rig).await?;
     let end = if rig.engine.kind == Kind::Postgres { "select pg_terminate_backend" } else { "kill" };
     let error = interrupted.ask(end).await?.expect_err("its session was ended");
@@ -32,7 +32,7 @@ async fn a_session_that_is_ended_during_a_request_is_unknown(rig: Rig) -> anyhow
 }
 
 /// PostgreSQL undoes all that a cancelled request did, so it is safe to ask again; MySQL may undo a part of it.
-async fn a_statement_that_is_cancelled_is_asked_again_only_where_that_undoes_it(rig: Rig) -> anyhow::Result<()> {
+async fn cancelled_statement_is_retried_only_if_rolled_back(rig: Rig) -> anyhow::Result<()> {
     let interrupted = Interrupted::new(&rig).await?;
     if rig.engine.kind != Kind::Postgres {
         let error = interrupted.ask("kill query").await?.expect_err("it was cancelled");
@@ -45,7 +45,7 @@ async fn a_statement_that_is_cancelled_is_asked_again_only_where_that_undoes_it(
 }
 
 /// As on a server that has become a replica, on a connection from before: it is not used again.
-async fn a_session_that_may_only_read_takes_nothing(rig: Rig) -> anyhow::Result<()> {
+async fn read_only_session_takes_nothing(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let (read_only, session) = match rig.engine.kind {
         Kind::Postgres => ("set default_transaction_read_only = on", "select pg_backend_pid() as session"),

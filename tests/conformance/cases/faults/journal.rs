@@ -13,11 +13,11 @@ use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-        what_is_taken_of_a_file_that_others_lock_in_between_is_what_was_answered)
+        takes_from_a_file_locked_in_between_match_the_answers)
     .to_vec()
 }
 
-async fn what_is_taken_of_a_file_that_others_lock_in_between_is_what_was_answered(rig: Rig) -> anyhow::Result<()> {
+async fn takes_from_a_file_locked_in_between_match_the_answers(rig: Rig) -> anyhow::Result<()> {
     let directory = rig.directory.as_ref().expect("a rig of this engine has one");
     let options = SqliteConnectOptions::new()
         .filename(directory.path().join("journal.db"))

@@ -18,12 +18,12 @@ use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, has_server;
-        tokens_of_a_lease_that_never_arrive_are_lost,
-        tokens_that_a_lease_gives_back_unheard_are_there_once)
+        lease_tokens_that_never_arrive_are_lost,
+        lease_refund_with_lost_answer_counts_once)
     .into()
 }
 
-async fn tokens_of_a_lease_that_never_arrive_are_lost(rig: Rig) -> anyhow::Result<()> {
+async fn lease_tokens_that_never_arrive_are_lost(rig: Rig) -> anyhow::Result<()> {
     let mut leased = Leased::new(&rig, Unheard::FirstDebit).await?;
     // Nobody waits for what is taken ahead, nor for what is not answered.
     let (lost, error) = loop {
@@ -33,7 +33,7 @@ async fn tokens_of_a_lease_that_never_arrive_are_lost(rig: Rig) -> anyhow::Resul
         }
     };
     assert!(lost > 1 && matches!(error, Error::DeadlineExceeded(_)), "{lost} tokens, {error:?}");
-    assert_eq!(leased.lease.held(), 0);
+    assert_eq!(leased.lease.leased_tokens(), 0);
     assert_eq!(leased.taken(&rig).await?, leased.granted + lost, "they were debited");
 
     // Later ones are had, used and given back; those stay lost.
@@ -43,9 +43,9 @@ async fn tokens_of_a_lease_that_never_arrive_are_lost(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-async fn tokens_that_a_lease_gives_back_unheard_are_there_once(rig: Rig) -> anyhow::Result<()> {
+async fn lease_refund_with_lost_answer_counts_once(rig: Rig) -> anyhow::Result<()> {
     let mut leased = Leased::new(&rig, Unheard::Adjustments).await?;
-    while leased.lease.held() == 0 {
+    while leased.lease.leased_tokens() == 0 {
         leased.ask().await?;
     }
     let error = leased.lease.close().await.expect_err("nobody hears of it");
@@ -73,7 +73,7 @@ impl Leased {
         let (tell, unanswered) = unbounded_channel();
         let unheard = unheard.into();
         let faulty = Faulty { store: rig.store(), proxied: proxied.store().deadline(SHORT), proxy, unheard, tell };
-        let lease = Lease::with(faulty, LeaseOptions::default().target(SHORT));
+        let lease = Lease::with_options(faulty, LeaseOptions::default().target(SHORT));
         Ok(Self { lease, key, granted: 0, unanswered })
     }
 

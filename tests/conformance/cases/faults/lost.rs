@@ -13,13 +13,13 @@ use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, has_server;
-        a_request_whose_answer_is_cut_off_is_paid_once,
-        a_request_whose_answer_is_swallowed_is_paid_once,
-        a_request_that_never_arrived_is_not_repeated)
+        request_with_truncated_answer_is_paid_once,
+        request_with_lost_answer_is_paid_once,
+        request_that_never_arrived_is_not_repeated)
     .into()
 }
 
-async fn a_request_whose_answer_is_cut_off_is_paid_once(rig: Rig) -> anyhow::Result<()> {
+async fn request_with_truncated_answer_is_paid_once(rig: Rig) -> anyhow::Result<()> {
     for bytes in [0, 1, 7] {
         let (error, granted) = fail(&rig, Then::Cut(bytes), LONG).await?;
         assert!(matches!(error, Error::OutcomeUnknown(_)), "after {bytes} bytes: {error:?}");
@@ -28,14 +28,14 @@ async fn a_request_whose_answer_is_cut_off_is_paid_once(rig: Rig) -> anyhow::Res
     Ok(())
 }
 
-async fn a_request_whose_answer_is_swallowed_is_paid_once(rig: Rig) -> anyhow::Result<()> {
+async fn request_with_lost_answer_is_paid_once(rig: Rig) -> anyhow::Result<()> {
     let (error, granted) = fail(&rig, Then::Swallow, Duration::from_secs(1)).await?;
     assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}");
     assert_eq!(granted, 1);
     Ok(())
 }
 
-async fn a_request_that_never_arrived_is_not_repeated(rig: Rig) -> anyhow::Result<()> {
+async fn request_that_never_arrived_is_not_repeated(rig: Rig) -> anyhow::Result<()> {
     let (error, granted) = fail(&rig, Then::Lose, LONG).await?;
     // Nobody on this side can know that.
     assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");

@@ -18,17 +18,17 @@ pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Pools, Time::Real, has_server;
             a_refused_connection_is_unavailable,
-            a_server_that_hangs_up_is_unavailable_until_it_is_back,
+            server_that_closes_connections_is_unavailable_until_back,
             fallback_ends_soon_after_the_outage,
             a_url_of_no_host_is_unavailable,
             a_url_of_no_database_is_unavailable)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && !engine.has_sessions;
-            pooler_that_refuses_a_setting_is_told_apart)
+            setting_refused_by_a_pooler_is_reported)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-            a_file_that_is_not_there_is_unavailable,
-            a_file_that_may_only_be_read_is_not_permitted)
+            missing_file_is_unavailable,
+            read_only_file_is_not_permitted)
         .to_vec(),
     ]
     .concat()
@@ -40,7 +40,7 @@ async fn a_refused_connection_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Port(port)))).await
 }
 
-async fn a_server_that_hangs_up_is_unavailable_until_it_is_back(rig: Rig) -> anyhow::Result<()> {
+async fn server_that_closes_connections_is_unavailable_until_back(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let (_, proxy) = through_proxy(&rig, 1).await?;
     let proxied = rig.on(elsewhere(&rig, Elsewhere::Port(proxy.port())));
@@ -90,7 +90,7 @@ async fn a_url_of_no_database_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn pooler_that_refuses_a_setting_is_told_apart(rig: Rig) -> anyhow::Result<()> {
+async fn setting_refused_by_a_pooler_is_reported(rig: Rig) -> anyhow::Result<()> {
     let store = PgStore::connect(&rig.engine.url()?, Durability::Asynchronous)?;
     let error = take(&store, &rig.key()).await.expect_err("it refuses the setting");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
@@ -100,7 +100,7 @@ async fn pooler_that_refuses_a_setting_is_told_apart(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn a_file_that_is_not_there_is_unavailable(rig: Rig) -> anyhow::Result<()> {
+async fn missing_file_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     let directory = rig.directory.as_ref().expect("a rig of this engine has one");
     let options = SqliteConnectOptions::new().filename(directory.path().join("no-such-directory/buckets.db"));
     is_unavailable(
@@ -111,7 +111,7 @@ async fn a_file_that_is_not_there_is_unavailable(rig: Rig) -> anyhow::Result<()>
     .await
 }
 
-async fn a_file_that_may_only_be_read_is_not_permitted(rig: Rig) -> anyhow::Result<()> {
+async fn read_only_file_is_not_permitted(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let AnyPool::Sqlite(pool) = &rig.pool else { anyhow::bail!("a file is needed") };
     let options = pool.connect_options().as_ref().clone().read_only(true);

@@ -18,10 +18,10 @@ pub fn cases() -> Vec<Case> {
         without_autocommit_a_rollback_gives_the_token_back,
         a_commit_takes_the_token_with_the_hosts_rows,
         an_error_leaves_the_hosts_transaction_open,
-        the_sessions_variables_stay_as_they_were,
+        session_variables_are_unchanged,
         the_next_transaction_is_at_the_sessions_level,
-        the_last_insert_id_stays_as_it_was,
-        a_session_that_chains_transactions_commits_its_tokens)
+        last_insert_id_is_unchanged,
+        session_with_chained_transactions_commits_its_tokens)
     .into()
 }
 
@@ -72,7 +72,7 @@ async fn an_error_leaves_the_hosts_transaction_open(rig: Rig) -> anyhow::Result<
     Ok(())
 }
 
-async fn the_sessions_variables_stay_as_they_were(rig: Rig) -> anyhow::Result<()> {
+async fn session_variables_are_unchanged(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.set_level("session").await?;
     host.run("set sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES', time_zone = '+09:00', timestamp = 1234567890").await?;
@@ -105,7 +105,7 @@ async fn the_next_transaction_is_at_the_sessions_level(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn a_session_that_chains_transactions_commits_its_tokens(rig: Rig) -> anyhow::Result<()> {
+async fn session_with_chained_transactions_commits_its_tokens(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.run("set completion_type = 'CHAIN'").await?;
     for taken in 1..4 {
@@ -115,7 +115,7 @@ async fn a_session_that_chains_transactions_commits_its_tokens(rig: Rig) -> anyh
     Ok(())
 }
 
-async fn the_last_insert_id_stays_as_it_was(rig: Rig) -> anyhow::Result<()> {
+async fn last_insert_id_is_unchanged(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.run("create table host_ids (id bigint auto_increment primary key)").await?;
     host.run("insert into host_ids values (41); insert into host_ids values (null)").await?;

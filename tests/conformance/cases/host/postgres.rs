@@ -16,7 +16,7 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
         a_rollback_gives_the_token_back,
         a_commit_takes_the_token_with_the_hosts_rows,
-        the_transactions_settings_stay_as_they_were,
+        transaction_settings_are_unchanged,
         an_error_can_be_rolled_back_to_a_savepoint)
     .into()
 }
@@ -41,7 +41,7 @@ async fn a_commit_takes_the_token_with_the_hosts_rows(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-async fn the_transactions_settings_stay_as_they_were(rig: Rig) -> anyhow::Result<()> {
+async fn transaction_settings_are_unchanged(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.begin().await?;
     host.run("set local search_path = public; set local time zone 'Asia/Tokyo'; set local work_mem = '5MB'").await?;

@@ -16,14 +16,14 @@ use crate::rig::{Rig, hex};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-        a_window_that_was_made_since_counts,
-        a_longer_interval_that_was_asked_since_counts,
-        turns_that_were_promised_since_stay_promised,
-        a_plan_that_blocks_rules_buckets_that_were_made_since)
+        window_created_after_the_snapshot_counts,
+        longer_interval_stored_after_the_snapshot_counts,
+        reservations_made_after_the_snapshot_stay,
+        plan_that_blocks_applies_to_buckets_made_after_the_snapshot)
     .to_vec()
 }
 
-async fn a_window_that_was_made_since_counts(rig: Rig) -> anyhow::Result<()> {
+async fn window_created_after_the_snapshot_counts(rig: Rig) -> anyhow::Result<()> {
     let (host, key) = (Host::new(&rig).await?, rig.key());
     let _ = rig.decide(Take::from(key.clone()).rule(window(2, 60))).await?;
     let granted = host.asks(&key, 60, 2).await?;
@@ -31,7 +31,7 @@ async fn a_window_that_was_made_since_counts(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_longer_interval_that_was_asked_since_counts(rig: Rig) -> anyhow::Result<()> {
+async fn longer_interval_stored_after_the_snapshot_counts(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     let _ = rig.decide(Take::from(key.clone()).rule(window(2, 1))).await?;
     let host = Host::new(&rig).await?;
@@ -43,22 +43,22 @@ async fn a_longer_interval_that_was_asked_since_counts(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn turns_that_were_promised_since_stay_promised(rig: Rig) -> anyhow::Result<()> {
+async fn reservations_made_after_the_snapshot_stay(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::continuous(10, Duration::from_secs(10))?).await?;
     let host = Host::new(&rig).await?;
     let limiter = Limiter::new(rig.store(), Rule::Provisioned)?;
     let _promised = limiter.reserve_n(key.clone(), 10).await?;
     let _later = limiter.reserve_n(key.clone(), 10).await?;
-    let promised = rig.row(&key).await?.context("it is there")?.longest_wait;
+    let promised = rig.row(&key).await?.context("it is there")?.max_granted_wait;
     assert!(promised > 0);
     let arguments = format!("'refund', '{}', '{key}', 1, 1, 0, 1, false", Uuid::new_v4());
     host.call("token_adjust_v1", &arguments).await?;
     host.commit().await?;
-    assert_eq!(rig.row(&key).await?.context("it is there")?.longest_wait, promised);
+    assert_eq!(rig.row(&key).await?.context("it is there")?.max_granted_wait, promised);
     Ok(())
 }
 
-async fn a_plan_that_blocks_rules_buckets_that_were_made_since(rig: Rig) -> anyhow::Result<()> {
+async fn plan_that_blocks_applies_to_buckets_made_after_the_snapshot(rig: Rig) -> anyhow::Result<()> {
     // As long as no plan of others has a mode.
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, plan, mut keys) = (&scratch.rig, scratch.rig.key(), [scratch.rig.key(), scratch.rig.key()]);

@@ -16,9 +16,9 @@ use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(Levels::Pools, Time::Real, |_| true;
-        what_was_taken_within_a_transaction_goes_with_it,
-        what_was_taken_within_a_transaction_stays_when_it_commits,
-        a_refusal_within_a_transaction_leaves_it_usable)
+        rolled_back_transaction_takes_nothing,
+        committed_transaction_takes_its_tokens,
+        denial_in_a_transaction_leaves_it_usable)
     .into();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
         a_bucket_is_held_until_the_transaction_ends));
@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn what_was_taken_within_a_transaction_goes_with_it(rig: Rig) -> anyhow::Result<()> {
+async fn rolled_back_transaction_takes_nothing(rig: Rig) -> anyhow::Result<()> {
     let (key, before) = bucket(&rig).await?;
     let take = Take::from(key.clone()).cost(3);
     with_pool!(&rig.pool, pool => {
@@ -40,7 +40,7 @@ async fn what_was_taken_within_a_transaction_goes_with_it(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-async fn what_was_taken_within_a_transaction_stays_when_it_commits(rig: Rig) -> anyhow::Result<()> {
+async fn committed_transaction_takes_its_tokens(rig: Rig) -> anyhow::Result<()> {
     let (key, _) = bucket(&rig).await?;
     let (other, window) = (rig.key(), rig.key());
     let id = Uuid::new_v4();
@@ -62,7 +62,7 @@ async fn what_was_taken_within_a_transaction_stays_when_it_commits(rig: Rig) -> 
     Ok(())
 }
 
-async fn a_refusal_within_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Result<()> {
+async fn denial_in_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Result<()> {
     let (key, _) = bucket(&rig).await?;
     let nobodys = rig.key();
     with_pool!(&rig.pool, pool => {
@@ -70,7 +70,7 @@ async fn a_refusal_within_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Re
         assert!(take_within(&mut *transaction, &Take::from(key.clone())).await??.is_granted());
         let unknown = take_within(&mut *transaction, &Take::from(nobodys.clone())).await?;
         assert_eq!(unknown.map(drop), Err(TakeError::UnknownBucket(nobodys)));
-        assert_eq!(take_within(&mut *transaction, &Take::from(key.clone()).cost(0)).await?.map(drop), Err(TakeError::NoTokens));
+        assert_eq!(take_within(&mut *transaction, &Take::from(key.clone()).cost(0)).await?.map(drop), Err(TakeError::ZeroCost));
         transaction.commit().await?;
     });
     assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1));

@@ -24,8 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
 
 async fn no_tokens_is_no_request(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(five_an_hour()?).await?;
-    assert_eq!(ask(&rig, Take::from(key.clone()).cost(0)).await?, Err(TakeError::NoTokens));
-    assert_eq!(ask(&rig, Take::from(rig.key()).cost(0)).await?, Err(TakeError::NoTokens));
+    assert_eq!(ask(&rig, Take::from(key.clone()).cost(0)).await?, Err(TakeError::ZeroCost));
+    assert_eq!(ask(&rig, Take::from(rig.key()).cost(0)).await?, Err(TakeError::ZeroCost));
     Ok(())
 }
 
@@ -34,10 +34,11 @@ async fn more_than_the_bucket_holds_can_never_be_had(rig: Rig) -> anyhow::Result
         let key = rig.bucket(quota).await?;
         let before = rig.row(&key).await?;
         let most = u64::MAX;
-        for (cost, keep) in [(6, 0), (5, 1), (1, 5), (most, 0), (1, most), (most, most), (most / 2, most / 2)] {
+        for (cost, min_remaining) in [(6, 0), (5, 1), (1, 5), (most, 0), (1, most), (most, most), (most / 2, most / 2)]
+        {
             for max_wait in [Duration::ZERO, Duration::MAX] {
-                let never = TakeError::NeverPossible { key: key.clone(), cost, keep, capacity: 5 };
-                let take = Take::from(key.clone()).cost(cost).keep(keep).max_wait(max_wait);
+                let never = TakeError::ExceedsCapacity { key: key.clone(), cost, min_remaining, capacity: 5 };
+                let take = Take::from(key.clone()).cost(cost).min_remaining(min_remaining).max_wait(max_wait);
                 assert_eq!(ask(&rig, take.clone()).await?, Err(never.clone()));
                 let outcomes = rig.store().take(&[take, Take::from(rig.key())]).await?;
                 assert_eq!(outcomes[0], Err(never), "in a batch");
@@ -90,12 +91,12 @@ async fn each_error_in_a_batch_stays_alone(rig: Rig) -> anyhow::Result<()> {
     ];
     let outcomes = rig.store().take(&takes).await?;
     assert_eq!(outcomes.len(), takes.len());
-    assert_eq!(outcomes[0], Err(TakeError::NoTokens));
+    assert_eq!(outcomes[0], Err(TakeError::ZeroCost));
     assert_eq!(left(&outcomes[1]), Some((true, 3)));
     assert_eq!(outcomes[2], Err(TakeError::UnknownBucket(nobody)));
-    assert!(matches!(outcomes[3], Err(TakeError::NeverPossible { cost: 6, capacity: 5, .. })), "{outcomes:?}");
+    assert!(matches!(outcomes[3], Err(TakeError::ExceedsCapacity { cost: 6, capacity: 5, .. })), "{outcomes:?}");
     assert_eq!(outcomes[4], Err(TakeError::Conflict(known)));
-    assert_eq!(outcomes[5], Err(TakeError::NoTokens));
+    assert_eq!(outcomes[5], Err(TakeError::ZeroCost));
     assert_eq!(left(&outcomes[6]), Some((true, 0)));
     assert_eq!(left(&outcomes[7]), Some((false, 0)));
     assert_eq!(left(&outcomes[8]), Some((true, 0)));

@@ -14,8 +14,8 @@ use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
-        what_is_given_back_of_one_key_that_is_locked_leaves_the_others_theirs,
-        a_call_that_meets_a_lock_gives_nothing_back_and_is_made_when_it_is_free)
+        refund_with_one_locked_key_completes_for_the_others,
+        refund_that_meets_a_lock_is_applied_when_released)
     .into()
 }
 
@@ -31,7 +31,7 @@ async fn taken(rig: &Rig) -> anyhow::Result<(Vec<Key>, Vec<Adjustment>)> {
     Ok((keys, refunds))
 }
 
-async fn what_is_given_back_of_one_key_that_is_locked_leaves_the_others_theirs(rig: Rig) -> anyhow::Result<()> {
+async fn refund_with_one_locked_key_completes_for_the_others(rig: Rig) -> anyhow::Result<()> {
     let (keys, refunds) = taken(&rig).await?;
     let held = Held::bucket(&rig, &keys[10]).await?;
     let batcher = Arc::new(Batcher::new(rig.store().deadline(LONG)));
@@ -56,7 +56,7 @@ async fn what_is_given_back_of_one_key_that_is_locked_leaves_the_others_theirs(r
     Ok(())
 }
 
-async fn a_call_that_meets_a_lock_gives_nothing_back_and_is_made_when_it_is_free(rig: Rig) -> anyhow::Result<()> {
+async fn refund_that_meets_a_lock_is_applied_when_released(rig: Rig) -> anyhow::Result<()> {
     let (keys, refunds) = taken(&rig).await?;
     let (held, store) = (Held::bucket(&rig, &keys[10]).await?, rig.store().deadline(LONG).max_attempts(1));
     let error = store.adjust(&refunds).await.expect_err("one of them is locked");

@@ -13,7 +13,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Every, Time::Real, |engine| engine.name == "mariadb"; a_batch_has_its_locks_before_its_snapshot)
             .into();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.name == "mariadb";
-        a_batch_that_runs_out_of_time_leaves_no_setting_behind));
+        batch_that_times_out_restores_the_session_settings));
     cases
 }
 
@@ -53,7 +53,7 @@ async fn a_batch_has_its_locks_before_its_snapshot(rig: Rig) -> anyhow::Result<(
     Ok(())
 }
 
-async fn a_batch_that_runs_out_of_time_leaves_no_setting_behind(rig: Rig) -> anyhow::Result<()> {
+async fn batch_that_times_out_restores_the_session_settings(rig: Rig) -> anyhow::Result<()> {
     let (first, second) = in_order(&rig).await?;
     let mut held = Held::bucket(&rig, &second).await?;
     let (hasty, _) = with_session(&rig, "set max_statement_time = 0.2").await?;

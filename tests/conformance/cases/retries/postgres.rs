@@ -14,11 +14,11 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
         a_concurrent_writer_costs_the_higher_levels_a_retry,
-        a_concurrent_writer_costs_a_batch_at_the_higher_levels_a_retry,
+        concurrent_writer_costs_a_batch_one_retry_at_higher_levels,
         a_failure_at_commit_is_retried,
         a_failure_of_a_batch_at_commit_is_retried_as_a_whole,
-        failures_at_commit_that_stay_end_after_the_attempts,
-        failures_at_commit_that_stay_end_by_the_deadline)
+        persistent_commit_failures_end_after_the_attempts,
+        persistent_commit_failures_end_by_the_deadline)
     .into()
 }
 
@@ -81,7 +81,7 @@ async fn a_failure_of_a_batch_at_commit_is_retried_as_a_whole(rig: Rig) -> anyho
 }
 
 /// What waits for it may find the lock taken away instead, and is asked again as well.
-async fn a_concurrent_writer_costs_a_batch_at_the_higher_levels_a_retry(rig: Rig) -> anyhow::Result<()> {
+async fn concurrent_writer_costs_a_batch_one_retry_at_higher_levels(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let mut takes = Vec::new();
@@ -106,7 +106,7 @@ async fn a_concurrent_writer_costs_a_batch_at_the_higher_levels_a_retry(rig: Rig
     Ok(())
 }
 
-async fn failures_at_commit_that_stay_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
+async fn persistent_commit_failures_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let key = scratch.rig.bucket(a_hundred_a_day()).await?;
     fail_commits(&scratch.rig, "1000000").await?;
@@ -118,7 +118,7 @@ async fn failures_at_commit_that_stay_end_after_the_attempts(rig: Rig) -> anyhow
     Ok(())
 }
 
-async fn failures_at_commit_that_stay_end_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
+async fn persistent_commit_failures_end_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let key = scratch.rig.bucket(a_hundred_a_day()).await?;
     fail_commits(&scratch.rig, "1000000").await?;

@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         no_argument_is_answered_by_an_error_of_the_engine,
-        what_no_parameter_can_hold_is_refused_before_the_routine_runs,
+        out_of_range_parameter_is_refused_before_the_routine,
     )
     .into()
 }
@@ -82,7 +82,7 @@ async fn no_argument_is_answered_by_an_error_of_the_engine(rig: Rig) -> anyhow::
     each_call(&rig, extremes, &codes, false).await
 }
 
-async fn what_no_parameter_can_hold_is_refused_before_the_routine_runs(rig: Rig) -> anyhow::Result<()> {
+async fn out_of_range_parameter_is_refused_before_the_routine(rig: Rig) -> anyhow::Result<()> {
     // No such routine or no such value; out of range, no number, too long.
     let codes: &[&str] = if rig.engine.kind == Kind::Postgres {
         // Routines for people take a double, and look at it.

@@ -13,19 +13,19 @@ use crate::rig::Rig;
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
-        an_unknown_bucket_is_an_error_that_says_how_to_make_it,
+        unknown_bucket_error_says_how_to_create_it,
         more_than_the_bucket_holds_is_an_error,
         arguments_out_of_range_move_no_token,
-        the_versioned_routines_refuse_what_would_mint_tokens,
-        figures_that_are_none_or_infinite_move_no_token,
+        versioned_routines_refuse_values_that_would_mint_tokens,
+        nan_and_infinite_values_move_no_token,
         receipts_beyond_all_figures_give_nothing_back,
-        rate_limiting_request_refuses_another_s_bucket_and_figures_that_are_none,
+        rate_limiting_request_refuses_invalid_values,
         a_batch_of_anything_but_ids_and_numbers_moves_no_token,
     )
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-        a_bucket_that_changes_during_every_attempt_is_given_up,
+        bucket_changed_during_every_attempt_is_contended,
     ));
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-async fn an_unknown_bucket_is_an_error_that_says_how_to_make_it(rig: Rig) -> anyhow::Result<()> {
+async fn unknown_bucket_error_says_how_to_create_it(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     for (routine, more) in [("request_token", ""), ("request_tokens", ", 1, 0, 0"), ("request_tokens", ", 1, 1000, 0")]
     {
@@ -71,7 +71,7 @@ async fn routine_refuses_a_fraction_for_a_whole_number(rig: Rig) -> anyhow::Resu
         ("token_create_plan", format!("{id}, 2.5, 60, 'continuous'"), "capacity"),
         ("request_tokens", format!("{id}, 1.5, 0, 0"), "tokens"),
         ("request_tokens", format!("{id}, 1, 0.5, 0"), "max_wait_ms"),
-        ("request_tokens", format!("{id}, 1, 0, 0.5"), "keep"),
+        ("request_tokens", format!("{id}, 1, 0, 0.5"), "min_remaining"),
         ("request_planned_tokens", format!("{id}, 'p', 1.5, 0, 0"), "tokens"),
         ("request_tokens_once", format!("{id}, 1.5, 0, 0, {uuid}"), "tokens"),
         ("request_tokens_many", format!("json_array(json_array({id}, 1.5))"), "tokens"),
@@ -82,7 +82,7 @@ async fn routine_refuses_a_fraction_for_a_whole_number(rig: Rig) -> anyhow::Resu
         ("request_tokens_in_window", format!("{id}, 5, 60, 5, 1, 0.5"), "max_wait_ms"),
         ("token_throttle", format!("{id}, 1.5, null, null"), "remaining"),
         ("token_throttle", format!("{id}, null, 0.5, null"), "retry_after_ms"),
-        ("token_throttle", format!("{id}, null, 1, 0.5"), "longest_ms"),
+        ("token_throttle", format!("{id}, null, 1, 0.5"), "max_wait_ms"),
         ("token_adjust_v1", format!("'refund', {uuid}, {id}, 1.5, 0, 0, 1, false"), "cost"),
         ("token_adjust_v1", format!("'refund', {uuid}, {id}, 1, 0, 0, 0.5, false"), "tokens"),
         ("token_adjust_window_v1", format!("'refund', {uuid}, {id}, 1, 0, 0.5, false"), "tokens"),
@@ -128,7 +128,7 @@ async fn arguments_out_of_range_move_no_token(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyhow::Result<()> {
+async fn versioned_routines_refuse_values_that_would_mint_tokens(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
     let before = rig.row(&key).await?;
@@ -169,7 +169,7 @@ async fn the_versioned_routines_refuse_what_would_mint_tokens(rig: Rig) -> anyho
     Ok(())
 }
 
-async fn figures_that_are_none_or_infinite_move_no_token(rig: Rig) -> anyhow::Result<()> {
+async fn nan_and_infinite_values_move_no_token(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     let before = rig.row(&key).await?;
     let new = rig.key();
@@ -223,7 +223,7 @@ async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Resu
     let (id, receipt) = (rig.quoted(key.as_str()), rig.quoted(&uuid::Uuid::new_v4().to_string()));
     let (least, most) = (i64::MIN, i64::MAX);
     for kind in ["cancel", "refund", "settle"] {
-        for (cost, granted, acts_at, tokens) in [
+        for (cost, granted, scheduled_at, tokens) in [
             ("0", "1", "0", "1"),
             ("-1", "1", "0", "1"),
             ("null", "1", "0", "1"),
@@ -236,14 +236,14 @@ async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Resu
             ("1", "1", "0", "null"),
             ("1", "1", "0", &*most.to_string()),
         ] {
-            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {granted}, {acts_at}, {tokens}{own}");
+            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {granted}, {scheduled_at}, {tokens}{own}");
             let refusal = rig.refusal(rig.calling(&format!("{prefix}adjust_v1"), &arguments)).await?;
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }
-        for (cost, acts_at, tokens) in
+        for (cost, scheduled_at, tokens) in
             [("0", "0", "1"), ("1", &*least.to_string(), "1"), ("1", "-1", "1"), ("1", "null", "1"), ("1", "0", "-1")]
         {
-            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {acts_at}, {tokens}{own}");
+            let arguments = format!("'{kind}', {receipt}, {id}, {cost}, {scheduled_at}, {tokens}{own}");
             let refusal = rig.refusal(rig.calling(&format!("{prefix}adjust_window_v1"), &arguments)).await?;
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }
@@ -252,7 +252,7 @@ async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn rate_limiting_request_refuses_another_s_bucket_and_figures_that_are_none(rig: Rig) -> anyhow::Result<()> {
+async fn rate_limiting_request_refuses_invalid_values(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(10, Duration::from_secs(10))?).await?;
     let before = rig.row(&key).await?;
     let refusal =
@@ -311,7 +311,7 @@ async fn a_batch_of_anything_but_ids_and_numbers_moves_no_token(rig: Rig) -> any
     Ok(())
 }
 
-async fn a_bucket_that_changes_during_every_attempt_is_given_up(rig: Rig) -> anyhow::Result<()> {
+async fn bucket_changed_during_every_attempt_is_contended(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let key = rig.key();

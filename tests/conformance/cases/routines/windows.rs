@@ -11,7 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         request_tokens_in_window_grants_its_maximum_in_any_interval,
-        request_tokens_in_window_refuses_what_makes_no_window,
+        request_tokens_in_window_refuses_invalid_windows,
         peek_window_answers_terms_counts_and_when_one_more_passes,
     )
     .into()
@@ -38,7 +38,7 @@ async fn request_tokens_in_window_grants_its_maximum_in_any_interval(rig: Rig) -
     Ok(())
 }
 
-async fn request_tokens_in_window_refuses_what_makes_no_window(rig: Rig) -> anyhow::Result<()> {
+async fn request_tokens_in_window_refuses_invalid_windows(rig: Rig) -> anyhow::Result<()> {
     let id = rig.quoted(rig.key().as_str());
     for arguments in [
         "0, 60, 5, 1, 0",

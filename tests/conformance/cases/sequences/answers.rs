@@ -80,7 +80,7 @@ pub(super) fn same_explanation(
     last: Option<Quota>,
 ) -> anyhow::Result<()> {
     if last.is_some_and(|last| expected.quota != Some(last)) {
-        (expected.available, expected.prospect) = (found.available, found.prospect);
+        (expected.available, expected.expected_outcome) = (found.available, found.expected_outcome);
         expected.retry_after = found.retry_after;
     }
     for explanation in [&mut expected, &mut found] {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use tollgate::{Adjustment, HoldBack, Key, Mode, Quota, Receipt, Rule, Take, Window, admin::Override};
+use tollgate::{Adjustment, Key, Mode, Quota, Receipt, Rule, Take, Throttle, Window, admin::Override};
 
 use figures::{SECOND, YEAR};
 
@@ -22,7 +22,7 @@ pub(super) enum Operation {
     /// Who came by that operation leaves, if they still wait.
     Leave(usize),
     Adjust(Vec<Change>),
-    HoldBack(Key, Rule, HoldBack),
+    Throttle(Key, Rule, Throttle),
     Create(Key, Quota),
     Plan(Key, Quota, Option<Mode>),
     DeletePlan(Key),
@@ -163,7 +163,7 @@ impl Author<'_> {
         match self.random.u32(0..100) {
             0..=3 => {
                 let place = self.key();
-                Operation::HoldBack(self.cast.keys[place].clone(), self.rule(place), self.hold_back(place))
+                Operation::Throttle(self.cast.keys[place].clone(), self.rule(place), self.throttle(place))
             }
             4..=29 => {
                 let take = self.take();

@@ -116,10 +116,10 @@ impl<'a> Play<'a> {
                 same("counting", &expected.available(&window), &found.available(&window))?;
             }
             Operation::Adjust(changes) => self.adjust(&changes).await?,
-            Operation::HoldBack(key, rule, hold) => {
+            Operation::Throttle(key, rule, hold) => {
                 let told = |held: Result<bool, tollgate::Error>| held.map_err(|error| error.to_string());
-                let expected = told(model.hold_back(&key, &rule, hold).await);
-                same("holding back", &expected, &told(engine.hold_back(&key, &rule, hold).await))?;
+                let expected = told(model.throttle(&key, &rule, hold).await);
+                same("holding back", &expected, &told(engine.throttle(&key, &rule, hold).await))?;
             }
             Operation::Reset(key) => {
                 same("a reset", &model.reset(&key).await?, &engine.reset(&key).await?)?;

@@ -35,18 +35,20 @@ impl Table {
         let (kind, table) = (rig.engine.kind, in_schema(rig, self.name()));
         let end = if says == Says::Nothing { 1_000_000_000 } else { i64::MAX / 4 };
         let (columns, rest) = match (self, kind) {
-            (Self::Windows, Kind::Postgres) => {
-                ("id, most, interval_ns, resolution_ns, ends, counts", format!("1, 1000, 1000, array[{end}], array[1]"))
-            }
-            (Self::Windows, Kind::MySql) => {
-                ("id, most, interval_ns, resolution_ns, counts, newest", format!("1, 1000, 1000, '[[{end},1]]', {end}"))
-            }
+            (Self::Windows, Kind::Postgres) => (
+                "id, max_requests, interval_ns, resolution_ns, ends, counts",
+                format!("1, 1000, 1000, array[{end}], array[1]"),
+            ),
+            (Self::Windows, Kind::MySql) => (
+                "id, max_requests, interval_ns, resolution_ns, counts, newest",
+                format!("1, 1000, 1000, '[[{end},1]]', {end}"),
+            ),
             (Self::Windows, Kind::Sqlite) => (
-                "id, most, interval_ns, resolution_ns, counts, empty_at",
+                "id, max_requests, interval_ns, resolution_ns, counts, empty_at",
                 format!("1, 1000, 1000, '{end} 1', {end} + 1000"),
             ),
             (Self::Receipts, _) => {
-                ("bucket, cost, granted, acts_at, state, expires_at, id", format!("1, 1, 1, 'open', {end}"))
+                ("bucket, cost, granted, scheduled_at, state, expires_at, id", format!("1, 1, 1, 'open', {end}"))
             }
             (Self::Overrides, _) => ("id, mode, reason", "'off', 'a test'".to_owned()),
         };

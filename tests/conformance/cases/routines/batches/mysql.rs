@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sqlx::mysql::MySqlDatabaseError;
 use tokio::task::JoinSet;
-use tollgate::model::bucket::{Bucket, Request, Terms};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 use tollgate::{Admin, Key, Mode, Quota, admin::Override};
 
 use super::super::{MS, SECOND, START};
@@ -25,9 +25,9 @@ pub(crate) fn cases() -> Vec<Case> {
             an_entry_of_many_times_is_decided_as_so_many_requests)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            batches_that_overlap_meet_no_deadlock,
-            an_override_rules_a_bucket_that_was_made_since_the_callers_snapshot,
-            batches_in_transactions_of_any_level_grant_what_there_is)
+            batches_that_overlap_do_not_deadlock,
+            override_applies_to_a_bucket_made_after_the_snapshot,
+            batches_in_any_isolation_level_grant_the_available_tokens)
         .to_vec(),
     ]
     .concat()
@@ -97,7 +97,7 @@ struct Asked {
     bucket: prop::sample::Index,
     cost: i64,
     max_wait: i64,
-    keep: i64,
+    min_remaining: i64,
     times: i64,
 }
 
@@ -114,8 +114,9 @@ fn figures() -> impl Strategy<Value = Figures> {
 
 fn asked() -> impl Strategy<Value = Asked> {
     let max_wait = prop_oneof![19 => Just(0_i64), 1 => 1..10 * SECOND];
-    (any::<prop::sample::Index>(), 1_i64..6, max_wait, 0_i64..4, 1_i64..12)
-        .prop_map(|(bucket, cost, max_wait, keep, times)| Asked { bucket, cost, max_wait, keep, times })
+    (any::<prop::sample::Index>(), 1_i64..6, max_wait, 0_i64..4, 1_i64..12).prop_map(
+        |(bucket, cost, max_wait, min_remaining, times)| Asked { bucket, cost, max_wait, min_remaining, times },
+    )
 }
 
 /// A bucket, and what the definition says of it.
@@ -123,7 +124,7 @@ struct Known {
     key: Key,
     figures: Figures,
     plan: String,
-    terms: Terms,
+    terms: BucketQuota,
     state: Option<Bucket>,
 }
 
@@ -137,7 +138,7 @@ impl Known {
             "continuous" => Quota::continuous(capacity, period)?,
             _ => Quota::once(capacity)?,
         };
-        let (key, terms, plan) = (rig.key(), Terms::from(&quota), rig.key().to_string());
+        let (key, terms, plan) = (rig.key(), BucketQuota::from(&quota), rig.key().to_string());
         let mut state = None;
         if made == Made::Provisioned {
             rig.create(&key, quota).await?;
@@ -152,18 +153,18 @@ impl Known {
     fn json(&self, asked: &Asked) -> String {
         let hex = |text: &str| hex(text.as_bytes());
         let Figures { capacity, seconds, refill, made } = self.figures;
-        let Asked { cost, max_wait, keep, times, .. } = asked;
+        let Asked { cost, max_wait, min_remaining, times, .. } = asked;
         let rule = match made {
             Made::Provisioned => "null,null,null,null".to_owned(),
             Made::ByItsFirstRequest => format!("{capacity},{seconds},\"{refill}\",null"),
             Made::OfAPlan => format!("null,null,null,\"{}\"", hex(&self.plan)),
         };
-        format!("[\"{}\",{cost},{max_wait},{keep},{rule},null,0,{times}]", hex(self.key.as_str()))
+        format!("[\"{}\",{cost},{max_wait},{min_remaining},{rule},null,0,{times}]", hex(self.key.as_str()))
     }
 
     /// Decides the requests one after the other, as defined, and compares.
     fn check(&mut self, asked: &Asked, now: i64, answers: &[Said]) -> anyhow::Result<()> {
-        let &Asked { cost, max_wait, keep, times, .. } = asked;
+        let &Asked { cost, max_wait, min_remaining, times, .. } = asked;
         let state = self.state.get_or_insert_with(Bucket::default);
         let (mut grants, mut denied) = (0, false);
         for said in answers {
@@ -176,13 +177,13 @@ impl Known {
         let answered: i64 = answers.iter().map(|said| said.times).sum();
         ensure!(answered == times, "{answered} answers");
         let last = answers.last().context("an answer")?;
-        if cost + keep > self.terms.capacity {
+        if cost + min_remaining > self.terms.capacity {
             ensure!(grants == 0 && last.outcome == "never");
             return Ok(());
         }
         let mut granted = 0;
         for _ in 0..times {
-            granted += i64::from(state.take(&self.terms, now, Request { cost, max_wait, keep }).granted);
+            granted += i64::from(state.take(&self.terms, now, BucketRequest { cost, max_wait, min_remaining }).granted);
         }
         ensure!(grants == granted, "{granted} should be granted");
         ensure!(granted == times || last.outcome == "denied");
@@ -233,12 +234,12 @@ fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
 }
 
 /// Nor an error of any other kind.
-async fn batches_that_overlap_meet_no_deadlock(rig: Rig) -> anyhow::Result<()> {
+async fn batches_that_overlap_do_not_deadlock(rig: Rig) -> anyhow::Result<()> {
     overlap(&rig, None).await
 }
 
 /// In the caller's own transaction its level rules. What fails there has taken nothing, once that is rolled back.
-async fn batches_in_transactions_of_any_level_grant_what_there_is(rig: Rig) -> anyhow::Result<()> {
+async fn batches_in_any_isolation_level_grant_the_available_tokens(rig: Rig) -> anyhow::Result<()> {
     for level in [
         "set session transaction isolation level read uncommitted",
         "set session transaction isolation level read committed",
@@ -250,7 +251,7 @@ async fn batches_in_transactions_of_any_level_grant_what_there_is(rig: Rig) -> a
     Ok(())
 }
 
-async fn an_override_rules_a_bucket_that_was_made_since_the_callers_snapshot(rig: Rig) -> anyhow::Result<()> {
+async fn override_applies_to_a_bucket_made_after_the_snapshot(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     let other = rig.bucket(Quota::once(5)?).await?;
     rig.store().set_override(&key, Override { mode: Some(Mode::Block), ..Override::default() }).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tollgate::model::bucket::{Bucket, Request, Terms};
+use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 use tollgate::{Admin, Key, Mode, Quota, Rule, Store, Take, admin::Override};
 
 use super::super::{MS, SECOND, START};
@@ -19,23 +19,23 @@ use crate::rig::{Rig, hex};
 pub(crate) fn cases() -> Vec<Case> {
     [
         list!(Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
-            requests_that_are_alike_are_decided_as_defined,
-            requests_that_are_alike_are_left_to_others_once_the_clock_was_set_back)
+            uniform_requests_are_decided_as_defined,
+            uniform_path_falls_back_after_a_clock_set_back)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule,
-            what_names_a_bucket_twice_or_none_is_debited_from_none,
-            what_is_taken_on_first_use_comes_back_from_when_the_rows_are_locked,
-            what_another_makes_at_the_same_time_is_taken_from_as_it_is,
-            requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule,
-            requests_that_are_alike_leave_a_sessions_settings_alone)
+            uniform_path_falls_back_where_other_rules_apply,
+            uniform_batch_that_names_a_bucket_twice_is_refused,
+            uniform_first_use_counts_from_when_rows_are_locked,
+            uniform_first_use_takes_from_a_concurrently_made_bucket,
+            uniform_path_falls_back_where_a_plan_has_other_rules,
+            uniform_path_leaves_session_settings_unchanged)
         .to_vec(),
     ]
     .concat()
 }
 
 /// Buckets of one quota, or of one plan, provisioned or made by their first request, asked in random batches.
-async fn requests_that_are_alike_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_requests_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
     let refill = prop::sample::select(vec!["interval", "calendar", "continuous", "once"]);
     let figures = (1_u64..30, 1_u64..20, refill, any::<bool>());
     random::check(60, &(figures, vec(batch(), 1..8)), |(figures, batches)| live(&rig, figures, batches))
@@ -45,7 +45,7 @@ async fn requests_that_are_alike_are_decided_as_defined(rig: Rig) -> anyhow::Res
 struct Batch {
     ms: i64,
     cost: i64,
-    keep: i64,
+    min_remaining: i64,
     /// For each bucket: how many requests, if any.
     times: Vec<Option<i64>>,
 }
@@ -54,7 +54,12 @@ const BUCKETS: usize = 6;
 
 fn batch() -> impl Strategy<Value = Batch> {
     let times = vec(prop::option::weighted(0.7, 1_i64..8), BUCKETS);
-    (0_i64..5000, 1_i64..6, 0_i64..4, times).prop_map(|(ms, cost, keep, times)| Batch { ms, cost, keep, times })
+    (0_i64..5000, 1_i64..6, 0_i64..4, times).prop_map(|(ms, cost, min_remaining, times)| Batch {
+        ms,
+        cost,
+        min_remaining,
+        times,
+    })
 }
 
 async fn live(
@@ -65,7 +70,7 @@ async fn live(
     let mut now = START;
     rig.at(now).await?;
     let quota = quota(capacity, seconds, refill)?;
-    let terms = Terms::from(&quota);
+    let terms = BucketQuota::from(&quota);
     let mut buckets: Vec<(Key, Option<Bucket>)> = (0..BUCKETS).map(|_| (rig.key(), None)).collect();
     let mut terms_said = format!("{capacity}, {seconds}, '{refill}', null");
     if planned {
@@ -77,14 +82,14 @@ async fn live(
         rig.create(&buckets[0].0, quota).await?;
         buckets[0].1 = Some(Bucket::full(&terms, now));
     }
-    for Batch { ms, cost, keep, times } in batches {
+    for Batch { ms, cost, min_remaining, times } in batches {
         now += ms * MS;
         rig.at(now).await?;
         let asked: Vec<(usize, i64)> =
             times.iter().enumerate().filter_map(|(at, times)| times.map(|times| (at, times))).collect();
         let ids: Vec<String> = asked.iter().map(|(at, times)| entry(&buckets[*at].0, *times)).collect();
-        let said = call_with(rig, &ids, &format!("{cost}, {keep}, {terms_said}")).await?;
-        if cost + keep > terms.capacity {
+        let said = call_with(rig, &ids, &format!("{cost}, {min_remaining}, {terms_said}")).await?;
+        if cost + min_remaining > terms.capacity {
             ensure!(said.is_none(), "never: {said:?}");
             continue;
         }
@@ -97,8 +102,9 @@ async fn live(
             let (at, times) = asked[usize::try_from(place - 1)?];
             let (key, state) = &mut buckets[at];
             let state = state.get_or_insert_with(Bucket::default);
-            let grants =
-                (0..times).filter(|_| state.take(&terms, now, Request { cost, max_wait: 0, keep }).granted).count();
+            let grants = (0..times)
+                .filter(|_| state.take(&terms, now, BucketRequest { cost, max_wait: 0, min_remaining }).granted)
+                .count();
             ensure!(granted_times == i64::try_from(grants)?, "{grants} should be granted, not {granted_times}");
             let tokens = granted_times * cost;
             let after = (full_at + tokens * terms.token_ticks, granted + tokens);
@@ -111,7 +117,7 @@ async fn live(
     Ok(())
 }
 
-async fn requests_that_are_alike_are_left_to_others_once_the_clock_was_set_back(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_falls_back_after_a_clock_set_back(rig: Rig) -> anyhow::Result<()> {
     let keys = [rig.key(), rig.key()];
     let ids = keys.each_ref().map(|key| entry(key, 1));
     rig.at(START).await?;
@@ -124,7 +130,7 @@ async fn requests_that_are_alike_are_left_to_others_once_the_clock_was_set_back(
     Ok(())
 }
 
-async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_falls_back_where_other_rules_apply(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let quota = Quota::once(5)?;
@@ -205,7 +211,7 @@ async fn requests_that_are_alike_are_left_to_others_where_not_only_tokens_rule(r
     Ok(())
 }
 
-async fn what_names_a_bucket_twice_or_none_is_debited_from_none(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_batch_that_names_a_bucket_twice_is_refused(rig: Rig) -> anyhow::Result<()> {
     let (key, other) = (rig.key(), rig.key());
     let (one, another) = (entry(&key, 1), entry(&other, 1));
     assert!(call(&rig, &[one.clone(), another.clone()], TERMS).await?.is_some());
@@ -230,7 +236,7 @@ async fn what_names_a_bucket_twice_or_none_is_debited_from_none(rig: Rig) -> any
 
 /// Where tokens come while the rows are made: else one that was made, emptied, full again and swept meanwhile would
 /// have given more than it has.
-async fn what_is_taken_on_first_use_comes_back_from_when_the_rows_are_locked(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_first_use_counts_from_when_rows_are_locked(rig: Rig) -> anyhow::Result<()> {
     let keys = [rig.key(), rig.key()];
     let ids = [entry(&keys[0], 1), entry(&keys[1], 3)];
     // A token a nanosecond.
@@ -244,7 +250,7 @@ async fn what_is_taken_on_first_use_comes_back_from_when_the_rows_are_locked(rig
     Ok(())
 }
 
-async fn what_another_makes_at_the_same_time_is_taken_from_as_it_is(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_first_use_takes_from_a_concurrently_made_bucket(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let mut keys: Vec<Key> = (0..4).map(|_| rig.key()).collect();
@@ -277,7 +283,7 @@ async fn what_another_makes_at_the_same_time_is_taken_from_as_it_is(rig: Rig) ->
     Ok(())
 }
 
-async fn requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_falls_back_where_a_plan_has_other_rules(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let (followers, ruled, plan, other) = ([rig.key(), rig.key()], rig.key(), rig.key(), rig.key());
@@ -310,7 +316,7 @@ async fn requests_under_a_plan_are_left_to_others_where_not_only_its_tokens_rule
     Ok(())
 }
 
-async fn requests_that_are_alike_leave_a_sessions_settings_alone(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_leaves_session_settings_unchanged(rig: Rig) -> anyhow::Result<()> {
     const SETTINGS: &str =
         "select concat_ws(' ', @@group_concat_max_len, @@innodb_lock_wait_timeout, @@sql_safe_updates,
                             @@sql_mode) as settings";

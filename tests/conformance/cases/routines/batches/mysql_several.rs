@@ -10,8 +10,8 @@ use crate::rig::Rig;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-        batches_whose_arrays_are_cut_off_are_decided_all_the_same,
-        many_limits_whose_arrays_are_cut_off_are_decided_all_the_same,
+        batches_with_truncated_arrays_are_decided,
+        requests_with_truncated_arrays_of_limits_are_decided,
         several_limits_make_no_bucket_while_all_is_off)
     .into()
 }
@@ -24,7 +24,7 @@ const CUT_OFF: [&str; 4] = [
     "set session group_concat_max_len = 7000",
 ];
 
-async fn many_limits_whose_arrays_are_cut_off_are_decided_all_the_same(rig: Rig) -> anyhow::Result<()> {
+async fn requests_with_truncated_arrays_of_limits_are_decided(rig: Rig) -> anyhow::Result<()> {
     let empty = rig.bucket(Quota::once(1)?).await?;
     assert!(rig.store().take_one(&Take::from(empty.clone())).await??.is_granted());
     for setting in CUT_OFF {
@@ -52,7 +52,7 @@ async fn many_limits_whose_arrays_are_cut_off_are_decided_all_the_same(rig: Rig)
     Ok(())
 }
 
-async fn batches_whose_arrays_are_cut_off_are_decided_all_the_same(rig: Rig) -> anyhow::Result<()> {
+async fn batches_with_truncated_arrays_are_decided(rig: Rig) -> anyhow::Result<()> {
     for setting in CUT_OFF {
         let session = with_session(&rig, setting).await?.0;
         let (shared, plan) = (rig.bucket(Quota::once(30)?).await?, rig.key());

@@ -25,8 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         .to_vec(),
         list!(
             Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
-            a_row_that_somebody_holds_does_not_hold_up_the_others,
-            a_batch_counts_from_when_it_has_its_row,
+            locked_row_does_not_block_the_other_rows,
+            batch_counts_from_when_its_row_is_locked,
         )
         .to_vec(),
     ]
@@ -36,7 +36,13 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Each bucket has a twin, from which as many single requests take. Some batches say once what their requests have in common.
 async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
     let request = (0..KINDS.len(), 1..4_i64, prop_oneof![3 => Just(0_i64), 1 => 1..12_i64], 1..9_i64, 0..8_usize);
-    let request = request.prop_map(|(kind, cost, keep, times, change)| Request { kind, cost, keep, times, change });
+    let request = request.prop_map(|(kind, cost, min_remaining, times, change)| BucketRequest {
+        kind,
+        cost,
+        min_remaining,
+        times,
+        change,
+    });
     // Back, too, further than any bucket takes to be full.
     let ms = prop_oneof![6 => 0..3000_i64, 1 => -40_000..0_i64];
     let steps = prop::collection::vec((ms, prop::bool::ANY, prop::collection::vec(request, 1..12)), 1..8);
@@ -45,7 +51,7 @@ async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
     random::check(60, &steps, |steps| live(&session, steps))
 }
 
-async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Result<()> {
+async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow::Result<()> {
     let run = rig.key();
     let plan = format!("plan {run}");
     let mut now = START;
@@ -63,7 +69,7 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Resul
     rig.pool.run(provision).await?;
     for (ms, alike, requests) in steps {
         let common = alike.then(|| KINDS[requests[0].kind].asked);
-        let asked = |request: &Request| common.unwrap_or(KINDS[request.kind].asked);
+        let asked = |request: &BucketRequest| common.unwrap_or(KINDS[request.kind].asked);
         let requests = &if alike { made_alike(requests) } else { requests };
         now += ms * MS;
         rig.at(now).await?;
@@ -71,19 +77,20 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Resul
             let changes = ids(&run).map(|id| change.replace("$plan", &plan).replace("$id", &id));
             rig.pool.run(changes.collect::<Vec<_>>().join("; ")).await?;
         }
-        let each = |request: &Request| (KINDS[request.kind].id(TWINS[0], &run), asked(request).replace("$plan", &plan));
+        let each =
+            |request: &BucketRequest| (KINDS[request.kind].id(TWINS[0], &run), asked(request).replace("$plan", &plan));
         let batch = batch_of(requests, alike, each);
         let answers = expanded(&rig.sql(batch).await?, requests)?;
         for place in in_order(requests) {
             let request = &requests[place];
             let single = format!(
-                "select 1 as times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
+                "select 1 as times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).scheduled_at,
                         (t.taken).full_at, (t.taken).granted
                    from (select tollgate.take_v1('{}', {} + 0 * i, 0, {}, {}, null, 0) as taken
                            from generate_series(1, {}) i offset 0) t",
                 KINDS[request.kind].id(TWINS[1], &run),
                 request.cost,
-                request.keep,
+                request.min_remaining,
                 asked(request).replace("$plan", &plan),
                 request.times
             );
@@ -102,11 +109,12 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<Request>)>) -> anyhow::Resul
 /// The state of each bucket of a run that exists, by its id.
 async fn rows(rig: &Rig, run: &Key) -> anyhow::Result<HashMap<String, [i64; 4]>> {
     let ids = ids(run).map(|id| rig.quoted(&id)).collect::<Vec<_>>().join(", ");
-    let sql =
-        format!("select id, anchor, full_at, granted, longest_wait from tollgate.token_buckets where id in ({ids})");
+    let sql = format!(
+        "select id, anchor, full_at, granted, max_granted_wait from tollgate.token_buckets where id in ({ids})"
+    );
     let row = |row: &Row| {
         let id = row.text("id")?.context("null")?.to_owned();
-        Ok((id, row.numbers(["anchor", "full_at", "granted", "longest_wait"])?))
+        Ok((id, row.numbers(["anchor", "full_at", "granted", "max_granted_wait"])?))
     };
     rig.sql(sql).await?.iter().map(row).collect()
 }
@@ -116,7 +124,7 @@ fn ids(run: &Key) -> impl Iterator<Item = String> {
 }
 
 /// The rows of each entry, which must answer all its requests.
-fn expanded(rows: &[Row], requests: &[Request]) -> anyhow::Result<Vec<Vec<Row>>> {
+fn expanded(rows: &[Row], requests: &[BucketRequest]) -> anyhow::Result<Vec<Vec<Row>>> {
     let mut answers = vec![Vec::new(); requests.len()];
     let mut times = vec![0; requests.len()];
     for row in rows {
@@ -136,7 +144,7 @@ fn agree(rows: &[Row], singles: &[Row]) -> anyhow::Result<()> {
     for row in rows {
         for nth in 1..=row.number("times")? {
             let single = singles.next().context("fewer requests")?;
-            let mut columns = vec!["outcome", "mode", "now", "acts_at"];
+            let mut columns = vec!["outcome", "mode", "now", "scheduled_at"];
             if nth == row.number("times")? {
                 columns.extend(["full_at", "granted"]);
             }
@@ -149,15 +157,15 @@ fn agree(rows: &[Row], singles: &[Row]) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_row_that_somebody_holds_does_not_hold_up_the_others(rig: Rig) -> anyhow::Result<()> {
+async fn locked_row_does_not_block_the_other_rows(rig: Rig) -> anyhow::Result<()> {
     let ids = [rig.key(), rig.key()].map(|key| key.as_str().to_owned());
     for id in &ids {
         rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60)")).await?;
     }
     let (holder, _) = with_session(&rig, "select 1").await?;
     holder.pool.run(format!("begin; select tollgate.request_token('{}')", ids[0])).await?;
-    let requests = [0, 1].map(|kind| Request { kind, cost: 1, keep: 0, times: 2, change: 0 });
-    let both = |requests: &[Request]| {
+    let requests = [0, 1].map(|kind| BucketRequest { kind, cost: 1, min_remaining: 0, times: 2, change: 0 });
+    let both = |requests: &[BucketRequest]| {
         batch_of(requests, false, |request| (ids[request.kind].clone(), "null, null, null, null".to_owned()))
     };
     let refusal = rig.refusal(both(&requests)).await?;
@@ -179,13 +187,13 @@ fn answered(rows: &[Row]) -> anyhow::Result<i64> {
     rows.iter().map(|row| row.number("times")).sum()
 }
 
-async fn a_batch_counts_from_when_it_has_its_row(rig: Rig) -> anyhow::Result<()> {
+async fn batch_counts_from_when_its_row_is_locked(rig: Rig) -> anyhow::Result<()> {
     let id = rig.key().as_str().to_owned();
     rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60, 'continuous')")).await?;
     let (holder, _) = with_session(&rig, "select 1").await?;
     holder.pool.run(format!("begin; select from tollgate.token_buckets where id = '{id}' for update")).await?;
     let (waiter, _) = with_session(&rig, "select 1").await?;
-    let requests = [Request { kind: 0, cost: 1, keep: 0, times: 12, change: 0 }];
+    let requests = [BucketRequest { kind: 0, cost: 1, min_remaining: 0, times: 12, change: 0 }];
     let sql = batch_of(&requests, false, |_| (id.clone(), "null, null, null, null".to_owned()));
     let waiting = tokio::spawn(async move { waiter.sql(sql).await });
     let stuck = format!("select from pg_stat_activity where wait_event_type = 'Lock' and query like '%{id}%'");
@@ -205,10 +213,10 @@ async fn a_batch_counts_from_when_it_has_its_row(rig: Rig) -> anyhow::Result<()>
 
 /// An entry, for so many requests.
 #[derive(Clone, Debug)]
-struct Request {
+struct BucketRequest {
     kind: usize,
     cost: i64,
-    keep: i64,
+    min_remaining: i64,
     times: i64,
     /// What an operator does to all buckets before it, if it is the first.
     change: usize,
@@ -228,19 +236,19 @@ impl Bucket {
 }
 
 /// Which entries are decided before which: those of one bucket in their order.
-fn in_order(requests: &[Request]) -> Vec<usize> {
+fn in_order(requests: &[BucketRequest]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..requests.len()).collect();
     places.sort_by_key(|&place| KINDS[requests[place].kind].name);
     places
 }
 
 /// For one bucket each, in their order, and as the first one: mostly of buckets that are under its terms already.
-fn made_alike(requests: Vec<Request>) -> Vec<Request> {
-    let Request { kind, cost, keep, change, .. } = requests[0].clone();
-    let mut alike: Vec<Request> = requests
+fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
+    let BucketRequest { kind, cost, min_remaining, change, .. } = requests[0].clone();
+    let mut alike: Vec<BucketRequest> = requests
         .into_iter()
         .filter(|request| KINDS[request.kind].asked == KINDS[kind].asked || request.times > 6)
-        .map(|request| Request { cost, keep, change, ..request })
+        .map(|request| BucketRequest { cost, min_remaining, change, ..request })
         .collect();
     alike.sort_by_key(|request| KINDS[request.kind].name);
     alike.dedup_by_key(|request| request.kind);
@@ -248,13 +256,13 @@ fn made_alike(requests: Vec<Request>) -> Vec<Request> {
 }
 
 /// The call for requests, of which each names a bucket, and the terms that it asks for.
-fn batch_of(requests: &[Request], alike: bool, asked: impl Fn(&Request) -> (String, String)) -> String {
+fn batch_of(requests: &[BucketRequest], alike: bool, asked: impl Fn(&BucketRequest) -> (String, String)) -> String {
     let mut rows = String::new();
     for (place, request) in requests.iter().enumerate() {
         let (id, terms) = asked(request);
         let comma = if place > 0 { ", " } else { "" };
-        let Request { cost, keep, times, .. } = request;
-        write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {keep}::bigint, {times}::bigint, {terms})")
+        let BucketRequest { cost, min_remaining, times, .. } = request;
+        write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {min_remaining}::bigint, {times}::bigint, {terms})")
             .expect("text");
     }
     // Of an array, what is said.
@@ -269,7 +277,7 @@ fn batch_of(requests: &[Request], alike: bool, asked: impl Fn(&Request) -> (Stri
                            array_agg(v.refill::text order by v.place) refills,
                            array_agg(v.plan::text order by v.place) plans,
                            array_agg(0::bigint order by v.place) zeros from v)
-         select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).acts_at,
+         select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).scheduled_at,
                 (t.taken).full_at, (t.taken).granted
            from a, lateral tollgate.take_batch_v1(
                   a.ids, a.costs{once}, a.zeros{once}, a.keeps{once}, a.capacities{once}, a.seconds{once}, a.refills{once},

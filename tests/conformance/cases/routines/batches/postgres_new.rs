@@ -15,16 +15,16 @@ use crate::rig::Rig;
 pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
-        a_new_bucket_that_is_named_twice_is_not_granted_from,
-        what_may_be_no_bucket_is_made_by_no_batch,
-        a_new_bucket_counts_from_when_it_was_made,
-        a_new_bucket_that_another_makes_meanwhile_is_taken_from_as_it_is,
-        whoever_waits_for_a_new_bucket_holds_none_after_it,
+        new_bucket_named_twice_is_refused,
+        invalid_id_in_a_batch_creates_no_bucket,
+        new_bucket_counts_from_its_creation,
+        concurrently_made_bucket_is_taken_from_as_it_is,
+        waiter_for_a_new_bucket_locks_no_later_bucket,
     )
     .to_vec()
 }
 
-async fn a_new_bucket_that_is_named_twice_is_not_granted_from(rig: Rig) -> anyhow::Result<()> {
+async fn new_bucket_named_twice_is_refused(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     let id = rig.literal(&key);
     let refusal = rig.refusal(alike(&id, &id)).await?;
@@ -33,7 +33,7 @@ async fn a_new_bucket_that_is_named_twice_is_not_granted_from(rig: Rig) -> anyho
     Ok(())
 }
 
-async fn what_may_be_no_bucket_is_made_by_no_batch(rig: Rig) -> anyhow::Result<()> {
+async fn invalid_id_in_a_batch_creates_no_bucket(rig: Rig) -> anyhow::Result<()> {
     let (there, new) = (rig.bucket(Quota::once(3)?).await?, rig.key());
     for id in ["''", "chr(1) || 'window'"] {
         for key in [&there, &new] {
@@ -53,7 +53,7 @@ fn alike(one: &str, other: &str) -> String {
     )
 }
 
-async fn a_new_bucket_counts_from_when_it_was_made(rig: Rig) -> anyhow::Result<()> {
+async fn new_bucket_counts_from_its_creation(rig: Rig) -> anyhow::Result<()> {
     let (mut maker, key, waiting) = made_meanwhile(&rig, Quota::continuous(10, Duration::from_mins(1))?).await?;
     let before = rig.now().await?;
     rig.until(before + 20 * MS).await?;
@@ -66,7 +66,7 @@ async fn a_new_bucket_counts_from_when_it_was_made(rig: Rig) -> anyhow::Result<(
     Ok(())
 }
 
-async fn a_new_bucket_that_another_makes_meanwhile_is_taken_from_as_it_is(rig: Rig) -> anyhow::Result<()> {
+async fn concurrently_made_bucket_is_taken_from_as_it_is(rig: Rig) -> anyhow::Result<()> {
     let (maker, key, waiting) = made_meanwhile(&rig, Quota::once(10)?).await?;
     maker.commit().await?;
     let granted = waiting.await??.into_iter().map(|outcome| Ok(outcome?.is_granted()));
@@ -100,7 +100,7 @@ async fn made_meanwhile(
 }
 
 /// Neither if all of them may be made, nor if one must be there.
-async fn whoever_waits_for_a_new_bucket_holds_none_after_it(rig: Rig) -> anyhow::Result<()> {
+async fn waiter_for_a_new_bucket_locks_no_later_bucket(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::once(10)?;
     for rule in [Rule::Quota(quota), Rule::Provisioned] {
         let mut keys = [rig.key(), rig.key(), rig.key()];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::model::bucket::MOST_TOKENS;
+use tollgate::model::bucket::MAX_TOKENS;
 use tollgate::{Quota, Window};
 
 use super::Author;
@@ -14,18 +14,18 @@ impl Author<'_> {
             12..=16 => self.random.u64(1..=capacity),
             17..=19 => capacity,
             20 => capacity.saturating_add(1),
-            21 => [0, u64::MAX, u64::MAX / 2, u64::MAX / 4, MOST_TOKENS.unsigned_abs()][self.random.usize(..5)],
+            21 => [0, u64::MAX, u64::MAX / 2, u64::MAX / 4, MAX_TOKENS.unsigned_abs()][self.random.usize(..5)],
             _ => 1 + self.random.u64(..capacity.min(5)),
         }
     }
 
-    pub(super) fn keep(&mut self, capacity: u64) -> u64 {
+    pub(super) fn min_remaining(&mut self, capacity: u64) -> u64 {
         match self.random.u32(0..24) {
             0..=17 => 0,
             18..=20 => self.random.u64(..capacity),
             21 => capacity - 1,
             22 => capacity,
-            _ => [u64::MAX, u64::MAX / 2, MOST_TOKENS.unsigned_abs()][self.random.usize(..3)],
+            _ => [u64::MAX, u64::MAX / 2, MAX_TOKENS.unsigned_abs()][self.random.usize(..3)],
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::model::bucket::MOST_TOKENS;
-use tollgate::{HoldBack, Limit, Quota, Rule, Take};
+use tollgate::model::bucket::MAX_TOKENS;
+use tollgate::{Limit, Quota, Rule, Take, Throttle};
 use uuid::Uuid;
 
 use super::{Author, Change, KNOWN, Kind, Operation, Taken};
@@ -55,12 +55,12 @@ impl Author<'_> {
                 limit = limit.cost(self.cost(self.quotas[place].capacity()));
             }
             if self.one_in(6) {
-                limit = limit.keep(self.keep(self.quotas[place].capacity()));
+                limit = limit.min_remaining(self.min_remaining(self.quotas[place].capacity()));
             }
             take = take.and_limit(limit);
         }
         let least = places.iter().map(|&place| self.quotas[place].capacity()).min().unwrap_or(1);
-        take.cost(self.cost(least)).keep(self.keep(least)).max_wait(self.max_wait(first))
+        take.cost(self.cost(least)).min_remaining(self.min_remaining(least)).max_wait(self.max_wait(first))
     }
 
     /// Of a sliding window, whose terms change now and then; seldom among others, where none can be.
@@ -76,7 +76,9 @@ impl Author<'_> {
             take = take.and(self.cast.keys[other].clone(), self.rule(other));
         }
         let max_wait = if self.one_in(4) { self.max_wait(place) } else { self.wait_in(&window) };
-        take.cost(self.cost(window.max_requests())).keep(self.keep(window.max_requests())).max_wait(max_wait)
+        take.cost(self.cost(window.max_requests()))
+            .min_remaining(self.min_remaining(window.max_requests()))
+            .max_wait(max_wait)
     }
 
     fn identified(&mut self, take: Take) -> Take {
@@ -115,10 +117,10 @@ impl Author<'_> {
         }
     }
 
-    pub(super) fn hold_back(&mut self, place: usize) -> HoldBack {
+    pub(super) fn throttle(&mut self, place: usize) -> Throttle {
         let capacity = self.quotas[place].capacity();
-        let remaining = HoldBack::remaining([0, 1, capacity / 2, capacity, u64::MAX][self.random.usize(..5)]);
-        let retry_after = HoldBack::retry_after(self.max_wait(place)).longest(Duration::MAX);
+        let remaining = Throttle::remaining([0, 1, capacity / 2, capacity, u64::MAX][self.random.usize(..5)]);
+        let retry_after = Throttle::retry_after(self.max_wait(place)).max_wait(Duration::MAX);
         match self.random.u32(0..4) {
             0 => remaining,
             1 => remaining.and(retry_after),
@@ -134,7 +136,7 @@ impl Author<'_> {
         let taken = self.takes[place];
         let tokens = match self.random.u32(0..8) {
             0 => 0,
-            1 => [u64::MAX, MOST_TOKENS.unsigned_abs(), u64::MAX / 4][self.random.usize(..3)],
+            1 => [u64::MAX, MAX_TOKENS.unsigned_abs(), u64::MAX / 4][self.random.usize(..3)],
             _ => self.random.u64(1..12),
         };
         let forged = self.one_in(10).then(|| {

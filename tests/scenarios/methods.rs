@@ -49,7 +49,7 @@ pub(crate) async fn a_burst_of_ten_is_granted_and_then_a_token_a_millisecond<W: 
 pub(crate) async fn tokens_are_kept_for_others<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let jobs = world.limits().keep(20).build("30/s")?;
+    let jobs = world.limits().min_remaining(20).build("30/s")?;
     let people = world.limits().build("30/s")?;
     assert_eq!(left(&jobs.allow_n(&key, 10).await?), (true, 20));
     assert_eq!(left(&jobs.allow(&key).await?), (false, 20));
@@ -77,7 +77,7 @@ pub(crate) async fn a_reservation_says_how_long_to_wait_and_later_ones_queue_beh
 
 pub(crate) async fn a_reservation_beyond_the_longest_wait_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let limiter = world.limits().longest_wait(ms(300)).build("10/s")?.bind(world.key())?;
+    let limiter = world.limits().max_wait(ms(300)).build("10/s")?.bind(world.key())?;
     assert!(limiter.reserve_n(10).await?.is_granted());
     assert!(limiter.reserve_n(3).await?.is_granted());
     let beyond = limiter.reserve().await?;
@@ -236,7 +236,7 @@ pub(crate) async fn more_than_the_burst_is_never_possible<W: World>(world: &W) -
     let limiter = limiter(world, "10/s").await?;
     let never = |result: Result<(), Error>| {
         assert!(
-            matches!(result, Err(Error::Take(TakeError::NeverPossible { cost: 11, capacity: 10, .. }))),
+            matches!(result, Err(Error::Take(TakeError::ExceedsCapacity { cost: 11, capacity: 10, .. }))),
             "{result:?}"
         );
     };

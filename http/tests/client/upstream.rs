@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 /// It answers what it was told to, in that order, and then 200.
-pub struct ThirdParty {
+pub struct Upstream {
     pub address: SocketAddr,
     state: Arc<Mutex<Told>>,
     serving: AbortHandle,
@@ -34,16 +34,16 @@ pub fn answer(status: u16, headers: &[(&'static str, &str)]) -> Answer {
     (status, headers.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect())
 }
 
-impl ThirdParty {
+impl Upstream {
     pub async fn new(answers: impl IntoIterator<Item = Answer>) -> anyhow::Result<Self> {
         let state = Arc::new(Mutex::new(Told { first: answers.into_iter().collect(), ..Told::default() }));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let router = Router::new().fallback(reply).with_state(Arc::clone(&state));
         let serving = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
-        let third_party = Self { address, state, serving };
-        third_party.again();
-        Ok(third_party)
+        let upstream = Self { address, state, serving };
+        upstream.again();
+        Ok(upstream)
     }
 
     /// From now on it answers the same once more.
@@ -66,7 +66,7 @@ impl ThirdParty {
     }
 }
 
-impl Drop for ThirdParty {
+impl Drop for Upstream {
     fn drop(&mut self) {
         self.serving.abort();
     }

@@ -8,7 +8,7 @@ use crate::workload::Workload;
 
 /// Who takes part: a way to limit, and the store it does so in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Contestant {
+pub(crate) struct System {
     pub(crate) kind: Kind,
     pub(crate) server: Option<Server>,
 }
@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-impl Contestant {
+impl System {
     /// Who is measured under a workload, on these SQL engines; the first one is what the others are compared with.
     pub(crate) fn all(workload: &Workload, engines: &[Server]) -> Vec<Self> {
         let here = |kind| vec![Self { kind, server: None }];
@@ -162,7 +162,7 @@ const KINDS: [(Kind, &str); 16] = [
     (Kind::Memory, "tollgate-memory"),
 ];
 
-impl fmt::Display for Contestant {
+impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (_, name) = KINDS.iter().find(|(kind, _)| *kind == self.kind).ok_or(fmt::Error)?;
         match self.server {
@@ -172,7 +172,7 @@ impl fmt::Display for Contestant {
     }
 }
 
-impl FromStr for Contestant {
+impl FromStr for System {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn every_contestant_is_found_by_its_name() {
         for workload in &WORKLOADS {
-            for contestant in Contestant::all(workload, &[Server::Postgres, Server::Sqlite]) {
-                assert_eq!(contestant.to_string().parse::<Contestant>().unwrap(), contestant);
+            for system in System::all(workload, &[Server::Postgres, Server::Sqlite]) {
+                assert_eq!(system.to_string().parse::<System>().unwrap(), system);
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::model::{Adjustment, Decision, Receipt, Rule, Take};
 ///
 /// Two batches, so that the next batch arrives before the last one is used up. Each has its own expiry and receipt.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LeaseEntry {
     /// The request for one more batch, without its size.
     pub(super) ask: Take,
     slots: [Slot; 2],
@@ -35,10 +35,10 @@ pub(super) struct Held {
     queued_until: AtomicU64,
     /// Whether a request for tokens is in flight.
     pub(super) debiting: SingleFlight,
-    books: Mutex<Books>,
+    accounting: Mutex<LeaseAccounting>,
 }
 
-impl Held {
+impl LeaseEntry {
     /// A lease for a request that the store granted. `often`: the requests for its key within the target time.
     pub(super) fn new(take: &Take, often: u64, now: u64, target: u64) -> Self {
         let used = often * take.cost.min(MAX_SLOT_TOKENS);
@@ -55,14 +55,14 @@ impl Held {
             paused_until: AtomicU64::new(0),
             queued_until: AtomicU64::new(0),
             debiting: SingleFlight::default(),
-            books: Mutex::new(Books::new(used, now.saturating_sub(target))),
+            accounting: Mutex::new(LeaseAccounting::new(used, now.saturating_sub(target))),
         }
     }
 
     /// Whether the lease serves requests under this rule and minimum remaining.
     #[inline]
-    pub(super) fn is_for(&self, rule: &Rule, keep: u64) -> bool {
-        self.ask.keep == keep && self.ask.limits[0].rule == *rule
+    pub(super) fn is_for(&self, rule: &Rule, min_remaining: u64) -> bool {
+        self.ask.min_remaining == min_remaining && self.ask.limits[0].rule == *rule
     }
 
     /// Serves a request if enough tokens are held, and returns whether to request more.
@@ -143,8 +143,8 @@ pub(super) fn ns(span: Duration) -> u64 {
 
 /// The accounting of a lease: debited = used + given back + held, always.
 #[derive(Debug)]
-struct Books {
-    batches: [Option<Batch>; 2],
+struct LeaseAccounting {
+    batches: [Option<LeasedBatch>; 2],
     debited: u64,
     given_back: u64,
     /// The size of the last batch, when it was computed, and the demand until then.
@@ -157,102 +157,103 @@ struct Books {
 
 /// The tokens of one request to the store.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct LeasedBatch {
     pub(super) receipt: Receipt,
     pub(super) asked_at: u64,
 }
 
 /// Why no tokens are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unsized {
+pub(super) enum NoDebit {
     /// Hardly any tokens are left, or the demand is too low.
     TooFew,
     /// A batch would not serve two requests like this one.
     TooLarge,
 }
 
-impl Held {
+impl LeaseEntry {
     /// How many tokens to request: the demand of the target time, at most twice the last batch, and at most a quarter of the
     /// tokens left in the store.
-    pub(super) fn size(&self, cost: u64, now: u64, options: &LeaseOptions) -> Result<u64, Unsized> {
-        let mut books = self.books.lock();
-        let (held, wanted) = (self.tokens(), self.wanted(&books));
-        let elapsed = now.saturating_sub(books.sized_at).max(1);
-        let rate = u128::from(wanted.wrapping_sub(books.wanted)) * u128::from(ns(options.target)) / u128::from(elapsed);
+    pub(super) fn size(&self, cost: u64, now: u64, options: &LeaseOptions) -> Result<u64, NoDebit> {
+        let mut accounting = self.accounting.lock();
+        let (held, wanted) = (self.tokens(), self.wanted(&accounting));
+        let elapsed = now.saturating_sub(accounting.sized_at).max(1);
+        let rate =
+            u128::from(wanted.wrapping_sub(accounting.wanted)) * u128::from(ns(options.target)) / u128::from(elapsed);
         let size = u64::try_from(rate)
             .unwrap_or(u64::MAX)
             // At least twice the cost, so that a small batch can grow to serve two requests like this one.
-            .min(books.size.max(cost).saturating_mul(2))
-            .min(self.remaining.load(Ordering::Relaxed) / SHARE)
-            .min(options.most_tokens.saturating_sub(held));
+            .min(accounting.size.max(cost).saturating_mul(2))
+            .min(self.remaining.load(Ordering::Relaxed) / REMAINING_DIVISOR)
+            .min(options.max_tokens.saturating_sub(held));
         let serves = size >= 2 && size / 2 >= cost;
         // A request with a large cost must not reset the measurement of the others.
         if serves || size < 2 || elapsed > ns(options.target) {
-            (books.sized_at, books.wanted) = (now, wanted);
+            (accounting.sized_at, accounting.wanted) = (now, wanted);
         }
         if serves {
-            books.size = size;
+            accounting.size = size;
             Ok(size)
         } else {
-            Err(if size < 2 { Unsized::TooFew } else { Unsized::TooLarge })
+            Err(if size < 2 { NoDebit::TooFew } else { NoDebit::TooLarge })
         }
     }
 
     /// Halves the next batch: a quarter now, which `size` can double.
     pub(super) fn shrink(&self) {
-        let mut books = self.books.lock();
-        books.size = (books.size / 4).max(1);
+        let mut accounting = self.accounting.lock();
+        accounting.size = (accounting.size / 4).max(1);
     }
 
     /// Puts a batch into the emptier slot, and returns what to give back of the slot's old batch.
-    pub(super) fn fill(&self, batch: Batch, until: u64, since: u64) -> Option<Adjustment> {
-        let mut books = self.books.lock();
+    pub(super) fn fill(&self, batch: LeasedBatch, until: u64, since: u64) -> Option<Adjustment> {
+        let mut accounting = self.accounting.lock();
         let [one, other] = [0, 1].map(|place: usize| self.slots[place].left(batch.asked_at));
         let place = usize::from(one > other);
-        let unused = books.retire(self, place, since);
+        let unused = accounting.retire(self, place, since);
         let tokens = batch.receipt.cost();
-        books.debited += tokens;
+        accounting.debited += tokens;
         self.low.store(tokens / 2, Ordering::Relaxed);
-        books.batches[place] = Some(batch);
+        accounting.batches[place] = Some(batch);
         self.slots[place].fill(tokens, until);
         unused
     }
 
     /// Empties both slots, and returns what to give back.
     pub(super) fn retire(&self, since: u64) -> SmallVec<[Adjustment; 2]> {
-        let mut books = self.books.lock();
-        [0, 1].into_iter().filter_map(|place| books.retire(self, place, since)).collect()
+        let mut accounting = self.accounting.lock();
+        [0, 1].into_iter().filter_map(|place| accounting.retire(self, place, since)).collect()
     }
 
     /// Empties expired slots, and returns what to give back.
     pub(super) fn retire_expired(&self, now: u64, since: u64) -> SmallVec<[Adjustment; 2]> {
-        let mut books = self.books.lock();
+        let mut accounting = self.accounting.lock();
         let expired = [0, 1].into_iter().filter(|place| self.slots[*place].is_expired(now));
-        expired.filter_map(|place| books.retire(self, place, since)).collect()
+        expired.filter_map(|place| accounting.retire(self, place, since)).collect()
     }
 
     /// Whether no request came since the last call.
     pub(super) fn is_idle(&self) -> bool {
-        let mut books = self.books.lock();
-        let wanted = self.wanted(&books);
-        std::mem::replace(&mut books.looked, wanted) == wanted
+        let mut accounting = self.accounting.lock();
+        let wanted = self.wanted(&accounting);
+        std::mem::replace(&mut accounting.looked, wanted) == wanted
     }
 
     /// The demand: the tokens of all granted requests. It wraps.
-    fn wanted(&self, books: &Books) -> u64 {
-        let used = books.debited - books.given_back - self.tokens();
+    fn wanted(&self, accounting: &LeaseAccounting) -> u64 {
+        let used = accounting.debited - accounting.given_back - self.tokens();
         used.wrapping_add(self.missed.load(Ordering::Relaxed))
     }
 }
 
-impl Books {
+impl LeaseAccounting {
     fn new(size: u64, sized_at: u64) -> Self {
         Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, wanted: 0, looked: 0 }
     }
 
     /// Removes a batch, and returns what to give back of it, so that it is given back once. A batch that was requested before
     /// `since` is not given back, because the refill has replaced it.
-    fn retire(&mut self, held: &Held, place: usize, since: u64) -> Option<Adjustment> {
+    fn retire(&mut self, held: &LeaseEntry, place: usize, since: u64) -> Option<Adjustment> {
         let unused = held.slots[place].empty();
         self.given_back += unused;
         let batch = self.batches[place].take()?;
@@ -260,8 +261,8 @@ impl Books {
     }
 }
 
-/// A batch is at most one part in `SHARE` of the tokens left in the store.
-const SHARE: u64 = 4;
+/// A batch is at most one part in `REMAINING_DIVISOR` of the tokens left in the store.
+const REMAINING_DIVISOR: u64 = 4;
 
 /// Tokens and their expiry in one word, so that each use checks the expiry and is one exchange of the word.
 ///

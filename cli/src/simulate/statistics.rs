@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::run::{Answer, Asked};
+use super::run::{RequestOutcome, SimulatedRequest};
 
 /// Requests and their tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,39 +20,39 @@ pub(crate) struct Figures {
     pub(crate) never: Count,
     /// Those of the granted that waited.
     pub(crate) waited: Count,
-    pub(crate) longest_wait: Duration,
+    pub(crate) max_wait: Duration,
     /// The wait of all that were granted, together.
     pub(crate) total_wait: Duration,
     /// The longest time from one denial to another with no grant between them.
-    pub(crate) longest_drought: Duration,
+    pub(crate) max_denied_span: Duration,
     /// The most tokens that were asked for, and that were used, within the worst window.
     pub(crate) most_asked: u64,
     pub(crate) most_used: u64,
 }
 
 impl Figures {
-    pub(crate) fn of(asked: &[Asked], window: Duration) -> Self {
+    pub(crate) fn of(asked: &[SimulatedRequest], window: Duration) -> Self {
         let mut figures = Self::default();
         let mut used = Vec::new();
         let mut dry_since = None;
-        for &Asked { arrival, answer } in asked {
+        for &SimulatedRequest { arrival, answer } in asked {
             figures.arrived.add(arrival.cost);
             match answer {
-                Answer::Granted(acts) => {
+                RequestOutcome::Granted(acts) => {
                     let wait = span(arrival.at, acts);
                     figures.granted.add(arrival.cost);
                     figures.waited.add_if(!wait.is_zero(), arrival.cost);
-                    figures.longest_wait = figures.longest_wait.max(wait);
+                    figures.max_wait = figures.max_wait.max(wait);
                     figures.total_wait += wait;
                     used.push((acts, arrival.cost));
                     dry_since = None;
                 }
-                Answer::Denied => {
+                RequestOutcome::Denied => {
                     figures.denied.add(arrival.cost);
                     let since = *dry_since.get_or_insert(arrival.at);
-                    figures.longest_drought = figures.longest_drought.max(span(since, arrival.at));
+                    figures.max_denied_span = figures.max_denied_span.max(span(since, arrival.at));
                 }
-                Answer::Never => figures.never.add(arrival.cost),
+                RequestOutcome::Never => figures.never.add(arrival.cost),
             }
         }
         used.sort_unstable_by_key(|(acts, _)| *acts);
@@ -62,7 +62,7 @@ impl Figures {
     }
 
     /// Of each client's by themselves, together: the worst window, and the longest time of denials, are one client's.
-    pub(crate) fn of_each(mut asked: Vec<Asked>, window: Duration) -> Self {
+    pub(crate) fn of_each(mut asked: Vec<SimulatedRequest>, window: Duration) -> Self {
         asked.sort_by_key(|asked| asked.arrival.client);
         let clients = asked.chunk_by(|one, next| one.arrival.client == next.arrival.client);
         clients.map(|asked| Self::of(asked, window)).fold(Self::default(), |all, one| all.and(&one))
@@ -75,9 +75,9 @@ impl Figures {
             denied: self.denied.and(other.denied),
             never: self.never.and(other.never),
             waited: self.waited.and(other.waited),
-            longest_wait: self.longest_wait.max(other.longest_wait),
+            max_wait: self.max_wait.max(other.max_wait),
             total_wait: self.total_wait.saturating_add(other.total_wait),
-            longest_drought: self.longest_drought.max(other.longest_drought),
+            max_denied_span: self.max_denied_span.max(other.max_denied_span),
             most_asked: self.most_asked.max(other.most_asked),
             most_used: self.most_used.max(other.most_used),
         }
@@ -135,28 +135,28 @@ mod tests {
 
     const S: i64 = 1_000_000_000;
 
-    fn asked(at: i64, cost: u64, answer: Answer) -> Asked {
-        Asked { arrival: Arrival { at, cost, client: 0 }, answer }
+    fn asked(at: i64, cost: u64, answer: RequestOutcome) -> SimulatedRequest {
+        SimulatedRequest { arrival: Arrival { at, cost, client: 0 }, answer }
     }
 
     #[test]
     fn each_request_is_counted_once_with_its_tokens() {
         let asked = [
-            asked(0, 2, Answer::Granted(0)),
-            asked(S, 3, Answer::Granted(4 * S)),
-            asked(2 * S, 1, Answer::Denied),
-            asked(3 * S, 9, Answer::Never),
+            asked(0, 2, RequestOutcome::Granted(0)),
+            asked(S, 3, RequestOutcome::Granted(4 * S)),
+            asked(2 * S, 1, RequestOutcome::Denied),
+            asked(3 * S, 9, RequestOutcome::Never),
         ];
         let figures = Figures::of(&asked, Duration::from_secs(1));
         let count = |requests, tokens| Count { requests, tokens };
         assert_eq!((figures.arrived, figures.granted), (count(4, 15), count(2, 5)));
         assert_eq!((figures.denied, figures.never, figures.waited), (count(1, 1), count(1, 9), count(1, 3)));
         let (longest, mean) = (Duration::from_secs(3), Duration::from_millis(1500));
-        assert_eq!((figures.longest_wait, figures.mean_wait()), (longest, mean));
+        assert_eq!((figures.max_wait, figures.mean_wait()), (longest, mean));
     }
 
     #[test]
-    fn the_worst_window_is_the_one_with_most_tokens_wherever_it_begins() {
+    fn worst_window_has_most_tokens_at_any_start() {
         let times = [0, 900, 1_100, 1_800, 3_000].map(|ms: i64| (ms * 1_000_000, 1));
         let most = |window_ms| most_within(Duration::from_millis(window_ms), times.into_iter());
         assert_eq!((most(1), most(900), most(901), most(2_000), most(10_000)), (1, 2, 3, 4, 5));
@@ -164,21 +164,28 @@ mod tests {
     }
 
     #[test]
-    fn waiting_tokens_count_when_they_are_used() {
-        let asked = [asked(0, 1, Answer::Granted(0)), asked(0, 1, Answer::Granted(5 * S))];
+    fn waiting_tokens_count_at_their_scheduled_time() {
+        let asked = [asked(0, 1, RequestOutcome::Granted(0)), asked(0, 1, RequestOutcome::Granted(5 * S))];
         let figures = Figures::of(&asked, Duration::from_secs(1));
         assert_eq!((figures.most_asked, figures.most_used), (2, 1));
     }
 
     #[test]
-    fn a_drought_lasts_from_the_first_denial_to_the_last_before_a_grant() {
-        let story = |answers: &[Answer]| {
-            let asked: Vec<Asked> = (0..).zip(answers).map(|(at, answer)| asked(at * S, 1, *answer)).collect();
-            Figures::of(&asked, Duration::from_secs(1)).longest_drought
+    fn denied_span_runs_from_first_to_last_denial_before_a_grant() {
+        let story = |answers: &[RequestOutcome]| {
+            let asked: Vec<SimulatedRequest> =
+                (0..).zip(answers).map(|(at, answer)| asked(at * S, 1, *answer)).collect();
+            Figures::of(&asked, Duration::from_secs(1)).max_denied_span
         };
-        let granted = Answer::Granted(0);
-        assert_eq!(story(&[granted, Answer::Denied, Answer::Denied, granted, granted]), Duration::from_secs(1));
-        assert_eq!(story(&[granted, Answer::Denied, Answer::Never, Answer::Denied]), Duration::from_secs(2));
+        let granted = RequestOutcome::Granted(0);
+        assert_eq!(
+            story(&[granted, RequestOutcome::Denied, RequestOutcome::Denied, granted, granted]),
+            Duration::from_secs(1)
+        );
+        assert_eq!(
+            story(&[granted, RequestOutcome::Denied, RequestOutcome::Never, RequestOutcome::Denied]),
+            Duration::from_secs(2)
+        );
         assert_eq!(story(&[granted, granted]), Duration::ZERO);
     }
 }

@@ -9,7 +9,7 @@ use tollgate::{Decision, Error, Key, Limiter, Receipt, Reservation, Store, Take}
 
 /// A reservation for a request that waits. Dropped before its scheduled time, it gives its tokens back in a task.
 #[derive(Debug)]
-pub(super) struct Turn<S: Store> {
+pub(super) struct ScheduledRequest<S: Store> {
     limiter: Limiter<S>,
     reservation: Reservation<S>,
     scheduled: Instant,
@@ -17,11 +17,11 @@ pub(super) struct Turn<S: Store> {
     unused: Vec<Receipt>,
 }
 
-impl<S: Store> Turn<S> {
+impl<S: Store> ScheduledRequest<S> {
     /// Reserves through the limiter. If dropped while the store is asked, what it takes is given back.
     pub(super) async fn reserve(limiter: &Limiter<S>, take: Take) -> Result<Self, Error> {
         let limiter = limiter.clone();
-        let is_immediate = take.longest_wait().is_zero() || limiter.store().capabilities().in_process;
+        let is_immediate = take.wait_limit().is_zero() || limiter.store().capabilities().in_process;
         let reserving = {
             let limiter = limiter.clone();
             async move { Ok(Self::new(limiter.reserve_all(&take).await?, limiter)) }
@@ -81,7 +81,7 @@ impl<S: Store> Turn<S> {
     }
 }
 
-impl<S: Store> Drop for Turn<S> {
+impl<S: Store> Drop for ScheduledRequest<S> {
     fn drop(&mut self) {
         if self.unused.is_empty() || Handle::try_current().is_err() {
             // Without a runtime the process is ending, and the tokens are used.

@@ -32,7 +32,7 @@ async fn emitted() -> anyhow::Result<(BTreeSet<String>, String)> {
 }
 
 #[tokio::test]
-async fn every_metric_that_the_dashboard_and_the_alerts_name_is_emitted() -> anyhow::Result<()> {
+async fn metrics_named_by_dashboard_and_alerts_are_emitted() -> anyhow::Result<()> {
     let (emitted, scrape) = emitted().await?;
     for file in ["ops/dashboard.json", "ops/alerts.yml", "ops/alerts.test.yml"] {
         let named = names(&read(file)?);
@@ -45,7 +45,7 @@ async fn every_metric_that_the_dashboard_and_the_alerts_name_is_emitted() -> any
 
 /// A query by a label or a value that does not exist finds nothing, and says nothing.
 #[tokio::test]
-async fn every_label_and_value_that_a_query_and_its_text_name_is_emitted() -> anyhow::Result<()> {
+async fn labels_and_values_named_by_queries_are_emitted() -> anyhow::Result<()> {
     let (_, scrape) = emitted().await?;
     for (file, queries) in [("ops/dashboard.json", dashboard()?), ("ops/alerts.yml", alerts()?)] {
         ensure!(queries.len() > 5, "{file} has {} queries", queries.len());
@@ -141,8 +141,7 @@ fn is_of_a_name(letter: char) -> bool {
 }
 
 #[tokio::test]
-async fn every_metric_that_is_emitted_is_described_and_on_the_dashboard_and_in_the_documentation() -> anyhow::Result<()>
-{
+async fn emitted_metrics_are_described_documented_and_on_dashboard() -> anyhow::Result<()> {
     let (emitted, scrape) = emitted().await?;
     let (dashboard, documented) = (names(&read("ops/dashboard.json")?), names(&read("docs/observability.md")?));
     for name in &emitted {

@@ -5,9 +5,9 @@ use crate::concurrency::atomics::{AtomicBool, Ordering};
 /// A thread that adds a lease reads the flag afterwards. The task clears the flag before it ends, and then looks for leases once
 /// more. One of the two sees the other, which `tests/orderings` explores.
 #[derive(Debug, Default)]
-pub(super) struct Keeping(AtomicBool);
+pub(super) struct KeeperFlag(AtomicBool);
 
-impl Keeping {
+impl KeeperFlag {
     /// Whether the caller must start the task. Called after a lease was added.
     pub(super) fn begin(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)

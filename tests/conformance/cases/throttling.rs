@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
-use tollgate::{Admin, HoldBack, Quota, Rule, Store, Take};
+use tollgate::{Admin, Quota, Rule, Store, Take, Throttle};
 
 use crate::engines::{Engine, Kind};
 use crate::held::Held;
@@ -16,17 +16,17 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Pools, Time::Injected, |engine| engine.has_routines;
-            the_routine_for_people_lowers_a_bucket_and_says_what_it_takes)
+            throttle_routine_lowers_a_bucket_and_validates_its_input)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine: &Engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
             a_wait_counts_from_when_the_bucket_was_locked)
         .to_vec(),
-        list!(Levels::Every, Time::Real, |_| true; nobody_passes_a_bucket_that_is_held_back).to_vec(),
+        list!(Levels::Every, Time::Real, |_| true; throttled_bucket_grants_nothing).to_vec(),
     ]
     .concat()
 }
 
-async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig) -> anyhow::Result<()> {
+async fn throttle_routine_lowers_a_bucket_and_validates_its_input(rig: Rig) -> anyhow::Result<()> {
     let (routine, rest) =
         if rig.engine.kind == Kind::Postgres { ("throttle", "") } else { ("token_throttle", ", null") };
     rig.at(1_800_000_000_000_000_000).await?;
@@ -42,7 +42,7 @@ async fn the_routine_for_people_lowers_a_bucket_and_says_what_it_takes(rig: Rig)
     assert_eq!(lower(&format!("null, 60000{rest}")).await?, 1);
     assert_eq!(rig.take(&key).await?.retry_after(), Duration::from_secs(60));
     assert_eq!(lower(&format!("null, 9223372036854775807{rest}")).await?, 1);
-    assert_eq!(rig.take(&key).await?.retry_after(), HoldBack::LONGEST);
+    assert_eq!(rig.take(&key).await?.retry_after(), Throttle::DEFAULT_MAX_WAIT);
     assert_eq!(lower("null, 9223372036854775807, 7200000").await?, 1);
     assert_eq!(rig.take(&key).await?.retry_after(), Duration::from_hours(2));
 
@@ -82,7 +82,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
     let store = rig.store().deadline(Duration::from_secs(60));
     let holding = tokio::spawn({
         let key = key.clone();
-        async move { store.hold_back(&key, &Rule::Provisioned, HoldBack::retry_after(Duration::from_secs(30))).await }
+        async move { store.throttle(&key, &Rule::Provisioned, Throttle::retry_after(Duration::from_secs(30))).await }
     });
     held.blocks(rig).await?;
     // Let some time pass, so that a clock read before the wait would be seen.
@@ -92,7 +92,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
     assert!(holding.await??);
     let row = rig.row(&key).await?.expect("it is there");
     let quota = Quota::continuous(1_000_000, Duration::from_secs(1))?;
-    let terms = tollgate::model::bucket::Terms::from(&quota);
+    let terms = tollgate::model::bucket::BucketQuota::from(&quota);
     let first = terms.instant(row.anchor, row.full_at - terms.burst() + terms.token_ticks);
     ensure!(
         first >= released + 30_000_000_000,
@@ -102,7 +102,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn nobody_passes_a_bucket_that_is_held_back(rig: Rig) -> anyhow::Result<()> {
+async fn throttled_bucket_grants_nothing(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::continuous(1000, Duration::from_secs(1))?).await?;
     let store = rig.store().deadline(Duration::from_secs(60)).max_attempts(1000);
     let heard = Arc::new(AtomicBool::new(false));
@@ -114,12 +114,12 @@ async fn nobody_passes_a_bucket_that_is_held_back(rig: Rig) -> anyhow::Result<()
                 for round in 0..20 {
                     let known = heard.load(Ordering::SeqCst);
                     let decision = store.take_one(&Take::from(key.clone())).await??;
-                    ensure!(!known || !decision.is_granted(), "{number} passed a bucket that was held back");
+                    ensure!(!known || !decision.is_granted(), "{number} passed a bucket that was throttled");
                     granted += i64::from(decision.is_granted());
                     // Each of them hears of it at some time, and says so.
                     if round >= 5 + number {
-                        let hold = HoldBack::retry_after(Duration::from_secs(60));
-                        store.hold_back(&key, &Rule::Provisioned, hold).await?;
+                        let hold = Throttle::retry_after(Duration::from_secs(60));
+                        store.throttle(&key, &Rule::Provisioned, hold).await?;
                         heard.store(true, Ordering::SeqCst);
                     }
                 }

@@ -199,7 +199,7 @@ async fn taken<S: Store>(
             Ok(reservation)
         }
         // Nothing was taken.
-        Some(Err(Error::Contended { .. } | Error::NotAsked { .. } | Error::Unavailable(_))) => Ok(None),
+        Some(Err(Error::Contended { .. } | Error::CircuitOpen { .. } | Error::Unavailable(_))) => Ok(None),
         Some(Err(error)) if !error.is_outcome_unknown() => Err(error.into()),
         _ => {
             books.given_up.fetch_add(1, Ordering::SeqCst);

@@ -4,12 +4,11 @@ use std::env;
 
 use tollgate::{MySqlStore, store::Durability};
 
-use crate::told;
+use crate::logged;
 
 #[tokio::test]
-async fn where_the_server_chooses_less_durability_than_was_asked_for_the_store_warns_of_it_once() -> anyhow::Result<()>
-{
-    told::listen();
+async fn lower_server_durability_is_logged_once() -> anyhow::Result<()> {
+    logged::listen();
     for variable in ["TOLLGATE_MYSQL_URL", "TOLLGATE_MARIADB_URL"] {
         let url = env::var(variable).unwrap_or_else(|_| {
             panic!("{variable} is not set: scripts/servers start, then eval \"$(scripts/servers env)\"")
@@ -19,13 +18,13 @@ async fn where_the_server_chooses_less_durability_than_was_asked_for_the_store_w
             of_it.map(str::to_owned).collect::<Vec<_>>()
         };
         for durability in [Durability::Asynchronous, Durability::Synchronous] {
-            let before = told::text().len();
+            let before = logged::text().len();
             let store = MySqlStore::connect(&url, durability)?;
             // Two connections.
             let (mut one, _other) = (store.pool().acquire().await?, store.pool().acquire().await?);
             let settings = "select @@innodb_flush_log_at_trx_commit = 1 and (not @@log_bin or @@sync_binlog = 1)";
             let durable: bool = sqlx::query_scalar(settings).fetch_one(&mut *one).await?;
-            let warnings = warnings(&told::text()[before..]);
+            let warnings = warnings(&logged::text()[before..]);
             let expected = usize::from(durability == Durability::Synchronous && !durable);
             assert_eq!(warnings.len(), expected, "{variable}, {durability:?}: {warnings:?}");
             let tells = |line: &String| line.contains(" WARN ") && line.contains("innodb_flush_log_at_trx_commit is ");

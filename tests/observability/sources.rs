@@ -43,7 +43,7 @@ async fn a_grant_of_tokens_taken_before_is_the_leases() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_decision_from_what_was_seen_of_a_window_is_that_of_local_reads() -> anyhow::Result<()> {
+async fn local_window_decision_has_local_reads_as_source() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let database = Database::new().await?;

@@ -14,15 +14,15 @@ use crate::store::Store;
 
 /// How often keys were denied, of those that are denied most. A task of its own tells the store now and then: what was not
 /// told when the process dies is lost.
-pub(super) struct Denied {
+pub(super) struct DenialReporter {
     counts: Cache<Key, u64, UnitWeighter, RandomState>,
     /// Whether a task is about to tell.
     telling: SingleFlight,
 }
 
-impl Denied {
-    pub(super) fn new(most_keys: usize) -> Self {
-        let most = most_keys.clamp(1, MOST_KEYS);
+impl DenialReporter {
+    pub(super) fn new(max_keys: usize) -> Self {
+        let most = max_keys.clamp(1, MAX_KEYS);
         // One shard, so that keys that are denied often do not compete for a small part of the room.
         let options =
             OptionsBuilder::new().estimated_items_capacity(most).weight_capacity(most as u64).shards(1).build();
@@ -45,22 +45,22 @@ impl Denied {
             return;
         }
         // Who drops the limiter does not want it any more.
-        let (telling, store) = (Telling(Arc::downgrade(self)), Arc::downgrade(store));
+        let (telling, store) = (ReportTask(Arc::downgrade(self)), Arc::downgrade(store));
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
-                sleep(EVERY).await;
+                sleep(REPORT_INTERVAL).await;
                 if let (Some(denied), Some(store)) = (telling.0.upgrade(), store.upgrade()) {
                     // First: what is counted from now on finds nobody about to tell.
                     drop(telling);
                     // A role that may not tell limits all the same.
-                    drop(denied.tell(&*store).await);
+                    drop(denied.report(&*store).await);
                 }
             });
         }
     }
 
     /// Tells what was counted since the last time, which is forgotten whatever comes of it.
-    pub(super) async fn tell<S: Store>(&self, store: &S) -> Result<(), Error> {
+    pub(super) async fn report<S: Store>(&self, store: &S) -> Result<(), Error> {
         let counts: Vec<(Key, u64)> = self.counts.drain().collect();
         match store.maintenance() {
             Some(store) if !counts.is_empty() => store.count_denials(&counts).await,
@@ -70,9 +70,9 @@ impl Denied {
 }
 
 /// The task that is about to tell. If there is no runtime for it, or its runtime ends, the next denial makes another one.
-struct Telling(Weak<Denied>);
+struct ReportTask(Weak<DenialReporter>);
 
-impl Drop for Telling {
+impl Drop for ReportTask {
     fn drop(&mut self) {
         if let Some(denied) = self.0.upgrade() {
             denied.telling.end();
@@ -80,14 +80,14 @@ impl Drop for Telling {
     }
 }
 
-impl fmt::Debug for Denied {
+impl fmt::Debug for DenialReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Denied").field("keys", &self.counts.len()).finish_non_exhaustive()
     }
 }
 
 /// As many as a store is told of at once.
-const MOST_KEYS: usize = 1000;
+const MAX_KEYS: usize = 1000;
 
 /// Rarely enough to cost the store nothing, and often enough to see an attack while it lasts.
-const EVERY: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);

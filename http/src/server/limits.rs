@@ -8,7 +8,7 @@ use tollgate::{Error, Key, Quota, Rule};
 use super::extract::text;
 use super::gate::Gate;
 use super::key::{alone, join, key};
-use super::{KeyExtractor, NoKey};
+use super::{KeyExtractor, MissingKey};
 
 /// One limit of a layer: whose tokens a request takes, and under which terms.
 #[derive(Clone)]
@@ -17,33 +17,33 @@ pub(super) struct LayerLimit {
     /// Whether the name is a part of the keys.
     pub(super) named: bool,
     pub(super) key: Arc<dyn KeyExtractor>,
-    pub(super) terms: Terms,
+    pub(super) terms: RuleSource,
     /// If it is not the request's.
-    pub(super) cost: Option<OfRequest<u64>>,
+    pub(super) cost: Option<RequestFn<u64>>,
     /// What clients are told that it counts.
     pub(super) unit: Option<Arc<str>>,
     /// If it is not the layer's.
-    pub(super) refund: Option<Unused>,
+    pub(super) refund: Option<UnusedFn>,
     /// If it is not the limiter's.
     pub(super) local: Option<Quota>,
 }
 
 #[derive(Clone)]
-pub(super) enum Terms {
+pub(super) enum RuleSource {
     OfLimiter,
     Always(Rule),
-    ByRequest(OfRequest<Result<Rule, Error>>),
+    ByRequest(RequestFn<Result<Rule, Error>>),
 }
 
 /// What a closure says of a request.
-pub(super) type OfRequest<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+pub(super) type RequestFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
 /// How many tokens of a cost were not used, by an answer.
-pub(super) type Unused = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
+pub(super) type UnusedFn = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
 
 /// Why there is no answer to a request.
 pub(super) enum Unanswered {
-    NoKey(NoKey),
+    MissingKey(MissingKey),
     Failed(Error),
 }
 
@@ -66,21 +66,21 @@ pub(super) struct NoSuchName {
 pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
 
 impl LayerLimit {
-    pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, terms: Terms) -> Self {
+    pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, terms: RuleSource) -> Self {
         Self { name, named: true, key, terms, cost: None, unit: None, refund: None, local: None }
     }
 
     pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
-        let text = text(&*self.key, request).map_err(Unanswered::NoKey)?;
+        let text = text(&*self.key, request).map_err(Unanswered::MissingKey)?;
         let text = if self.named { join(&[&self.name, &text]) } else { alone(text) };
         key(&text).map_err(|error| Unanswered::Failed(error.into()))
     }
 
     pub(super) fn rule(&self, request: &Parts, limiter: &dyn Gate) -> Result<Rule, Unanswered> {
         match &self.terms {
-            Terms::OfLimiter => Ok(limiter.rule()),
-            Terms::Always(rule) => Ok(rule.clone()),
-            Terms::ByRequest(choose) => choose(request)
+            RuleSource::OfLimiter => Ok(limiter.rule()),
+            RuleSource::Always(rule) => Ok(rule.clone()),
+            RuleSource::ByRequest(choose) => choose(request)
                 .inspect_err(|error| limiter.record(MiddlewareEvent::RuleFailed(error)))
                 .map_err(Unanswered::Failed),
         }
@@ -105,13 +105,13 @@ mod tests {
             _ => Arc::new((says(0), says(1), says(2))),
         };
         let (named, name) = (name.is_some(), name.unwrap_or("default").into());
-        let limit = LayerLimit { named, ..LayerLimit::new(name, extractor, Terms::OfLimiter) };
+        let limit = LayerLimit { named, ..LayerLimit::new(name, extractor, RuleSource::OfLimiter) };
         let request = http::Request::new(()).into_parts().0;
         limit.key(&request).unwrap_or_else(|_| panic!("{texts:?} make a key")).to_string()
     }
 
     #[test]
-    fn everyday_texts_are_keys_as_they_are() {
+    fn ordinary_texts_are_keys_unchanged() {
         for text in ["203.0.113.7", "2001:db8::/64", "user:42", "/users/7?a=1", "42", "key=1", "42 = 7"] {
             assert_eq!(made(None, &[text]), text);
         }
@@ -123,7 +123,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn nothing_that_is_said_under_one_name_is_a_key_of_another(
+        fn keys_of_different_names_never_collide(
             name in ".{0,8}",
             other in ".{0,8}",
             text in ".{1,8}",

@@ -7,17 +7,16 @@ use std::time::Duration;
 use tokio::time::advance;
 use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome};
 
-use super::told;
+use super::logged;
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_is_told_once_until_it_answers_and_once_a_minute_where_nobody_falls_back()
--> anyhow::Result<()> {
-    told::listen();
+async fn failing_store_is_logged_once_or_each_minute_without_fallback() -> anyhow::Result<()> {
+    logged::listen();
     let store = Arc::new(Failing { store: MemoryStore::new(), fails: AtomicBool::new(true) });
     let limiter = Limiter::builder(Arc::clone(&store)).name("api").build("1000/h")?;
     let fails = "WARN tollgate: the store does not answer, and nothing does instead limiter=\"api\" error=\"other\"";
     let answers = "INFO tollgate: the store answers again limiter=\"api\"";
-    let told = |line| told::text().matches(line).count();
+    let told = |line| logged::text().matches(line).count();
     for times in [1, 2] {
         store.fails.store(true, Ordering::SeqCst);
         for _ in 0..3 {
@@ -27,18 +26,18 @@ async fn a_store_that_fails_is_told_once_until_it_answers_and_once_a_minute_wher
                 "it is the request's own fault, and says nothing of the store"
             );
         }
-        assert_eq!([told(fails), told(answers)], [times, times - 1], "{}", told::text());
+        assert_eq!([told(fails), told(answers)], [times, times - 1], "{}", logged::text());
         store.fails.store(false, Ordering::SeqCst);
         for _ in 0..3 {
             assert!(limiter.wait("a").await?.is_granted());
         }
-        assert_eq!([told(fails), told(answers)], [times; 2], "{}", told::text());
+        assert_eq!([told(fails), told(answers)], [times; 2], "{}", logged::text());
         // Within the minute nobody is told of each time.
         for fails in [true, false] {
             store.fails.store(fails, Ordering::SeqCst);
             assert_eq!(limiter.allow("a").await.is_err(), fails);
         }
-        assert_eq!([told(fails), told(answers)], [times; 2], "{}", told::text());
+        assert_eq!([told(fails), told(answers)], [times; 2], "{}", logged::text());
         advance(Duration::from_secs(60)).await;
     }
     Ok(())

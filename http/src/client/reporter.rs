@@ -6,29 +6,29 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::throttles::Throttles;
-use super::ticket::Held;
-use tollgate::{Adjusted, Adjustment, Error, HoldBack, Limit, Limiter, Rule, Store, TakeError};
+use super::ticket::UpstreamLimit;
+use tollgate::{Adjusted, Adjustment, Error, Limit, Limiter, Rule, Store, TakeError, Throttle};
 
 /// Tells the store what answers say.
-pub(super) struct Passing<S: Store> {
+pub(super) struct UpstreamReporter<S: Store> {
     pub(super) limiter: Limiter<S>,
     pub(super) throttles: Arc<Throttles>,
     /// Answers that could not be passed on, of the client and its clones.
-    pub(super) missed: Arc<AtomicU64>,
-    pub(super) longest: Duration,
+    pub(super) unreported: Arc<AtomicU64>,
+    pub(super) max_throttle: Duration,
 }
 
-impl<S: Store> Passing<S> {
+impl<S: Store> UpstreamReporter<S> {
     /// Settles estimates. The upstream states the cost, so its debt lasts no longer than an answer can throttle.
     pub(super) async fn settle(&self, settled: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        let bounded = settled.into_iter().map(|settled| settled.max_debt(self.longest));
+        let bounded = settled.into_iter().map(|settled| settled.max_debt(self.max_throttle));
         self.limiter.adjust(bounded.collect()).await
     }
 
     /// Of all limits at once, and says whether the store knows now why the request was refused. What gives tokens back comes
     /// before what third parties say is left: they know of it.
-    pub(super) async fn pass_on(self, settled: Vec<Adjustment>, held: Vec<Held>) -> bool {
-        let bounded = held.into_iter().map(|held| Held { hold: within(held.hold, self.longest), ..held });
+    pub(super) async fn report(self, settled: Vec<Adjustment>, held: Vec<UpstreamLimit>) -> bool {
+        let bounded = held.into_iter().map(|held| UpstreamLimit { hold: within(held.hold, self.max_throttle), ..held });
         let of_limiter = self.limiter.rule();
         let held: Vec<_> = bounded.map(|held| (refused_until(&held, &of_limiter), held)).collect();
         for (until, held) in &held {
@@ -36,16 +36,17 @@ impl<S: Store> Passing<S> {
                 self.throttles.announce(&held.key, *until);
             }
         }
-        let is_settled = |(_, held): &(_, Held)| settled.iter().any(|settled| *settled.receipt().key() == held.key);
+        let is_settled =
+            |(_, held): &(_, UpstreamLimit)| settled.iter().any(|settled| *settled.receipt().key() == held.key);
         let (after, at_once): (Vec<_>, Vec<_>) = held.into_iter().partition(is_settled);
         let mut passing = JoinSet::new();
         for (until, held) in at_once {
-            passing.spawn(self.clone().pass_on_one(held, until));
+            passing.spawn(self.clone().report_one(held, until));
         }
         // What is left is passed on whatever became of that.
         let mut all = self.settle(settled).await.is_ok_and(|settled| settled.iter().all(is_paid));
         for (until, held) in after {
-            passing.spawn(self.clone().pass_on_one(held, until));
+            passing.spawn(self.clone().report_one(held, until));
         }
         let mut of_refusal = true;
         while let Some(passed_on) = passing.join_next().await {
@@ -54,16 +55,16 @@ impl<S: Store> Passing<S> {
             of_refusal &= passed_on || !refused;
         }
         if !all {
-            self.missed.fetch_add(1, Ordering::Relaxed);
+            self.unreported.fetch_add(1, Ordering::Relaxed);
         }
         of_refusal
     }
 
     /// Says whether the store knows now, and whether the request was refused because of this limit.
-    async fn pass_on_one(self, held: Held, until: Option<Instant>) -> (bool, bool) {
+    async fn report_one(self, held: UpstreamLimit, until: Option<Instant>) -> (bool, bool) {
         let passed_on = match &held.limit {
-            Some(limit) => self.limiter.hold_back_limit(limit, held.hold).await,
-            None => self.limiter.hold_back(&held.key, held.hold).await,
+            Some(limit) => self.limiter.throttle_limit(limit, held.hold).await,
+            None => self.limiter.throttle(&held.key, held.hold).await,
         };
         match (until, &passed_on) {
             (Some(until), Ok(_)) => self.throttles.stored(&held.key, until),
@@ -76,12 +77,12 @@ impl<S: Store> Passing<S> {
 }
 
 /// Bounds a hold by another longest wait beside its own: the shorter one counts.
-pub(super) fn within(hold: HoldBack, longest: Duration) -> HoldBack {
-    hold.and(HoldBack::retry_after(Duration::ZERO).longest(longest))
+pub(super) fn within(hold: Throttle, max_throttle: Duration) -> Throttle {
+    hold.and(Throttle::retry_after(Duration::ZERO).max_wait(max_throttle))
 }
 
-/// When whoever was refused because of this limit would not be any more, if it can be held back until then.
-fn refused_until(held: &Held, of_limiter: &Rule) -> Option<Instant> {
+/// When whoever was refused because of this limit would not be any more, if it can be throttled until then.
+fn refused_until(held: &UpstreamLimit, of_limiter: &Rule) -> Option<Instant> {
     let can_be_held = !matches!(held.limit.as_ref().map_or(of_limiter, Limit::rule), Rule::Window(_));
     (held.refused && can_be_held).then(|| Instant::now() + held.hold.wait())
 }
@@ -91,9 +92,9 @@ fn is_paid(settled: &Result<Adjusted, TakeError>) -> bool {
     matches!(settled, Ok(Adjusted::Done(_) | Adjusted::Repeated))
 }
 
-impl<S: Store> Clone for Passing<S> {
+impl<S: Store> Clone for UpstreamReporter<S> {
     fn clone(&self) -> Self {
-        let (throttles, missed) = (Arc::clone(&self.throttles), Arc::clone(&self.missed));
-        Self { limiter: self.limiter.clone(), throttles, missed, ..*self }
+        let (throttles, unreported) = (Arc::clone(&self.throttles), Arc::clone(&self.unreported));
+        Self { limiter: self.limiter.clone(), throttles, unreported, ..*self }
     }
 }

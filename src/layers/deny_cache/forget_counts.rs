@@ -5,9 +5,9 @@ use crate::concurrency::atomics::{AtomicU64, Ordering};
 /// A thread that forgets a key counts before it removes the denial. A thread that keeps a denial reads the count afterwards. One
 /// of the two sees the other, which `tests/orderings` explores. Keys share the places, which sometimes costs a denial.
 #[derive(Debug)]
-pub(super) struct Forgotten([AtomicU64; PLACES]);
+pub(super) struct ForgetCounts([AtomicU64; PLACES]);
 
-impl Forgotten {
+impl ForgetCounts {
     pub(super) fn new() -> Self {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use crate::model::answer::Word;
-use crate::model::bucket::{Hold, LONGEST_WAIT_NS};
+use crate::model::answer::OutcomeCode;
+use crate::model::bucket::{MAX_WAIT_NS, ThrottleLevel};
 use crate::model::quota::nanoseconds;
 use crate::model::{Error, Key, Quota, Rule, TakeError};
 
@@ -9,38 +9,38 @@ use crate::model::{Error, Key, Quota, Rule, TakeError};
 /// lowered to it, for everybody who shares the bucket, and never raised.
 ///
 /// When no token is left, requests are denied, or wait, as ever. A hold is tokens that are owed: other terms rescale it, and
-/// what others give back opens it earlier. See [`Limiter::hold_back`](crate::Limiter::hold_back).
+/// what others give back opens it earlier. See [`Limiter::throttle`](crate::Limiter::throttle).
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{HoldBack, Limiter, MemoryStore, Quota};
+/// use tollgate::{Throttle, Limiter, MemoryStore, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
-/// assert!(limiter.hold_back("api.example.com", HoldBack::remaining(3)).await?);
+/// assert!(limiter.throttle("api.example.com", Throttle::remaining(3)).await?);
 /// assert_eq!(limiter.allow("api.example.com").await?.remaining(), 2);
-/// assert!(limiter.hold_back("api.example.com", HoldBack::retry_after(Duration::from_secs(60))).await?);
+/// assert!(limiter.throttle("api.example.com", Throttle::retry_after(Duration::from_secs(60))).await?);
 /// assert!(limiter.allow("api.example.com").await?.retry_after() > Duration::from_secs(59));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "give it to a limiter"]
-pub struct HoldBack {
+pub struct Throttle {
     remaining: Option<u64>,
     retry_after: Option<Duration>,
-    longest: Option<Duration>,
+    max_wait: Option<Duration>,
 }
 
-impl HoldBack {
-    /// The longest wait that counts, unless [`longest`](Self::longest) says otherwise: an hour. Of a quota by interval or by
+impl Throttle {
+    /// The longest wait that counts, unless [`max_wait`](Self::max_wait) says otherwise: an hour. Of a quota by interval or by
     /// the calendar, tokens come with the first period after it.
-    pub const LONGEST: Duration = Duration::from_secs(3600);
+    pub const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(3600);
 
     /// So many tokens are left now, at most.
     pub const fn remaining(tokens: u64) -> Self {
-        Self { remaining: Some(tokens), retry_after: None, longest: None }
+        Self { remaining: Some(tokens), retry_after: None, max_wait: None }
     }
 
     /// No token comes before so much time from now has passed; then they come at the bucket's own rate.
@@ -48,7 +48,7 @@ impl HoldBack {
     /// Of a quota by interval or by the calendar they come when the first period begins after that, so what is left of the
     /// present one is lost: use a continuous quota where a third party's periods are long.
     pub const fn retry_after(span: Duration) -> Self {
-        Self { remaining: None, retry_after: Some(span), longest: None }
+        Self { remaining: None, retry_after: Some(span), max_wait: None }
     }
 
     /// Both, the stricter of each.
@@ -63,66 +63,69 @@ impl HoldBack {
                 (one, other) => one.or(other),
             },
             retry_after: self.retry_after.max(other.retry_after),
-            longest: least(self.longest, other.longest),
+            max_wait: least(self.max_wait, other.max_wait),
         }
     }
 
-    /// The longest wait that counts, whatever was said: [`LONGEST`](Self::LONGEST) if not set, a year at most. Of a quota by
+    /// The longest wait that counts, whatever was said: [`DEFAULT_MAX_WAIT`](Self::DEFAULT_MAX_WAIT) if not set, a year at most. Of a quota by
     /// interval or by the calendar, tokens come with the first period after it.
-    pub const fn longest(self, longest: Duration) -> Self {
-        Self { longest: Some(longest), ..self }
+    pub const fn max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait: Some(max_wait), ..self }
     }
 
     /// The wait that counts: no token comes before.
     #[must_use]
     pub fn wait(&self) -> Duration {
-        let longest = self.longest.unwrap_or(Self::LONGEST).min(Duration::from_nanos(LONGEST_WAIT_NS.unsigned_abs()));
-        self.retry_after.unwrap_or_default().min(longest)
+        let max_wait =
+            self.max_wait.unwrap_or(Self::DEFAULT_MAX_WAIT).min(Duration::from_nanos(MAX_WAIT_NS.unsigned_abs()));
+        self.retry_after.unwrap_or_default().min(max_wait)
     }
 
     /// How many tokens are left, if that is said.
     #[must_use]
-    pub fn left(&self) -> Option<u64> {
+    pub fn remaining_tokens(&self) -> Option<u64> {
         self.remaining
     }
 
-    /// In the arithmetic's units, for a bucket that can be held back.
-    pub(crate) fn of(&self, key: &Key, rule: &Rule) -> Result<Hold, HoldBackError> {
+    /// In the arithmetic's units, for a bucket that can be throttled.
+    pub(crate) fn of(&self, key: &Key, rule: &Rule) -> Result<ThrottleLevel, ThrottleError> {
         match rule {
-            Rule::Window(_) => return Err(HoldBackError::Window(key.clone())),
-            Rule::Quota(quota) if *quota == Quota::unlimited() => return Err(HoldBackError::Unlimited(key.clone())),
+            Rule::Window(_) => return Err(ThrottleError::Window(key.clone())),
+            Rule::Quota(quota) if *quota == Quota::unlimited() => return Err(ThrottleError::Unlimited(key.clone())),
             _ => {}
         }
         let remaining = self.remaining.map(|tokens| i64::try_from(tokens).unwrap_or(i64::MAX));
-        Ok(Hold { remaining, wait: nanoseconds(self.wait()) })
+        Ok(ThrottleLevel { remaining, wait: nanoseconds(self.wait()) })
     }
 }
 
-/// Why a limit cannot be held back. Nothing was changed.
+/// Why a limit cannot be throttled. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum HoldBackError {
-    /// A bucket that never refills: held back for a time, it would be for ever.
-    #[error("bucket '{0}' never refills, so it can be held back to a number of tokens, and not for a time")]
+pub enum ThrottleError {
+    /// A bucket that never refills: throttled for a time, it would be for ever.
+    #[error("bucket '{0}' never refills, so it can be throttled to a number of tokens, and not for a time")]
     NeverRefills(Key),
     /// No limit.
-    #[error("'{0}' has no limit that could be held back: give it a quota")]
+    #[error("'{0}' has no limit that could be throttled: give it a quota")]
     Unlimited(Key),
     /// A store that does not know how.
-    #[error("this store holds nothing back: implement Store::hold_back for it")]
+    #[error("this store does not throttle: implement Store::throttle for it")]
     Unsupported,
     /// A sliding window, which counts what has passed.
-    #[error("'{0}' is under a sliding window, which cannot be held back: limit it by a quota")]
+    #[error("'{0}' is under a sliding window, which cannot be throttled: limit it by a quota")]
     Window(Key),
 }
 
 /// What a store in this process, or a routine, says.
-pub(crate) fn held(lowered: Result<Option<bool>, Word>, key: &Key, rule: &Rule) -> Result<bool, Error> {
+pub(crate) fn held(lowered: Result<Option<bool>, OutcomeCode>, key: &Key, rule: &Rule) -> Result<bool, Error> {
     match lowered {
         Ok(Some(lowered)) => Ok(lowered),
-        Ok(None) => Err(HoldBackError::NeverRefills(key.clone()).into()),
-        Err(Word::Unplanned) => Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into()),
-        Err(Word::Conflict) => Err(TakeError::Conflict(key.clone()).into()),
+        Ok(None) => Err(ThrottleError::NeverRefills(key.clone()).into()),
+        Err(OutcomeCode::Unplanned) => {
+            Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into())
+        }
+        Err(OutcomeCode::Conflict) => Err(TakeError::Conflict(key.clone()).into()),
         Err(_) => Err(TakeError::UnknownBucket(key.clone()).into()),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, HoldBack, Key, Limiter, MemoryStore, Receipt, Rule, Store, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, Key, Limiter, MemoryStore, Receipt, Rule, Store, Take, TakeError, Throttle,
     clock::RuntimeClock, model::Outcome,
 };
 
@@ -101,10 +101,10 @@ impl Store for Noting {
         Ok(adjusted)
     }
 
-    async fn hold_back(&self, key: &Key, rule: &Rule, hold: HoldBack) -> Result<bool, Error> {
+    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         // Half of it on the way there.
         self.delay().await;
-        let lowered = self.memory.hold_back(key, rule, hold).await;
+        let lowered = self.memory.throttle(key, rule, hold).await;
         self.delay().await;
         lowered
     }

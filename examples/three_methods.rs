@@ -1,8 +1,8 @@
 //! `allow`, `reserve` and `wait`: what each does when there is a token, and when there is none.
 //!
 //! ```text
-//! cargo run --example three_verbs                             # on SQLite, in memory
-//! cargo run --example three_verbs -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! cargo run --example three_methods                             # on SQLite, in memory
+//! cargo run --example three_methods -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ mod common;
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
     let slow =
-        Limiter::builder(database.store()).longest_wait(Duration::from_hours(1)).build(Quota::per_hour(6).burst(3))?;
+        Limiter::builder(database.store()).max_wait(Duration::from_hours(1)).build(Quota::per_hour(6).burst(3))?;
     let slow = slow.bind(database.key("reports")?)?;
 
     // Now or not at all.

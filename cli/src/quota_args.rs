@@ -7,13 +7,13 @@ use tollgate::{
     model::{KeyError, QuotaError},
 };
 
-use crate::exit::Refusal;
+use crate::exit::CliError;
 use crate::output::plain;
 use crate::times;
 
 /// How many tokens, and how they come back.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Terms {
+pub(crate) struct QuotaArgs {
     /// How many tokens a full bucket holds; they come back all at once
     #[arg(long, value_name = "TOKENS", requires = "per", conflicts_with = "quota")]
     capacity: Option<u64>,
@@ -25,7 +25,7 @@ pub(crate) struct Terms {
     quota: Option<Quota>,
 }
 
-impl Terms {
+impl QuotaArgs {
     /// The quota, if any is said.
     pub(crate) fn given(&self) -> anyhow::Result<Option<Quota>> {
         Ok(match (self.quota, self.capacity, self.per) {
@@ -38,7 +38,7 @@ impl Terms {
     /// The quota, which must be said.
     pub(crate) fn required(&self) -> anyhow::Result<Quota> {
         let hint = "add --capacity 2 --per 1h, or --quota '10/s burst 20'";
-        Ok(self.given()?.ok_or_else(|| Refusal::arguments("no terms are given", hint))?)
+        Ok(self.given()?.ok_or_else(|| CliError::arguments("no terms are given", hint))?)
     }
 }
 
@@ -60,19 +60,19 @@ pub(crate) fn rule(text: &str) -> Result<Rule, QuotaError> {
 
 /// Reads a reason, which every engine has room for.
 pub(crate) fn reason(text: &str) -> Result<String, String> {
-    if text.len() > LONGEST_REASON {
-        return Err(format!("a reason has at most {LONGEST_REASON} bytes, and this one has {}", text.len()));
+    if text.len() > MAX_REASON_BYTES {
+        return Err(format!("a reason has at most {MAX_REASON_BYTES} bytes, and this one has {}", text.len()));
     }
     Ok(text.to_owned())
 }
 
-const LONGEST_REASON: usize = 65_535;
+const MAX_REASON_BYTES: usize = 65_535;
 
 /// Refuses a key that is named twice: of one bucket is taken, shown or deleted once.
-pub(crate) fn distinct(keys: &[Key], hint: &str) -> Result<(), Refusal> {
+pub(crate) fn distinct(keys: &[Key], hint: &str) -> Result<(), CliError> {
     let twice = keys.iter().enumerate().find_map(|(place, key)| keys[..place].contains(key).then_some(key));
     let Some(key) = twice else { return Ok(()) };
-    Err(Refusal::arguments(format!("'{}' is named more than once", plain(key.as_str())), hint))
+    Err(CliError::arguments(format!("'{}' is named more than once", plain(key.as_str())), hint))
 }
 
 /// Reads a key.

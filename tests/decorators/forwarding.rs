@@ -5,17 +5,17 @@ use std::sync::Arc;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tollgate::{
-    Adjusted, Adjustment, AnyStore, Decision, Error, HoldBack, Key, MemoryStore, Rule, Store, Take, TakeError, Window,
-    admin::{BucketLevel, Swept},
+    Adjusted, Adjustment, AnyStore, Decision, Error, Key, MemoryStore, Rule, Store, Take, TakeError, Throttle, Window,
+    admin::{BucketLevel, SweepResult},
     layers::{Batcher, DenyCache, Lease, LocalReads},
-    model::{Counted, Outcome, WindowLevel},
+    model::{Outcome, WindowLevel, WindowUsage},
     store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows},
 };
 
-use super::beneath::take;
+use super::underlying::take;
 
 #[tokio::test]
-async fn each_method_of_the_store_within_is_asked_and_no_default_in_its_place() -> anyhow::Result<()> {
+async fn forwarding_store_calls_each_method_of_its_inner_store() -> anyhow::Result<()> {
     let within = Telling::default();
     let store = AnyStore::new(within.clone());
     assert_eq!(asked_for_all(&store, &within).await?, ALL);
@@ -24,7 +24,7 @@ async fn each_method_of_the_store_within_is_asked_and_no_default_in_its_place() 
 
 /// By hand, too: a limiter, or `Batcher`, above them asks what it would ask the store.
 #[tokio::test]
-async fn layers_ask_as_they_were_asked() -> anyhow::Result<()> {
+async fn layers_forward_requests_unchanged() -> anyhow::Result<()> {
     let within = Telling::default();
     assert_eq!(asked_for_all(&DenyCache::new(within.clone()), &within).await?, ALL);
     // At once these answer what they know themselves, or nothing.
@@ -40,7 +40,7 @@ async fn layers_ask_as_they_were_asked() -> anyhow::Result<()> {
 
 /// But for one in front of which requests queue: whatever is beneath, they are not decided at once.
 #[test]
-fn layers_can_do_what_the_store_can() {
+fn layers_report_the_capabilities_of_the_store() {
     let within = Telling::default();
     let capabilities = within.capabilities();
     assert_eq!(AnyStore::new(within.clone()).capabilities(), capabilities);
@@ -48,23 +48,23 @@ fn layers_can_do_what_the_store_can() {
     assert_eq!(LocalReads::new(within.clone()).capabilities(), capabilities);
     assert_eq!(Lease::new(within.clone()).capabilities(), capabilities);
     let queued = Batcher::new(within).capabilities();
-    assert_eq!((queued.in_process, queued.most_together, queued.calls_at_once), (false, 7, 3));
-    assert_eq!(Capabilities::default().calls_at_once(usize::MAX).calls_at_once, 64);
+    assert_eq!((queued.in_process, queued.max_take_all, queued.concurrent_calls), (false, 7, 3));
+    assert_eq!(Capabilities::default().concurrent_calls(usize::MAX).concurrent_calls, 64);
 }
 
-const ALL: [&str; 8] = ["take", "adjust", "hold_back", "try_take", "level", "window_level", "sweep", "count_denials"];
+const ALL: [&str; 8] = ["take", "adjust", "throttle", "try_take", "level", "window_level", "sweep", "count_denials"];
 
 /// Asks a layer by each method, and tells by which it asked the store.
 async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<Vec<&'static str>> {
     let takes = [take("a", "100/h")?, take("b", "100/h")?];
     assert_eq!(layer.take(&takes).await?.len(), 2);
     assert!(layer.adjust(&[]).await?.is_empty());
-    assert!(layer.hold_back(takes[0].key(), &Rule::Provisioned, HoldBack::remaining(0)).await?);
+    assert!(layer.throttle(takes[0].key(), &Rule::Provisioned, Throttle::remaining(0)).await?);
     let _ = layer.try_take(&takes[1]);
     let layer = layer.maintenance().context("the store has it")?;
     assert_eq!(layer.level(takes[0].key(), &Rule::try_from("3 once")?).await?.available, 3);
     assert_eq!(layer.window_level(takes[0].key(), &"3 in 60s at 5s".parse()?).await?.available(), 3);
-    assert_eq!(layer.sweep(1).await?, Swept::default());
+    assert_eq!(layer.sweep(1).await?, SweepResult::default());
     layer.count_denials(&[]).await?;
     Ok(within.0.lock().clone())
 }
@@ -81,7 +81,7 @@ impl Telling {
 
 impl Store for Telling {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().in_process().most_together(7).calls_at_once(3)
+        Capabilities::default().in_process().max_take_all(7).concurrent_calls(3)
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
@@ -94,8 +94,8 @@ impl Store for Telling {
         Ok(Vec::new())
     }
 
-    async fn hold_back(&self, _: &Key, _: &Rule, _: HoldBack) -> Result<bool, Error> {
-        self.note("hold_back");
+    async fn throttle(&self, _: &Key, _: &Rule, _: Throttle) -> Result<bool, Error> {
+        self.note("throttle");
         Ok(true)
     }
 
@@ -120,9 +120,9 @@ impl Maintenance for Telling {
         self.1.window_level(key, window)
     }
 
-    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, SweepResult> {
         self.note("sweep");
-        Box::pin(async { Ok(Swept::default()) })
+        Box::pin(async { Ok(SweepResult::default()) })
     }
 
     fn count_denials<'a>(&'a self, _: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
@@ -132,7 +132,7 @@ impl Maintenance for Telling {
 }
 
 impl SharedWindows for Telling {
-    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<Counted, Error> {
+    async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
         MemoryStore::new().count(key, window, cost).await
     }
 }

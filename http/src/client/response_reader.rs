@@ -1,17 +1,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Answer, Preset, headers};
-use tollgate::HoldBack;
+use super::{HeaderPreset, UpstreamResponse, headers};
+use tollgate::Throttle;
 
 /// What a closure says of an answer.
-pub(super) type OfAnswer<T> = Arc<dyn Fn(&Answer<'_>) -> T + Send + Sync>;
+pub(super) type ResponseFn<T> = Arc<dyn Fn(&UpstreamResponse<'_>) -> T + Send + Sync>;
 
 /// What is read of an answer for one limit.
 #[derive(Clone, Default)]
-pub(super) struct Reading {
-    pub(super) presets: Vec<Preset>,
-    pub(super) by: Vec<OfAnswer<Option<HoldBack>>>,
+pub(super) struct ResponseReader {
+    pub(super) presets: Vec<HeaderPreset>,
+    pub(super) by: Vec<ResponseFn<Option<Throttle>>>,
     pub(super) cost: Cost,
 }
 
@@ -21,16 +21,16 @@ pub(super) enum Cost {
     #[default]
     Known,
     /// An estimate, which is settled by the head of the answer.
-    ByHead(OfAnswer<Option<u64>>),
+    ByHead(ResponseFn<Option<u64>>),
     /// One that is settled by whoever reads the body.
     ByBody,
 }
 
-impl Reading {
+impl ResponseReader {
     /// What is left, by the headers that are read.
-    pub(super) fn said(&self, answer: &Answer<'_>) -> Option<HoldBack> {
+    pub(super) fn said(&self, answer: &UpstreamResponse<'_>) -> Option<Throttle> {
         let by = self.by.iter().filter_map(|by| by(answer));
-        headers::said(answer.headers, &self.presets).into_iter().chain(by).reduce(HoldBack::and)
+        headers::said(answer.headers, &self.presets).into_iter().chain(by).reduce(Throttle::and)
     }
 
     /// Whether anything is.
@@ -50,7 +50,7 @@ impl Reading {
 
     /// What was used of an estimate, if that is known by the head of the answer. Who is overloaded may have begun with it, so
     /// there a refusal is no answer, but what it says is.
-    pub(super) fn used(&self, answer: &Answer<'_>, is_refusal: bool) -> Option<u64> {
+    pub(super) fn used(&self, answer: &UpstreamResponse<'_>, is_refusal: bool) -> Option<u64> {
         match &self.cost {
             Cost::Known => None,
             _ if is_refusal && !answer.is_overload() => Some(0),
@@ -60,10 +60,10 @@ impl Reading {
     }
 }
 
-impl fmt::Debug for Reading {
+impl fmt::Debug for ResponseReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_estimated = self.is_estimated();
-        f.debug_struct("Reading")
+        f.debug_struct("ResponseReader")
             .field("presets", &self.presets)
             .field("closures", &self.by.len())
             .field("is_estimated", &is_estimated)

@@ -1,32 +1,32 @@
-//! Buckets that are held back to what somebody else says of them.
+//! Buckets that are throttled to what somebody else says of them.
 
 use std::time::Duration;
 
 use tollgate::{
-    Admin, Error, HoldBack, Limiter, Mode, Rule, Store, Take, TakeError, Window, admin::Override, model::HoldBackError,
+    Admin, Error, Limiter, Mode, Rule, Store, Take, TakeError, Throttle, Window, admin::Override, model::ThrottleError,
 };
 
 use super::{World, left, ms, under};
 
-async fn lowered<W: World>(world: &W, take: &Take, quota: &str, hold: HoldBack) -> anyhow::Result<bool> {
-    Ok(world.store().hold_back(take.key(), &Rule::try_from(quota)?, hold).await?)
+async fn lowered<W: World>(world: &W, take: &Take, quota: &str, hold: Throttle) -> anyhow::Result<bool> {
+    Ok(world.store().throttle(take.key(), &Rule::try_from(quota)?, hold).await?)
 }
 
 pub(crate) async fn a_bucket_is_lowered_to_what_is_left_and_never_raised<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/s")?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
-    assert!(!lowered(world, &take, "10/s", HoldBack::remaining(9)).await?);
-    assert!(!lowered(world, &take, "10/s", HoldBack::remaining(u64::MAX)).await?);
-    assert!(lowered(world, &take, "10/s", HoldBack::remaining(4)).await?);
-    assert!(!lowered(world, &take, "10/s", HoldBack::remaining(4)).await?, "repeated, it was lowered again");
-    assert!(!lowered(world, &take, "10/s", HoldBack::remaining(5)).await?);
+    assert!(!lowered(world, &take, "10/s", Throttle::remaining(9)).await?);
+    assert!(!lowered(world, &take, "10/s", Throttle::remaining(u64::MAX)).await?);
+    assert!(lowered(world, &take, "10/s", Throttle::remaining(4)).await?);
+    assert!(!lowered(world, &take, "10/s", Throttle::remaining(4)).await?, "repeated, it was lowered again");
+    assert!(!lowered(world, &take, "10/s", Throttle::remaining(5)).await?);
     let decision = world.decide(take.clone()).await?;
     assert_eq!((left(&decision), decision.reset_after()), ((true, 3), ms(700)));
     // Only its tokens were lowered: they come back at its rate.
     world.at_ms(100).await?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 3));
-    assert!(lowered(world, &take, "10/s", HoldBack::remaining(0)).await?);
+    assert!(lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
     let denied = world.decide(take).await?;
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(100)));
     Ok(())
@@ -37,7 +37,7 @@ pub(crate) async fn no_token_comes_before_the_time_that_was_said<W: World>(world
     let take = under(&world.key(), "10/s")?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
     // Thirty replicas saw the same answer.
-    let hold = HoldBack::retry_after(ms(60_000));
+    let hold = Throttle::retry_after(ms(60_000));
     for replica in 0..30 {
         assert_eq!(lowered(world, &take, "10/s", hold).await?, replica == 0);
     }
@@ -45,7 +45,7 @@ pub(crate) async fn no_token_comes_before_the_time_that_was_said<W: World>(world
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(60_000)));
     // A shorter one does not shorten it.
     world.at_ms(10_000).await?;
-    assert!(!lowered(world, &take, "10/s", HoldBack::retry_after(ms(20_000))).await?);
+    assert!(!lowered(world, &take, "10/s", Throttle::retry_after(ms(20_000))).await?);
     world.at_ms(59_999).await?;
     assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(1));
     world.at_ms(60_000).await?;
@@ -59,11 +59,11 @@ pub(crate) async fn no_token_comes_before_the_time_that_was_said<W: World>(world
 pub(crate) async fn both_are_the_stricter_of_each<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/s")?;
-    let hold = HoldBack::remaining(3).and(HoldBack::retry_after(ms(5000)).and(HoldBack::remaining(7)));
+    let hold = Throttle::remaining(3).and(Throttle::retry_after(ms(5000)).and(Throttle::remaining(7)));
     assert!(lowered(world, &take, "10/s", hold).await?);
     assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(5000));
     let short = under(&world.key(), "10/s")?;
-    assert!(lowered(world, &short, "10/s", HoldBack::remaining(0).and(HoldBack::retry_after(ms(1)))).await?);
+    assert!(lowered(world, &short, "10/s", Throttle::remaining(0).and(Throttle::retry_after(ms(1)))).await?);
     assert_eq!(world.decide(short).await?.retry_after(), ms(100));
     Ok(())
 }
@@ -76,10 +76,10 @@ pub(crate) async fn an_intervals_tokens_come_with_the_first_period_after_the_wai
         let take = under(&world.key(), quota)?;
         world.at_ms(300).await?;
         assert_eq!(left(&world.decide(take.clone().cost(2)).await?), (true, 3));
-        assert!(lowered(world, &take, quota, HoldBack::retry_after(ms(1))).await?);
+        assert!(lowered(world, &take, quota, Throttle::retry_after(ms(1))).await?);
         assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(700), "{quota}");
-        assert!(!lowered(world, &take, quota, HoldBack::retry_after(ms(700))).await?);
-        assert!(lowered(world, &take, quota, HoldBack::retry_after(ms(1701))).await?);
+        assert!(!lowered(world, &take, quota, Throttle::retry_after(ms(700))).await?);
+        assert!(lowered(world, &take, quota, Throttle::retry_after(ms(1701))).await?);
         assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(2700), "{quota}");
         world.at_ms(2999).await?;
         assert_eq!(left(&world.decide(take.clone()).await?), (false, 0));
@@ -97,7 +97,7 @@ pub(crate) async fn a_bucket_that_nobody_has_used_is_held_back_too<W: World>(wor
     store.create_bucket(&own, "10/s".parse()?).await?;
     let rules = [(world.key(), "10/s".try_into()?), (world.key(), Rule::Plan(plan.clone())), (own, Rule::Provisioned)];
     for (key, rule) in &rules {
-        assert!(store.hold_back(key, rule, HoldBack::retry_after(ms(3000))).await?);
+        assert!(store.throttle(key, rule, Throttle::retry_after(ms(3000))).await?);
         let decision = world.decide(Take::from(key.clone()).rule(rule.clone())).await?;
         assert_eq!(decision.retry_after(), ms(3000), "{rule:?}");
     }
@@ -111,8 +111,8 @@ pub(crate) async fn what_was_granted_before_keeps_its_turn<W: World>(world: &W) 
     let first = limiter.reserve_n(&key, 10).await?;
     let waiting = limiter.reserve_n(&key, 5).await?;
     assert_eq!(waiting.decision().wait(), ms(500));
-    assert!(limiter.hold_back(&key, HoldBack::retry_after(ms(2000))).await?);
-    assert!(!limiter.hold_back(&key, HoldBack::retry_after(ms(1000))).await?);
+    assert!(limiter.throttle(&key, Throttle::retry_after(ms(2000))).await?);
+    assert!(!limiter.throttle(&key, Throttle::retry_after(ms(1000))).await?);
     let later = limiter.reserve(&key).await?;
     assert_eq!(later.decision().wait(), ms(2000));
     // None was granted, so the level says what was.
@@ -131,10 +131,10 @@ pub(crate) async fn ten_years_are_an_hour_unless_said<W: World>(world: &W) -> an
 
     world.at_ms(0).await?;
     for (hold, wait) in [
-        (HoldBack::retry_after(TEN_YEARS), HoldBack::LONGEST),
-        (HoldBack::retry_after(Duration::MAX), HoldBack::LONGEST),
-        (HoldBack::retry_after(TEN_YEARS).longest(ms(5000)), ms(5000)),
-        (HoldBack::retry_after(TEN_YEARS).longest(Duration::MAX), Duration::from_hours(366 * 24)),
+        (Throttle::retry_after(TEN_YEARS), Throttle::DEFAULT_MAX_WAIT),
+        (Throttle::retry_after(Duration::MAX), Throttle::DEFAULT_MAX_WAIT),
+        (Throttle::retry_after(TEN_YEARS).max_wait(ms(5000)), ms(5000)),
+        (Throttle::retry_after(TEN_YEARS).max_wait(Duration::MAX), Duration::from_hours(366 * 24)),
     ] {
         let take = under(&world.key(), "10/s")?;
         assert!(lowered(world, &take, "10/s", hold).await?);
@@ -146,22 +146,22 @@ pub(crate) async fn ten_years_are_an_hour_unless_said<W: World>(world: &W) -> an
 pub(crate) async fn what_cannot_be_held_back_is_an_error_that_says_why<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key) = (world.store(), world.key());
-    let hold = HoldBack::retry_after(ms(1000));
+    let hold = Throttle::retry_after(ms(1000));
     let refused = |result: Result<bool, Error>| match result {
-        Err(Error::HoldBack(error)) => error,
+        Err(Error::Throttle(error)) => error,
         other => panic!("{other:?}"),
     };
     let window = Window::new(10, ms(1000), ms(100))?;
     assert_eq!(
-        refused(Limiter::new(store.clone(), window)?.hold_back(&key, hold).await),
-        HoldBackError::Window(key.clone())
+        refused(Limiter::new(store.clone(), window)?.throttle(&key, hold).await),
+        ThrottleError::Window(key.clone())
     );
     let unlimited = Limiter::new(store.clone(), "unlimited")?;
-    assert_eq!(refused(unlimited.hold_back(&key, hold).await), HoldBackError::Unlimited(key.clone()));
+    assert_eq!(refused(unlimited.throttle(&key, hold).await), ThrottleError::Unlimited(key.clone()));
     let once = Rule::try_from("5 once")?;
-    assert_eq!(refused(store.hold_back(&key, &once, hold).await), HoldBackError::NeverRefills(key.clone()));
+    assert_eq!(refused(store.throttle(&key, &once, hold).await), ThrottleError::NeverRefills(key.clone()));
     assert_eq!(left(&world.decide(under(&key, "5 once")?).await?), (true, 4));
-    assert!(store.hold_back(&key, &once, HoldBack::remaining(2)).await?);
+    assert!(store.throttle(&key, &once, Throttle::remaining(2)).await?);
     assert_eq!(left(&world.decide(under(&key, "5 once")?).await?), (true, 1));
 
     let taken = |result: Result<bool, Error>| match result {
@@ -169,13 +169,13 @@ pub(crate) async fn what_cannot_be_held_back_is_an_error_that_says_why<W: World>
         other => panic!("{other:?}"),
     };
     let nobodys = world.key();
-    let unknown = store.hold_back(&nobodys, &Rule::Provisioned, hold).await;
+    let unknown = store.throttle(&nobodys, &Rule::Provisioned, hold).await;
     assert_eq!(taken(unknown), TakeError::UnknownBucket(nobodys.clone()));
-    let unplanned = store.hold_back(&nobodys, &Rule::Plan(key.clone()), hold).await;
+    let unplanned = store.throttle(&nobodys, &Rule::Plan(key.clone()), hold).await;
     assert_eq!(taken(unplanned), TakeError::UnknownPlan { key: nobodys.clone(), plan: Some(key.clone()) });
     assert_eq!(store.peek(&nobodys).await?, None);
     store.create_bucket(&nobodys, "5/s".parse()?).await?;
-    assert_eq!(taken(store.hold_back(&nobodys, &once, hold).await), TakeError::Conflict(nobodys.clone()));
+    assert_eq!(taken(store.throttle(&nobodys, &once, hold).await), TakeError::Conflict(nobodys.clone()));
     Ok(())
 }
 
@@ -184,10 +184,10 @@ pub(crate) async fn a_mode_that_is_off_holds_nothing_back<W: World>(world: &W) -
     let take = under(&world.key(), "10/s")?;
     let mode = |mode| Override { mode: Some(mode), ..Override::default() };
     world.store().set_override(take.key(), mode(Mode::Off)).await?;
-    assert!(!lowered(world, &take, "10/s", HoldBack::remaining(0)).await?);
+    assert!(!lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
     assert_eq!(world.store().peek(take.key()).await?, None, "it was made");
     world.store().set_override(take.key(), mode(Mode::Shadow)).await?;
-    assert!(lowered(world, &take, "10/s", HoldBack::remaining(0)).await?);
+    assert!(lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
     assert_eq!(world.decide(take).await?.mode(), Mode::Shadow);
     Ok(())
 }
@@ -197,8 +197,8 @@ pub(crate) async fn other_terms_rule_before_a_bucket_is_held_back<W: World>(worl
     let key = world.key();
     assert_eq!(left(&world.decide(under(&key, "10/s")?.cost(4)).await?), (true, 6));
     let take = under(&key, "100/s burst 20")?;
-    assert!(!lowered(world, &take, "100/s burst 20", HoldBack::remaining(6)).await?);
-    assert!(lowered(world, &take, "100/s burst 20", HoldBack::retry_after(ms(30))).await?);
+    assert!(!lowered(world, &take, "100/s burst 20", Throttle::remaining(6)).await?);
+    assert!(lowered(world, &take, "100/s burst 20", Throttle::retry_after(ms(30))).await?);
     let denied = world.decide(take).await?;
     assert_eq!((left(&denied), denied.retry_after(), denied.reset_after()), ((false, 0), ms(30), ms(220)));
     Ok(())
@@ -209,14 +209,14 @@ pub(crate) async fn a_clock_set_back_shuts_a_held_bucket_for_no_longer_than_it_w
 ) -> anyhow::Result<()> {
     world.at_ms(100_000).await?;
     let take = under(&world.key(), "10/s")?;
-    assert!(lowered(world, &take, "10/s", HoldBack::retry_after(ms(5000))).await?);
+    assert!(lowered(world, &take, "10/s", Throttle::retry_after(ms(5000))).await?);
     world.at_ms(0).await?;
     assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(100));
     world.at_ms(100_000).await?;
-    assert!(lowered(world, &take, "10/s", HoldBack::retry_after(ms(5000))).await?);
-    // Here it is who holds back that finds it.
+    assert!(lowered(world, &take, "10/s", Throttle::retry_after(ms(5000))).await?);
+    // Here it is who throttles that finds it.
     world.at_ms(0).await?;
-    assert!(!lowered(world, &take, "10/s", HoldBack::remaining(0)).await?);
+    assert!(!lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
     assert_eq!(world.decide(take).await?.retry_after(), ms(100));
     Ok(())
 }

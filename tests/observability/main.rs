@@ -1,11 +1,11 @@
 //! What an operator sees: metrics as a Prometheus server scrapes them, and events.
 
 mod durability;
+mod logged;
 mod operations;
 mod outage;
 mod recorded;
 mod sources;
-mod told;
 mod urls;
 
 use std::path::PathBuf;
@@ -16,9 +16,9 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, HoldBack, Limit, Limiter, MemoryStore, Mode, Rule, SqliteStore, Store, Take,
-    TakeError,
-    admin::Swept,
+    Adjusted, Adjustment, Error, Fallback, Limit, Limiter, MemoryStore, Mode, Rule, SqliteStore, Store, Take,
+    TakeError, Throttle,
+    admin::SweepResult,
     layers::Lease,
     model::Outcome,
     store::{Maintenance, MaintenanceFuture},
@@ -35,7 +35,7 @@ async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()
         let _ = limiter.allow("a").await?;
     }
     let invalid = limiter.allow_n("a", 0).await;
-    assert!(matches!(invalid, Err(Error::Take(TakeError::NoTokens))));
+    assert!(matches!(invalid, Err(Error::Take(TakeError::ZeroCost))));
     limiter.set_mode(Mode::Shadow);
     assert!(limiter.allow("a").await?.is_granted());
     limiter.set_mode(Mode::Block);
@@ -61,7 +61,7 @@ async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()
 }
 
 #[tokio::test]
-async fn calls_of_a_database_are_timed_and_their_requests_and_retries_counted() -> anyhow::Result<()> {
+async fn store_calls_are_timed_and_requests_and_retries_counted() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let database = Database::new().await?;
@@ -87,7 +87,7 @@ async fn calls_of_a_database_are_timed_and_their_requests_and_retries_counted() 
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_on() -> anyhow::Result<()> {
+async fn requests_behind_a_blocked_call_are_the_queue_length() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let database = Database::new().await?;
@@ -112,7 +112,7 @@ async fn those_who_wait_for_a_call_that_is_held_up_are_the_queue_until_it_goes_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow::Result<()> {
+async fn gauges_show_leased_tokens_and_waiters_while_they_last() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     let limiter = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
@@ -143,10 +143,10 @@ async fn leased_tokens_and_those_who_wait_are_shown_while_they_last() -> anyhow:
 }
 
 #[tokio::test]
-async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_answers() -> anyhow::Result<()> {
+async fn fallback_is_counted_by_error_and_logged_once() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let broken = Limiter::builder(Broken).name("api").fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
     for _ in 0..3 {
         assert!(broken.allow("a").await?.is_granted());
@@ -154,41 +154,42 @@ async fn a_fallback_is_counted_by_what_was_wrong_and_told_once_until_the_store_a
     let labels = [("limiter", "api"), ("error", "other")];
     assert_eq!(value(&handle, "tollgate_fallbacks_total", &labels), Some(3.0));
     assert_eq!(value(&handle, "tollgate_decisions_total", &[("source", "fallback")]), Some(3.0));
-    let (text, warning) = (told::text(), "WARN tollgate: the store does not answer: the fallback does limiter=\"api\"");
+    let (text, warning) =
+        (logged::text(), "WARN tollgate: the store does not answer: the fallback does limiter=\"api\"");
     assert_eq!(text.matches(warning).count(), 1, "{text}");
     Ok(())
 }
 
 #[tokio::test]
-async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyhow::Result<()> {
+async fn throttles_are_counted_and_logged_without_keys() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("calls").build("100 once")?;
-    assert!(limiter.hold_back("secret.example", HoldBack::remaining(3)).await?);
-    assert!(!limiter.hold_back("secret.example", HoldBack::remaining(3)).await?);
+    assert!(limiter.throttle("secret.example", Throttle::remaining(3)).await?);
+    assert!(!limiter.throttle("secret.example", Throttle::remaining(3)).await?);
     assert!(
         limiter
-            .hold_back_limit(&Limit::new("secret.example".try_into()?, "unlimited".try_into()?), HoldBack::remaining(3))
+            .throttle_limit(&Limit::new("secret.example".try_into()?, "unlimited".try_into()?), Throttle::remaining(3))
             .await
             .is_err()
     );
-    let minute = HoldBack::retry_after(Duration::from_mins(1));
-    assert!(limiter.hold_back_limit(&Limit::new("other.example".try_into()?, "100/h".try_into()?), minute).await?);
-    let never_refills = limiter.hold_back("secret.example", minute.and(HoldBack::remaining(3))).await;
-    assert!(!never_refills?, "it is held back to what is left, which is no news");
-    let emptied = limiter.hold_back("secret.example", minute.and(HoldBack::remaining(2))).await;
+    let minute = Throttle::retry_after(Duration::from_mins(1));
+    assert!(limiter.throttle_limit(&Limit::new("other.example".try_into()?, "100/h".try_into()?), minute).await?);
+    let never_refills = limiter.throttle("secret.example", minute.and(Throttle::remaining(3))).await;
+    assert!(!never_refills?, "it is throttled to what is left, which is no news");
+    let emptied = limiter.throttle("secret.example", minute.and(Throttle::remaining(2))).await;
     assert!(emptied?, "that is");
     for (outcome, count) in [("lowered", 3.0), ("unchanged", 2.0), ("error", 1.0)] {
         let labels = [("limiter", "calls"), ("outcome", outcome)];
-        assert_eq!(value(&handle, "tollgate_holds_total", &labels), Some(count), "{outcome}");
+        assert_eq!(value(&handle, "tollgate_throttles_total", &labels), Some(count), "{outcome}");
     }
-    let text = told::text();
+    let text = logged::text();
     for line in [
-        "DEBUG tollgate: held back limiter=\"calls\" left=3 seconds=0.0",
-        "DEBUG tollgate: held back limiter=\"calls\" left=2 seconds=0.0",
-        "INFO tollgate: held back limiter=\"calls\" seconds=60.0",
-        "WARN tollgate: could not hold back limiter=\"calls\" left=3 seconds=0.0 error=\"invalid_request\"",
+        "DEBUG tollgate: throttled limiter=\"calls\" left=3 seconds=0.0",
+        "DEBUG tollgate: throttled limiter=\"calls\" left=2 seconds=0.0",
+        "INFO tollgate: throttled limiter=\"calls\" seconds=60.0",
+        "WARN tollgate: could not throttle limiter=\"calls\" left=3 seconds=0.0 error=\"invalid_request\"",
     ] {
         assert_eq!(text.matches(line).count(), 1, "{line} in {text}");
     }
@@ -200,14 +201,14 @@ async fn what_third_parties_say_is_counted_and_told_without_their_keys() -> anyh
 async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let database = Database::new().await?;
-    let text = told::text();
+    let text = logged::text();
     assert!(text.contains("migrated engine=\"sqlite\" version=1 name=\"0001_tables\""), "{text}");
     sqlx::query("insert into token_migrations (version, name) values (999, 'later')").execute(&database.pool).await?;
     tollgate::migrate(&database.pool).await?;
     let (text, newer) =
-        (told::text(), "a newer version has migrated: nothing is pending engine=\"sqlite\" version=999");
+        (logged::text(), "a newer version has migrated: nothing is pending engine=\"sqlite\" version=999");
     assert!(text.contains(newer), "{text}");
 
     let limiter = Limiter::new(MemoryStore::new(), "1000000/s")?;
@@ -222,10 +223,10 @@ async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
+async fn keys_are_logged_only_on_request() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
-    told::listen();
+    logged::listen();
     let database = Database::new().await?;
     let key = "203.0.113.7";
     let ask = async |traced: bool| {
@@ -234,7 +235,7 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
         for cost in [1, 1, 1, 0, 5] {
             drop(limiter.allow_n(key, cost).await);
         }
-        anyhow::Ok(told::text())
+        anyhow::Ok(logged::text())
     };
     let silent = ask(false).await?;
     assert!(silent.contains("tollgate.store_call") && silent.contains("outcome=\"denied\""), "{silent}");
@@ -246,13 +247,13 @@ async fn no_key_is_told_unless_the_host_asks_for_it() -> anyhow::Result<()> {
 
 /// What a store says in its own words may name a key.
 #[tokio::test]
-async fn why_a_fallback_answers_is_told_in_words_that_name_no_key() -> anyhow::Result<()> {
-    told::listen();
+async fn fallback_reason_is_logged_without_keys() -> anyhow::Result<()> {
+    logged::listen();
     let told_of = async |traced: bool| {
         let builder = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open);
         let limiter = if traced { builder.trace_keys() } else { builder }.build("1/h")?;
         assert!(limiter.allow("a").await?.is_granted());
-        anyhow::Ok(told::text())
+        anyhow::Ok(logged::text())
     };
     let silent = told_of(false).await?;
     assert!(silent.contains("the store does not answer") && !silent.contains("broken"), "{silent}");
@@ -263,14 +264,14 @@ async fn why_a_fallback_answers_is_told_in_words_that_name_no_key() -> anyhow::R
 
 /// What the database said may name a key as well; its code does not, and is in its manual.
 #[tokio::test]
-async fn what_a_database_refuses_is_told_by_its_code() -> anyhow::Result<()> {
-    told::listen();
+async fn database_error_is_logged_with_its_code() -> anyhow::Result<()> {
+    logged::listen();
     let database = Database::new().await?;
     let refuse = "create trigger refuse before insert on token_buckets begin select raise(abort, 'no a'); end";
     sqlx::raw_sql(refuse).execute(&database.pool).await?;
     let limiter = Limiter::new(database.store(), "1/h")?;
     assert!(matches!(limiter.allow("a").await, Err(Error::Database(_))));
-    let text = told::text();
+    let text = logged::text();
     assert!(text.contains("error=\"refused\" code=\"1811\"") && !text.contains("no a"), "{text}");
     Ok(())
 }
@@ -278,15 +279,15 @@ async fn what_a_database_refuses_is_told_by_its_code() -> anyhow::Result<()> {
 /// What the next one runs, in a process with an environment of its own.
 #[test]
 fn a_limiter_is_built() -> anyhow::Result<()> {
-    told::listen();
+    logged::listen();
     let _chosen = Limiter::builder(MemoryStore::new()).name("chosen").mode(Mode::Off).build("1/h")?;
     let _limiter = Limiter::builder(MemoryStore::new()).name("api").build("1/h")?;
-    println!("{}", told::text());
+    println!("{}", logged::text());
     Ok(())
 }
 
 #[test]
-fn what_the_environment_switches_is_told() -> anyhow::Result<()> {
+fn mode_from_the_environment_is_logged() -> anyhow::Result<()> {
     let told = |mode: &str| {
         let mut program = std::process::Command::new(std::env::current_exe()?);
         let program = program.args(["--exact", "a_limiter_is_built", "--nocapture"]).env("TOLLGATE_MODE", mode);
@@ -320,10 +321,9 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
         tokio::task::yield_now().await;
     }
     assert!(
-        limiter.hold_back("c", HoldBack::remaining(0)).await?
-            && !limiter.hold_back("c", HoldBack::remaining(0)).await?
+        limiter.throttle("c", Throttle::remaining(0)).await? && !limiter.throttle("c", Throttle::remaining(0)).await?
     );
-    assert!(failing.hold_back("c", HoldBack::remaining(0)).await.is_err());
+    assert!(failing.throttle("c", Throttle::remaining(0)).await.is_err());
     let lease = Limiter::new(Lease::new(MemoryStore::new()), "1000000 once")?;
     let shown = |name| value(handle, name, &[]).is_some();
     while !shown("tollgate_leased_tokens") || !shown("tollgate_swept_total") {
@@ -409,7 +409,7 @@ impl Store for Broken {
 }
 
 impl Maintenance for Broken {
-    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, Swept> {
+    fn sweep(&self, _: u32) -> MaintenanceFuture<'_, SweepResult> {
         Box::pin(async { Err(Error::other(std::io::Error::other("broken"))) })
     }
 }

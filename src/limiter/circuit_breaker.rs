@@ -1,0 +1,250 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::model::error::Cause;
+use crate::model::{Error, Key};
+
+/// Who asks a store that does not answer: after some failures in a row one request at a time, so that the others need not
+/// wait for what they will hardly get. If all that failed were for one bucket, it may be that somebody holds it: then one more
+/// asks, for any other.
+///
+/// Nothing depends on the order in which threads see its parts: at worst a request more or less asks.
+#[derive(Debug)]
+pub(super) struct CircuitBreaker {
+    /// How many failed since one was answered.
+    failed: AtomicU32,
+    /// When one was answered last, as a tick.
+    answered: AtomicU64,
+    since: Instant,
+    rest: Mutex<ProbeState>,
+}
+
+#[derive(Debug, Default)]
+struct ProbeState {
+    /// Since when somebody asks meanwhile; and somebody for another bucket than the only one that fails.
+    probed: [Option<Instant>; 2],
+    /// Why there was no answer, the last time.
+    why: Option<Cause>,
+    /// The bucket that all that failed in a row were for, if it is one.
+    only: Option<Key>,
+}
+
+impl ProbeState {
+    /// In which place those stand that take turns with a request for this bucket.
+    fn turn(&self, key: &Key) -> usize {
+        usize::from(self.only.as_ref().is_some_and(|only| only != key))
+    }
+}
+
+/// Somebody who asks. Dropped without an answer, it has found out nothing.
+#[derive(Debug)]
+pub(super) struct Attempt<'a> {
+    circuit_breaker: &'a CircuitBreaker,
+    since: Instant,
+    /// With whom it takes turns, if it asks alone.
+    turn: Option<usize>,
+}
+
+impl CircuitBreaker {
+    pub(super) fn new() -> Self {
+        Self { failed: AtomicU32::new(0), answered: AtomicU64::new(0), since: Instant::now(), rest: Mutex::default() }
+    }
+
+    /// Whether this request may ask; if not, it is [`Error::CircuitOpen`].
+    pub(super) fn ask(&self, key: &Key) -> Result<Attempt<'_>, Error> {
+        let (now, mut asking) = (Instant::now(), None);
+        if self.failed.load(Ordering::Relaxed) >= FAILURE_THRESHOLD {
+            let mut rest = self.rest.lock();
+            let turn = rest.turn(key);
+            let left = rest.probed[turn].map_or(Duration::ZERO, |probed| PROBE_TIMEOUT.saturating_sub(now - probed));
+            if let Some(source) = rest.why.clone().filter(|_| !left.is_zero()) {
+                return Err(Error::CircuitOpen { retry_after: left, source });
+            }
+            rest.probed[turn] = Some(now);
+            asking = Some(turn);
+        }
+        Ok(Attempt { circuit_breaker: self, since: now, turn: asking })
+    }
+
+    /// Tenths of a second, from 1: so often at most all threads have to be told that there was an answer.
+    fn tick(&self, instant: Instant) -> u64 {
+        let tenths = (instant - self.since).as_millis() / 100;
+        u64::try_from(tenths).unwrap_or(u64::MAX - 1) + 1
+    }
+}
+
+impl Attempt<'_> {
+    pub(super) fn answered(self) {
+        let circuit_breaker = self.circuit_breaker;
+        let tick = circuit_breaker.tick(Instant::now());
+        // Written only where it changes: all threads read it, for each decision.
+        if circuit_breaker.answered.load(Ordering::Relaxed) != tick {
+            circuit_breaker.answered.store(tick, Ordering::Relaxed);
+        }
+        if circuit_breaker.failed.load(Ordering::Relaxed) > 0 {
+            circuit_breaker.failed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn failed(self, key: &Key, error: &Error) {
+        let circuit_breaker = self.circuit_breaker;
+        // Others were answered while it waited: it is its bucket that somebody holds, or the line before it.
+        if circuit_breaker.answered.load(Ordering::Relaxed) > circuit_breaker.tick(self.since) {
+            return;
+        }
+        let mut rest = circuit_breaker.rest.lock();
+        rest.why = Some(Arc::new(error.clone()));
+        if circuit_breaker.failed.load(Ordering::Relaxed) == 0 {
+            rest.only = Some(key.clone());
+        } else if rest.turn(key) > 0 {
+            rest.only = None;
+        }
+        drop(rest);
+        if self.turn.is_none() {
+            circuit_breaker.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How long it has waited for its answer.
+    pub(super) fn waited(&self) -> Duration {
+        self.since.elapsed()
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn {
+            self.circuit_breaker.rest.lock().probed[turn] = None;
+        }
+    }
+}
+
+/// Fewer may be those of one call that came to nothing.
+const FAILURE_THRESHOLD: u32 = 16;
+
+/// Who asks for longer may be held by somebody who does not look at it any more: then another one does.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn failure() -> Error {
+        Error::DeadlineExceeded(Duration::from_secs(5))
+    }
+
+    fn key(number: u32) -> Key {
+        Key::try_from(format!("user:{number}")).expect("a key")
+    }
+
+    /// Of a bucket each.
+    fn fail(circuit_breaker: &CircuitBreaker, times: u32) {
+        for number in 0..times {
+            circuit_breaker.ask(&key(number)).expect("not yet").failed(&key(number), &failure());
+        }
+    }
+
+    #[test]
+    fn failures_of_one_bucket_allow_one_probe_for_others() {
+        let (circuit_breaker, [held, one, another]) = (CircuitBreaker::new(), [0, 1, 2].map(key));
+        for _ in 0..FAILURE_THRESHOLD {
+            circuit_breaker.ask(&held).expect("not yet").failed(&held, &failure());
+        }
+        let probe = circuit_breaker.ask(&held).expect("one may");
+        assert!(circuit_breaker.ask(&held).is_err());
+        let other = circuit_breaker.ask(&one).expect("one for another may");
+        assert!(circuit_breaker.ask(&another).is_err() && circuit_breaker.ask(&held).is_err());
+        probe.failed(&held, &failure());
+        let probe = circuit_breaker.ask(&held).expect("the next one may");
+        other.failed(&one, &failure());
+        assert!(
+            circuit_breaker.ask(&another).is_err() && circuit_breaker.ask(&held).is_err(),
+            "it is not the one bucket"
+        );
+        drop(probe);
+        let _another = circuit_breaker.ask(&another).expect("one may");
+        assert!(circuit_breaker.ask(&held).is_err() && circuit_breaker.ask(&one).is_err());
+    }
+
+    #[test]
+    fn answer_for_another_bucket_closes_the_circuit() {
+        let (circuit_breaker, [held, one]) = (CircuitBreaker::new(), [0, 1].map(key));
+        for _ in 0..FAILURE_THRESHOLD {
+            circuit_breaker.ask(&held).expect("not yet").failed(&held, &failure());
+        }
+        let _probe = circuit_breaker.ask(&held).expect("one may");
+        circuit_breaker.ask(&one).expect("one for another may").answered();
+        let all = [&held, &held, &one, &one].map(|key| circuit_breaker.ask(key));
+        assert!(all.iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn open_circuit_probes_one_at_a_time_until_an_answer() {
+        let circuit_breaker = CircuitBreaker::new();
+        fail(&circuit_breaker, FAILURE_THRESHOLD);
+        let probe = circuit_breaker.ask(&key(0)).expect("one may");
+        let Err(Error::CircuitOpen { retry_after, source }) = circuit_breaker.ask(&key(0)) else {
+            panic!("nobody else may")
+        };
+        assert!(retry_after <= PROBE_TIMEOUT);
+        assert_eq!(source.to_string(), failure().to_string());
+        probe.failed(&key(0), &failure());
+        let given_up = circuit_breaker.ask(&key(0)).expect("the next one may");
+        drop(given_up);
+        circuit_breaker.ask(&key(0)).expect("and the next").answered();
+        let (first, second) = (circuit_breaker.ask(&key(0)), circuit_breaker.ask(&key(0)));
+        assert!(first.is_ok() && second.is_ok(), "all may");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_probe_blocks_other_probes_only_briefly() {
+        let circuit_breaker = CircuitBreaker::new();
+        fail(&circuit_breaker, FAILURE_THRESHOLD);
+        let _stuck = circuit_breaker.ask(&key(0)).expect("one may");
+        assert!(circuit_breaker.ask(&key(0)).is_err());
+        advance(PROBE_TIMEOUT).await;
+        let another = circuit_breaker.ask(&key(0)).expect("another one may");
+        assert!(circuit_breaker.ask(&key(0)).is_err());
+        another.answered();
+        assert!(circuit_breaker.ask(&key(0)).is_ok());
+    }
+
+    #[test]
+    fn an_answer_between_failures_begins_a_new_row() {
+        let circuit_breaker = CircuitBreaker::new();
+        for request in 0..10 * FAILURE_THRESHOLD {
+            let asking = circuit_breaker.ask(&key(0)).expect("no row is so long");
+            if request % FAILURE_THRESHOLD == 0 {
+                asking.answered();
+            } else {
+                asking.failed(&key(0), &failure());
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn timeout_while_others_succeed_is_not_a_store_failure() {
+        let circuit_breaker = CircuitBreaker::new();
+        for is_answered in [true, false] {
+            let waiting: Vec<_> =
+                (0..2 * FAILURE_THRESHOLD).map(|_| circuit_breaker.ask(&key(0)).expect("not yet")).collect();
+            advance(Duration::from_secs(1)).await;
+            if is_answered {
+                circuit_breaker.ask(&key(0)).expect("not yet").answered();
+            }
+            advance(Duration::from_secs(4)).await;
+            for waiting in waiting {
+                waiting.failed(&key(0), &failure());
+            }
+            let (_probe, other) =
+                (circuit_breaker.ask(&key(0)).expect("one may in any case"), circuit_breaker.ask(&key(0)));
+            assert_eq!(other.is_ok(), is_answered);
+        }
+    }
+}
