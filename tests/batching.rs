@@ -62,7 +62,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
+async fn requests_during_a_call_share_the_next() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let first = ask(&batcher, take("a"));
@@ -80,7 +80,7 @@ async fn what_comes_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_are_asked_each_at_once_and_those_beyond_go_together() -> anyhow::Result<()> {
+async fn few_requests_are_called_alone_and_more_together() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let few: Vec<_> = (0..4).map(|n| ask(&batcher, take(&format!("key:{n}")))).collect();
@@ -99,13 +99,13 @@ async fn few_are_asked_each_at_once_and_those_beyond_go_together() -> anyhow::Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_for_several_buckets_go_together_beside_those_for_one() -> anyhow::Result<()> {
+async fn requests_for_several_buckets_share_calls() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     several_go_together(&gated, Batcher::new(Arc::clone(&gated))).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_for_several_buckets_of_any_store_go_together_as_well() -> anyhow::Result<()> {
+async fn requests_for_several_buckets_of_any_store_share_calls() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     several_go_together(&gated, Batcher::new(AnyStore::new(Arc::clone(&gated)))).await
 }
@@ -129,7 +129,7 @@ async fn several_go_together<S: Store>(gated: &Gated, batcher: Batcher<S>) -> an
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_slow_holds_up_no_other_and_is_asked_once_at_a_time() -> anyhow::Result<()> {
+async fn slow_key_delays_no_other_and_has_one_call_at_a_time() -> anyhow::Result<()> {
     let mut gated = Gated::new(1000);
     gated.locked = Some(Key::try_from("slow")?);
     let gated = Arc::new(gated);
@@ -146,7 +146,7 @@ async fn a_key_that_is_slow_holds_up_no_other_and_is_asked_once_at_a_time() -> a
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_makes_the_call_and_gives_up_leaves_the_others_their_answers() -> anyhow::Result<()> {
+async fn cancelled_first_caller_leaves_others_their_answers() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let leader = ask(&batcher, take("a"));
@@ -165,7 +165,7 @@ async fn who_makes_the_call_and_gives_up_leaves_the_others_their_answers() -> an
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_makes_the_call_and_is_not_polled_any_more_keeps_nobody_waiting() -> anyhow::Result<()> {
+async fn unpolled_first_caller_delays_no_other() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let request = take("a");
@@ -179,7 +179,7 @@ async fn who_makes_the_call_and_is_not_polled_any_more_keeps_nobody_waiting() ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_makes_a_call_and_is_not_polled_any_more_keeps_no_connection_from_others() -> anyhow::Result<()> {
+async fn unpolled_caller_keeps_no_connection() -> anyhow::Result<()> {
     let batcher = Batcher::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
     let request = take("a");
     let mut leader = std::pin::pin!(batcher.take_one(&request));
@@ -194,7 +194,7 @@ async fn who_makes_a_call_and_is_not_polled_any_more_keeps_no_connection_from_ot
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_make_calls_and_are_not_polled_any_more_keep_no_connection_from_others() -> anyhow::Result<()> {
+async fn unpolled_callers_keep_no_connections() -> anyhow::Result<()> {
     // As many as make their own calls at once.
     let leading: Vec<_> = (0..4).map(|n| take(&format!("leader:{n}"))).collect();
     let several = take("one").and(Key::try_from("other")?, rule("50/h"));
@@ -218,7 +218,7 @@ async fn those_who_make_calls_and_are_not_polled_any_more_keep_no_connection_fro
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_who_is_not_polled_any_more_keeps_no_look_and_no_close_of_its_limiter_waiting() -> anyhow::Result<()> {
+async fn unpolled_caller_delays_no_peek_and_no_close() -> anyhow::Result<()> {
     let store = Connected { store: MemoryStore::new(), connections: Semaphore::new(1) };
     let limiter = Limiter::builder(store).build("50/h")?;
     for closes in [false, true] {
@@ -235,8 +235,7 @@ async fn a_caller_who_is_not_polled_any_more_keeps_no_look_and_no_close_of_its_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_back_and_is_not_polled_any_more_keeps_no_close_waiting_nor_what_it_has_to_tell() -> anyhow::Result<()>
-{
+async fn unpolled_refund_delays_no_close_and_no_metric() -> anyhow::Result<()> {
     let store = Connected { store: MemoryStore::new(), connections: Semaphore::new(1) };
     let limiter = Limiter::builder(store).count_denials(10).build("1/h")?;
     assert!(limiter.allow("a").await?.is_granted());
@@ -252,7 +251,7 @@ async fn who_gives_back_and_is_not_polled_any_more_keeps_no_close_waiting_nor_wh
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_that_closes_waits_until_what_was_given_up_is_given_back() -> anyhow::Result<()> {
+async fn closing_limiter_waits_for_refunds_of_cancelled_waits() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(2));
     let limiter = Limiter::builder(Arc::clone(&gated)).build("1/h")?;
     assert!(limiter.allow("a").await?.is_granted());
@@ -269,7 +268,7 @@ async fn a_limiter_that_closes_waits_until_what_was_given_up_is_given_back() -> 
 }
 
 #[test]
-fn a_runtime_that_ends_under_a_call_keeps_nobody_waiting() -> anyhow::Result<()> {
+fn ended_runtime_leaves_no_caller_waiting() -> anyhow::Result<()> {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
@@ -295,7 +294,7 @@ fn a_runtime_that_ends_under_a_call_keeps_nobody_waiting() -> anyhow::Result<()>
 }
 
 #[tokio::test]
-async fn a_store_that_panics_leaves_nobody_waiting() -> anyhow::Result<()> {
+async fn panicking_store_leaves_no_caller_waiting() -> anyhow::Result<()> {
     let batcher = Arc::new(Batcher::new(Panics(AtomicUsize::new(0))));
     let mut tasks = JoinSet::new();
     for _ in 0..10 {
@@ -312,7 +311,7 @@ async fn a_store_that_panics_leaves_nobody_waiting() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_100_000_calls_given_up_at_random_none_is_lost_and_the_books_balance() -> anyhow::Result<()> {
+async fn randomly_cancelled_calls_lose_no_token() -> anyhow::Result<()> {
     const TASKS: u64 = 100;
     const CALLS: u64 = 1000;
     let batcher = Arc::new(Batcher::new(Arc::new(Dawdles(MemoryStore::with_clock(ManualClock::default())))));
@@ -356,7 +355,7 @@ async fn of_100_000_calls_given_up_at_random_none_is_lost_and_the_books_balance(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_100_000_calls_of_every_verb_through_all_layers_none_is_lost_and_the_books_balance() -> anyhow::Result<()> {
+async fn randomly_cancelled_calls_through_all_layers_lose_no_token() -> anyhow::Result<()> {
     let keys = || ["ample:0", "ample:1", "tight:0", "tight:1"].map(|key| Key::try_from(key).expect("a key"));
     let limiter = Limiter::builder(Dawdles(MemoryStore::new())).build("1/s")?;
     cancellation::give_up(&limiter, &limiter.store().0, keys(), 50_000).await?;

@@ -44,7 +44,7 @@ async fn available(gated: &Gated, key: &str) -> anyhow::Result<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_during_a_call_goes_in_the_next_one() -> anyhow::Result<()> {
+async fn refunds_during_a_call_share_the_next() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["a", "b"], None).await?;
     let first = adjust(&batcher, vec![refund("a")]);
     settle().await;
@@ -64,7 +64,7 @@ async fn what_is_given_back_during_a_call_goes_in_the_next_one() -> anyhow::Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_who_refund_through_a_limiter_are_few_calls_and_the_books_balance() -> anyhow::Result<()> {
+async fn many_refunds_of_a_limiter_share_few_calls() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(1000));
     let limiter = Limiter::builder(Arc::clone(&gated)).build("500/h")?;
     let mut reservations = Vec::new();
@@ -87,7 +87,7 @@ async fn many_who_refund_through_a_limiter_are_few_calls_and_the_books_balance()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_in_line_has_their_tokens_given_back() -> anyhow::Result<()> {
+async fn cancelled_refunds_in_the_queue_are_made() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["a"], None).await?;
     let callers: Vec<_> = (0..10).map(|_| adjust(&batcher, vec![refund("a")])).collect();
     settle().await;
@@ -105,7 +105,7 @@ async fn who_gives_up_in_line_has_their_tokens_given_back() -> anyhow::Result<()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_makes_the_call_and_is_not_polled_any_more_keeps_no_others_waiting() -> anyhow::Result<()> {
+async fn unpolled_first_refund_delays_no_other() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["a"], None).await?;
     let own = [refund("a")];
     let mut leader = pin!(batcher.adjust(&own));
@@ -118,8 +118,7 @@ async fn who_makes_the_call_and_is_not_polled_any_more_keeps_no_others_waiting()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_makes_a_call_and_is_not_polled_any_more_keeps_no_connection_from_those_of_another_kind()
--> anyhow::Result<()> {
+async fn unpolled_refund_keeps_no_connection_from_takes() -> anyhow::Result<()> {
     let batcher = Batcher::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
     let request = take("a");
     assert!(batcher.take_one(&take("a").cost(9)).await??.is_granted());
@@ -152,7 +151,7 @@ async fn a_key_that_is_slow_holds_up_no_other() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_undone_for_one_of_its_keys_is_made_again_key_by_key() -> anyhow::Result<()> {
+async fn rolled_back_refunds_are_repeated_key_by_key() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["a", "b", "first"], Some("locked")).await?;
     let first = adjust(&batcher, vec![refund("first")]);
     settle().await;
@@ -173,7 +172,7 @@ async fn a_call_that_is_undone_for_one_of_its_keys_is_made_again_key_by_key() ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_stays_locked_undoes_one_call_and_holds_up_none_of_the_next_ones() -> anyhow::Result<()> {
+async fn locked_key_rolls_back_one_call_and_delays_no_other() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["quick", "first"], Some("locked")).await?;
     let first = adjust(&batcher, vec![refund("first")]);
     settle().await;
@@ -195,7 +194,7 @@ async fn a_key_that_stays_locked_undoes_one_call_and_holds_up_none_of_the_next_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_behind_a_key_goes_when_it_is_free_in_its_order() -> anyhow::Result<()> {
+async fn refunds_of_a_slow_key_keep_their_order() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["a"], None).await?;
     let first = adjust(&batcher, vec![refund("a")]);
     // Longer than calls are waited for: from then on it is asked for by itself.
@@ -219,7 +218,7 @@ async fn what_waits_behind_a_key_goes_when_it_is_free_in_its_order() -> anyhow::
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_line_takes_no_more_on() -> anyhow::Result<()> {
+async fn full_queue_rejects_refunds() -> anyhow::Result<()> {
     const MOST: usize = 32_768;
     let (gated, batcher) = taken(&["a"], None).await?;
     let _first = adjust(&batcher, vec![refund("a")]);
@@ -233,7 +232,7 @@ async fn a_full_line_takes_no_more_on() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_store_that_panics_leaves_no_adjustment_waiting() -> anyhow::Result<()> {
+async fn panicking_store_leaves_no_refund_waiting() -> anyhow::Result<()> {
     let batcher = Arc::new(Batcher::new(Panics(AtomicUsize::new(0))));
     let mut callers: JoinSet<_> = (0..10)
         .map(|_| {
@@ -251,7 +250,7 @@ async fn a_store_that_panics_leaves_no_adjustment_waiting() -> anyhow::Result<()
 }
 
 #[tokio::test]
-async fn if_one_answer_is_lost_nobody_says_that_nothing_was_given_back() -> anyhow::Result<()> {
+async fn one_lost_answer_makes_the_outcome_unknown() -> anyhow::Result<()> {
     for keys in [["locked", "cut off"], ["cut off", "locked"]] {
         let error = Batcher::new(Cut).adjust(&keys.map(refund)).await.expect_err("no answer");
         assert!(error.is_outcome_unknown(), "{keys:?}: {error:?}");
@@ -260,7 +259,7 @@ async fn if_one_answer_is_lost_nobody_says_that_nothing_was_given_back() -> anyh
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_behind_a_key_whose_call_panics_goes_in_the_next_one() -> anyhow::Result<()> {
+async fn refunds_behind_a_panicking_call_go_in_the_next() -> anyhow::Result<()> {
     let panics = Arc::new(Panics(AtomicUsize::new(0)));
     let batcher = Arc::new(Batcher::new(Slow(Arc::clone(&panics))));
     let first = adjust(&batcher, vec![refund("a")]);

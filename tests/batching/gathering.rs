@@ -15,7 +15,7 @@ use super::stores::Gated;
 use super::{Woken, ask, rule, settle, take};
 
 #[tokio::test(start_paused = true)]
-async fn those_whom_an_answer_wakes_share_the_next_call_with_who_waits() -> anyhow::Result<()> {
+async fn woken_callers_share_the_next_call_with_waiting_ones() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let first = ask(&batcher, take("a"));
@@ -48,7 +48,7 @@ fn several() -> Take {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_nobody_else_comes_for_is_made_at_once() -> anyhow::Result<()> {
+async fn single_request_is_called_at_once() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let alone = ask(&batcher, several());
@@ -95,8 +95,7 @@ async fn woken(gated: &Gated, callers: Vec<Asking<'_>>) -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_queues_is_woken_once_by_its_answer_whether_its_request_went_with_equal_ones_or_not() -> anyhow::Result<()>
-{
+async fn queued_caller_is_woken_once() -> anyhow::Result<()> {
     let kinds: [[Take; 3]; 2] = [
         // Two equal ones are one entry, what waits or costs more is not.
         [take("a"), take("a").cost(2), take("a").max_wait(Duration::from_secs(1))],
@@ -118,7 +117,7 @@ async fn who_queues_is_woken_once_by_its_answer_whether_its_request_went_with_eq
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_back_is_woken_once_by_its_answer() -> anyhow::Result<()> {
+async fn refunding_caller_is_woken_once() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     assert!(gated.store.take_one(&take("a").cost(50)).await??.is_granted());
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));

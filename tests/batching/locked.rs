@@ -24,7 +24,7 @@ async fn busy_with_a_locked_key()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow::Result<()> {
+async fn rolled_back_call_is_repeated_key_by_key() -> anyhow::Result<()> {
     let (gated, batcher, first) = busy_with_a_locked_key().await?;
     let locked = ask(&batcher, take("locked"));
     let others: Vec<_> = (0..40).map(|n| ask(&batcher, take(&format!("other:{}", n % 20)))).collect();
@@ -42,7 +42,7 @@ async fn a_call_undone_for_one_of_its_keys_is_asked_again_key_by_key() -> anyhow
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_before_a_key_is_asked_by_itself_takes_nothing() -> anyhow::Result<()> {
+async fn caller_cancelled_before_the_repeated_call_takes_nothing() -> anyhow::Result<()> {
     let (gated, batcher, first) = busy_with_a_locked_key().await?;
     let _locked = ask(&batcher, take("locked"));
     let others: Vec<_> = (0..40).map(|n| (n, ask(&batcher, take(&format!("other:{n}"))))).collect();
@@ -98,7 +98,7 @@ async fn seven_locked_keys_delay_no_other_key() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_stays_locked_is_asked_for_by_itself_and_goes_with_others_when_it_is_free() -> anyhow::Result<()> {
+async fn locked_key_is_called_alone_until_it_is_free() -> anyhow::Result<()> {
     let batcher = Arc::new(Batcher::new(Locking::default()));
     // Others come all the time.
     let others = (0..40).map(|n| {
@@ -131,7 +131,7 @@ async fn a_key_that_stays_locked_is_asked_for_by_itself_and_goes_with_others_whe
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_behind_locked_keys_are_only_so_many() -> anyhow::Result<()> {
+async fn requests_for_locked_keys_are_bounded() -> anyhow::Result<()> {
     const MOST: usize = 32_768;
     let batcher = Arc::new(Batcher::new(Locking::default()));
     let mut asking = JoinSet::new();

@@ -80,7 +80,7 @@ async fn every_verb_ends_by_the_deadline_without_a_fallback() -> anyhow::Result<
 
 /// All the others came before it, and a call carries a thousand.
 #[tokio::test(start_paused = true)]
-async fn the_last_of_a_long_line_ends_by_its_deadline_too() -> anyhow::Result<()> {
+async fn last_of_a_long_queue_ends_by_its_deadline() -> anyhow::Result<()> {
     let store = Gated::new();
     let limiter = limiter(&store)?;
     let key = Key::try_from("a")?;
@@ -116,8 +116,7 @@ async fn the_last_of_a_long_line_ends_by_its_deadline_too() -> anyhow::Result<()
 
 /// It was granted meanwhile, and waits for its turn: whoever repeats the request goes on with it.
 #[tokio::test(start_paused = true)]
-async fn a_wait_with_an_id_whose_outcome_is_unknown_is_granted_when_it_is_repeated_and_has_paid_once()
--> anyhow::Result<()> {
+async fn repeated_wait_with_an_id_pays_once() -> anyhow::Result<()> {
     let store = Gated::new();
     let limiter = limiter(&store)?;
     let key = Key::try_from("a")?;
@@ -138,7 +137,7 @@ async fn a_wait_with_an_id_whose_outcome_is_unknown_is_granted_when_it_is_repeat
 const DEADLINE: Duration = Duration::from_millis(50);
 
 #[tokio::test(start_paused = true)]
-async fn what_many_who_left_are_given_back_is_one_call() -> anyhow::Result<()> {
+async fn refunds_of_cancelled_waits_share_one_call() -> anyhow::Result<()> {
     let store = Gated::new();
     let limiter = Limiter::builder(Arc::clone(&store)).build("10/s burst 5")?;
     let wait = || {

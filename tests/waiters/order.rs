@@ -14,7 +14,7 @@ use super::until;
 use crate::scenarios::START;
 
 #[tokio::test(start_paused = true)]
-async fn all_are_served_in_the_order_in_which_they_came_by_few_calls() -> anyhow::Result<()> {
+async fn waits_are_granted_in_order_by_few_calls() -> anyhow::Result<()> {
     let mut line = Line::new()?;
     while let Some(waited) = line.waiting.join_next().await {
         waited?;
@@ -28,7 +28,7 @@ async fn all_are_served_in_the_order_in_which_they_came_by_few_calls() -> anyhow
 
 /// I3, too: what is owed is what was granted and not given back.
 #[tokio::test(start_paused = true)]
-async fn those_who_stay_keep_their_order_when_others_leave_and_no_token_is_lost_or_made() -> anyhow::Result<()> {
+async fn cancelled_waits_change_no_order_and_lose_no_token() -> anyhow::Result<()> {
     for (seed, after) in [(1, Duration::ZERO), (2, Duration::from_millis(1)), (3, Duration::from_secs(3))] {
         let mut line = Line::new()?;
         // Nobody sleeps while others are in line, so no time passes until all have their turn.

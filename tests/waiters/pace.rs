@@ -9,7 +9,7 @@ use tollgate::{Admin, Error, Key, Limiter, MemoryStore, Mode, Rule, TokenRequest
 use super::order::{Counting, Paused};
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_as_long_as_it_takes_learns_soon_that_tokens_came_earlier() -> anyhow::Result<()> {
+async fn unbounded_wait_learns_of_earlier_tokens() -> anyhow::Result<()> {
     let begun = Instant::now();
     let one = Limiter::new(MemoryStore::with_clock(Paused(begun)), "1/d")?.bind("one")?;
     assert!(one.allow().await?.is_granted());
@@ -24,7 +24,7 @@ async fn who_waits_for_as_long_as_it_takes_learns_soon_that_tokens_came_earlier(
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_before_a_late_turn_puts_nobody_off_until_then() -> anyhow::Result<()> {
+async fn cancelled_late_wait_delays_no_other() -> anyhow::Result<()> {
     let begun = Instant::now();
     let limiter = Limiter::builder(Arc::new(Counting::new(begun))).build("1/s burst 20")?.bind("one")?;
     assert!(limiter.allow_n(20).await?.is_granted());
@@ -43,7 +43,7 @@ async fn who_leaves_before_a_late_turn_puts_nobody_off_until_then() -> anyhow::R
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_no_turn_is_told_so_at_once_however_long_others_wait() -> anyhow::Result<()> {
+async fn denied_wait_returns_at_once() -> anyhow::Result<()> {
     let begun = Instant::now();
     let store = Arc::new(Counting::new(begun));
     let limiter = Limiter::builder(Arc::clone(&store)).build("1/s")?.bind("one")?;
@@ -64,7 +64,7 @@ async fn who_has_no_turn_is_told_so_at_once_however_long_others_wait() -> anyhow
 
 /// All of a request's limits are in one line, that of its first key; another of them is what the one ahead waits for.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_bucket_that_only_those_ahead_ask_for() -> anyhow::Result<()> {
+async fn waits_depend_on_no_bucket_of_earlier_requests() -> anyhow::Result<()> {
     let begun = Instant::now();
     let limiter = Limiter::builder(Arc::new(Counting::new(begun))).build("1000/s burst 1000")?;
     let minutely = Rule::try_from("1/min")?;

@@ -78,7 +78,7 @@ async fn crowd(limiter: &Limiter<Arc<Failing>>, many: u32) -> anyhow::Result<Vec
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_store_stalls_one_request_at_a_time_asks_it_and_the_others_are_told_at_once() -> anyhow::Result<()> {
+async fn stalled_store_is_probed_by_one_request_at_a_time() -> anyhow::Result<()> {
     let store = Failing::stalling();
     let limiter = builder(&store).build("1000/h")?;
     for (error, waited) in crowd(&limiter, 16).await? {
@@ -110,7 +110,7 @@ async fn while_a_store_stalls_one_request_at_a_time_asks_it_and_the_others_are_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_store_says_at_once_and_that_it_is_contended_each_request_is_told() -> anyhow::Result<()> {
+async fn quick_errors_and_contention_open_no_circuit() -> anyhow::Result<()> {
     let broken = || Arc::new(io::Error::other("broken"));
     let local = || Fallback::Closed(Duration::from_secs(1));
     for (after, error, falls_back) in [
@@ -137,7 +137,7 @@ async fn what_a_store_says_at_once_and_that_it_is_contended_each_request_is_told
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_rather_wait_asks_each_time() -> anyhow::Result<()> {
+async fn requests_without_a_circuit_breaker_all_call_the_store() -> anyhow::Result<()> {
     let store = Failing::stalling();
     let limiter = builder(&store).without_circuit_breaker().build("1000/h")?;
     for _ in 0..2 {
@@ -169,8 +169,7 @@ impl Store for Held {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_that_somebody_holds_keeps_nobody_from_asking_for_another_however_often_it_is_asked_for()
--> anyhow::Result<()> {
+async fn locked_bucket_opens_no_circuit_for_others() -> anyhow::Result<()> {
     let limiter = Limiter::builder(Held(MemoryStore::new())).without_batching().build("1000/h")?;
     let mut crowd = JoinSet::new();
     for n in 0..200_u64 {

@@ -13,7 +13,7 @@ use tollgate::Limiter;
 use super::order::Counting;
 
 #[test]
-fn a_runtime_that_ends_before_the_store_is_asked_keeps_nobody_in_another_one_waiting() -> anyhow::Result<()> {
+fn ended_runtime_delays_no_caller_of_another() -> anyhow::Result<()> {
     let limiter = Limiter::builder(Arc::new(Counting::new(Instant::now()))).build("1000/s")?;
     // Its future is polled once, and the task that would ask never.
     let mut gone = Box::pin(limiter.wait("one"));

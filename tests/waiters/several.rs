@@ -76,7 +76,7 @@ async fn turns(mut waiting: JoinSet<(usize, Result<bool, Error>)>) -> anyhow::Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_tokens_are_there_go_on_by_few_calls() -> anyhow::Result<()> {
+async fn granted_requests_for_several_buckets_share_few_calls() -> anyhow::Result<()> {
     let store = Slow::new(None);
     let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;
     let take = take("6400 once", 10, Duration::from_secs(10))?;
@@ -88,7 +88,7 @@ async fn whose_tokens_are_there_go_on_by_few_calls() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_tokens_are_not_there_wait_in_their_order() -> anyhow::Result<()> {
+async fn waits_for_several_buckets_keep_their_order() -> anyhow::Result<()> {
     let limiter = Limiter::new(Slow::new(None), "unlimited")?;
     let (take, begun) = (take("100/s burst 20", 10, Duration::from_secs(60))?, Instant::now());
     assert!(turns(line(&limiter, vec![take; 40])).await?.into_iter().eq(0..40));
@@ -98,7 +98,7 @@ async fn whose_tokens_are_not_there_wait_in_their_order() -> anyhow::Result<()> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_line_is_not_asked_for() -> anyhow::Result<()> {
+async fn cancelled_wait_for_several_buckets_is_not_called() -> anyhow::Result<()> {
     let store = Slow::new(None);
     let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;
     let mut waiting = line(&limiter, vec![take("10 once", 10, Duration::from_secs(10))?; 60]);
@@ -114,7 +114,7 @@ async fn who_leaves_the_line_is_not_asked_for() -> anyhow::Result<()> {
 
 /// A database that is away answers each call by its own deadline only: the last in line would wait for all of them.
 #[tokio::test(start_paused = true)]
-async fn nobody_stands_in_line_for_longer_than_they_would_wait_before_a_store_that_fails() -> anyhow::Result<()> {
+async fn queue_time_before_a_failing_store_counts_as_waiting() -> anyhow::Result<()> {
     let (longest, call) = (Duration::from_secs(10), Duration::from_secs(5));
     for limits in [1, 2] {
         let limiter = Limiter::new(Slow::new(Some(call)), "1/s")?;
@@ -134,7 +134,7 @@ async fn nobody_stands_in_line_for_longer_than_they_would_wait_before_a_store_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stands_behind_those_of_a_call_is_told_in_time_that_the_store_has_begun_to_stall() -> anyhow::Result<()> {
+async fn waits_behind_a_stalled_call_fail_in_time() -> anyhow::Result<()> {
     const STALLS: Duration = Duration::from_secs(5);
     let mut store = Slow::new(Some(STALLS));
     Arc::get_mut(&mut store).expect("nobody else has it").fails_from = 2;
