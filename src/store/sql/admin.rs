@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 
 use super::SqlStore;
 use super::dialect::{Dialect, Operation, PageStart, RowResult};
+use super::instant::Instant;
 use crate::admin::limited;
 use crate::admin::{
     Admin, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page, Plan,
@@ -185,7 +186,7 @@ fn unreadable(key: &Key, why: sqlx::Error) -> Error {
 /// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at,
 /// next refill at.
 pub(super) type Level =
-    (String, i64, i64, String, Option<String>, bool, bool, i64, i64, Option<DateTime<Utc>>, Option<DateTime<Utc>>);
+    (String, i64, i64, String, Option<String>, bool, bool, i64, i64, Option<Instant>, Option<Instant>);
 
 /// Maximum, nanoseconds of the interval and of the resolution, counted, granted, milliseconds until one more passes.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -196,20 +197,20 @@ pub(super) type WindowCounts = (i64, i64, i64, i64, i64, i64);
 pub(super) type Windowed = (String, i64, i64, i64, i64, i64, i64);
 
 /// Mode, reason, until.
-pub(super) type Choice = (Option<String>, Option<String>, Option<DateTime<Utc>>);
+pub(super) type Choice = (Option<String>, Option<String>, Option<Instant>);
 
 /// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until.
-pub(super) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<DateTime<Utc>>);
+pub(super) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<Instant>);
 
 /// Capacity, nanoseconds from empty to full, refill, mode, reason, expires at.
-type Over = (Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
+type Over = (Option<i64>, Option<i64>, String, Option<String>, String, Option<Instant>);
 
 /// Id, then the columns of [`Over`].
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<DateTime<Utc>>);
+pub(super) type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<Instant>);
 
 /// Id, denied, last denied at.
-pub(super) type Denied = (String, i64, DateTime<Utc>);
+pub(super) type Denied = (String, i64, Instant);
 
 /// Known, quota from, plan, capacity, nanoseconds from empty to full, refill, mode, mode from, mode reason, mode until,
 /// override reason, override until, available, outcome, milliseconds until a token is available.
@@ -223,9 +224,9 @@ pub(super) type Explained = (
     String,
     Option<String>,
     Option<String>,
-    Option<DateTime<Utc>>,
+    Option<Instant>,
     Option<String>,
-    Option<DateTime<Utc>>,
+    Option<Instant>,
     Option<i64>,
     String,
     Option<i64>,
@@ -245,8 +246,8 @@ impl TryFrom<Level> for BucketLevel {
             overridden,
             available,
             granted: count(granted)?,
-            full_at,
-            next_refill_at: next,
+            full_at: instant(full_at),
+            next_refill_at: instant(next),
         })
     }
 }
@@ -268,7 +269,7 @@ impl TryFrom<Denied> for DenialCount {
     type Error = sqlx::Error;
 
     fn try_from((id, denied, last_denied_at): Denied) -> Result<Self, sqlx::Error> {
-        Ok(Self { key: key(id)?, denied: count(denied)?, last_denied_at })
+        Ok(Self { key: key(id)?, denied: count(denied)?, last_denied_at: last_denied_at.0 })
     }
 }
 
@@ -290,9 +291,9 @@ impl TryFrom<Explained> for Explanation {
             mode: parse(&mode)?,
             mode_from: mode_from.as_deref().map(origin).transpose()?,
             mode_reason: reason,
-            mode_until: until,
+            mode_until: instant(until),
             override_reason,
-            override_until,
+            override_until: instant(override_until),
             available,
             expected_outcome: match outcome.as_str() {
                 "granted" => ExpectedOutcome::Granted,
@@ -330,7 +331,7 @@ pub(super) fn over((capacity, refill_ns, refill, mode, reason, expires_at): Over
         (Some(capacity), Some(refill_ns)) => Some(quota(capacity, refill_ns, &refill)?),
         _ => None,
     };
-    Ok(Override { quota, mode: mode.as_deref().map(parse).transpose()?, reason, expires_at })
+    Ok(Override { quota, mode: mode.as_deref().map(parse).transpose()?, reason, expires_at: instant(expires_at) })
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -341,12 +342,16 @@ pub(super) fn overridden(columns: Overridden) -> Result<(Key, Override), sqlx::E
 
 /// The mode that an operator chose, if any.
 pub(super) fn switch((mode, reason, until): Choice) -> Result<Option<ModeSetting>, sqlx::Error> {
-    mode.map(|mode| Ok(ModeSetting { mode: parse(&mode)?, reason, until })).transpose()
+    mode.map(|mode| Ok(ModeSetting { mode: parse(&mode)?, reason, until: instant(until) })).transpose()
 }
 
 /// The mode of all keys; `enforce` where its row is missing.
 pub(super) fn mode(row: Option<Result<Choice, sqlx::Error>>) -> Result<ModeSetting, sqlx::Error> {
     Ok(row.transpose()?.map(switch).transpose()?.flatten().unwrap_or_default())
+}
+
+fn instant(instant: Option<Instant>) -> Option<DateTime<Utc>> {
+    instant.map(|Instant(instant)| instant)
 }
 
 pub(super) fn key(text: String) -> Result<Key, sqlx::Error> {

@@ -75,6 +75,12 @@ impl SqlRequest {
         self.take.id
     }
 
+    /// The id as text: sqlx's `uuid` feature has the same cost as its [`chrono`](super::instant) feature.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(super) fn id_text(&self) -> Option<String> {
+        self.id().map(|id| id.hyphenated().to_string())
+    }
+
     /// For how many nanoseconds the database remembers the id.
     pub(super) fn hold(&self) -> i64 {
         self.take.hold_ns()

@@ -7,6 +7,7 @@ use sqlx::{Decode, Row};
 use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
 use super::super::answers;
 use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use super::super::instant::Instant;
 use super::json::hex;
 use super::{TransactionOwner, bytes, refill};
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
@@ -154,7 +155,7 @@ impl Operations for MySql {
         let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
             .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
             .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()).map(str::as_bytes))
-            .bind(switch.as_ref().and_then(|switch| switch.until).map(|until| until.naive_utc()))
+            .bind(switch.as_ref().and_then(|switch| switch.until).map(|until| Instant(until).to_datetime()))
             .bind(bytes(name));
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
@@ -209,7 +210,7 @@ impl Operations for MySql {
         )
         .bind(switch.mode.as_str())
         .bind(switch.reason.as_deref().map(str::as_bytes))
-        .bind(switch.until.map(|until| until.naive_utc()));
+        .bind(switch.until.map(|until| Instant(until).to_datetime()));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
@@ -240,7 +241,7 @@ impl Operations for MySql {
         .bind(over.quota.as_ref().map(refill))
         .bind(over.mode.map(Mode::as_str))
         .bind(over.reason.as_bytes())
-        .bind(over.expires_at.map(|at| at.naive_utc()));
+        .bind(over.expires_at.map(|at| Instant(at).to_datetime()));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
@@ -354,8 +355,8 @@ fn level(row: &MySqlRow) -> Result<Level, sqlx::Error> {
         row.try_get("overridden")?,
         row.try_get("available")?,
         row.try_get("granted")?,
-        row.try_get("full_at")?,
-        row.try_get("next_refill_at")?,
+        row.try_get_unchecked("full_at")?,
+        row.try_get_unchecked("next_refill_at")?,
     ))
 }
 
@@ -371,9 +372,9 @@ fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
         row.try_get("mode")?,
         row.try_get("mode_from")?,
         text(row, "mode_reason_bytes")?,
-        row.try_get("mode_until")?,
+        row.try_get_unchecked("mode_until")?,
         text(row, "override_reason_bytes")?,
-        row.try_get("override_until")?,
+        row.try_get_unchecked("override_until")?,
         row.try_get("available")?,
         row.try_get("outcome")?,
         row.try_get("retry_after_ms")?,
@@ -389,13 +390,13 @@ fn planned(row: &MySqlRow) -> Result<Planned, sqlx::Error> {
         row.try_get("refill")?,
         row.try_get("mode")?,
         text(row, "mode_reason")?,
-        row.try_get("mode_until")?,
+        row.try_get_unchecked("mode_until")?,
     ))
 }
 
 /// The row of `token_mode`.
 fn choice(row: &MySqlRow) -> Result<Choice, sqlx::Error> {
-    Ok((row.try_get("mode")?, text(row, "reason")?, row.try_get("until")?))
+    Ok((row.try_get("mode")?, text(row, "reason")?, row.try_get_unchecked("until")?))
 }
 
 /// A row of `token_overrides`.
@@ -407,13 +408,13 @@ fn overridden(row: &MySqlRow) -> Result<Overridden, sqlx::Error> {
         row.try_get("refill")?,
         row.try_get("mode")?,
         text(row, "reason")?,
-        row.try_get("expires_at")?,
+        row.try_get_unchecked("expires_at")?,
     ))
 }
 
 /// A row of `token_most_denied`.
 fn denied(row: &MySqlRow) -> Result<Denied, sqlx::Error> {
-    Ok((text(row, "id")?, row.try_get("denied")?, row.try_get("last_denied_at")?))
+    Ok((text(row, "id")?, row.try_get("denied")?, row.try_get_unchecked("last_denied_at")?))
 }
 
 /// The row of `token_peek_window`, or one of `token_list_windows`.

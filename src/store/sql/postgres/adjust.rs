@@ -22,9 +22,9 @@ async fn adjust_one(
 ) -> Result<AdjustedColumns, sqlx::Error> {
     let (kind, tokens) = kind.figures();
     if receipt.window {
-        return sqlx::query_as("select t.* from tollgate.adjust_window_v1($1, $2, $3, $4, $5, $6) t")
+        return sqlx::query_as("select t.* from tollgate.adjust_window_v1($1, $2::text::uuid, $3, $4, $5, $6) t")
             .bind(kind)
-            .bind(receipt.id)
+            .bind(receipt.id.hyphenated().to_string())
             .bind(receipt.key.as_str())
             .bind(receipt.taken.cost)
             .bind(receipt.taken.scheduled_at)
@@ -32,9 +32,9 @@ async fn adjust_one(
             .fetch_one(connection)
             .await;
     }
-    sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2, $3, $4, $5, $6, $7, $8) t")
+    sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2::text::uuid, $3, $4, $5, $6, $7, $8) t")
         .bind(kind)
-        .bind(receipt.id)
+        .bind(receipt.id.hyphenated().to_string())
         .bind(receipt.key.as_str())
         .bind(receipt.taken.cost)
         .bind(receipt.taken.granted)
@@ -51,18 +51,19 @@ async fn adjust_many(
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     let receipts = || adjustments.iter().map(Adjustment::receipt);
     let figures = || adjustments.iter().map(|adjustment| adjustment.kind.figures());
-    let (outcomes, given_back): (Vec<String>, Vec<i64>) =
-        sqlx::query_as("select t.* from tollgate.adjust_batch_v1($1, $2, $3, $4, $5, $6, $7, $8, $9) t")
-            .bind(figures().map(|(kind, _)| kind).collect::<Vec<_>>())
-            .bind(receipts().map(|receipt| receipt.id).collect::<Vec<_>>())
-            .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())
-            .bind(receipts().map(|receipt| receipt.taken.cost).collect::<Vec<_>>())
-            .bind(receipts().map(|receipt| receipt.taken.granted).collect::<Vec<_>>())
-            .bind(receipts().map(|receipt| receipt.taken.scheduled_at).collect::<Vec<_>>())
-            .bind(figures().map(|(_, tokens)| tokens).collect::<Vec<_>>())
-            .bind(receipts().map(|receipt| receipt.window).collect::<Vec<_>>())
-            .bind(adjustments.iter().map(|adjustment| adjustment.max_debt).collect::<Vec<_>>())
-            .fetch_one(connection)
-            .await?;
+    let (outcomes, given_back): (Vec<String>, Vec<i64>) = sqlx::query_as(
+        "select t.* from tollgate.adjust_batch_v1($1, $2::text[]::uuid[], $3, $4, $5, $6, $7, $8, $9) t",
+    )
+    .bind(figures().map(|(kind, _)| kind).collect::<Vec<_>>())
+    .bind(receipts().map(|receipt| receipt.id.hyphenated().to_string()).collect::<Vec<_>>())
+    .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())
+    .bind(receipts().map(|receipt| receipt.taken.cost).collect::<Vec<_>>())
+    .bind(receipts().map(|receipt| receipt.taken.granted).collect::<Vec<_>>())
+    .bind(receipts().map(|receipt| receipt.taken.scheduled_at).collect::<Vec<_>>())
+    .bind(figures().map(|(_, tokens)| tokens).collect::<Vec<_>>())
+    .bind(receipts().map(|receipt| receipt.window).collect::<Vec<_>>())
+    .bind(adjustments.iter().map(|adjustment| adjustment.max_debt).collect::<Vec<_>>())
+    .fetch_one(connection)
+    .await?;
     Ok(outcomes.into_iter().zip(given_back).collect())
 }

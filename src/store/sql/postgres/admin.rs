@@ -10,6 +10,7 @@ use sqlx::postgres::{PgConnection, Postgres};
 use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts, Windowed};
 use super::super::answers;
 use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use super::super::instant::Instant;
 use super::refill;
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::clock::{Clock, SystemClock};
@@ -211,7 +212,7 @@ impl Operations for Postgres {
                 .bind(name.as_str())
                 .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
                 .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
-                .bind(switch.as_ref().and_then(|switch| switch.until));
+                .bind(switch.as_ref().and_then(|switch| switch.until).map(Instant));
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
@@ -252,7 +253,7 @@ impl Operations for Postgres {
         )
         .bind(switch.mode.as_str())
         .bind(switch.reason.as_deref())
-        .bind(switch.until);
+        .bind(switch.until.map(Instant));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
@@ -283,7 +284,7 @@ impl Operations for Postgres {
         .bind(over.quota.as_ref().map(refill))
         .bind(over.mode.map(Mode::as_str))
         .bind(&over.reason)
-        .bind(over.expires_at);
+        .bind(over.expires_at.map(Instant));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 

@@ -21,7 +21,7 @@ pub(super) async fn take(connection: &mut PgConnection, asks: &[SqlRequest]) -> 
 
 async fn take_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result<AnswerColumns, sqlx::Error> {
     sqlx::query_as(
-        "select 1::bigint, 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9, $10) t",
+        "select 1::bigint, 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9::text::uuid, $10) t",
     )
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
@@ -31,7 +31,7 @@ async fn take_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result<Ans
     .bind(ask.quota(0).map(Quota::refill_seconds))
     .bind(ask.quota(0).map(refill))
     .bind(ask.plan(0))
-    .bind(ask.id())
+    .bind(ask.id_text())
     .bind(ask.hold())
     .fetch_one(connection)
     .await
@@ -65,7 +65,7 @@ async fn take_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result
     let terms = if alike { &asks[..1] } else { asks };
     let rows = sqlx::query_as(
         "select t.*
-           from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9, $10, $11) t",
+           from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9::text[]::uuid[], $10, $11) t",
     )
     .bind(column(asks, |ask| ask.key().as_str()))
     .bind(column(terms, |ask| ask.request.cost))
@@ -75,7 +75,7 @@ async fn take_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result
     .bind(column(terms, |ask| ask.quota(0).map(Quota::refill_seconds)))
     .bind(column(terms, |ask| ask.quota(0).map(refill)))
     .bind(column(terms, |ask| ask.plan(0)))
-    .bind(column(terms, SqlRequest::id))
+    .bind(column(terms, SqlRequest::id_text))
     .bind(column(terms, SqlRequest::hold))
     .bind(column(asks, |ask| ask.times))
     .fetch_all(connection)
@@ -98,7 +98,7 @@ async fn take_all_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result
     let places = 0..ask.take.limits.len();
     let rows: Vec<AnswerColumns> = sqlx::query_as(
         "select t.entry, 1::bigint, (t.taken).*
-           from tollgate.take_all_v1($1, $2, $3, $4, $5::text[]::numeric[], $6, $7, $8, $9, $10) t",
+           from tollgate.take_all_v1($1, $2, $3, $4, $5::text[]::numeric[], $6, $7, $8, $9::text::uuid, $10) t",
     )
     .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.request_at(place).cost).collect::<Vec<_>>())
@@ -108,7 +108,7 @@ async fn take_all_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result
     .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
     .bind(places.map(|place| ask.plan(place).map(str::to_owned)).collect::<Vec<_>>())
     .bind(ask.request.max_wait)
-    .bind(ask.id())
+    .bind(ask.id_text())
     .bind(ask.hold())
     .fetch_all(connection)
     .await?;
@@ -159,20 +159,21 @@ pub(super) async fn take_window(
     counting: Counting,
 ) -> Result<WindowUsage, sqlx::Error> {
     let window = ask.window()?;
-    let (outcome, mode, now, scheduled_at, ends, counts, resolution) =
-        sqlx::query_as("select t.* from tollgate.take_window_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) t")
-            .bind(ask.key().as_str())
-            .bind(ask.request.cost)
-            .bind(ask.request.max_wait)
-            .bind(ask.request.min_remaining)
-            .bind(window.signed_max_requests())
-            .bind(window.interval_ns())
-            .bind(window.resolution_ns())
-            .bind(ask.id())
-            .bind(ask.hold())
-            .bind(counting == Counting::Count)
-            .fetch_one(connection)
-            .await?;
+    let (outcome, mode, now, scheduled_at, ends, counts, resolution) = sqlx::query_as(
+        "select t.* from tollgate.take_window_v1($1, $2, $3, $4, $5, $6, $7, $8::text::uuid, $9, $10) t",
+    )
+    .bind(ask.key().as_str())
+    .bind(ask.request.cost)
+    .bind(ask.request.max_wait)
+    .bind(ask.request.min_remaining)
+    .bind(window.signed_max_requests())
+    .bind(window.interval_ns())
+    .bind(window.resolution_ns())
+    .bind(ask.id_text())
+    .bind(ask.hold())
+    .bind(counting == Counting::Count)
+    .fetch_one(connection)
+    .await?;
     let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
     answers::counted((outcome, mode, now, scheduled_at, ends.into_iter().zip(counts).collect(), resolution))
 }

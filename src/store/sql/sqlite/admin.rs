@@ -6,6 +6,7 @@ use sqlx::{Connection, FromRow as _};
 
 use super::super::admin::Denied;
 use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use super::super::instant::Instant;
 use super::rules::timestamp;
 use super::{HostClock, rows, rules, sweep, windows};
 use crate::admin::explain;
@@ -327,7 +328,7 @@ async fn most_denied(
     .bind(after.skip);
     let denials = |row: &SqliteRow| {
         let (id, denied, last) = <(String, i64, i64)>::from_row(row)?;
-        let last = DateTime::from_timestamp_millis(last).ok_or(sqlx::Error::RowNotFound)?;
+        let last = Instant::from_millis(last).ok_or(sqlx::Error::RowNotFound)?;
         Denied::from((id, denied, last)).try_into()
     };
     Ok(most.fetch_all(connection).await?.iter().map(denials).collect())

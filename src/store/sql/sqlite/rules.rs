@@ -6,6 +6,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::super::admin::{self, key, over, quota, switch};
 use super::super::dialect::{PageStart, RowResult};
+use super::super::instant::Instant;
 use crate::admin::{AdminSettings, ModeSetting, Override, Plan};
 use crate::model::{Key, Mode, Quota};
 
@@ -44,7 +45,7 @@ pub(super) async fn find(
 }
 
 fn of_columns((capacity, refill_ns, refill, mode, reason, expires): OverrideColumns) -> Result<Override, sqlx::Error> {
-    over((capacity, refill_ns, refill, mode, reason, expires.and_then(DateTime::from_timestamp_millis)))
+    over((capacity, refill_ns, refill, mode, reason, expires.and_then(Instant::from_millis)))
 }
 
 /// Reads the mode of every key, with an inner error if its row cannot be decoded.
@@ -55,7 +56,7 @@ pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<RowResult<
             .await?;
     let choice = |row: &SqliteRow| {
         let (mode, reason, until) = Choice::from_row(row)?;
-        Ok((mode, reason, until.and_then(DateTime::from_timestamp_millis)))
+        Ok((mode, reason, until.and_then(Instant::from_millis)))
     };
     Ok(admin::mode(all.as_ref().map(choice)))
 }
@@ -201,7 +202,7 @@ fn plan(columns: &SqliteRow) -> RowResult<Plan> {
     Ok(Plan {
         name: key(name)?,
         quota: quota(capacity, refill_ns, &refill)?,
-        switch: switch((mode, reason, until.and_then(DateTime::from_timestamp_millis)))?,
+        switch: switch((mode, reason, until.and_then(Instant::from_millis)))?,
     })
 }
 
