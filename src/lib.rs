@@ -1,6 +1,7 @@
 // `tollgate-http` compiles what the page shows.
 #![cfg_attr(not(doctest), doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(docsrs, doc(auto_cfg(hide(feature = "_sql"))))]
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -22,10 +23,12 @@ pub use model::{
     Adjusted, Adjustment, Decision, Error, Key, Limit, Mode, Quota, Receipt, Rule, Take, TakeError, Throttle, Window,
 };
 #[cfg(feature = "_sql")]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use requester::SqlTokenRequester;
 pub use requester::{LimitError, TokenRequester, limit};
 /// The version of sqlx whose pools and connections the stores take.
 #[cfg(feature = "_sql")]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 #[doc(no_inline)]
 pub use sqlx;
 #[cfg(feature = "mysql")]
@@ -36,6 +39,7 @@ pub use store::PgStore;
 pub use store::SqliteStore;
 pub use store::{AnyStore, MemoryStore, Store};
 #[cfg(feature = "_sql")]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use store::{SqlStore, create_bucket, migrate};
 /// The version of uuid of which a request's id is: see [`Take::id`]. Its feature `v4` is on.
 #[doc(no_inline)]

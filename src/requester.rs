@@ -15,6 +15,7 @@ mod sql;
 mod stream;
 
 #[cfg(feature = "_sql")]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use sql::SqlTokenRequester;
 #[cfg(feature = "stream")]
 pub use stream::{LimitedStream, limit_stream};

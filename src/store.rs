@@ -23,6 +23,7 @@ pub use sql::PgStore;
 #[cfg(feature = "sqlite")]
 pub use sql::SqliteStore;
 #[cfg(feature = "_sql")]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use sql::{
     Dialect, Durability, Isolation, Migrate, Migration, SqlStore, adjust_within, create_bucket, grants, migrate,
     migrations, pending_migrations, repair, take_within,
