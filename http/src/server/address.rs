@@ -1,11 +1,11 @@
-//! Addresses: of the peer, as text in a header, and as keys.
+//! Addresses: the peer's, as text in a header, and as keys.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::request::Parts;
 use ipnet::Ipv6Net;
 
-/// Who is at the other end of the connection, as the server says.
+/// Returns the peer's address as the server reports it.
 pub(super) fn peer(request: &Parts) -> Option<IpAddr> {
     let extensions = &request.extensions;
     #[cfg(feature = "axum")]
@@ -25,7 +25,7 @@ pub(super) fn peer(request: &Parts) -> Option<IpAddr> {
     extensions.get::<SocketAddr>().map(SocketAddr::ip)
 }
 
-/// An address as proxies write it: with a port or without, IPv6 in brackets or without.
+/// Parses an address as proxies write it: IPv4, or IPv6 with or without brackets, each with or without a port.
 pub(super) fn parse(text: &str) -> Option<IpAddr> {
     let text = text.trim_matches([' ', '\t']);
     let bare = match text.strip_prefix('[') {
@@ -36,7 +36,7 @@ pub(super) fn parse(text: &str) -> Option<IpAddr> {
             }
             address
         }
-        // One colon is before a port; more are IPv6's.
+        // A single colon precedes a port. Several colons are part of an IPv6 address.
         None => match text.split_once(':') {
             Some((address, port)) if !port.contains(':') => address,
             _ => text,
@@ -46,7 +46,7 @@ pub(super) fn parse(text: &str) -> Option<IpAddr> {
     address.parse().ok()
 }
 
-/// An address as a key: IPv4 as it is, however it is written, and IPv6 by the network that one client has.
+/// Returns an address as a key. An IPv6 address becomes its network, because one client has a whole network.
 pub(super) fn grouped(address: IpAddr, ipv6_prefix: u8) -> String {
     match unmapped(address) {
         IpAddr::V4(address) => address.to_string(),
@@ -57,7 +57,7 @@ pub(super) fn grouped(address: IpAddr, ipv6_prefix: u8) -> String {
     }
 }
 
-/// The IPv4 address in an IPv6 one that stands for it: one of a socket for both, or of a NAT64.
+/// Extracts the IPv4 address from an IPv4-mapped address, as dual-stack sockets report, or from a NAT64 address.
 fn unmapped(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if address.octets()[..12] == NAT64.octets()[..12] => {

@@ -8,26 +8,25 @@ use super::gate::Charge;
 use super::headers::{add_policy, add_rate_limit, is_limited};
 use super::limits::LayerLimit;
 
-/// What a request for tokens came to.
+/// The limiter's answer to a request for tokens.
 pub(super) struct LayerAnswer<'a> {
     pub(super) decision: Decision,
     pub(super) take: Take,
-    /// Of each bucket of the request.
+    /// The limit of each bucket of the request.
     pub(super) limits: Limits<'a>,
     pub(super) charge: Option<Box<dyn Charge>>,
 }
 
-/// In the order in which a request names their buckets.
+/// Limits in the order of the request's buckets.
 pub(super) type Limits<'a> = SmallVec<[&'a LayerLimit; 1]>;
 
 impl LayerAnswer<'_> {
-    /// The name of the limit that decided.
+    /// Returns the name of the limit that decided.
     pub(super) fn limit(&self) -> &Arc<str> {
         &self.limits[self.decision.limit()].name
     }
 
-    /// Adds what is left under each limit, and its terms, to an answer, which may be a denial. Where nothing
-    /// limited the request, there is nothing to say.
+    /// Adds `RateLimit` and `RateLimit-Policy` for each limit. Adds nothing if no limit applied to the request.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap, denied: bool) {
         let served = self.decision.is_granted();
         if served && self.decision.source() == Source::Fallback {

@@ -6,7 +6,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body of an answer: the service's, or that of a refusal.
+    /// The body of an answer: the service's body, or that of a refusal.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -33,7 +33,7 @@ impl<B> ResponseBody<B> {
     }
 }
 
-/// What layers outside answer with that have nothing to say.
+/// Outer layers create empty answers with it.
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::served(B::default())

@@ -9,7 +9,7 @@ use super::layer::RateLimitLayer;
 use super::limits::{SameName, Unanswered};
 use super::refusal::Refusal;
 
-/// What the layer found out about a request: nothing if it is exempt.
+/// The layer's result for a request. An exempt request has neither an answer nor a refusal.
 #[derive(Default)]
 pub(super) struct Checked<'a> {
     pub(super) answer: Option<LayerAnswer<'a>>,
@@ -17,7 +17,7 @@ pub(super) struct Checked<'a> {
 }
 
 impl RateLimitLayer {
-    /// Asks for a request's tokens. It has only its head: nothing here can read the body.
+    /// Takes the tokens of a request. Gets only the head, so it cannot read the body.
     pub(super) async fn check(&self, request: &Parts) -> Checked<'_> {
         match self.ask(request).await {
             Ok(None) => Checked::default(),
@@ -31,7 +31,8 @@ impl RateLimitLayer {
                 Checked { answer: Some(answer), refusal }
             }
             Err(Unanswered::MissingKey(none)) => {
-                // What a client left out is in its answer, and may be made up of what it sent.
+                // Does not log the reason of a client error: the client has the reason, and can have written parts of
+                // it.
                 let reason = none.status().is_server_error().then(|| none.to_string());
                 let (status, reason) = (none.status().as_u16(), reason.as_deref());
                 self.gate.record(MiddlewareEvent::RefusedWithoutKey { status, reason });
@@ -61,7 +62,7 @@ impl RateLimitLayer {
         Ok(Some(LayerAnswer { decision, take, limits, charge }))
     }
 
-    /// The request for tokens of all limits, but for those under which it costs nothing, or that need not know whose it is.
+    /// Builds the request for tokens from all limits, except those that cost nothing or whose missing key is allowed.
     fn take(&self, request: &Parts) -> Result<Option<(Take, Limits<'_>)>, Unanswered> {
         let of_request = self.cost.as_ref().map_or(1, |cost| cost(request));
         let (mut take, mut limits, mut is_nobodys) = (None::<Take>, Limits::new(), false);
@@ -86,7 +87,8 @@ impl RateLimitLayer {
             };
             limits.push(limit);
             if asked.keys().count() < limits.len() {
-                // Renamed since they were put together; of two limits of one bucket only the last would hold.
+                // `name` was called after the limits were combined. With two limits on one bucket, only the last one
+                // would apply.
                 return Err(Unanswered::MissingKey(MissingKey::server_error(SameName(limit.name.clone()).to_string())));
             }
             take = Some(asked);
@@ -94,7 +96,7 @@ impl RateLimitLayer {
         if is_nobodys && take.is_none() {
             self.gate.record(MiddlewareEvent::AdmittedWithoutKey);
         }
-        // Of the limits that state none of their own.
+        // These values apply to limits without their own.
         Ok(take.map(|take| (take.min_remaining(self.gate.required_remaining()).cost(of_request), limits)))
     }
 }

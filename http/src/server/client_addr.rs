@@ -7,15 +7,20 @@ use super::address::{grouped, parse, peer};
 use super::forwarded::{forwarded_for, from_right};
 use super::{KeyExtractor, MissingKey, TrustedProxies};
 
-/// The client's address: that of the peer, unless trusted proxies say otherwise.
+/// Key extractor for the client's address: the peer's, unless trusted proxies report another one.
 ///
-/// Headers count for nothing until one is named here, together with the proxies that write it. It is read from the right,
-/// over all its lines: the client is the first address that no trusted proxy has. What is no address, such as `unknown` or
-/// an obfuscated name, ends the search: the client is then the proxy that wrote it. So nobody gets a bucket of their own
-/// by what they write.
+/// No header is trusted until you name the header and the proxies that write it. The header is read from the right,
+/// over all its lines. The first address that is not a trusted proxy is the client.
 ///
-/// IPv4 addresses are one key however they are written, in IPv6 (`::ffff:0:0/96`) and behind a NAT64 (`64:ff9b::/96`) too.
-/// IPv6 addresses are one key for each /64, as one client has all of its addresses.
+/// An entry that is not an address, such as `unknown` or an obfuscated name, ends the search. The proxy that wrote it
+/// then counts as the client. So clients cannot choose their bucket by sending entries.
+///
+/// IPv4-mapped addresses (`::ffff:0:0/96`) and NAT64 addresses of `64:ff9b::/96` count as their IPv4 addresses. IPv6
+/// addresses share a key for each /64, because one client has all of its addresses.
+///
+/// If the server does not provide the peer's address, the layer answers 500.
+///
+/// # Examples
 ///
 /// ```
 /// use tollgate_http::{ClientAddr, TrustedProxies};
@@ -31,40 +36,42 @@ pub struct ClientAddr {
 }
 
 impl ClientAddr {
-    /// The peer's address. Behind a proxy all clients have one, and share one limit.
+    /// Uses the peer's address. Behind a proxy, all clients have the proxy's address and share one limit.
     ///
-    /// It is axum's `ConnectInfo<SocketAddr>` (`MockConnectInfo` in a test without a socket), tonic's `TcpConnectInfo`, or a
-    /// `SocketAddr` that the server puts into the request's extensions.
+    /// The address is axum's `ConnectInfo<SocketAddr>`, tonic's `TcpConnectInfo`, or a `SocketAddr` that the server
+    /// inserts into the request's extensions. In an axum test without a socket, use `MockConnectInfo`.
     #[must_use]
     pub const fn peer() -> Self {
         Self { told: None, ipv6_prefix: 64 }
     }
 
-    /// What trusted proxies append to `X-Forwarded-For`.
+    /// Uses the address that trusted proxies append to `X-Forwarded-For`.
     #[must_use]
     pub fn x_forwarded_for(proxies: TrustedProxies) -> Self {
         Self::header(HeaderName::from_static("x-forwarded-for"), proxies)
     }
 
-    /// What trusted proxies append to `Forwarded` (RFC 7239).
+    /// Uses the address that trusted proxies append to `Forwarded` (RFC 7239).
     #[must_use]
     pub fn forwarded(proxies: TrustedProxies) -> Self {
         Self::header(FORWARDED, proxies)
     }
 
-    /// What trusted proxies write into another header: an address, or a list of them.
+    /// Uses the address that trusted proxies write into another header, which has an address or a list of addresses.
     #[must_use]
     pub fn header(name: HeaderName, proxies: TrustedProxies) -> Self {
         Self { told: Some((name, proxies)), ..Self::peer() }
     }
 
-    /// How many bits of an IPv6 address are one client's: 56 where providers give away so much. From 1 to 128.
+    /// Sets how many bits of an IPv6 address identify a client, from 1 to 128.
+    ///
+    /// Set 56 if providers give each client a /56. Default: 64.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { ipv6_prefix: bits.clamp(1, 128), ..self }
     }
 
-    /// The address, which is not yet a key.
+    /// Returns the address before it becomes a key.
     fn find(&self, request: &Parts) -> Option<IpAddr> {
         let mut client = peer(request);
         let Some((header, proxies)) = &self.told else {

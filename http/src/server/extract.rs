@@ -6,14 +6,18 @@ use tollgate::model::KeyError;
 
 use super::key::join;
 
-/// Whose request it is: what tells the requests of one bucket from those of others.
+/// Selects the bucket of a request by a text that identifies the client.
 ///
-/// A closure that gives a text or none is one, and so are up to four together, in a tuple: their texts are joined by
-/// length, so that `("ab", "c")` and `("a", "bc")` are two keys. What is too long for a [`Key`](tollgate::Key) is hashed. An empty
-/// text is no key, nor a part of one: such requests are refused with 400.
+/// A closure that returns an optional text is a key extractor. A tuple of two to four extractors is one too: it joins
+/// their texts by length, so `("ab", "c")` and `("a", "bc")` are different keys.
 ///
-/// It sees the head of the request, before anything has read its body. Limit by what the network or your authentication
-/// says: who chooses their own key has as many buckets as they like, or uses up somebody else's.
+/// The layer hashes texts that are too long for a [`Key`](tollgate::Key). It answers 400 if a text is empty.
+///
+/// Extractors see the head of the request, before its body is read. Use the network address or your authentication, not
+/// a value that the client chooses. Otherwise a client can create any number of buckets, or use up the buckets of
+/// others.
+///
+/// # Examples
 ///
 /// ```
 /// use http::request::Parts;
@@ -21,7 +25,7 @@ use super::key::join;
 /// use tollgate::{Limiter, MemoryStore, Quota};
 ///
 /// #[derive(Clone)]
-/// struct User(String); // put there by the layer that authenticates
+/// struct User(String); // inserted by the authentication layer
 ///
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
 /// let kind = |request: &Parts| Some(if request.method.is_safe() { "reads" } else { "writes" });
@@ -31,11 +35,11 @@ use super::key::join;
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 pub trait KeyExtractor: Send + Sync + 'static {
-    /// The text of the key.
+    /// Returns the text of the key.
     ///
     /// # Errors
     ///
-    /// If the request does not say whose it is.
+    /// Returns [`MissingKey`] if the request has no key.
     fn extract(&self, request: &Parts) -> Result<String, MissingKey>;
 }
 
@@ -49,7 +53,7 @@ where
     }
 }
 
-/// What a request says. It said it wrongly if that is empty: nobody passes by that.
+/// Returns the text of an extractor. An empty text is malformed, so `allow_missing_key` does not apply to it.
 pub(super) fn text(extractor: &(impl KeyExtractor + ?Sized), request: &Parts) -> Result<String, MissingKey> {
     let text = extractor.extract(request)?;
     if text.is_empty() { Err(MissingKey::new(StatusCode::BAD_REQUEST, KeyError::Empty.to_string())) } else { Ok(text) }
@@ -71,7 +75,7 @@ tuple!(A B);
 tuple!(A B C);
 tuple!(A B C D);
 
-/// A request does not say whose it is, and whose fault that is.
+/// The error of a [`KeyExtractor`] for a request without a key. It sets the status and the message of the answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct MissingKey {
@@ -81,28 +85,31 @@ pub struct MissingKey {
 }
 
 impl MissingKey {
-    /// With the status and the words that the client is told. Nobody passes with it.
+    /// Creates an error with a status and a message for the client.
+    ///
+    /// The request is refused even if the layer [allows missing keys](super::RateLimitLayer::allow_missing_key).
     pub fn new(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { status, reason: reason.into(), left_out: false }
     }
 
-    /// The client left out what it has to send: 400, or nothing at all if the layer lets such requests
-    /// [pass](super::RateLimitLayer::allow_missing_key).
+    /// Creates an error for a client that did not send the key, with status 400.
+    ///
+    /// The request passes if the layer [allows missing keys](super::RateLimitLayer::allow_missing_key).
     pub fn client_error(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { left_out: true, ..Self::new(StatusCode::BAD_REQUEST, reason) }
     }
 
-    /// The service is not set up to know: 500, as no client can mend that.
+    /// Creates an error for a service that cannot determine the key, with status 500.
     pub fn server_error(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, reason)
     }
 
-    /// Whether a client says nothing, and not something wrong.
+    /// Whether the client did not send the key, as opposed to a malformed key.
     pub(super) fn is_left_out(&self) -> bool {
         self.left_out
     }
 
-    /// The status of the answer.
+    /// Returns the status of the answer.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status

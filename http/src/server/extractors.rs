@@ -7,11 +7,13 @@ use super::extract::text;
 use super::key::sha256;
 use super::{KeyExtractor, MissingKey};
 
-/// The value of a header that has exactly one, byte for byte. One that is not UTF-8 is hashed.
+/// Key extractor for the value of a header.
 ///
-/// For headers that a proxy writes. What a client writes is a bucket for each spelling of it: of `authorization`, `Bearer t` and
-/// `bearer t` are two, and whatever is no credential at all is one more; limit by the [`extension`](super::extension) that your
-/// authentication leaves instead.
+/// A header that is missing, empty or sent more than once gets 400. A value that is not UTF-8 is hashed.
+///
+/// Use a header that a proxy writes. A client gets another bucket for each spelling of a header that it writes: `Bearer
+/// t` and `bearer t` are different keys. For credentials, limit by the [`extension`](super::extension) that your
+/// authentication inserts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     name: HeaderName,
@@ -19,14 +21,15 @@ pub struct Header {
 }
 
 impl Header {
-    /// A header that anybody may read, and that somebody trusted has written: a proxy, not the client.
+    /// Uses a header that is not secret. A trusted proxy must write it, not the client.
     #[must_use]
     pub const fn new(name: HeaderName) -> Self {
         Self { name, secret: false }
     }
 
-    /// A header that is secret: only its SHA-256 hash reaches the database, the metrics and the logs. What can be guessed can be
-    /// guessed by its hash, too.
+    /// Uses a header that is secret. Only its SHA-256 hash reaches the database, the metrics and the logs.
+    ///
+    /// The hash does not protect values that can be guessed.
     #[must_use]
     pub const fn secret(name: HeaderName) -> Self {
         Self { name, secret: true }
@@ -44,16 +47,20 @@ impl KeyExtractor for Header {
             _ => return Err(MissingKey::client_error(format!("send the header {}", self.name))),
         };
         match std::str::from_utf8(value) {
-            // Nobody has the bucket of a hash by sending it.
+            // Hashes a value that looks like a hash, so that sending a hash does not reach its bucket.
             Ok(text) if !self.secret && !text.starts_with(HASH_PREFIX) => Ok(text.to_owned()),
             _ => Ok(format!("{HASH_PREFIX}{}", sha256(value))),
         }
     }
 }
 
-/// The path of the URL, without the query; however its plain characters are written, `/%73earch` and `/search` are one (RFC
-/// 3986, section 6.2.2). Everybody shares the limit of a path, and whoever asks for others makes buckets: behind a wildcard route
-/// `/files//a` and `/files/./a` may be one file, and are two paths. The [`MatchedRoute`] has only those that the service has.
+/// Key extractor for the path of the URL, without the query.
+///
+/// Percent-encoded plain characters are decoded, so `/%73earch` and `/search` share a bucket (RFC 3986, section 6.2.2).
+///
+/// All clients share the bucket of a path. A client can create buckets by requesting other paths: behind a wildcard
+/// route, `/files//a` and `/files/./a` can be the same file but have two buckets. [`MatchedRoute`] has only the routes
+/// of the service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UrlPath;
 
@@ -61,14 +68,14 @@ impl KeyExtractor for UrlPath {
     fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         #[cfg(feature = "axum")]
         if let Some(whole) = request.extensions.get::<axum::extract::OriginalUri>() {
-            // A nested router sees only the rest of it.
+            // A nested router sees only the rest of the path.
             return Ok(normal(whole.path()));
         }
         Ok(normal(request.uri.path()))
     }
 }
 
-/// A path in which whatever needs no percent sign has none, and those that are left have capital digits.
+/// Normalizes a path: decodes percent-encoded plain characters, and writes the digits of others in capitals.
 fn normal(path: &str) -> String {
     let (mut normal, mut rest) = (String::with_capacity(path.len()), path);
     while let Some((before, after)) = rest.split_once('%') {
@@ -83,10 +90,10 @@ fn normal(path: &str) -> String {
     normal + rest
 }
 
-/// axum's route that the request matched, such as `/users/{id}`. Those that matched none share one.
+/// Key extractor for axum's matched route, such as `/users/{id}`. Requests that match no route share one bucket.
 ///
-/// Only within the router is a route known: add the layer by [`Router::layer`](axum::Router::layer) or
-/// [`route_layer`](axum::Router::route_layer). Around the router, all requests share the key of those without a route.
+/// Add the layer with [`Router::layer`](axum::Router::layer) or [`route_layer`](axum::Router::route_layer). A layer
+/// that wraps the whole router does not know the route, so all requests share one bucket.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MatchedRoute;
@@ -99,15 +106,17 @@ impl KeyExtractor for MatchedRoute {
     }
 }
 
-/// A text of what a layer outside has put among the request's extensions, such as the user whom it has authenticated. A
-/// request without it does not say whose it is: 400, unless those [pass](super::RateLimitLayer::allow_missing_key).
+/// Creates a key extractor from an extension of the request, such as the authenticated user.
 ///
-/// ```
+/// An outer layer inserts the extension. A request without the extension gets 400, unless the layer [allows missing
+/// keys](super::RateLimitLayer::allow_missing_key).
+///
+/// # Examples
 /// use tollgate_http::{RateLimitLayer, extension};
 /// use tollgate::{Limiter, MemoryStore, Quota};
 ///
 /// #[derive(Clone)]
-/// struct User(u64); // put there by a layer outside, which has checked it
+/// struct User(u64); // inserted by the authentication layer
 ///
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
 /// let layer = RateLimitLayer::new(limiter).key(extension(|user: &User| format!("user:{}", user.0)));
@@ -122,8 +131,11 @@ where
     move |request: &Parts| request.extensions.get::<E>().map(&text)
 }
 
-/// The text of another extractor as a [keyed hash](Key::hashed): an address or a user's name does not reach the database, the
-/// metrics and the logs.
+/// Creates a key extractor that applies a [keyed hash](Key::hashed) to the text of another extractor.
+///
+/// Addresses and user names then do not reach the database, the metrics and the logs.
+///
+/// # Examples
 ///
 /// ```
 /// use tollgate_http::{ClientAddr, RateLimitLayer, hashed};
@@ -150,7 +162,7 @@ impl<E: KeyExtractor> KeyExtractor for Hashed<E> {
     }
 }
 
-/// Everybody: one bucket for all requests.
+/// Key extractor with one bucket for all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GlobalKey;
 
@@ -173,10 +185,10 @@ mod tests {
             ("/%73earch", "/search"),
             ("/%73%65%61%72%63%68", "/search"),
             ("/%7euser/%2E%2d%5F%39", "/~user/.-_9"),
-            // These mean something else when they are plain.
+            // These characters have another meaning when decoded.
             ("/a%2fb%3f%20%c3%a4", "/a%2Fb%3F%20%C3%A4"),
             ("/%2573earch", "/%2573earch"),
-            // And these mean nothing.
+            // These are not percent-encoded characters.
             ("/%", "/%"),
             ("/%7", "/%7"),
             ("/%zz%+1%4", "/%zz%+1%4"),

@@ -1,18 +1,18 @@
-//! The lists that proxies append to, read from the right: what a client wrote is at the left, and can change nothing of
-//! what those nearer to the server wrote.
+//! Parses the lists that proxies append to. Reads them from the right, so that entries of a client, at the left, cannot
+//! change how later entries are read.
 
 use std::borrow::Cow;
 
 use http::HeaderMap;
 use http::header::HeaderName;
 
-/// The elements of a list in all lines of a header, the last one first. Those that are not text are `None`.
+/// Iterates over the elements of all lines of a header, the last one first. An element that is not UTF-8 is `None`.
 pub(super) fn from_right<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Option<&'a str>> {
     let lines = headers.get_all(name).into_iter().rev();
     lines.flat_map(|line| FromRight(Some(line.as_bytes()))).map(|element| std::str::from_utf8(element).ok())
 }
 
-/// The elements of a line. One that is empty is none.
+/// Iterates over the elements of a line, without empty ones.
 struct FromRight<'a>(Option<&'a [u8]>);
 
 impl<'a> Iterator for FromRight<'a> {
@@ -31,7 +31,8 @@ impl<'a> Iterator for FromRight<'a> {
     }
 }
 
-/// The last comma that is in no quoted string. What the last element's writer left open, or closed, nobody before it can.
+/// Finds the last comma outside quoted strings. Reads from the right, so that a quote in an earlier element cannot
+/// change where the last element begins.
 fn last_comma(line: &[u8]) -> Option<usize> {
     let mut quoted = false;
     for (at, byte) in line.iter().enumerate().rev() {
@@ -48,7 +49,7 @@ fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// What an element of `Forwarded` says the request came from, by RFC 7239.
+/// Returns the `for` parameter of a `Forwarded` element (RFC 7239).
 pub(super) fn forwarded_for(element: &str) -> Option<Cow<'_, str>> {
     let mut rest = element;
     loop {
@@ -61,7 +62,7 @@ pub(super) fn forwarded_for(element: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A token or a quoted string, and what follows it.
+/// Splits off a token or a quoted string, and returns the rest.
 fn value(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(';').unwrap_or(text.len());

@@ -6,7 +6,7 @@ use http::Response;
 
 use super::ResponseBody;
 
-/// The answer of [`RateLimit`](super::RateLimit), to come.
+/// The future of [`RateLimit`](super::RateLimit).
 pub struct ResponseFuture<B, E>(Pin<Box<dyn Future<Output = ServiceResult<B, E>> + Send>>);
 
 type ServiceResult<B, E> = Result<Response<ResponseBody<B>>, E>;

@@ -1,11 +1,11 @@
-//! A limiter over any store, behind one type: so that the layer has no parameters of its own.
+//! A limiter over any store, behind one type, so that the layer has no type parameters.
 
 use std::pin::Pin;
 
 use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{Decision, Error, Key, Limit, Limiter, Mode, Receipt, Reservation, Rule, Store, Take};
 
-/// An answer that may be there at once, as memory's is: the future for any other is large.
+/// A decision that can be ready at once, as from memory. The future is large, so it is created only when needed.
 pub(super) enum PendingDecision<'a> {
     Now(Result<Decision, Error>),
     Later(Later<'a, Result<Charged, Error>>),
@@ -14,39 +14,39 @@ pub(super) enum PendingDecision<'a> {
 pub(super) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub(super) trait Gate: Send + Sync {
-    /// Begins a request: with the limiter's own limit, or with another one.
+    /// Builds a request under the limiter's own limit, or under another one.
     fn request(&self, limit: Limit, own: bool) -> Take;
 
-    /// Returns how many tokens each request leaves.
+    /// Returns the limiter's minimum remaining.
     fn required_remaining(&self) -> u64;
 
-    /// The rule that holds now.
+    /// Returns the limiter's current rule.
     fn rule(&self) -> Rule;
 
-    /// Counts and logs a request for which the limiter was not asked, or tokens that were not given back.
+    /// Counts and logs a request for which the limiter was not called, or a failed refund.
     fn record(&self, event: MiddlewareEvent<'_>);
 
-    /// Whether it is switched off, or to shadow.
+    /// Whether the limiter is in mode `off` or `shadow`.
     fn lets_pass(&self) -> bool;
 
-    /// Decides a request, and then sleeps until its scheduled time if `asks` says so. If it is refundable, the answer can give
-    /// its tokens back.
+    /// Decides a request, and sleeps until its scheduled time if `asks.waits`. If `asks.refundable`, the answer can
+    /// give tokens back.
     fn ask<'a>(&'a self, take: &'a Take, asks: WaitOptions) -> PendingDecision<'a>;
 }
 
-/// What a layer asks beside the tokens.
+/// Options of a layer's request beyond its tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitOptions {
     pub(super) waits: bool,
     pub(super) refundable: bool,
 }
 
-/// An answer, and what was taken if it may have to be given back.
+/// A decision, and the taken tokens if they can be refunded.
 pub(super) type Charged = (Decision, Option<Box<dyn Charge>>);
 
-/// Tokens that were taken.
+/// Tokens that a request has taken.
 pub(super) trait Charge: Send + Sync {
-    /// Gives back what was not used of what each bucket gave, if that is anything.
+    /// Gives the unused tokens of each bucket back. Returns `None` if there are none.
     fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<u64, Error>>>;
 }
 
@@ -82,7 +82,8 @@ impl<S: Store> Gate for Limiter<S> {
         PendingDecision::Later(Box::pin(async move {
             let reservation = self.reserve_all(take).await?;
             if waits {
-                // A client that goes away now has used its tokens. Otherwise clients that come and go could ask for ever more.
+                // A client that disconnects now has used its tokens. Otherwise clients could reserve and disconnect
+                // without end.
                 reservation.wait().await;
             }
             let decision = reservation.decision().clone();

@@ -1,4 +1,4 @@
-//! Refusals as gRPC says them, in `grpc-status` and its details.
+//! Refusals as gRPC statuses with details.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::Refusal;
 use super::headers::is_blocked;
 
-/// Whether the client speaks gRPC, and understands no other answer.
+/// Whether the client speaks gRPC, and therefore needs a gRPC status.
 pub(super) fn is_grpc(request: &Parts) -> bool {
     let content_type = request.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-    // Another method is not gRPC's, and a GET that is answered so would be a success that caches keep.
+    // gRPC uses POST only. A gRPC answer to a GET would have status 200, and caches would store it.
     let rest = content_type.strip_prefix(b"application/grpc").filter(|_| request.method == Method::POST);
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// An answer without a body: the status is in its headers.
+/// Returns an answer without a body, with the status in its headers.
 pub(super) fn respond(refusal: &Refusal) -> Response<Bytes> {
     status(refusal).into_http()
 }
@@ -40,7 +40,7 @@ pub(super) fn status(refusal: &Refusal) -> Status {
     let why = if is_blocked(decision) { "this limit is blocked" } else { "no tokens are left under this limit" };
     let mut details = ErrorDetails::with_quota_failure_violation(&**limit, why);
     if decision.retry_after() != Duration::MAX {
-        // To the nanosecond: this is no header of whole seconds.
+        // `RetryInfo` has nanoseconds, unlike `Retry-After`, which has whole seconds.
         details.set_retry_info(Some(decision.retry_after()));
     }
     Status::with_error_details(code, refusal.message(), details)

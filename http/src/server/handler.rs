@@ -1,4 +1,4 @@
-//! What handlers answer that ask a limiter themselves, because only they know whose a request is or what it costs.
+//! Refusals of handlers that call a limiter themselves, because only they know the key or the cost.
 
 use std::sync::Arc;
 
@@ -10,16 +10,21 @@ use super::headers::set_refused;
 use super::{MissingKey, Refusal, respond};
 
 impl Refusal {
-    /// Whether a handler that asked for tokens itself goes on; if there were none, what it answers, by the name that the
-    /// limit has in the headers.
+    /// Returns `Ok` if the decision of a handler's own limiter call granted the tokens.
     ///
-    /// As an answer a refusal is what a [layer](super::RateLimitLayer) with its defaults says: 429, problem details,
-    /// `Retry-After` and `RateLimit`, and `RateLimit-Policy` if the store has said its terms. With the feature `axum` it is an
-    /// `IntoResponse`, with `tonic` it becomes a `Status`, and elsewhere a [`Response`], whose body an answer to HEAD has to
-    /// leave out; an [`Error`] of the limiter becomes a refusal by `?`.
+    /// The handler returns the refusal as its answer. The answer is the default one of a
+    /// [layer](super::RateLimitLayer): 429, problem details, `Retry-After` and `RateLimit`, and `RateLimit-Policy` if
+    /// the store returned the effective limit. `limit` is the name of the limit in these headers.
     ///
-    /// It is for a decision of `allow` or `wait`; a reservation's may be [due later](Decision::wait). What several limits have
-    /// decided has the name of [the one that did](Decision::limit).
+    /// - With the feature `axum`, a refusal is an `IntoResponse`.
+    /// - With the feature `tonic`, it converts into a `Status`.
+    /// - Elsewhere it converts into a [`Response`]. Remove the body of an answer to HEAD.
+    /// - An [`Error`] of the limiter converts into a refusal through `?`.
+    ///
+    /// Use it for decisions of `allow` and `wait`. The tokens of a reservation can be [due later](Decision::wait). With
+    /// several limits, pass the name of [the limit that decided](Decision::limit).
+    ///
+    /// # Examples
     ///
     /// ```
     /// # #[cfg(feature = "axum")]
@@ -43,7 +48,7 @@ impl Refusal {
     ///
     /// # Errors
     ///
-    /// If the tokens were not granted.
+    /// Returns [`Refusal::Denied`] if the tokens were not granted.
     pub fn unless_granted(decision: &Decision, limit: impl Into<Arc<str>>) -> Result<(), Self> {
         if decision.is_granted() {
             return Ok(());
@@ -55,7 +60,7 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         match error {
-            // Of what the client said: a layer would hash it.
+            // The client's text is not a valid key. A layer would hash the text.
             Error::Key(error) => Self::MissingKey(MissingKey::client_error(error.to_string())),
             other => Self::Failed(other),
         }

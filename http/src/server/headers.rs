@@ -1,4 +1,4 @@
-//! `Retry-After`, and `RateLimit` with `RateLimit-Policy` by draft-ietf-httpapi-ratelimit-headers-11.
+//! Headers `Retry-After`, `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11).
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,20 +6,22 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate::{Decision, Mode, Quota, Rule, model::Source};
 
-/// Which answers have the headers `RateLimit` and `RateLimit-Policy`. Denials have `Retry-After` in any case.
+/// Which answers have the headers `RateLimit` and `RateLimit-Policy`.
+///
+/// Denials have `Retry-After` with each of these values. Default: [`OnDenials`](Self::OnDenials).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RateLimitHeaders {
-    /// Denials and what is served.
+    /// Denials and granted requests.
     Always,
-    /// Denials.
+    /// Denials only.
     #[default]
     OnDenials,
-    /// None.
+    /// No answers.
     Never,
 }
 
-/// Tells when to come again, and that no cache keeps the answer, unless that is said already.
+/// Adds `Retry-After` and `Cache-Control: no-store`, unless the answer has its own.
 pub(super) fn set_refused(headers: &mut HeaderMap, seconds: Option<u64>) {
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Some(seconds) = seconds {
@@ -27,7 +29,8 @@ pub(super) fn set_refused(headers: &mut HeaderMap, seconds: Option<u64>) {
     }
 }
 
-/// Adds what is left under a limit beside what it keeps for others, and until when, unless another one denied the request.
+/// Adds `RateLimit`: the tokens left beyond the minimum remaining, and until when. A limit that granted has no `t` if
+/// another limit denied the request.
 pub(super) fn add_rate_limit(
     headers: &mut HeaderMap,
     limit: &str,
@@ -37,12 +40,12 @@ pub(super) fn add_rate_limit(
 ) {
     let mut item = string(limit);
     let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(required_remaining) };
-    // Infallible, as any writing to a String.
+    // Writing to a `String` cannot fail.
     let _ = write!(item, ";r={}", left.min(MAX_SF_INTEGER));
-    // How long what is left must last; when there is none, or too little, when there is enough again.
+    // The time that the tokens left must last. If too few are left, the time until enough are available.
     let until = if decision.is_granted() && left > 0 { decision.reset_after() } else { decision.retry_after() };
-    // `Retry-After` should be no earlier than the end of any window beside it, and is when the limits that deny do no more: where
-    // there is none, never.
+    // By the draft, `Retry-After` should not precede the end of a reported window. Here it is the time of the limits that
+    // denied, so a limit that granted states no `t` in a denial.
     let is_said = !decision.is_granted() || !(denied || headers.contains_key(RETRY_AFTER));
     if let Some(seconds) = whole_seconds(until).filter(|_| is_said) {
         let _ = write!(item, ";t={seconds}");
@@ -50,21 +53,21 @@ pub(super) fn add_rate_limit(
     add(headers, RATE_LIMIT, &item);
 }
 
-/// Whether a limit granted, of which there is something to say then: not a mode or a fallback, and not where there is none.
+/// Whether a limit granted the request, as opposed to a mode, a fallback or an unlimited quota.
 pub(super) fn is_limited(granted: &Decision) -> bool {
     granted.mode() == Mode::Enforce && granted.source() != Source::Fallback && granted.remaining() != u64::MAX
 }
 
-/// Whether it is denied whatever the tokens, so that those that are left are of no use.
+/// Whether the mode denied the request, so that the tokens left are of no use.
 pub(super) fn is_blocked(decision: &Decision) -> bool {
     !decision.is_granted() && decision.mode() == Mode::Block
 }
 
-/// Adds the terms of a limit: those that ruled it, which may be a plan's or an override's. Where nobody asked for it they are
-/// those that the request states, if it does.
+/// Adds `RateLimit-Policy`: the effective limit, after plans and overrides. If the store was not asked, the limit is
+/// the request's own, if it has one.
 ///
-/// What is kept for others is no part of them. The window stays: a quota that refills by and by has these tokens sooner, and
-/// one that refills at once has not.
+/// The policy omits the minimum remaining but keeps the window. With a continuous quota, the client's tokens return
+/// sooner.
 pub(super) fn add_policy(
     headers: &mut HeaderMap,
     limit: &str,
@@ -84,9 +87,10 @@ pub(super) fn add_policy(
     if let Some(unit) = unit {
         let _ = write!(item, ";qu={}", string(unit));
     }
-    // There are no shorter ones in the draft, and a longer one would state a lower rate.
+    // The draft has no windows under a second, and rounding up to a second would state a lower rate.
     if window >= Duration::from_secs(1) && window != Duration::MAX {
-        // Each token may take up to a nanosecond longer than was asked for, and all of them a thousandth.
+        // The refill time can exceed the requested window by a nanosecond per token, but by a thousandth at most. Such an
+        // excess must not add a second.
         let longer = u128::from(quota.max(1)).min(window.as_nanos() / 1000);
         let seconds = window.as_secs() + u64::from(u128::from(window.subsec_nanos()) >= longer);
         let _ = write!(item, ";w={}", seconds.min(MAX_RETRY_AFTER_SECONDS));
@@ -94,13 +98,13 @@ pub(super) fn add_policy(
     add(headers, RATE_LIMIT_POLICY, &item);
 }
 
-/// Rounded up, and 1 at least: who comes again earlier is denied again. `None`: never.
+/// Rounds up to whole seconds, at least 1, because an earlier retry is denied again. `None`: never.
 pub(super) fn whole_seconds(span: Duration) -> Option<u64> {
     let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
     (span != Duration::MAX).then_some(seconds.clamp(1, MAX_RETRY_AFTER_SECONDS))
 }
 
-/// A structured field's string. It has only printable ASCII: the bytes of anything else are written as in a URL.
+/// Quotes a string for a structured field, which allows only printable ASCII. Percent-encodes other bytes.
 fn string(text: &str) -> String {
     let mut string = String::from('"');
     for byte in text.bytes() {
@@ -118,14 +122,14 @@ fn string(text: &str) -> String {
 
 fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
-        // A layer further inside may have added its own: these are lists.
+        // Appends, because an inner layer can have added the same header, which is a list.
         headers.append(name, value);
     }
 }
 
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// A structured field's integers have 15 digits.
+/// Integers in structured fields have at most 15 digits.
 const MAX_SF_INTEGER: u64 = 999_999_999_999_999;
-/// 31 years: more than any client keeps, and less than any overflows.
+/// 31 years, which no client's arithmetic overflows.
 const MAX_RETRY_AFTER_SECONDS: u64 = 999_999_999;

@@ -1,17 +1,18 @@
-//! Keys of what a request says: texts of any length, and several of them as one.
+//! Builds keys from the texts of a request: hashes long texts, and joins several texts.
 
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 use tollgate::{Key, model::KeyError};
 
-/// Several texts as one that no other texts make: each but the last is preceded by its length in bytes.
+/// Joins texts so that different lists give different results. Writes the length in bytes before each text but the
+/// last.
 pub(super) fn join(parts: &[&str]) -> String {
     let mut joined = String::new();
     for (place, part) in parts.iter().enumerate() {
         let last = place + 1 == parts.len();
         if !last || begins_with_length(part) {
-            // Infallible, as any writing to a String.
+            // Writing to a `String` cannot fail.
             let _ = write!(joined, "{}=", part.len());
         }
         joined.push_str(part);
@@ -22,12 +23,12 @@ pub(super) fn join(parts: &[&str]) -> String {
     joined
 }
 
-/// A text by itself, as what nothing else makes: it is written as it is, unless that could be taken for several.
+/// Returns a single text unchanged, unless it looks like the result of [`join`].
 pub(super) fn alone(text: String) -> String {
     if begins_with_length(&text) { join(&[&text]) } else { text }
 }
 
-/// The key of a text. One that is too long for a key, has a NUL or begins with U+0001 is hashed.
+/// Returns the key of a text. Hashes a text that is too long for a key, contains a NUL or begins with U+0001.
 pub(super) fn key(text: &str) -> Result<Key, KeyError> {
     if text.starts_with(LONG_KEY_PREFIX) {
         return Key::try_from(format!("{LONG_KEY_PREFIX}{}", sha256(text.as_bytes())));
@@ -38,22 +39,22 @@ pub(super) fn key(text: &str) -> Result<Key, KeyError> {
     })
 }
 
-/// 64 hexadecimal digits. Nobody finds two texts that have the same.
+/// Returns the SHA-256 hash as 64 hexadecimal digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     let mut digits = String::with_capacity(64);
     for byte in Sha256::digest(bytes) {
-        // Infallible, as any writing to a String.
+        // Writing to a `String` cannot fail.
         let _ = write!(digits, "{byte:02x}");
     }
     digits
 }
 
-/// Whether a text alone could be taken for several.
+/// Whether a single text looks like the result of [`join`].
 fn begins_with_length(part: &str) -> bool {
     part.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with('=')
 }
 
-/// Before the hash of a text that was none of a key.
+/// Prefix of a key that is the hash of a text.
 const LONG_KEY_PREFIX: &str = "long:sha256=";
 
 #[cfg(test)]

@@ -12,20 +12,27 @@ use super::gate::Gate;
 use super::limits::{LayerLimit, NoSuchName, RequestFn, RuleSource, SameName, UnusedFn, WindowAmongOthers};
 use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, respond};
 
-/// Puts a [`Limiter`] before a service: each request takes a token first.
+/// Tower layer that takes tokens from a [`Limiter`] before each request.
 ///
-/// Without one it is answered with 429, or by gRPC with `RESOURCE_EXHAUSTED`, and told when to come again. The service
-/// does not see it, and nothing reads its body. If the store fails, the limiter's [`Fallback`](tollgate::Fallback) decides;
-/// without one the answer is 503. A request is never served because nobody knew, unless the limiter is switched
-/// [off or to shadow](Limiter::set_mode).
+/// If no token is available, the layer answers 429 with `Retry-After`, or `RESOURCE_EXHAUSTED` in gRPC (feature
+/// `tonic`). The service is not called, and the body of the request is not read.
 ///
-/// Each address of a [peer](ClientAddr::peer) has a bucket, unless another [`key`](Self::key) is chosen. Layers over one
-/// store share the bucket of a key, unless they have [names](Self::name): give one to each if their terms differ.
+/// If the store fails, the limiter's [`Fallback`](tollgate::Fallback) decides. Without a fallback, the layer answers
+/// 503. A request without a decision passes only if the limiter is [switched off or to shadow](Limiter::set_mode).
 ///
-/// The [`Decision`](tollgate::Decision) is among the extensions of the request, for the handler, and of its answer, for layers
-/// outside, if there is one: not of those that are exempt or cost nothing, and of an answer not in [shadow](Self::shadow), of
-/// which nobody outside is to tell clients. A [`Refusal`] is among those of the answer, too. A client that goes away gets nothing
-/// back.
+/// Each address of a [peer](ClientAddr::peer) has its own bucket, unless you choose another [`key`](Self::key). Layers
+/// over one store share the bucket of a key. Give each layer a [name](Self::name) if their limits differ.
+///
+/// The layer inserts the [`Decision`](tollgate::Decision) into the extensions of the request and of the answer.
+/// Requests that are exempt or cost nothing have no decision. In [shadow](Self::shadow) mode, the answer has no
+/// decision. The answer to a refused request also has the [`Refusal`].
+///
+/// # Cancel safety
+///
+/// If the client disconnects before the layer has called the store, the request takes nothing. Afterwards its tokens
+/// stay taken.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,7 +65,10 @@ pub struct RateLimitLayer {
 type Respond = Arc<dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync>;
 
 impl RateLimitLayer {
-    /// One token a request, for each address of a peer, under the limiter's rule.
+    /// Creates a layer that takes one token per request, under the limiter's rule.
+    ///
+    /// Each address of a peer has its own bucket. By default the layer denies a request at once if no token is
+    /// available.
     pub fn new<S: Store>(limiter: Limiter<S>) -> Self {
         let key = Arc::new(ClientAddr::peer());
         Self {
@@ -75,24 +85,31 @@ impl RateLimitLayer {
         }
     }
 
-    /// Whose request it is; the peer's address if not said.
+    /// Sets the key, which selects the bucket of a request.
+    ///
+    /// Default: [`ClientAddr::peer`], the peer's address.
     pub fn key(mut self, key: impl KeyExtractor) -> Self {
         self.limits[0].key = Arc::new(key);
         self
     }
 
-    /// What clients know the limit by, in `RateLimit` headers and in problems: `default` if not said. It is also put
-    /// before the keys, so that layers of two names have buckets of their own; without one a key is what the extractor says.
+    /// Sets the name of the limit, which clients read in `RateLimit` headers and in problem details.
+    ///
+    /// The name also becomes a prefix of the keys, so layers with different names do not share buckets. Without a name,
+    /// the key is the text of the extractor. Default: `default`, without a prefix.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.limits[0].name = name.into();
         self.limits[0].named = true;
         self
     }
 
-    /// The plan of whoever makes the request, a row that can be changed at any time; not the limiter's rule then.
+    /// Limits each request by a plan, instead of the limiter's rule.
     ///
-    /// A plan that does not exist is an error: such requests are answered with 500. A bucket is under the plan that was named
-    /// last, so clients of two plans need two keys.
+    /// A plan is stored in the database and can change at any time. If the plan does not exist, the layer answers 500.
+    /// The last request's plan applies to its bucket, so clients of two plans need two keys. Default: the limiter's
+    /// rule.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use http::request::Parts;
@@ -100,11 +117,11 @@ impl RateLimitLayer {
     /// # use tollgate::{Limiter, MemoryStore, Quota};
     ///
     /// #[derive(Clone)]
-    /// struct Paid; // put there by a layer outside, which has checked it
+    /// struct Paid; // inserted by the authentication layer
     ///
     /// # let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
     /// let plan = |request: &Parts| if request.extensions.get::<Paid>().is_some() { "paid" } else { "free" };
-    /// let key = (ClientAddr::peer(), move |request: &Parts| Some(plan(request))); // two plans behind one address are two
+    /// let key = (ClientAddr::peer(), move |request: &Parts| Some(plan(request))); // two plans need two keys
     /// let layer = RateLimitLayer::new(limiter).key(key).plan(plan);
     /// # let _ = layer;
     /// # Ok::<(), tollgate::Error>(())
@@ -117,7 +134,9 @@ impl RateLimitLayer {
         self.terms(move |request| Ok(Rule::Plan(plan(request).try_into()?)))
     }
 
-    /// The terms of a request; not the limiter's rule then.
+    /// Limits each request by a rule that the closure chooses, instead of the limiter's rule.
+    ///
+    /// If the closure's value is not a valid rule, the layer answers 500. Default: the limiter's rule.
     pub fn rule<R>(self, rule: impl Fn(&Parts) -> R + Send + Sync + 'static) -> Self
     where
         R: TryInto<Rule>,
@@ -131,15 +150,21 @@ impl RateLimitLayer {
         self
     }
 
-    /// Another limit, under a name and a key of its own: a request takes from all or from none, in one call.
+    /// Adds a limit with its own name, key and rule.
     ///
-    /// No limit among several can be a [`Window`](tollgate::Window): where the first is one by request, or later, such requests
-    /// are answered with 500.
+    /// A request takes tokens from all limits or from none, in one call. If one limit has too few tokens, the request
+    /// is denied and takes nothing.
+    ///
+    /// A layer with several limits cannot have a sliding [`Window`](tollgate::Window). If a closure chooses a window
+    /// for a request, or the limiter's rule becomes one later, the layer answers 500.
     ///
     /// # Errors
     ///
-    /// If the figures make no quota, another limit of the layer has the name (say that one's [name](Self::name) before), or
-    /// this limit or the limiter's own is a sliding window.
+    /// Returns an error if:
+    ///
+    /// - the rule is not valid,
+    /// - another limit of the layer has this name (call [`name`](Self::name) before `and` to name the first limit),
+    /// - this rule or the limiter's own is a sliding window.
     pub fn and<R>(self, name: impl Into<Arc<str>>, key: impl KeyExtractor, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
@@ -152,7 +177,12 @@ impl RateLimitLayer {
         self.push(LayerLimit::new(name, Arc::new(key), RuleSource::Always(rule)))
     }
 
-    /// Another limit, as by [`and`](Self::and), under the terms of a request: such as a plan by the day beside one by the second.
+    /// Adds a limit like [`and`](Self::and), with a rule that the closure chooses for each request.
+    ///
+    /// A daily plan beside a plan per second is an example. If the closure's value is not a valid rule, the layer
+    /// answers 500.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use http::request::Parts;
@@ -160,7 +190,7 @@ impl RateLimitLayer {
     /// use tollgate::{Key, Limiter, MemoryStore, Quota, Rule};
     ///
     /// #[derive(Clone)]
-    /// struct User { id: String, plan: String } // put there by a layer outside, which has checked it
+    /// struct User { id: String, plan: String } // inserted by the authentication layer
     ///
     /// fn plan(request: &Parts, period: &str) -> Key {
     ///     let plan = request.extensions.get::<User>().map_or("free", |user| user.plan.as_str());
@@ -179,7 +209,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If another limit of the layer has the name, or the limiter's own is a sliding window.
+    /// Returns an error if another limit of the layer has this name, or if the limiter's own rule is a sliding window.
     pub fn and_with<R>(
         self,
         name: impl Into<Arc<str>>,
@@ -205,32 +235,37 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// How many tokens a request takes, under each limit that has no [cost of its own](Self::cost_of); 1 if not said. One that
-    /// costs nothing passes without being asked for.
+    /// Sets how many tokens a request takes from each limit without its [own cost](Self::cost_of).
     ///
-    /// More than the bucket ever holds is answered with 400.
+    /// A request with a cost of 0 takes nothing from these limits. The layer answers 400 if the cost exceeds the
+    /// capacity of the bucket. Default: 1 token.
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
     }
 
-    /// How many tokens a request takes under the limit of that name, whatever it costs under the others: so many bytes by the
-    /// day, and one request by the second. What the limiter [keeps](tollgate::LimiterBuilder::min_remaining) for others is kept of its own
-    /// limit, and of those without a cost of their own.
+    /// Sets how many tokens a request takes from the named limit, regardless of its cost under other limits.
     ///
-    /// What costs nothing is not limited by it: so never say 0 of what is not known.
+    /// A limit can then count bytes per day while another counts requests per second. The limiter's [minimum
+    /// remaining](tollgate::LimiterBuilder::min_remaining) applies to its own limit, and to limits without their own
+    /// cost.
+    ///
+    /// A request with a cost of 0 skips the limit. Never return 0 for a cost that you do not know. Default: the
+    /// request's [`cost`](Self::cost).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use http::request::Parts;
     /// use tollgate_http::{ClientAddr, RateLimitLayer};
     /// use tollgate::{Limiter, MemoryStore, Quota};
     ///
-    /// /// The longest body that is read, also of those that do not say how long theirs is.
+    /// /// The longest body that the service reads, and the cost of a body of unknown length.
     /// const LONGEST: u64 = 10 << 20;
     ///
     /// fn length(request: &Parts) -> u64 {
     ///     let length = request.headers.get("content-length").and_then(|length| length.to_str().ok());
-    ///     let unknown = if request.method.is_safe() { 0 } else { LONGEST }; // nobody reads the body of a GET
+    ///     let unknown = if request.method.is_safe() { 0 } else { LONGEST }; // a GET has no body
     ///     length.and_then(|length| length.parse().ok()).unwrap_or(unknown).min(LONGEST)
     /// }
     ///
@@ -245,7 +280,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If no limit of the layer has that name yet; the limiter's own is `default` unless it was [named](Self::name).
+    /// Returns an error if the layer has no limit of this name yet. The first limit is called `default`, unless you
+    /// [named](Self::name) it.
     pub fn cost_of(
         mut self,
         name: impl AsRef<str>,
@@ -255,24 +291,27 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// What the limit of that name counts, for clients that read `RateLimit-Policy`: `requests` if not said, and
-    /// `content-bytes` of those that the draft knows beside.
+    /// Sets the unit of the named limit in `RateLimit-Policy`.
+    ///
+    /// The draft also defines `content-bytes`. Default: none, which clients read as `requests`.
     ///
     /// # Errors
     ///
-    /// As for [`cost_of`](Self::cost_of).
+    /// Returns an error if the layer has no limit of this name yet.
     pub fn unit_of(mut self, name: impl AsRef<str>, unit: impl Into<Arc<str>>) -> Result<Self, Error> {
         self.limit(name.as_ref())?.unit = Some(unit.into());
         Ok(self)
     }
 
-    /// What holds under the limit of that name while the store does not answer, in each process, if the limiter's fallback is a
-    /// [local quota](tollgate::Fallback::Local): instead of that, or of the rule said for the limit. If its [cost](Self::cost_of) is
-    /// of something else than requests, say it.
+    /// Sets the quota of the named limit, per process, while the store does not answer.
+    ///
+    /// The quota applies only if the limiter's fallback is a [local quota](tollgate::Fallback::Local). It replaces that
+    /// fallback quota, or the quota that [`and`](Self::and) set for the limit. Set it if the [cost](Self::cost_of) of
+    /// the limit is not in requests.
     ///
     /// # Errors
     ///
-    /// As for [`cost_of`](Self::cost_of).
+    /// Returns an error if the layer has no limit of this name yet.
     pub fn fallback_of(mut self, name: impl AsRef<str>, quota: Quota) -> Result<Self, Error> {
         self.limit(name.as_ref())?.local = Some(quota);
         Ok(self)
@@ -284,67 +323,87 @@ impl RateLimitLayer {
         limit.ok_or_else(|| Error::other(NoSuchName { name: name.to_owned(), known: known.join(", ") }))
     }
 
-    /// Which requests pass without a token: health checks, or a browser's preflights.
+    /// Lets the requests pass for which the closure returns true, such as health checks and CORS preflights.
+    ///
+    /// Exempt requests take no tokens. Default: no request is exempt.
     pub fn exempt(mut self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.exempt = Some(Arc::new(exempt));
         self
     }
 
-    /// Lets a request without tokens wait for its scheduled time, if that comes within `max_wait`.
+    /// Delays a request without tokens until its scheduled time, if the wait is at most `max_wait`.
     ///
-    /// Otherwise the request is denied at once. The store schedules requests in the order in which it is asked. A client that
-    /// goes away has used its tokens if the store has been asked; before, it takes nothing. When 32,768 requests wait to be asked
-    /// for, or 16,384 for one bucket, the next ones are [`Overloaded`](tollgate::Error::Overloaded). A request that waits holds
-    /// what the service gave when it was ready for it.
+    /// Otherwise the layer denies the request at once. Scheduled times follow the order in which requests reach the
+    /// store. A delayed request holds the permit that the service gave in `poll_ready`.
+    ///
+    /// A limiter queues at most 32,768 requests, and 16,384 for one bucket. Further requests are
+    /// [`Overloaded`](tollgate::Error::Overloaded) and get 503. Default: zero, so that no request waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the client disconnects before the layer has called the store, the request takes nothing. Afterwards its
+    /// tokens stay taken.
     pub fn wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;
         self
     }
 
-    /// Counts, and lets everything pass, whatever comes of it: to try a limit on real traffic. A request that would have
-    /// been refused has [`ShadowRefusal`](super::ShadowRefusal) among the extensions of its answer, and no further headers; a handler
-    /// sees it by the [`Decision`](tollgate::Decision). Nobody [waits](Self::wait) for their turn, but they count as if they did.
+    /// Takes tokens but lets every request pass, so that you can try a limit on real traffic.
     ///
-    /// A request waits for the store's answer as it will when the limit is enforced: for as long as the deadline of the
-    /// limiter's [`fallback`](tollgate::LimiterBuilder::fallback) at most, if there is one.
+    /// If the layer would have refused the request, the answer's extensions have
+    /// [`ShadowRefusal`](super::ShadowRefusal). The answer has no rate limit headers. The handler finds the
+    /// [`Decision`](tollgate::Decision) in the request's extensions.
     ///
-    /// The limit itself, for all processes at once, can be in [`Mode::Shadow`](tollgate::Mode::Shadow) as well, where who would wait
-    /// takes nothing.
+    /// With [`wait`](Self::wait), requests take their tokens but are not delayed. Each request still waits for the
+    /// store's answer, up to the deadline of the limiter's [`fallback`](tollgate::LimiterBuilder::fallback).
+    ///
+    /// To switch the limit in all processes at once, set [`Mode::Shadow`](tollgate::Mode::Shadow). In that mode, a
+    /// request that would have to wait takes nothing. Default: off.
     pub fn shadow(mut self) -> Self {
         self.shadow = true;
         self
     }
 
-    /// Takes nothing under a limit for which a request does not say whose it is, because the client left that out; the
-    /// layer's other limits hold. If not said, such requests are refused with 400.
+    /// Lets requests without a key skip the limits that need the key. The other limits still apply.
     ///
-    /// Those that say it wrongly, such as a header twice, are refused with 400 in any case, and with 500 if the service
-    /// is not set up to know.
+    /// A malformed key, such as a header sent twice, still gets 400. A key that the service cannot determine still gets
+    /// 500. Default: requests without a key get 400.
     pub fn allow_missing_key(mut self) -> Self {
         self.passes_without_key = true;
         self
     }
 
-    /// How many of a request's tokens were not used, by the answer that the service gives: those are given back before it
-    /// is sent, or when the deadline of the limiter's [`fallback`](tollgate::LimiterBuilder::fallback) has passed, behind it. It is
-    /// asked for each limit that has none [of its own](Self::refund_of); its second argument is what the request cost under that,
-    /// and what to give back of: where limits count different things, no other figure is true of all.
+    /// Gives tokens back according to the head of the service's answer.
     ///
-    /// They are taken first all the same: many requests at once are not more than the limit. An error of the service, and
-    /// a client that goes away, give nothing back. Requests go past a [`Lease`](tollgate::layers::Lease), from which nothing can be given
-    /// back. Tokens that cannot be given back stay taken, which is counted and told (`could not give back`). Whether a call
-    /// [`is_success`](super::is_success), by gRPC too, the answer says.
+    /// The closure returns how many tokens the request did not use. Its second argument is the cost under one limit.
+    /// The layer calls the closure for each limit without its [own refund](Self::refund_of), because limits can count
+    /// different units.
+    ///
+    /// The layer takes the full cost before the request runs, so concurrent requests cannot exceed the limit. The
+    /// answer waits for the refund, up to the deadline of the limiter's
+    /// [`fallback`](tollgate::LimiterBuilder::fallback). A refund that takes longer continues in the background. If a
+    /// refund fails, the tokens stay taken, and the layer counts and logs `could not give back`.
+    ///
+    /// A [`Lease`](tollgate::layers::Lease) does not serve refundable requests, because it cannot give tokens back. To
+    /// recognize successes in HTTP and gRPC, call [`is_success`](super::is_success). Default: no refund.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the service fails, or the client disconnects before the service has answered, the tokens stay taken. A refund
+    /// that has begun continues.
     pub fn refund(mut self, unused: impl Fn(&response::Parts, u64) -> u64 + Send + Sync + 'static) -> Self {
         self.refund = Some(Arc::new(unused));
         self
     }
 
-    /// How many tokens were not used under the limit of that name, whatever was not under the others: such as those of bytes
-    /// that were not sent. If no [`refund`](Self::refund) is said beside, the others give nothing back.
+    /// Gives tokens back under the named limit, such as those of bytes that were not sent.
+    ///
+    /// The closure works as in [`refund`](Self::refund). Limits without their own refund give nothing back unless you
+    /// also set `refund`. Default: the layer's `refund`.
     ///
     /// # Errors
     ///
-    /// As for [`cost_of`](Self::cost_of).
+    /// Returns an error if the layer has no limit of this name yet.
     pub fn refund_of(
         mut self,
         name: impl AsRef<str>,
@@ -354,9 +413,11 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// The answer to requests that are refused. Default: [`respond::problem`]. `Retry-After`, `RateLimit` and
-    /// `Cache-Control: no-store` are added to it, unless it has its own `Retry-After` or `Cache-Control`. gRPC clients get a
-    /// status that they understand instead, with the feature `tonic`.
+    /// Sets the answer to refused requests.
+    ///
+    /// The layer adds `Retry-After`, `RateLimit` and `Cache-Control: no-store`. It keeps the answer's own `Retry-After`
+    /// and `Cache-Control`. With the feature `tonic`, gRPC clients get a gRPC status instead. Default:
+    /// [`respond::problem`].
     pub fn respond<B: Into<Bytes>>(
         mut self,
         respond: impl Fn(&Refusal, &Parts) -> Response<B> + Send + Sync + 'static,
@@ -365,7 +426,9 @@ impl RateLimitLayer {
         self
     }
 
-    /// Which answers say what is left; denials if not said.
+    /// Sets which answers have `RateLimit` and `RateLimit-Policy`.
+    ///
+    /// Default: [`RateLimitHeaders::OnDenials`].
     pub fn headers(mut self, headers: RateLimitHeaders) -> Self {
         self.headers = headers;
         self

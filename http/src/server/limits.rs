@@ -10,7 +10,7 @@ use super::gate::Gate;
 use super::key::{alone, join, key};
 use super::{KeyExtractor, MissingKey};
 
-/// One limit of a layer: whose tokens a request takes, and under which terms.
+/// One limit of a layer: its key and its rule.
 #[derive(Clone)]
 pub(super) struct LayerLimit {
     pub(super) name: Arc<str>,
@@ -18,13 +18,13 @@ pub(super) struct LayerLimit {
     pub(super) named: bool,
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) terms: RuleSource,
-    /// If it is not the request's.
+    /// Replaces the request's cost.
     pub(super) cost: Option<RequestFn<u64>>,
-    /// What clients are told that it counts.
+    /// The unit in `RateLimit-Policy`.
     pub(super) unit: Option<Arc<str>>,
-    /// If it is not the layer's.
+    /// Replaces the layer's refund.
     pub(super) refund: Option<UnusedFn>,
-    /// If it is not the limiter's.
+    /// Replaces the limiter's local fallback quota.
     pub(super) local: Option<Quota>,
 }
 
@@ -35,24 +35,24 @@ pub(super) enum RuleSource {
     ByRequest(RequestFn<Result<Rule, Error>>),
 }
 
-/// What a closure says of a request.
+/// A closure that computes a value from a request.
 pub(super) type RequestFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
-/// How many tokens of a cost were not used, by an answer.
+/// A closure that computes the unused tokens of a cost from an answer.
 pub(super) type UnusedFn = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
 
-/// Why there is no answer to a request.
+/// Why a request has no decision.
 pub(super) enum Unanswered {
     MissingKey(MissingKey),
     Failed(Error),
 }
 
-/// Two limits of a layer would share their buckets.
+/// Two limits of a layer have the same name, so they would share buckets.
 #[derive(Debug, thiserror::Error)]
 #[error("two limits of the layer are called '{0}': give each a name of its own")]
 pub(super) struct SameName(pub(super) Arc<str>);
 
-/// There is no limit of that name.
+/// The layer has no limit of this name.
 #[derive(Debug, thiserror::Error)]
 #[error("no limit of the layer is called '{name}': add it before, or name one of {known}")]
 pub(super) struct NoSuchName {
@@ -60,7 +60,7 @@ pub(super) struct NoSuchName {
     pub(super) known: String,
 }
 
-/// A request is under a sliding window alone.
+/// A layer with several limits has a sliding window, which must be the only limit of a request.
 #[derive(Debug, thiserror::Error)]
 #[error("limit '{0}' of the layer is a sliding window, which is decided by itself: give it a layer of its own")]
 pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// The key under a limit with this name, or without, of a request that says these texts.
+    /// Builds the key of a request with these texts, under a limit with this name or without a name.
     fn made(name: Option<&str>, texts: &[&str]) -> String {
         let says = |place: usize| {
             let text = texts[place].to_owned();
@@ -130,13 +130,13 @@ mod tests {
             more in "[0-9]{0,2}=?.{1,8}",
         ) {
             let names = [None, Some(&name[..]), Some(&other[..])];
-            // As far as a client can say it.
+            // A client cannot send an empty text.
             let [name, other] = [&name, &other].map(|name| if name.is_empty() { "0=" } else { name });
             for mine in names {
                 for yours in names.into_iter().filter(|yours| *yours != mine) {
                     for yours_says in [&[&text[..]][..], &[&text, &more], &[name, &text], &[&text, &more, name]] {
                         let key = made(yours, yours_says);
-                        // The key itself, and what it is made of, as one text or as several.
+                        // Tries the key itself and its parts, as one text and as several.
                         for said in [&[&key[..]][..], &[name, &text], &[other, &text], &[&text, &more], &[&text], &[name, &text, &more]] {
                             prop_assert_ne!(made(mine, said), &key[..], "{:?} by {:?} and {:?} by {:?}", said, mine, yours_says, yours);
                         }

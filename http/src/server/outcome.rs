@@ -1,12 +1,14 @@
 use http::response::Parts;
 
-/// Whether an answer is a success, by HTTP and by gRPC: for [`refund`](super::RateLimitLayer::refund) and its like.
+/// Returns whether an answer is a success, in HTTP and in gRPC.
 ///
-/// A failed gRPC call is answered with 200 as well, and says so in `grpc-status`. One that fails only after its answer has
-/// begun says so in trailers behind the messages, which nobody knows yet: it counts as a success.
+/// A failed gRPC call also has status 200, and reports the failure in `grpc-status`. If the call fails after its answer
+/// has begun, `grpc-status` is in the trailers, which are not known yet. Such a call counts as a success.
 ///
-/// Not for a form that is shown again, with 200, after a wrong password, and answers a right one with a redirection: there a
-/// handler says it itself, by an extension of its answer that the closure looks for.
+/// Do not use it for a login form that is shown again with 200 after a wrong password. Let the handler insert an
+/// extension into its answer instead, and check for the extension in [`refund`](super::RateLimitLayer::refund).
+///
+/// # Examples
 ///
 /// ```
 /// use tollgate_http::{RateLimitLayer, is_success};

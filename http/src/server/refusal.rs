@@ -6,29 +6,33 @@ use tollgate::{Decision, Error, Key, TakeError};
 use super::MissingKey;
 use super::headers::whole_seconds;
 
-/// Why a request was not served. It is among the extensions of the answer, where layers outside find it.
+/// Why a layer refused a request. Outer layers find it in the extensions of the answer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// There were no tokens: 429.
+    /// Too few tokens were available. Status: 429.
     #[non_exhaustive]
     Denied {
-        /// The answer to the request for tokens.
+        /// The limiter's decision.
         decision: Box<Decision>,
         /// The name of the limit that denied.
         limit: Arc<str>,
-        /// The bucket that denied, for the service's own logs and for `tollgate explain`, if a layer asked; the client is not told.
+        /// The bucket that denied, for logs and for `tollgate explain`. `None` if a handler called the limiter. Clients
+        /// do not see the key.
         key: Option<Key>,
     },
-    /// The request does not say whose it is: what its [`MissingKey`] says, 400 or 500 unless that says another.
+    /// The request has no key. Status: that of the [`MissingKey`], usually 400 or 500.
     MissingKey(MissingKey),
-    /// There was no answer. If the request can never be granted: 400. If the service asks for what does not exist, such as an
-    /// unknown plan: 500. If the database failed, and the limiter has no [`Fallback`](tollgate::Fallback): 503.
+    /// The limiter returned an error. Status:
+    ///
+    /// - 400 if the request can never be granted,
+    /// - 500 if the service's limit is not configured, such as an unknown plan,
+    /// - 503 if the database failed and the limiter has no [`Fallback`](tollgate::Fallback).
     Failed(Error),
 }
 
 impl Refusal {
-    /// The status of the answer.
+    /// Returns the status of the answer.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -45,7 +49,9 @@ impl Refusal {
         }
     }
 
-    /// When to try again: in whole seconds, rounded up, and 1 at least. `None`: never, or nobody knows.
+    /// Returns when to retry: in whole seconds, rounded up, at least 1.
+    ///
+    /// Returns `None` if a retry can never succeed, or if the time is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         match self {
@@ -55,7 +61,7 @@ impl Refusal {
         }
     }
 
-    /// What the client is told. Nothing of the database, whose errors are for the service's own logs.
+    /// Returns the message for the client: two sentences, without details of the database or its errors.
     #[must_use]
     pub fn message(&self) -> String {
         match self {
@@ -76,8 +82,10 @@ impl Refusal {
     }
 }
 
-/// Beside a request that [shadow](super::RateLimitLayer::shadow) let pass: what it would have been refused for. It is
-/// among the extensions of the answer; of several layers that would have, it is the innermost's.
+/// The refusal that a layer in [shadow](super::RateLimitLayer::shadow) mode, or a limiter in mode `off` or `shadow`,
+/// did not enforce.
+///
+/// Outer layers find it in the extensions of the answer. With several layers, it is that of the innermost.
 #[derive(Clone, Debug)]
 pub struct ShadowRefusal(pub Refusal);
 

@@ -1,7 +1,7 @@
-//! Answers to requests that are refused, for [`RateLimitLayer::respond`](super::RateLimitLayer::respond). The layer adds
-//! `Retry-After`, `Cache-Control: no-store` and the `RateLimit` headers to each of them.
+//! Answers to refused requests, for [`RateLimitLayer::respond`](super::RateLimitLayer::respond).
 //!
-//! And these headers, for handlers that ask a limiter themselves.
+//! The layer adds `Retry-After`, `Cache-Control: no-store` and the `RateLimit` headers to each answer. Handlers that
+//! call a limiter themselves add the `RateLimit` headers with [`add_headers`].
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -13,20 +13,21 @@ use tollgate::{Decision, Rule, model::Source};
 use super::Refusal;
 use super::headers::{add_policy, add_rate_limit, is_limited};
 
-/// Problem details (RFC 9457), `application/problem+json`; a denial is of the type `quota-exceeded` of the `RateLimit`
-/// headers' draft, or if a [`Fallback`](tollgate::Fallback) denied, `temporary-reduced-capacity`, and names the limit. That is 429
-/// as well, where the draft recommends 503: it is this client who is to slow down, and whoever balances the load takes no replica
-/// out for it.
+/// Returns problem details (RFC 9457), as `application/problem+json`.
+///
+/// A denial has the type `quota-exceeded` of the `RateLimit` draft, and names the limit. If a
+/// [`Fallback`](tollgate::Fallback) denied, the type is `temporary-reduced-capacity`. The status is 429 then too,
+/// although the draft recommends 503: load balancers take 503 for a broken replica.
 pub fn problem(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
     details(refusal)
 }
 
-/// Whatever the request was.
+/// Returns the problem details of a refusal. They do not depend on the request.
 pub(super) fn details(refusal: &Refusal) -> Response<Bytes> {
     let mut problem = json!({ "status": refusal.status().as_u16(), "detail": refusal.message() });
     match refusal {
         Refusal::Denied { limit, decision, .. } => {
-            // What the client was promised may be more than a fallback can give.
+            // A fallback can grant less than the client's quota.
             let (name, title) = if decision.source() == Source::Fallback { REDUCED_CAPACITY } else { QUOTA_EXCEEDED };
             problem["type"] = format!("https://iana.org/assignments/http-problem-types#{name}").into();
             problem["title"] = title.into();
@@ -37,22 +38,26 @@ pub(super) fn details(refusal: &Refusal) -> Response<Bytes> {
     json_response(refusal.status(), "application/problem+json", &problem)
 }
 
-/// `{"message": "Too many requests: try again in 3 s.", "retry_after_seconds": 3}`, as `application/json`.
+/// Returns `{"message": "Too many requests. Try again in 3 s.", "retry_after_seconds": 3}`, as `application/json`.
+///
+/// `retry_after_seconds` is null if a retry can never succeed, or if the time is unknown.
 pub fn message(refusal: &Refusal, _request: &Parts) -> Response<Bytes> {
     let body = json!({ "message": refusal.message(), "retry_after_seconds": refusal.retry_after() });
     json_response(refusal.status(), "application/json", &body)
 }
 
-/// Adds `RateLimit` and, if the store has said its terms, `RateLimit-Policy`, by a name for the limit: to tell those who are
-/// served, too, what is left. Where nothing limited the request, there is nothing to say.
+/// Adds `RateLimit` to an answer, and `RateLimit-Policy` if the store returned the effective limit.
 ///
-/// What a limiter [keeps](tollgate::LimiterBuilder::min_remaining) for others is not known here, and so it is among what is left: of such
-/// a limiter a [layer](super::RateLimitLayer) says only what the client can have.
+/// Handlers that call a limiter themselves add these headers to granted requests. Adds nothing if a mode, a fallback or
+/// an unlimited quota granted the request.
+///
+/// The [minimum remaining](tollgate::LimiterBuilder::min_remaining) is unknown here, so its tokens count as left. A
+/// [layer](super::RateLimitLayer) subtracts them.
 pub fn add_headers(headers: &mut HeaderMap, limit: &str, decision: &Decision) {
     if decision.is_granted() && !is_limited(decision) {
         return;
     }
-    // What the request kept for others, and its own terms, are not known here.
+    // A decision contains neither the minimum remaining nor the request's own rule.
     add_rate_limit(headers, limit, 0, decision, !decision.is_granted());
     add_policy(headers, limit, None, &Rule::Provisioned, 0, decision);
 }
@@ -64,7 +69,7 @@ fn json_response(status: StatusCode, content_type: &'static str, body: &Value) -
     response
 }
 
-/// Types of problems, and their titles.
+/// Problem types and their titles.
 const QUOTA_EXCEEDED: (&str, &str) =
     ("quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded");
 const REDUCED_CAPACITY: (&str, &str) =

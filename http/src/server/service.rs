@@ -14,9 +14,10 @@ use super::check::Checked;
 use super::headers::set_refused;
 use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, ShadowRefusal};
 
-/// A service behind a limit, made by [`RateLimitLayer`].
+/// A service behind a [`RateLimitLayer`].
 ///
-/// A request without tokens is answered here. It is ready when the service within is, and never sleeps in `poll_ready`.
+/// If no token is available, it answers the request itself. It is ready when the inner service is ready, and never
+/// sleeps in `poll_ready`.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
@@ -24,22 +25,22 @@ pub struct RateLimit<S> {
 }
 
 impl<S> RateLimit<S> {
-    /// A service behind the limit of a layer.
+    /// Creates a service that takes the tokens of a layer before each request.
     pub fn new(inner: S, layer: RateLimitLayer) -> Self {
         Self { inner, layer: Arc::new(layer) }
     }
 
-    /// The service within.
+    /// Returns a reference to the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service within.
+    /// Returns a mutable reference to the inner service.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The service within.
+    /// Returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -61,7 +62,7 @@ where
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        // The one that is ready serves this request, and a fresh one gets ready for the next.
+        // The ready service handles this request. A clone gets ready for the next one.
         let next = self.inner.clone();
         let ready = mem::replace(&mut self.inner, next);
         ResponseFuture::new(serve(Arc::clone(&self.layer), ready, request))
@@ -87,11 +88,11 @@ where
     let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
     if let Some(answer) = answer {
         if layer.headers == RateLimitHeaders::Always && !layer.shadow {
-            // Of a layer further inside, or of a handler.
+            // An inner layer or a handler can have denied the request.
             let denied = matches!(head.extensions.get(), Some(Refusal::Denied { .. }));
             answer.add_headers(&mut head.headers, denied);
         }
-        // Whoever is further inside has said more of this request, if only why it was refused. A trial says nothing.
+        // Keeps the decision of an inner layer, which is more specific. A layer in shadow mode adds none.
         if !layer.shadow {
             head.extensions.get_or_insert_with(|| answer.decision.clone());
         }
@@ -103,7 +104,8 @@ where
     Ok(Response::from_parts(head, ResponseBody::served(body)))
 }
 
-/// Says only how long it would be: by HTTP/2 not every server leaves it out by itself, and it is an error of the protocol.
+/// Removes the body of an answer to HEAD, and keeps its length. Some HTTP/2 servers would send the body, which is a
+/// protocol error.
 fn leave_out_body(response: &mut Response<Bytes>) {
     let length = response.body().len();
     response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
@@ -111,8 +113,8 @@ fn leave_out_body(response: &mut Response<Bytes>) {
 }
 
 impl RateLimitLayer {
-    /// Whether a request passes all the same: in a trial, and while the limiter is switched off or to shadow, unless its key
-    /// extractor turns it away for what it says.
+    /// Whether a refused request passes: in shadow mode, and in the limiter's modes `off` and `shadow`. In these modes
+    /// of the limiter, a request with a malformed key is still refused.
     fn lets_pass(&self, refusal: &Refusal) -> bool {
         let turned_away =
             matches!(refusal, Refusal::MissingKey(none) if !none.is_left_out() && none.status().is_client_error());
@@ -143,7 +145,7 @@ impl RateLimitLayer {
         (self.respond)(refusal, request)
     }
 
-    /// Gives back what the answer says was not used.
+    /// Gives the unused tokens back.
     async fn settle(&self, answer: LayerAnswer<'_>, response: &response::Parts) {
         let LayerAnswer { charge: Some(charge), take, limits, .. } = answer else {
             return;
@@ -153,7 +155,7 @@ impl RateLimitLayer {
             let unused = limit.and_then(|limit| limit.refund.as_ref()).or(self.refund.as_ref());
             unused.map_or(0, |unused| unused(response, receipt.cost()))
         });
-        // A client that goes away now does not keep the tokens. What cannot be given back is used.
+        // If the client disconnects now, the refund continues. If the refund fails, the tokens stay taken.
         if let Some(refund) = refund
             && let Err(error) = refund.await
         {
