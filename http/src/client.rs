@@ -1,4 +1,4 @@
-//! Client middleware: requests take their tokens before they are sent, and what upstreams answer throttles the shared bucket.
+//! Client middleware: takes tokens before a request is sent, and throttles the shared bucket when the upstream refuses.
 
 mod answer;
 mod error;

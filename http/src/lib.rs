@@ -23,7 +23,7 @@ pub use server::{
     respond,
 };
 
-/// The programs in the book compile.
+/// Compiles the programs in the book.
 #[cfg(all(doctest, feature = "axum", feature = "tonic", feature = "reqwest"))]
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../docs/http-client.md")]

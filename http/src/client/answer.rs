@@ -1,6 +1,6 @@
 use http::{Extensions, HeaderMap, StatusCode};
 
-/// The head of what a third party answers: what is known before its body is read.
+/// Head of an upstream's answer: the part that is known before the body is read.
 #[derive(Clone, Copy, Debug)]
 pub struct UpstreamResponse<'a> {
     pub(super) status: StatusCode,
@@ -9,31 +9,32 @@ pub struct UpstreamResponse<'a> {
 }
 
 impl<'a> UpstreamResponse<'a> {
-    /// The status.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The headers.
+    /// Returns the headers.
     #[must_use]
     pub fn headers(&self) -> &'a HeaderMap {
         self.headers
     }
 
-    /// What a layer beneath has attached to it, for instance one that reads the body.
+    /// Returns the extensions, such as those of an underlying layer that reads the body.
     #[must_use]
     pub fn extensions(&self) -> &'a Extensions {
         self.extensions
     }
 
-    /// Whether it says that somebody has more to do than they can: they may have begun with the request. Who limits it has not.
+    /// Whether the upstream is overloaded. It can then have begun with the request, unlike an upstream that limits
+    /// requests.
     pub(super) fn is_overload(&self) -> bool {
         is_overload(self.status)
     }
 }
 
-/// 503, and 529 of those who have one of their own for it.
+/// Whether the status is 503, or 529, which some upstreams define for overload.
 pub(super) fn is_overload(status: StatusCode) -> bool {
     matches!(status.as_u16(), 503 | 529)
 }

@@ -2,34 +2,39 @@ use std::time::Duration;
 
 use tollgate::{Error, Key};
 
-/// Why a request was not sent. No token was taken, unless the limiter's own error says otherwise, or somebody was refused when it
-/// had its turn, and no other turn came in time.
+/// Why a request was not sent.
+///
+/// The request took no tokens, with two exceptions:
+///
+/// - The [`Limiter`](Self::Limiter) error states otherwise.
+/// - A throttle revoked the reservation of the request, and the next scheduled time was too late. The tokens of the
+///   revoked reservation stay taken.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientLimitError {
-    /// Its turn would come later than the client waits.
+    /// The wait would exceed [`max_wait`](crate::ClientLimit::max_wait).
     #[error("no tokens available for '{key}' in time{}", in_time(*retry_after))]
     Limited {
-        /// What it is limited by.
+        /// The bucket without enough tokens.
         key: Key,
-        /// When there could be some.
+        /// Time until a retry can succeed.
         retry_after: Duration,
     },
-    /// There is nothing to limit it by: no host, one that is no [`Key`], or none that was said.
+    /// The request has no key: no host, a host that is not a valid [`Key`], or a closure that returned `None`.
     #[error(
         "the request has no key to limit it by: it has no host, or one of more than 255 bytes, or key says none. Send it to an \
          absolute URI (a client that tonic generated: with_origin), or say what it is limited by: key"
     )]
     MissingKey,
-    /// Two of its limits would take from one bucket.
+    /// Two limits of the request have the same key.
     #[error("two limits of the request are of bucket '{0}': give each a key of its own")]
     SameBucket(Key),
-    /// The limiter has no answer, and no fallback.
+    /// The limiter failed, and has no fallback.
     #[error(transparent)]
     Limiter(#[from] Error),
 }
 
 fn in_time(retry_after: Duration) -> String {
-    // Nobody knows when, or it is never.
+    // The time is unknown, or no retry can succeed.
     if retry_after == Duration::MAX { String::new() } else { format!("; there could be in {retry_after:?}") }
 }

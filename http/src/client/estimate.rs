@@ -9,11 +9,11 @@ use super::reporter::{UpstreamReporter, within};
 use super::ticket::{OpenEstimate, UpstreamLimit};
 use tollgate::{Adjusted, Adjustment, Error, Receipt, Store, TakeError, Throttle};
 
-/// What a request has taken of limits that are [settled later](crate::ClientLimit::settle_later): it is among the extensions of
-/// the answer, for whoever reads the body and knows then what was used.
+/// Tokens that a request took from limits that are [settled later](crate::ClientLimit::settle_later).
 ///
-/// It takes no tokens itself, and dropped without having been settled it lets the estimate stand. Clones are of the same request,
-/// which is settled once, by whoever comes first.
+/// The answer's extensions have the `Estimate`. Settle it after you have read the body, which reports the use. An
+/// `Estimate` takes no tokens itself. If it is dropped without a settlement, the estimate stands. Clones belong to the
+/// same request, which only the first settlement changes.
 #[derive(Clone)]
 pub struct Estimate(Arc<dyn SettleEstimate>);
 
@@ -23,22 +23,25 @@ impl Estimate {
         Self(Arc::new(OpenSettlement { passing, receipts, said, since: Instant::now() }))
     }
 
-    /// Pays what the request used in the end, in the limit's tokens, and says how many were given back; negative: so many more
-    /// were taken. If there are none, the bucket owes them, and the next requests wait, for
-    /// [`max_throttle`](crate::ClientLimit::max_throttle) at most.
+    /// Settles the estimate with the tokens that the request used. Returns how many tokens were given back.
     ///
-    /// [`Late`](Adjusted::Late) if it is later than [said](crate::ClientLimit::settle_within), and
-    /// [`Repeated`](Adjusted::Repeated) if it was settled before: nothing changes. A request that took nothing, by a fallback or
-    /// because the limiter is switched off, has nothing to settle: `Done(0)`.
+    /// A negative number means that the request used more than its estimate. The bucket then owes the difference, and
+    /// the next requests wait, for [`max_throttle`](crate::ClientLimit::max_throttle) at most.
+    ///
+    /// Returns [`Late`](Adjusted::Late) after [`settle_within`](crate::ClientLimit::settle_within), and
+    /// [`Repeated`](Adjusted::Repeated) if the request was settled before. Both change nothing. If the request took
+    /// nothing, because of a fallback or because the limiter is switched off, returns `Done(0)`.
     ///
     /// # Errors
     ///
-    /// [`TakeError::CostsDiffer`] if several limits are to be settled; the estimates stand then. And if there is no answer, or
-    /// none by the limiter's [`deadline`](tollgate::LimiterBuilder::deadline): it may be settled again then.
+    /// Returns [`TakeError::CostsDiffer`] if several limits are to be settled. The estimates then stand.
+    ///
+    /// Returns an error if the store does not answer by the limiter's [`deadline`](tollgate::LimiterBuilder::deadline).
+    /// You can then settle again.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the call goes on in a task of its own.
+    /// If dropped, the call continues in a task.
     pub async fn settle(&self, used: u64) -> Result<Adjusted, Error> {
         if self.receipts().len() > 1 {
             return Err(TakeError::CostsDiffer.into());
@@ -46,22 +49,24 @@ impl Estimate {
         self.settle_each(|_| Some(used)).await
     }
 
-    /// The same where several limits of a request are to be settled. `None`: what was taken of it stands. Says what is true of the
-    /// one that gave back least.
+    /// Settles the estimates of a request with several limits.
+    ///
+    /// The closure returns the tokens used under each limit. `None` leaves the estimate of that limit as it is. Returns
+    /// the result of the limit that gave back the fewest tokens.
     ///
     /// # Errors
     ///
-    /// If there is no answer, as for [`settle`](Self::settle).
+    /// Returns an error if the store does not answer, as in [`settle`](Self::settle).
     ///
     /// # Cancel safety
     ///
-    /// As there.
+    /// If dropped, the call continues in a task.
     pub async fn settle_each(&self, used: impl Fn(&Receipt) -> Option<u64>) -> Result<Adjusted, Error> {
         let used = self.receipts().iter().map(used).collect();
         self.0.settle(used).await
     }
 
-    /// What was taken of each of the limits that are to be settled; nothing where nothing limits.
+    /// Returns the tokens taken from each limit that is to be settled. Empty if no limit took tokens.
     #[must_use]
     pub fn receipts(&self) -> &[Receipt] {
         self.0.receipts()
@@ -74,11 +79,11 @@ impl fmt::Debug for Estimate {
     }
 }
 
-/// It is among others' extensions, so it does not say over which store.
+/// Hides the type of the store, because the estimate is stored in the extensions of an answer.
 trait SettleEstimate: Send + Sync {
     fn receipts(&self) -> &[Receipt];
 
-    /// In the order of the receipts.
+    /// Settles with the tokens used, in the order of the receipts.
     fn settle(&self, used: Vec<Option<u64>>) -> Settling;
 }
 
@@ -87,16 +92,16 @@ type Settling = Pin<Box<dyn Future<Output = Result<Adjusted, Error>> + Send>>;
 struct OpenSettlement<S: Store> {
     passing: UpstreamReporter<S>,
     receipts: Vec<Receipt>,
-    /// What the head of the answer said of each of them.
+    /// The report in the head of the answer, for each receipt.
     said: Vec<Option<HeaderReport>>,
     since: Instant,
 }
 
-/// What the head of an answer said of a limit.
+/// The tokens left under a limit, as the head of an answer reported.
 #[derive(Clone, Debug)]
 pub(super) struct HeaderReport {
     pub(super) held: UpstreamLimit,
-    /// How many tokens were left when the request was sent.
+    /// How many tokens the bucket had left when the request was sent.
     pub(super) remaining: u64,
 }
 
@@ -118,7 +123,7 @@ impl<S: Store> SettleEstimate for OpenSettlement<S> {
                 return Ok(Adjusted::Done(0));
             }
             let adjusted = passing.settle(settled).await;
-            // Of what was said before anything was given back, as far as it says anything still.
+            // Repeats the part of the head's report that still applies: the settlement can have raised the bucket.
             let (passed, max_throttle) = (since.elapsed(), passing.max_throttle);
             let still = |(place, (said, back)): (usize, (Option<HeaderReport>, u64))| {
                 said?.still(given_back(&adjusted, place, back), passed, max_throttle)
@@ -127,7 +132,7 @@ impl<S: Store> SettleEstimate for OpenSettlement<S> {
             passing.report(Vec::new(), held).await;
             Ok(least(adjusted?)?)
         };
-        // In a task, which goes on if the caller is dropped.
+        // The task continues if the caller is dropped.
         let limiter = self.passing.limiter.clone();
         Box::pin(async move {
             limiter.spawn(settling).await.unwrap_or_else(|ended| Err(Error::OutcomeUnknown(Arc::new(ended))))
@@ -136,8 +141,10 @@ impl<S: Store> SettleEstimate for OpenSettlement<S> {
 }
 
 impl HeaderReport {
-    /// What it says so much later, when so many tokens have been given back: it must not be more than was said. What was left
-    /// is of that moment, and a bucket that has refilled since is not lowered to it, nor one that was given nothing back.
+    /// Returns the part of the report that still applies, after `passed` and after `back` tokens were given back.
+    ///
+    /// The tokens left describe the moment of the report. They apply only if tokens were given back, and only until the
+    /// bucket refills, or while the wait lasts.
     fn still(self, back: u64, passed: Duration, max_throttle: Duration) -> Option<UpstreamLimit> {
         let wait = within(self.held.hold, max_throttle).wait().saturating_sub(passed);
         let left = self.held.hold.remaining_tokens().filter(|_| back > 0 && (passed < MAX_AGE || !wait.is_zero()));
@@ -151,7 +158,7 @@ impl HeaderReport {
     }
 }
 
-/// How many tokens the settlement at a place gave back; if nobody knows, as many as it should have.
+/// Returns how many tokens one settlement gave back. If the result is unknown, returns the expected number.
 fn given_back(adjusted: &Result<Vec<Result<Adjusted, TakeError>>, Error>, place: usize, expected: u64) -> u64 {
     match adjusted.as_ref().map(|adjusted| adjusted.get(place)) {
         Err(_) => expected,
@@ -160,16 +167,16 @@ fn given_back(adjusted: &Result<Vec<Result<Adjusted, TakeError>>, Error>, place:
     }
 }
 
-/// Returns what is true of all settlements: of the one that gave back least, or that a limit's came too late.
+/// Returns the result of the settlement that gave back the fewest tokens, or of one that was late.
 fn least(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeError> {
     let adjusted = adjusted.into_iter().collect::<Result<Vec<Adjusted>, TakeError>>()?;
     let least = |adjusted: &Adjusted| match adjusted {
         Adjusted::Done(tokens) => (*tokens, true),
-        // Before what had nothing to give back.
+        // Precedes `Done(0)`.
         _ => (0, false),
     };
     Ok(adjusted.into_iter().min_by_key(least).unwrap_or(Adjusted::Done(0)))
 }
 
-/// For so long, what was left is what is left.
+/// How long the tokens left in a report apply.
 const MAX_AGE: Duration = Duration::from_secs(1);

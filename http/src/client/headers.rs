@@ -1,5 +1,4 @@
-//! What third parties say of their limits, in the headers of their answers. Whatever is malformed, or longer than anybody
-//! writes it, is as if it were absent.
+//! Parses the rate limit headers of upstream answers. Headers that are malformed or unreasonably long count as absent.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,12 +15,16 @@ mod refusal;
 pub use preset::HeaderPreset;
 pub(super) use refusal::{is_refusal, refusal};
 
-/// Reads what an answer of an upstream says of its limit, if it says anything.
+/// Returns the throttle that an upstream's answer states, if it states one.
 ///
-/// Of a refusal it reads `Retry-After`, or else `RateLimit`. Refusals are 429, what a preset states to be one, and with
-/// `Retry-After` also 503, 529 and gRPC's `RESOURCE_EXHAUSTED` in the head. Of every answer it reads the headers of `presets`.
-/// Malformed headers count as absent. [`ClientLimit`](crate::ClientLimit) does this by itself.
+/// For a refusal, reads `Retry-After`, or `RateLimit` if `Retry-After` is absent. These answers are refusals:
 ///
+/// - 429,
+/// - 503, 529 and gRPC's `RESOURCE_EXHAUSTED` in the head, with `Retry-After`,
+/// - answers that a preset defines as refusals.
+///
+/// For every answer, reads the headers of `presets`. Malformed headers count as absent.
+/// [`ClientLimit`](crate::ClientLimit) calls this for you.
 /// # Examples
 ///
 /// ```
@@ -41,19 +44,21 @@ pub fn read_throttle(status: StatusCode, headers: &HeaderMap, presets: &[HeaderP
     if is_refusal(status, headers, presets) { Some(refusal(headers, said, presets)) } else { said }
 }
 
-/// What is left, by the headers of these presets.
+/// Returns the tokens left, according to the headers of these presets.
 pub(super) fn said(headers: &HeaderMap, presets: &[HeaderPreset]) -> Option<Throttle> {
     let sent = sent_at(headers);
     presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(Throttle::and)
 }
 
-/// When it was sent, by the third party's clock if it says so: then this host's makes no difference.
+/// Returns when the answer was sent. Uses the upstream's clock if the answer has a `Date`, so that this host's clock
+/// does not matter.
 fn sent_at(headers: &HeaderMap) -> SystemTime {
     let date = text(headers, DATE.as_str()).and_then(|date| httpdate::parse_http_date(date).ok());
     date.unwrap_or_else(SystemTime::now)
 }
 
-/// Seconds or a date; milliseconds, of those who send them, are more exact.
+/// Parses `Retry-After` in seconds or as a date. Milliseconds in `retry-after-ms` take precedence, because they are
+/// more exact.
 fn retry_after(headers: &HeaderMap, sent: SystemTime) -> Option<Duration> {
     let millis = lines(headers, "retry-after-ms").filter_map(parsers::decimal).max();
     let span = |text| {
@@ -66,12 +71,12 @@ fn retry_after(headers: &HeaderMap, sent: SystemTime) -> Option<Duration> {
     millis.map(|millis| millis / 1000).or_else(longest)
 }
 
-/// Whether it comes from a cache: what it says of limits is of another request, and of before.
+/// Whether the answer comes from a cache. Its headers then describe an earlier request.
 fn is_cached(headers: &HeaderMap) -> bool {
     text(headers, AGE.as_str()).and_then(parsers::whole).is_some_and(|seconds| seconds > 0)
 }
 
-/// So many are left, or none, and one comes only then.
+/// Returns a throttle for the tokens left. If none are left, adds the time until the next one.
 fn left(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> Throttle {
     let hold = Throttle::remaining(remaining);
     match (remaining, next) {
@@ -80,19 +85,19 @@ fn left(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> Throttle {
     }
 }
 
-/// The first line of a header.
+/// Returns the first line of a header.
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     lines(headers, name).next()
 }
 
-/// All of its lines: several limits may have said it, of which the strictest counts.
+/// Iterates over all lines of a header. Several limits can write the same header, and the strictest line counts.
 fn lines<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     let lines = headers.get_all(name);
     let is_read = lines.iter().map(HeaderValue::len).sum::<usize>() <= MAX_FIELD_BYTES;
     lines.into_iter().filter(move |_| is_read).filter_map(|line| line.to_str().ok()).map(str::trim)
 }
 
-/// Nobody writes a field of so many bytes, and a parser would take a hundred times their memory.
+/// Limits the memory of the parser, which takes a hundred times the bytes of a field. No upstream writes longer fields.
 const MAX_FIELD_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]

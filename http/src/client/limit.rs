@@ -13,22 +13,27 @@ use super::ticket::{PricedRequest, Ticket, UpstreamLimit, UpstreamReport};
 use super::{ClientLimitError, Estimate, HeaderPreset, OutgoingRequest, UpstreamResponse};
 use tollgate::{AnyStore, Key, Limit, Limiter, Mode, Store, Throttle};
 
-/// Keeps an HTTP client under the limit of whom it calls, together with every other process over the same store.
+/// Limits the requests of an HTTP client to an upstream. All processes over the same store share the limit.
 ///
-/// Before a request is sent it takes its tokens, of the bucket of its host unless [`key`](Self::key) says
-/// otherwise. When none are left it waits for its turn, up to [`max_wait`](Self::max_wait), and beyond that fails with
-/// [`ClientLimitError::Limited`] without having been sent. One that was sent has used its tokens, also if it fails.
+/// Each request takes its tokens before it is sent, from the bucket of its host or of its [`key`](Self::key). If no
+/// token is available, the request waits for its scheduled time, up to [`max_wait`](Self::max_wait). If the wait would
+/// be longer, the request is not sent and fails with [`ClientLimitError::Limited`]. A request that was sent has used
+/// its tokens, even if it fails.
 ///
-/// An answer of 429, or of 503 or 529 that says `Retry-After`, [holds the bucket back](Limiter::throttle) for everybody: nobody who
-/// asks after that is sent before its time, unless tokens are given back or the quota is changed meanwhile. The answer goes
-/// to the caller as it is, when the store has been told. Requests of this limit and its clones that are scheduled before that
-/// time reserve again at once. Those of other processes, and of other `ClientLimit`s over the same limiter, are sent and refused too. With
-/// [`read`](Self::read), what other headers say is passed on as well.
+/// If the upstream answers 429, or 503 or 529 with `Retry-After`, the limit [throttles the bucket](Limiter::throttle)
+/// for all processes. Later requests wait until the throttle ends. It ends earlier if tokens are given back or the
+/// quota changes. The caller gets the answer unchanged, after the store has the throttle. With [`read`](Self::read),
+/// other headers throttle the bucket too.
 ///
-/// Requests that are under several limits, as those of a language model are, take [from all of them](Self::and) or wait.
+/// Requests that already wait when the bucket is throttled:
 ///
-/// It is a layer for `tower`, over any service of `http` requests, and `middleware()` makes it one for
-/// `reqwest` (feature `reqwest`).
+/// - Requests of this limit and its clones reserve again if they are scheduled before the end of the throttle.
+/// - Requests of other processes, and of other `ClientLimit`s over the same limiter, are sent and refused too.
+///
+/// A request under several limits, such as a call of a language model, takes [from all of them](Self::and) or waits.
+///
+/// `ClientLimit` is a `tower` layer for services of `http` requests. With the feature `reqwest`, `middleware()` makes
+/// it a middleware for `reqwest`.
 pub struct ClientLimit<S: Store = AnyStore> {
     limiter: Limiter<S>,
     key: RequestFn<Option<Key>>,
@@ -45,7 +50,7 @@ pub struct ClientLimit<S: Store = AnyStore> {
 
 type RequestFn<T> = Arc<dyn Fn(&OutgoingRequest<'_>) -> T + Send + Sync>;
 
-/// A limit beside the limiter's own.
+/// A limit in addition to the limiter's own.
 #[derive(Clone)]
 struct Other {
     limit: RequestFn<Option<Limit>>,
@@ -53,10 +58,11 @@ struct Other {
 }
 
 impl<S: Store> ClientLimit<S> {
-    /// Under a limiter: a token a request, by host, for which it waits up to 30 seconds.
+    /// Creates a limit that takes one token per request, from the bucket of its host, and waits up to 30 seconds.
     ///
-    /// Let its quota be a continuous one, or its periods be short: see [`Throttle::retry_after`]. A sliding window limits what
-    /// is sent, but cannot be throttled: what others answer is [`unreported`](Self::unreported), and nothing is sent again.
+    /// Use a continuous quota, or a fixed window with short periods: see [`Throttle::retry_after`]. A sliding window
+    /// limits requests but cannot be throttled. Refusals then count as [`unreported`](Self::unreported), and no request
+    /// is sent again.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         Self {
@@ -74,24 +80,46 @@ impl<S: Store> ClientLimit<S> {
         }
     }
 
-    /// What requests are limited by, instead of their host. One without a key is not sent, and fails with
-    /// [`ClientLimitError::MissingKey`]: those of a client that tonic generated have no host, unless it was made by `with_origin`.
+    /// Sets the key, which selects the bucket of a request.
+    ///
+    /// A request without a key is not sent, and fails with [`ClientLimitError::MissingKey`]. Clients that tonic
+    /// generated send requests without a host, unless you create them by `with_origin`. Default: the host.
     #[must_use]
     pub fn key(self, key: impl Fn(&OutgoingRequest<'_>) -> Option<Key> + Send + Sync + 'static) -> Self {
         Self { key: Arc::new(key), ..self }
     }
 
-    /// How many tokens a request takes, of each bucket whose limit has no [cost of its own](Limit::cost); 0: none of those. What
-    /// takes nothing at all is sent at once, and its answer is not looked at.
+    /// Sets how many tokens a request takes from each limit without its [own cost](Limit::cost).
+    ///
+    /// A request with a cost of 0 takes nothing from these limits. A request that takes nothing at all is sent at once,
+    /// and its answer is not read. Default: 1 token.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&OutgoingRequest<'_>) -> u64 + Send + Sync + 'static) -> Self {
         Self { cost: Arc::new(cost), ..self }
     }
 
-    /// Another limit that requests are under, if this says one: they take from all of theirs or from none, in one call. For
-    /// none it says `None`, so never of what is not known.
+    /// Adds another limit, which the closure chooses for each request.
     ///
-    /// Requests of one kind may be under this limit alone:
+    /// A request takes tokens from all its limits or from none, in one call. `None` means that the limit does not
+    /// apply, so never return it for a limit that you do not know.
+    ///
+    /// A request with several limits cannot have a sliding [`Window`](tollgate::Window). Such a request is not sent.
+    ///
+    /// # Throttling
+    ///
+    /// A refusal throttles the limits that are most likely to have caused it, by [the headers](Self::read) of each limit:
+    ///
+    /// 1. limits whose headers report less than the request took,
+    /// 2. otherwise the limiter's own limit and limits with headers to read, if their headers are not in the answer,
+    /// 3. otherwise limits whose headers report enough,
+    /// 4. otherwise limits without headers to read.
+    ///
+    /// A limit without headers to read, such as a tenant's, is therefore throttled only if all limits of the request are of
+    /// this kind.
+    ///
+    /// # Examples
+    ///
+    /// Requests of one kind can be under this limit only:
     ///
     /// ```
     /// use tollgate::{Key, Limit, Limiter, MemoryStore, Quota, Rule};
@@ -113,43 +141,49 @@ impl<S: Store> ClientLimit<S> {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// A refusal throttles those limits of which less is left than the request took, by their [own headers](Self::read). If
-    /// those do not say, it is of the limiter's own and of those with headers to read, but for such as have enough by
-    /// them: so a limit without any, for instance of a tenant of yours, is none that a third party refuses. No limit among
-    /// several can be a [`Window`](tollgate::Window): such requests are not sent.
     #[must_use]
     pub fn and(mut self, limit: impl Fn(&OutgoingRequest<'_>) -> Option<Limit> + Send + Sync + 'static) -> Self {
         self.others.push(Other { limit: Arc::new(limit), reading: Arc::default() });
         self
     }
 
-    /// How long a request waits for its turn; zero: not at all.
+    /// Sets how long a request waits for its scheduled time. With zero, requests do not wait.
+    ///
+    /// If the wait would be longer, the request is not sent and fails with [`ClientLimitError::Limited`].
+    /// Default: 30 s.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
     }
 
-    /// The longest wait that an answer may ask for, and the longest debt that a cost told by it may leave, whatever it says.
-    /// Default: an hour. A shorter [longest](Throttle::max_wait) wait, of what [reads](Self::read_with) the answer, counts instead.
+    /// Sets the longest throttle that an answer can cause, and the longest debt that a settled cost can leave.
     ///
-    /// Of a quota by interval or by the calendar, tokens come with the first period after it: see [`Throttle::retry_after`].
+    /// A shorter [`Throttle::max_wait`] of a closure in [`read_with`](Self::read_with) takes precedence.
+    /// Default: one hour.
+    ///
+    /// With a fixed window, aligned to creation or to the calendar, tokens come with the first window after the
+    /// throttle: see [`Throttle::retry_after`].
     #[must_use]
     pub fn max_throttle(self, max_throttle: Duration) -> Self {
         Self { max_throttle, ..self }
     }
 
-    /// Lowers the bucket to what these headers say, too, where they say less than was left when the request was sent. The
-    /// store is called only then. Of several limits it is the one that was said last. Several presets lower one bucket, and one
-    /// preset the buckets of all limits that a request is under and that read it: let what is read count the same thing.
+    /// Lowers the bucket of the last limit to what the headers of each answer report.
+    ///
+    /// Calls the store only if the headers report fewer tokens than were left when the request was sent. Several
+    /// presets lower the same bucket, so they must count the same unit. If several limits read the same preset, it
+    /// lowers the buckets of all of them. Default: reads no headers except those of refusals.
     #[must_use]
     pub fn read(mut self, preset: HeaderPreset) -> Self {
         self.reading().presets.push(preset);
         self
     }
 
-    /// The same by headers that no preset reads: what this says is left, if an answer says it. Of several limits it is of the one that
-    /// was said last.
+    /// Lowers the bucket of the last limit to what the closure returns, for headers without a preset.
+    ///
+    /// `None` leaves the bucket unchanged.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use tollgate::{Throttle, Limiter, MemoryStore, Quota};
@@ -176,27 +210,34 @@ impl<S: Store> ClientLimit<S> {
         self
     }
 
-    /// Answers that are refusals as well, of whichever limits: they throttle for as long as they say by `Retry-After` or by what
-    /// is read, and are sent again as a 429 is, as if nobody had begun with them. Of an overload (503, 529) nobody knows that:
-    /// only what is idempotent is sent again, and an estimate stands unless the answer says what was used.
+    /// Adds answers that count as refusals, for all limits.
+    ///
+    /// They throttle for as long as `Retry-After` or the headers that are read state, and are sent again like a 429.
+    /// After an overload (503, 529), only idempotent requests are sent again, and an estimate stands unless the answer
+    /// reports the use.
     #[must_use]
     pub fn refused_if(mut self, is_refusal: impl Fn(&UpstreamResponse<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.refused_if.push(Arc::new(is_refusal));
         self
     }
 
-    /// Its cost is an estimate, and by the head of the answer so much was used: then that is paid, more or less than was taken.
-    /// `None`: the estimate stands. Of several limits it is the one that was said last.
+    /// Makes the cost of the last limit an estimate, and settles it by the head of each answer.
     ///
-    /// What gives tokens back is told before what the headers say is left, which knows of it; more than was estimated is a debt,
-    /// and the next requests wait, for [`max_throttle`](Self::max_throttle) at most. Nothing was used of a request that is
-    /// refused. The use of one that fails or is cancelled is unknown, and its estimate stands. Of an overload (503, 529), also one that
-    /// refuses, the answer is asked as any other is. An answer that could not be settled is [`unreported`](Self::unreported).
+    /// The closure returns how many tokens the request used. `None` leaves the estimate as it is. If the request used
+    /// less, all processes have the rest at once. If the request used more, the bucket owes the difference, and the
+    /// next requests wait, for [`max_throttle`](Self::max_throttle) at most.
     ///
-    /// An answer that does not refuse is the caller's at once, while its estimate is settled and what its headers say is left is
-    /// passed on: [`Limiter::close`] waits for that.
+    /// - A refused request used nothing.
+    /// - After an overload (503, 529), even one that refuses, the closure decides.
+    /// - If a request fails or is cancelled, its use is unknown, and the estimate stands.
+    /// - A settlement that fails counts as [`unreported`](Self::unreported).
     ///
-    /// A request with an estimate is remembered by an id, a row more for each of its limits, and asked for in a call of its own.
+    /// Settlements precede the tokens left in the headers, which already include the use. Only a refusal waits for its
+    /// settlement. [`Limiter::close`] waits for settlements that are in progress.
+    ///
+    /// Each request with an estimate has its own id: one row per limit, and its own call to the store.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -215,38 +256,41 @@ impl<S: Store> ClientLimit<S> {
         self
     }
 
-    /// The same where only the body says what was used: whoever reads it settles the estimate, by the [`Estimate`] among the
-    /// answer's extensions. An answer that refuses has none, and one that is dropped with its estimate lets it stand.
+    /// Makes the cost of the last limit an estimate, and settles it when the body has been read.
     ///
-    /// What the headers say is left is passed on with the head. It is once more when the settlement gives something back, if that
-    /// is within a second: later a bucket has refilled. Of layers of one client, one settles later.
+    /// Only the body reports the use. The answer's extensions have an [`Estimate`], which the reader of the body
+    /// settles. If the `Estimate` is dropped, the estimate stands. A refusal has no `Estimate`: it used
+    /// nothing, except that after an overload (503, 529) the estimate stands.
+    ///
+    /// The tokens left in the headers apply at once, and again if the settlement gives tokens back within a second.
+    /// Later, the bucket has refilled. If a client has several layers, only one of them can settle later.
     #[must_use]
     pub fn settle_later(mut self) -> Self {
         self.reading().cost = Cost::ByBody;
         self
     }
 
-    /// For how long an estimate can be settled once its request's turn has come, or a little longer; ten minutes if not said.
-    /// Later it stands.
+    /// Sets how long an estimate can be settled after the scheduled time of its request. Later, it stands.
     ///
-    /// So long a request is remembered that nobody settles; in a database one that is settled, a day. A
-    /// [`MemoryStore`](tollgate::MemoryStore) has room for half a million of one bucket, unless
-    /// [`max_keys`](tollgate::MemoryStore::max_keys) says otherwise: in ten minutes, for 800 a second. Those that are settled
-    /// need none of it, so that only those count whose estimates stand. Beyond that nothing is sent
-    /// ([`TakeError::TooManyIds`](tollgate::TakeError::TooManyIds)).
+    /// The store remembers each unsettled request for this time. A database remembers settled requests for a day.
+    ///
+    /// A [`MemoryStore`](tollgate::MemoryStore) holds half a million unsettled requests per bucket, unless you set
+    /// [`max_keys`](tollgate::MemoryStore::max_keys). That is 800 a second for ten minutes. Further requests are not
+    /// sent, and fail with [`TakeError::TooManyIds`](tollgate::TakeError::TooManyIds). Default: 10 minutes.
     #[must_use]
     pub fn settle_within(self, hold: Duration) -> Self {
         Self { settle_within: hold, ..self }
     }
 
-    /// How many answers could not be passed on to the store, because it failed, because the limit cannot be throttled, or because
-    /// an estimate was settled too late by the head of its answer.
+    /// Returns how many answers could not be reported to the store.
+    ///
+    /// The store failed, the limit cannot be throttled, or an estimate was settled too late by the head of its answer.
     #[must_use]
     pub fn unreported(&self) -> u64 {
         self.unreported.load(Ordering::Relaxed)
     }
 
-    /// What a request takes, unless it is not limited.
+    /// Returns the limits and costs of a request. `None` if it is not limited.
     pub(super) fn price(&self, request: &OutgoingRequest<'_>) -> Result<Option<PricedRequest>, ClientLimitError> {
         let cost = (self.cost)(request);
         let mut priced = PricedRequest::new(cost);
@@ -264,14 +308,15 @@ impl<S: Store> ClientLimit<S> {
 
     /// Takes the tokens of a request, and sleeps until its scheduled time.
     ///
-    /// Where an upstream throttles meanwhile until after that time, the request reserves again under the throttled limits, and
-    /// keeps what it has of the others. The tokens of a revoked reservation stay taken: given back, they would end the throttle
-    /// before its time.
+    /// If an upstream throttles until after that time, the request reserves again under the throttled limits, and keeps
+    /// its tokens of the others. The tokens of the revoked reservation stay taken: giving them back would end the
+    /// throttle early.
     pub(super) async fn admit(&self, mut priced: PricedRequest) -> Result<Ticket, ClientLimitError> {
         let until = Instant::now().checked_add(self.max_wait);
         let keys: Vec<Key> = priced.keys().cloned().collect();
         let mut watch = self.throttles.watch(&keys);
-        // Given back, as far as their scheduled times have not come, if the request is not sent.
+        // Dropped if the request is not sent. Reservations whose scheduled time has not come then give their tokens
+        // back.
         let mut turns: Vec<ScheduledRequest<S>> = Vec::new();
         let mut scheduled = Instant::now();
         loop {
@@ -291,7 +336,7 @@ impl<S: Store> ClientLimit<S> {
                 turn.sleep_until_or(scheduled, revoked).await;
             }
             turns.push(turn);
-            // A limit that denies no request delays none.
+            // A limit that denies no request must not delay any.
             let mut throttled = watch.revoked(scheduled);
             throttled.retain(|key| priced.is_enforced(key));
             if throttled.is_empty() {
@@ -305,9 +350,11 @@ impl<S: Store> ClientLimit<S> {
         }
     }
 
-    /// Passes on what an answer says. Says whether it was a refusal that throttles whoever asks again, and has what is for whoever
-    /// reads the body. Who asks again at once must find there what throttles, so the answer waits for the store; but only a
-    /// refusal waits for a settlement, or a store that stalls would keep every answer. A caller who gives up does not stop it.
+    /// Reports an answer to the store. Returns whether it was a refusal that throttles retries, and the estimate that
+    /// the reader of the body settles.
+    ///
+    /// Waits for a throttle, because a retry must find it in the store. Waits for a settlement only if the answer is a
+    /// refusal, so that a stalled store does not delay other answers. The report continues if the caller is dropped.
     pub(super) async fn answered(&self, ticket: Ticket, answer: &UpstreamResponse<'_>) -> (bool, Option<Estimate>) {
         let UpstreamReport { settled, held, open } = ticket.told(answer, &self.refused_if);
         let (limiter, throttles, unreported) =
@@ -322,12 +369,12 @@ impl<S: Store> ClientLimit<S> {
         let is_refusal = !refused.is_empty();
         let waits = is_refusal || settled.is_empty();
         let passed_on = self.limiter.spawn(passing.report(settled, held));
-        // It fails if the runtime is ending.
+        // The task fails if the runtime shuts down.
         let is_known = waits && passed_on.await.unwrap_or(false);
         (is_known && is_refusal && enforced, estimate)
     }
 
-    /// Of the limit that was said last.
+    /// Returns the reader of the last limit.
     fn reading(&mut self) -> &mut ResponseReader {
         Arc::make_mut(self.others.last_mut().map_or(&mut self.reading, |other| &mut other.reading))
     }

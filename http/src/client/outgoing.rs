@@ -2,12 +2,12 @@ use http::{Extensions, HeaderMap, Method};
 
 use tollgate::Key;
 
-/// A request on its way to somebody else: what its key and its cost are made of.
+/// Request to an upstream, from which closures choose the key and the cost.
 #[derive(Clone, Copy, Debug)]
 pub struct OutgoingRequest<'a> {
     pub(super) method: &'a Method,
     pub(super) host: Option<&'a str>,
-    /// If it is not its scheme's.
+    /// `None` if it is the default port of the scheme.
     pub(super) port: Option<u16>,
     pub(super) path: &'a str,
     pub(super) headers: &'a HeaderMap,
@@ -15,37 +15,40 @@ pub struct OutgoingRequest<'a> {
 }
 
 impl<'a> OutgoingRequest<'a> {
-    /// The method.
+    /// Returns the method.
     #[must_use]
     pub fn method(&self) -> &'a Method {
         self.method
     }
 
-    /// The host that it goes to, without the port.
+    /// Returns the host, without the port.
     #[must_use]
     pub fn host(&self) -> Option<&'a str> {
         self.host
     }
 
-    /// The path, without the query.
+    /// Returns the path, without the query.
     #[must_use]
     pub fn path(&self) -> &'a str {
         self.path
     }
 
-    /// The headers.
+    /// Returns the headers.
     #[must_use]
     pub fn headers(&self) -> &'a HeaderMap {
         self.headers
     }
 
-    /// What whoever made the request has attached to it.
+    /// Returns the extensions that the caller attached to the request.
     #[must_use]
     pub fn extensions(&self) -> &'a Extensions {
         self.extensions
     }
 
-    /// The host in small letters, and its port if that is not its scheme's: `api.example.com`, `127.0.0.1:8080`.
+    /// Returns the default key: the host in lowercase, with its port unless it is the scheme's default.
+    ///
+    /// Examples are `api.example.com` and `127.0.0.1:8080`. Returns `None` if the host is missing or is not a valid
+    /// key.
     #[must_use]
     pub fn host_key(&self) -> Option<Key> {
         let mut name = self.host?.trim_end_matches('.').to_ascii_lowercase();
@@ -59,11 +62,11 @@ impl<'a> OutgoingRequest<'a> {
 impl<'a> From<&'a http::request::Parts> for OutgoingRequest<'a> {
     fn from(parts: &'a http::request::Parts) -> Self {
         let named = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
-        // A request to a path alone says where it goes in a header.
+        // A request with only a path has its host in a header.
         let (host, port) = match (parts.uri.authority(), named) {
             (Some(authority), _) => (Some(authority.host()), authority.port_u16()),
             (None, Some(named)) => match named.parse::<http::uri::Authority>() {
-                // Without a user before the host, so its host is where the text begins.
+                // Rejects a user before the host, so that the text begins with the host.
                 Ok(authority) if !named.contains('@') => (Some(&named[..authority.host().len()]), authority.port_u16()),
                 _ => (None, None),
             },

@@ -9,24 +9,25 @@ use super::throttles::Throttles;
 use super::ticket::UpstreamLimit;
 use tollgate::{Adjusted, Adjustment, Error, Limit, Limiter, Rule, Store, TakeError, Throttle};
 
-/// Tells the store what answers say.
+/// Reports upstream answers to the store.
 pub(super) struct UpstreamReporter<S: Store> {
     pub(super) limiter: Limiter<S>,
     pub(super) throttles: Arc<Throttles>,
-    /// Answers that could not be passed on, of the client and its clones.
+    /// Answers of the client and its clones that could not be reported.
     pub(super) unreported: Arc<AtomicU64>,
     pub(super) max_throttle: Duration,
 }
 
 impl<S: Store> UpstreamReporter<S> {
-    /// Settles estimates. The upstream states the cost, so its debt lasts no longer than an answer can throttle.
+    /// Settles estimates. Bounds the debt by the longest throttle, because the upstream states the cost.
     pub(super) async fn settle(&self, settled: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let bounded = settled.into_iter().map(|settled| settled.max_debt(self.max_throttle));
         self.limiter.adjust(bounded.collect()).await
     }
 
-    /// Of all limits at once, and says whether the store knows now why the request was refused. What gives tokens back comes
-    /// before what third parties say is left: they know of it.
+    /// Reports an answer for all limits at once. Returns whether the store has the throttles of a refusal.
+    ///
+    /// Settles estimates before it applies the tokens left: the upstream counted them after its own settlement.
     pub(super) async fn report(self, settled: Vec<Adjustment>, held: Vec<UpstreamLimit>) -> bool {
         let bounded = held.into_iter().map(|held| UpstreamLimit { hold: within(held.hold, self.max_throttle), ..held });
         let of_limiter = self.limiter.rule();
@@ -43,7 +44,7 @@ impl<S: Store> UpstreamReporter<S> {
         for (until, held) in at_once {
             passing.spawn(self.clone().report_one(held, until));
         }
-        // What is left is passed on whatever became of that.
+        // Throttles the other limits even if the settlement fails.
         let mut all = self.settle(settled).await.is_ok_and(|settled| settled.iter().all(is_paid));
         for (until, held) in after {
             passing.spawn(self.clone().report_one(held, until));
@@ -60,7 +61,7 @@ impl<S: Store> UpstreamReporter<S> {
         of_refusal
     }
 
-    /// Says whether the store knows now, and whether the request was refused because of this limit.
+    /// Returns whether the store has the throttle, and whether the request was refused because of this limit.
     async fn report_one(self, held: UpstreamLimit, until: Option<Instant>) -> (bool, bool) {
         let passed_on = match &held.limit {
             Some(limit) => self.limiter.throttle_limit(limit, held.hold).await,
@@ -68,7 +69,7 @@ impl<S: Store> UpstreamReporter<S> {
         };
         match (until, &passed_on) {
             (Some(until), Ok(_)) => self.throttles.stored(&held.key, until),
-            // It never will be: whoever waits has nothing better to hope for than the turn that was given.
+            // The store can never apply the throttle, so waiting requests keep their scheduled times.
             (Some(until), Err(error)) if !error.is_failure() => self.throttles.withdraw(&held.key, until),
             _ => {}
         }
@@ -76,18 +77,18 @@ impl<S: Store> UpstreamReporter<S> {
     }
 }
 
-/// Bounds a hold by another longest wait beside its own: the shorter one counts.
+/// Bounds a throttle by a second longest wait. The shorter one counts.
 pub(super) fn within(hold: Throttle, max_throttle: Duration) -> Throttle {
     hold.and(Throttle::retry_after(Duration::ZERO).max_wait(max_throttle))
 }
 
-/// When whoever was refused because of this limit would not be any more, if it can be throttled until then.
+/// Returns until when this limit refuses requests. `None` if it did not refuse, or if it cannot be throttled.
 fn refused_until(held: &UpstreamLimit, of_limiter: &Rule) -> Option<Instant> {
     let can_be_held = !matches!(held.limit.as_ref().map_or(of_limiter, Limit::rule), Rule::Window(_));
     (held.refused && can_be_held).then(|| Instant::now() + held.hold.wait())
 }
 
-/// What came too late has changed nothing.
+/// Whether a settlement changed the bucket. A late one has changed nothing.
 fn is_paid(settled: &Result<Adjusted, TakeError>) -> bool {
     matches!(settled, Ok(Adjusted::Done(_) | Adjusted::Repeated))
 }

@@ -8,8 +8,12 @@ use super::{ClientLimit, ClientLimitError, OutgoingRequest, UpstreamResponse};
 use tollgate::{AnyStore, Store};
 
 impl<S: Store> ClientLimit<S> {
-    /// As a middleware of a [`reqwest_middleware::ClientWithMiddleware`]. Requests whose turn does not come in time fail with
-    /// a [`ClientLimitError`](crate::ClientLimitError) in an [`Error::Middleware`].
+    /// Converts the limit into a middleware for [`reqwest_middleware::ClientWithMiddleware`].
+    ///
+    /// If no token becomes available within [`max_wait`](Self::max_wait), the request fails with
+    /// [`ClientLimitError::Limited`](crate::ClientLimitError::Limited) inside [`Error::Middleware`].
+    ///
+    /// # Examples
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -31,7 +35,12 @@ impl<S: Store> ClientLimit<S> {
     }
 }
 
-/// A [`ClientLimit`] for `reqwest`.
+/// Middleware for `reqwest` that applies a [`ClientLimit`].
+///
+/// # Cancel safety
+///
+/// A request that is dropped before its scheduled time gives its tokens back, as in
+/// [`LimitedClient`](crate::LimitedClient#cancel-safety).
 #[derive(Debug)]
 pub struct LimitMiddleware<S: Store = AnyStore> {
     limit: ClientLimit<S>,
@@ -39,19 +48,24 @@ pub struct LimitMiddleware<S: Store = AnyStore> {
 }
 
 impl<S: Store> LimitMiddleware<S> {
-    /// How often a request that is refused (429, or 503 or 529 with `Retry-After`) is sent again, each time after it has waited
-    /// for its turn; not at all if not said. After an overload, 503 or 529, only an idempotent one is, as the other side may have
-    /// begun with it.
+    /// Sets how often a refused request is sent again. Each retry first takes its own tokens.
     ///
-    /// If its turn does not come in time, if its body is a stream, or if the limit could not be throttled (see
-    /// [`unreported`](ClientLimit::unreported)) or is not in force, the refusal is the answer.
+    /// 429 is a refusal, and so are 503 and 529 with `Retry-After`. After 503 or 529, only idempotent requests are sent
+    /// again, because the upstream can have begun with the request. Default: 0, no retries.
+    ///
+    /// The caller gets the refusal if:
+    ///
+    /// - the tokens of the retry do not come within [`max_wait`](ClientLimit::max_wait),
+    /// - the body is a stream,
+    /// - the bucket could not be throttled (see [`unreported`](ClientLimit::unreported)),
+    /// - the limit's mode is `off` or `shadow`.
     #[must_use]
     pub fn retries(self, retries: u32) -> Self {
         Self { retries, ..self }
     }
 
-    /// Waits for the turn of a request, sends it, and passes on what the answer says; says whether it was refused, and a
-    /// retry would wait.
+    /// Waits for the scheduled time of a request, sends it, and reports the answer to the store. Returns whether the
+    /// request was refused and a retry would wait.
     async fn send(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<(Response, bool)> {
         let Some(priced) = self.limit.price(&outgoing(&request, extensions)).map_err(Error::middleware)? else {
             return Ok((next.run(request, extensions).await?, false));
@@ -85,7 +99,7 @@ impl<S: Store> Middleware for LimitMiddleware<S> {
             again = request.try_clone();
             match self.send(request, extensions, next.clone()).await {
                 Ok(answer) => (response, refused) = answer,
-                // It was not sent again.
+                // The retry was not sent.
                 Err(Error::Middleware(error)) if error.is::<ClientLimitError>() => break,
                 Err(error) => return Err(error),
             }
@@ -94,7 +108,7 @@ impl<S: Store> Middleware for LimitMiddleware<S> {
     }
 }
 
-/// Somebody who is overloaded may have begun with a request; who limits it has not.
+/// An overloaded upstream can have begun with the request. An upstream that limits requests has not.
 fn is_repeatable(request: &Request, answer: &Response) -> bool {
     !is_overload(answer.status()) || request.method().is_idempotent()
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use super::{HeaderPreset, UpstreamResponse, headers};
 use tollgate::Throttle;
 
-/// What a closure says of an answer.
+/// A closure that computes a value from an answer.
 pub(super) type ResponseFn<T> = Arc<dyn Fn(&UpstreamResponse<'_>) -> T + Send + Sync>;
 
-/// What is read of an answer for one limit.
+/// Reads the answers for one limit.
 #[derive(Clone, Default)]
 pub(super) struct ResponseReader {
     pub(super) presets: Vec<HeaderPreset>,
@@ -15,25 +15,25 @@ pub(super) struct ResponseReader {
     pub(super) cost: Cost,
 }
 
-/// What a request takes.
+/// How the cost of a request is determined.
 #[derive(Clone, Default)]
 pub(super) enum Cost {
     #[default]
     Known,
-    /// An estimate, which is settled by the head of the answer.
+    /// An estimate, settled by the head of the answer.
     ByHead(ResponseFn<Option<u64>>),
-    /// One that is settled by whoever reads the body.
+    /// An estimate, settled by the caller after the body has been read.
     ByBody,
 }
 
 impl ResponseReader {
-    /// What is left, by the headers that are read.
+    /// Returns the tokens left, according to the headers.
     pub(super) fn said(&self, answer: &UpstreamResponse<'_>) -> Option<Throttle> {
         let by = self.by.iter().filter_map(|by| by(answer));
         headers::said(answer.headers, &self.presets).into_iter().chain(by).reduce(Throttle::and)
     }
 
-    /// Whether anything is.
+    /// Whether the reader has presets or closures.
     pub(super) fn is_read(&self) -> bool {
         !self.presets.is_empty() || !self.by.is_empty()
     }
@@ -43,13 +43,13 @@ impl ResponseReader {
         !matches!(self.cost, Cost::Known)
     }
 
-    /// Whether it is settled by whoever reads the body.
+    /// Whether the caller settles the estimate after reading the body.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.cost, Cost::ByBody)
     }
 
-    /// What was used of an estimate, if that is known by the head of the answer. Who is overloaded may have begun with it, so
-    /// there a refusal is no answer, but what it says is.
+    /// Returns the tokens used, if the head of the answer reports them. A refusal used nothing. An overloaded upstream
+    /// can have begun with the request, so its refusals report nothing by themselves.
     pub(super) fn used(&self, answer: &UpstreamResponse<'_>, is_refusal: bool) -> Option<u64> {
         match &self.cost {
             Cost::Known => None,

@@ -7,18 +7,18 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 use tollgate::{Decision, Error, Key, Limiter, Receipt, Reservation, Store, Take};
 
-/// A reservation for a request that waits. Dropped before its scheduled time, it gives its tokens back in a task.
+/// A reservation for a request that waits. If dropped before its scheduled time, gives its tokens back in a task.
 #[derive(Debug)]
 pub(super) struct ScheduledRequest<S: Store> {
     limiter: Limiter<S>,
     reservation: Reservation<S>,
     scheduled: Instant,
-    /// What to give back if it is dropped.
+    /// The receipts to give back if dropped.
     unused: Vec<Receipt>,
 }
 
 impl<S: Store> ScheduledRequest<S> {
-    /// Reserves through the limiter. If dropped while the store is asked, what it takes is given back.
+    /// Reserves through the limiter. If dropped during the call, the tokens are given back.
     pub(super) async fn reserve(limiter: &Limiter<S>, take: Take) -> Result<Self, Error> {
         let limiter = limiter.clone();
         let is_immediate = take.wait_limit().is_zero() || limiter.store().capabilities().in_process;
@@ -29,14 +29,14 @@ impl<S: Store> ScheduledRequest<S> {
         if is_immediate {
             return reserving.await;
         }
-        // The task ends, and drops the turn, even if nobody waits for it any more.
+        // If the caller is dropped, the task still ends, and drops the reservation.
         limiter.spawn(reserving).await.unwrap_or_else(|ended| Err(Error::OutcomeUnknown(Arc::new(ended))))
     }
 
     fn new(reservation: Reservation<S>, limiter: Limiter<S>) -> Self {
         let (now, decision) = (Instant::now(), reservation.decision());
         let waits = decision.is_granted() && !decision.wait().is_zero();
-        // Tokens that were there at once cannot be cancelled.
+        // Tokens that were granted without a wait cannot be cancelled.
         let unused = if waits { reservation.receipts().to_vec() } else { Vec::new() };
         let scheduled = if waits { now.checked_add(reservation.delay()).unwrap_or(now) } else { now };
         Self { limiter, reservation, scheduled, unused }
@@ -50,12 +50,12 @@ impl<S: Store> ScheduledRequest<S> {
         self.reservation.receipts()
     }
 
-    /// When its tokens may be used.
+    /// Returns when the request can be sent.
     pub(super) fn scheduled(&self) -> Instant {
         self.scheduled
     }
 
-    /// Sleeps until a time, which is not before its own, or until it is revoked.
+    /// Sleeps until a time, which must not be before its own, or until `revoked` completes.
     pub(super) async fn sleep_until_or(&self, scheduled: Instant, revoked: impl Future<Output = ()>) {
         let mut revoked = pin!(revoked);
         let mut sleep = pin!(async {
@@ -70,12 +70,12 @@ impl<S: Store> ScheduledRequest<S> {
         .await;
     }
 
-    /// Keeps the tokens of these buckets taken, whatever becomes of the request.
+    /// Keeps the tokens of these buckets taken, even if the request is dropped.
     pub(super) fn forfeit(&mut self, keys: &[&Key]) {
         self.unused.retain(|receipt| !keys.contains(&receipt.key()));
     }
 
-    /// Keeps all of its tokens taken: the request is sent.
+    /// Keeps all tokens taken, because the request is sent.
     pub(super) fn use_up(mut self) {
         self.unused.clear();
     }
@@ -84,7 +84,7 @@ impl<S: Store> ScheduledRequest<S> {
 impl<S: Store> Drop for ScheduledRequest<S> {
     fn drop(&mut self) {
         if self.unused.is_empty() || Handle::try_current().is_err() {
-            // Without a runtime the process is ending, and the tokens are used.
+            // Without a runtime, the process is ending and the tokens stay taken.
             return;
         }
         let cancels = self.unused.drain(..).map(Receipt::cancel).collect();

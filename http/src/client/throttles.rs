@@ -1,4 +1,4 @@
-//! Until when upstreams throttle: a request whose scheduled time is earlier reserves again.
+//! Ends of upstream throttles. A request that is scheduled before the end of a throttle reserves again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::replace;
@@ -9,20 +9,20 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tollgate::Key;
 
-/// Until when upstreams throttle, for the buckets that requests of a client limit and its clones wait for.
+/// Ends of the throttles of those buckets that requests of a client limit and its clones wait for.
 #[derive(Debug, Default)]
 pub(super) struct Throttles(Mutex<HashMap<Key, Throttled>>);
 
 #[derive(Debug, Default)]
 struct Throttled {
     waiters: usize,
-    /// How many times it was throttled.
+    /// How many times the bucket was throttled.
     count: u64,
-    /// When all of these end.
+    /// Ends of all throttles.
     announced: Ends,
-    /// When those end that the store knows. Reservations made afterwards are scheduled behind them.
+    /// Ends of the throttles that the store has. It schedules later reservations after them.
     stored: Ends,
-    /// Waiters to wake, by scheduled time. Several may have the same one.
+    /// Waiters to wake, by scheduled time. The address tells waiters with the same time apart.
     asleep: BTreeMap<(Instant, usize), Arc<Notify>>,
 }
 
@@ -37,21 +37,23 @@ impl Throttles {
         Watch { throttles: self, keys, seen, wakes: Arc::default() }
     }
 
-    /// Revokes reservations scheduled before `until`. Wakes no waiter: until the store knows, it would schedule them as before.
+    /// Revokes reservations scheduled before `until`. Wakes no waiter, because the store would schedule it at the same
+    /// time again until it has the throttle.
     pub(super) fn announce(&self, key: &Key, until: Instant) {
         if let Some(throttled) = self.0.lock().get_mut(key) {
             throttled.announce(until);
         }
     }
 
-    /// Takes back an announcement that the store cannot carry out.
+    /// Withdraws an announcement that the store cannot apply.
     pub(super) fn withdraw(&self, key: &Key, until: Instant) {
         if let Some(throttled) = self.0.lock().get_mut(key) {
             throttled.announced.0.retain(|(_, end)| *end != until);
         }
     }
 
-    /// Wakes the waiters scheduled before `until`: the store knows now. Also revokes what it scheduled in the meantime.
+    /// Wakes the waiters scheduled before `until`, now that the store has the throttle. Also revokes reservations that
+    /// the store made since the announcement.
     pub(super) fn stored(&self, key: &Key, until: Instant) {
         if let Some(throttled) = self.0.lock().get_mut(key) {
             throttled.announce(until);
@@ -68,7 +70,7 @@ impl Throttled {
     }
 }
 
-/// When throttles end, by number. Holds only those that outlast all later ones.
+/// Ends of throttles by number. Keeps only those that outlast all later ones.
 #[derive(Debug, Default)]
 struct Ends(VecDeque<(u64, Instant)>);
 
@@ -79,19 +81,19 @@ impl Ends {
         self.0.push_back((number, until));
     }
 
-    /// Returns the latest end of those that came after this many.
+    /// Returns the latest end among throttles with a higher number.
     fn latest_after(&self, seen: u64) -> Option<Instant> {
         let after = self.0.partition_point(|(number, _)| *number <= seen);
         self.0.get(after).map(|(_, end)| *end)
     }
 }
 
-/// Sees throttles for a request that waits.
+/// Observes throttles for a request that waits.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     throttles: &'a Throttles,
     keys: &'a [Key],
-    /// How often each key had been throttled at the last look.
+    /// How often each key had been throttled at the last read.
     seen: Vec<u64>,
     wakes: Arc<Notify>,
 }
@@ -103,13 +105,13 @@ impl<'a> Watch<'a> {
         let news = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
             let Throttled { count, announced, stored, .. } = &throttled[key];
             let seen = replace(seen, *count);
-            // Withdrawing an announcement with the same end does not withdraw what is stored.
+            // Withdrawing an announcement does not withdraw a stored throttle with the same end.
             (Some(scheduled) < announced.latest_after(seen).max(stored.latest_after(seen))).then_some(key)
         });
         news.collect()
     }
 
-    /// Waits until the store knows that a key which counts is throttled until after a scheduled time.
+    /// Waits until the store throttles an enforced key until after a scheduled time.
     pub(super) async fn until_revoked(&self, scheduled: Instant, counts: impl Fn(&Key) -> bool) {
         let _asleep = Asleep::new(self, scheduled);
         while !self.is_revoked(scheduled, &counts) {
@@ -138,7 +140,7 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Registers a waiter to be woken, until dropped.
+/// Registers a waiter to wake, until dropped.
 struct Asleep<'a> {
     watch: &'a Watch<'a>,
     at: (Instant, usize),
@@ -210,7 +212,7 @@ mod tests {
         let mut watch = throttles.watch(&keys);
         throttles.stored(&keys[0], late);
         assert_eq!(watch.revoked(turn), [&keys[0]]);
-        // Tokens were given back meanwhile, so the store scheduled this reservation earlier.
+        // Tokens given back in the meantime let the store schedule this reservation earlier.
         throttles.stored(&keys[0], soon);
         assert!(!watch.is_revoked(turn, |_| true) && watch.is_revoked(Instant::now(), |_| true));
         assert!(watch.revoked(turn).is_empty());

@@ -6,11 +6,11 @@ use super::response_reader::{ResponseFn, ResponseReader};
 use super::{ClientLimitError, HeaderPreset, UpstreamResponse, headers};
 use tollgate::{Adjustment, Decision, Key, Limit, Limiter, Mode, Receipt, Store, Take, Throttle, model::Source};
 
-/// What a request asks for, and what answers say of each of its limits.
+/// A request's limits, and which of their tokens it still has to take.
 #[derive(Debug)]
 pub(super) struct PricedRequest {
     limits: Vec<ChargedLimit>,
-    /// Of limits without a cost of their own.
+    /// Cost under limits without their own cost.
     cost: u64,
 }
 
@@ -18,22 +18,22 @@ pub(super) struct PricedRequest {
 #[derive(Debug)]
 struct ChargedLimit {
     limit: Limit,
-    /// Whether it is the limiter's own, whose rule may change until there is an answer.
+    /// Whether it is the limiter's own limit, whose rule can change before the answer.
     own: bool,
     cost: u64,
     reading: Arc<ResponseReader>,
-    /// Whether the request asks for its tokens, or has them already.
+    /// Whether the next call takes its tokens. Otherwise the request has them already.
     is_asked: bool,
-    /// What was left when the tokens were taken, if the bucket was asked.
+    /// Tokens left after the take. `None` if the bucket was not asked.
     remaining: Option<u64>,
-    /// The latest, if the cost is an estimate: tokens of a revoked reservation stay with those of the throttle.
+    /// The latest receipt, if the cost is an estimate. Tokens of a revoked reservation belong to the throttle.
     receipt: Option<Receipt>,
-    /// Whether it would have denied the request: else the next one is not throttled either.
+    /// Whether the limit could have denied the request. Otherwise it does not throttle the next one either.
     enforced: bool,
 }
 
 impl ChargedLimit {
-    /// Why it may be what a request was refused for, by what its own headers say is left.
+    /// Estimates how likely this limit caused a refusal, by the tokens left in its own headers.
     fn blame(&self, said: Option<Throttle>) -> Blame {
         match said.and_then(|said| said.remaining_tokens()) {
             Some(left) if left < self.cost => Blame::Spent,
@@ -44,23 +44,23 @@ impl ChargedLimit {
     }
 }
 
-/// The likeliest first.
+/// Ordered by likelihood, the likeliest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Blame {
     Spent,
     SaysNothing,
     SaysEnough,
-    /// Nobody said that the third party knows of it.
+    /// The limit has no headers to read, so the upstream possibly does not know the limit.
     Unknown,
 }
 
 impl PricedRequest {
-    /// Under no limit yet.
+    /// Creates a request without limits.
     pub(super) fn new(cost: u64) -> Self {
         Self { limits: Vec::new(), cost }
     }
 
-    /// Adds a limit. The limiter's own is the first.
+    /// Adds a limit. The limiter's own limit must come first.
     pub(super) fn add(
         &mut self,
         limit: Limit,
@@ -77,17 +77,18 @@ impl PricedRequest {
         Ok(())
     }
 
-    /// Whether it is under no limit.
+    /// Whether the request has no limits.
     pub(super) fn is_free(&self) -> bool {
         self.limits.is_empty()
     }
 
-    /// The buckets of all its limits.
+    /// Returns the buckets of all limits.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.limits.iter().map(|limit| limit.limit.key())
     }
 
-    /// What it asks for now. An estimate needs an id to be settled: a fresh one each time, as a known one takes nothing.
+    /// Builds the next request for tokens. An estimate needs an id for its settlement, and a new id each time, because
+    /// a known id takes nothing.
     pub(super) fn take<S: Store>(&self, limiter: &Limiter<S>, max_wait: Duration, hold: Duration) -> Take {
         let mut asked = self.limits.iter().filter(|limit| limit.is_asked);
         let first = asked.next().expect("a request without limits asks for nothing");
@@ -99,12 +100,12 @@ impl PricedRequest {
         if is_estimated { take.fresh_id(hold) } else { take }
     }
 
-    /// Records the decision about these buckets. If it was denied, it is not sent.
+    /// Records the decision for these buckets. The caller does not send a denied request.
     pub(super) fn decided(&mut self, asked: &[Key], decision: &Decision, receipts: &[Receipt]) {
         let fell_back = decision.source() == Source::Fallback;
         for (place, key) in asked.iter().enumerate() {
             let one = decision.each().iter().find(|one| one.limit() == place);
-            // Of a bucket that was not asked there is nothing to lower, and without a limit, nothing to throttle.
+            // A bucket that was not asked cannot be lowered, and a request without a limit cannot be throttled.
             let remaining = if fell_back { Some(0) } else { one.map(Decision::remaining) };
             if let Some(limit) = self.limits.iter_mut().find(|limit| limit.limit.key() == key) {
                 limit.remaining = remaining;
@@ -115,19 +116,19 @@ impl PricedRequest {
         }
     }
 
-    /// Whether this bucket might have denied it.
+    /// Whether this bucket could have denied the request.
     pub(super) fn is_enforced(&self, key: &Key) -> bool {
         self.limits.iter().any(|limit| limit.limit.key() == key && limit.enforced)
     }
 
-    /// Asks again for the tokens of these buckets, and has those of the others.
+    /// Takes the tokens of these buckets again, and keeps those of the others.
     pub(super) fn again(&mut self, keys: &[&Key]) {
         for limit in &mut self.limits {
             limit.is_asked = keys.contains(&limit.limit.key());
         }
     }
 
-    /// It is its turn.
+    /// Returns the ticket of a request that can be sent now.
     pub(super) fn ticket(self) -> Ticket {
         let settles_later = self.limits.iter().any(|limit| limit.reading.is_open());
         let limits = self.limits.into_iter().filter(|limit| limit.remaining.is_some()).collect();
@@ -139,35 +140,36 @@ impl PricedRequest {
 #[derive(Debug)]
 pub(super) struct Ticket {
     limits: Vec<ChargedLimit>,
-    /// Whether one of its limits, which may have taken nothing, is settled by whoever reads the body.
+    /// Whether the caller settles one of the limits after reading the body. That limit can have taken nothing.
     settles_later: bool,
 }
 
-/// What an answer says.
+/// The contents of an answer that concern the request's limits.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamReport {
-    /// Of estimates.
+    /// Settlements of estimates.
     pub(super) settled: Vec<Adjustment>,
-    /// Of what is left.
+    /// Tokens left under each limit.
     pub(super) held: Vec<UpstreamLimit>,
-    /// What is settled by whoever reads the body, if something is and the request was served.
+    /// Estimates that the caller settles after reading the body. `None` if there are none, or if the request was
+    /// refused.
     pub(super) open: Option<Vec<OpenEstimate>>,
 }
 
-/// What an answer says of one limit, if that is less than was known.
+/// The throttle that an answer states for one limit.
 #[derive(Clone, Debug)]
 pub(super) struct UpstreamLimit {
     pub(super) key: Key,
-    /// If it is not the limiter's own.
+    /// `None` for the limiter's own limit.
     pub(super) limit: Option<Limit>,
     pub(super) hold: Throttle,
-    /// Whether the request was refused because of it, as far as anybody knows.
+    /// Whether this limit probably caused the refusal.
     pub(super) refused: bool,
-    /// Whether who asks again is throttled by it.
+    /// Whether the limit throttles a retry.
     pub(super) enforced: bool,
 }
 
-/// An estimate that nobody knows better yet, and what was said of its limit.
+/// An unsettled estimate, and the report of the answer's head for its limit.
 #[derive(Debug)]
 pub(super) struct OpenEstimate {
     pub(super) receipt: Receipt,
@@ -175,8 +177,8 @@ pub(super) struct OpenEstimate {
 }
 
 impl Ticket {
-    /// A refusal is of those limits that are likeliest to blame, all of them. Nothing was done of what is refused, unless there
-    /// was too much to do.
+    /// Evaluates an answer. A refusal throttles all of the likeliest limits. A refused request used nothing, unless the
+    /// upstream was overloaded.
     pub(super) fn told(self, answer: &UpstreamResponse<'_>, refused_if: &[ResponseFn<bool>]) -> UpstreamReport {
         let presets: Vec<HeaderPreset> =
             self.limits.iter().flat_map(|limit| limit.reading.presets.iter().copied()).collect();
@@ -200,7 +202,7 @@ impl Ticket {
             if let (Some(open), Some(receipt), true) = (&mut told.open, receipt, reading.is_open()) {
                 open.push(OpenEstimate { receipt, said: held.clone().map(|held| HeaderReport { held, remaining }) });
             }
-            // What is given back must not be more than is left.
+            // The settlement must not raise the bucket above the tokens left.
             let known = remaining.saturating_add(back);
             let is_news = |held: &UpstreamLimit| {
                 held.hold.remaining_tokens().is_some_and(|left| left < known) || !held.hold.wait().is_zero()
@@ -212,7 +214,8 @@ impl Ticket {
 }
 
 impl ChargedLimit {
-    /// What was used of an estimate, if that is known and is another number, and how many tokens that gives back.
+    /// Returns the settlement of an estimate, and how many tokens it gives back. `None` if the use is unknown or equals
+    /// the estimate.
     fn settled(&self, answer: &UpstreamResponse<'_>, is_refusal: bool) -> (Option<Adjustment>, u64) {
         let used = self.reading.used(answer, is_refusal).filter(|used| *used != self.cost);
         match (&self.receipt, used) {
@@ -237,7 +240,7 @@ mod tests {
         Limiter::new(MemoryStore::new(), "1000/h").unwrap()
     }
 
-    /// Under the limiter's own limit, and another one.
+    /// Builds a request under the limiter's own limit and another one.
     fn priced([requests, tokens]: [&Arc<ResponseReader>; 2]) -> PricedRequest {
         let mut priced = PricedRequest::new(1);
         priced.add(limit("requests"), true, requests).unwrap();
@@ -245,7 +248,7 @@ mod tests {
         priced
     }
 
-    /// Decides what the request asks for, and returns of which buckets and how many tokens that is.
+    /// Decides the request. Returns the keys and tokens that it asked for.
     fn decide(priced: &mut PricedRequest, limiter: &Limiter<MemoryStore>) -> Vec<(String, u64)> {
         let take = priced.take(limiter, Duration::ZERO, Duration::ZERO);
         let asked: Vec<Key> = take.keys().cloned().collect();
@@ -253,7 +256,7 @@ mod tests {
         take.limits().map(|limit| (limit.key().to_string(), limit.tokens())).collect()
     }
 
-    /// The limiter's own limit, and another one.
+    /// Builds a ticket for the limiter's own limit and another one.
     fn ticket(presets: [&[HeaderPreset]; 2]) -> Ticket {
         let [requests, tokens] =
             presets.map(|presets| Arc::new(ResponseReader { presets: presets.to_vec(), ..ResponseReader::default() }));
@@ -290,10 +293,10 @@ mod tests {
             (both, left("0", "5000"), vec![(&requests, wait, true)]),
             (both, left("0", "0"), vec![(&requests, wait, true), (&tokens, wait, true)]),
             (both, left("many", "5000"), vec![(&requests, wait, true)]),
-            // Nobody knows.
+            // The cause is unknown.
             (both, left("7", "5000"), vec![(&requests, wait, true), (&tokens, wait, true)]),
             ([&[], &[HeaderPreset::OpenAiTokens]], left("0", "5000"), vec![(&requests, wait, true)]),
-            // A limit that nobody reads headers for may be of the caller's own making.
+            // The caller can have defined a limit without headers to read.
             ([&[], &[]], left("0", "5000"), vec![(&requests, wait, true)]),
             ([&[HeaderPreset::OpenAiRequests], &[]], left("7", "0"), vec![(&requests, wait, true)]),
         ] {
@@ -317,14 +320,14 @@ mod tests {
         assert_eq!(decide(&mut priced, &limiter), of(&[("tokens", 100)]));
         let remaining: Vec<_> = priced.limits.iter().map(|limit| limit.remaining).collect();
         assert_eq!(remaining, [Some(999), Some(800)]);
-        // Somebody was refused because of the other one meanwhile.
+        // Meanwhile the other limit refused another request.
         priced.again(&[&requests]);
         assert_eq!(decide(&mut priced, &limiter), of(&[("requests", 1)]));
         priced.again(&[&requests, &tokens]);
         assert_eq!(decide(&mut priced, &limiter), of(&[("requests", 1), ("tokens", 100)]));
     }
 
-    /// The limiter's own limit is not first any more, and its fallback stands for no other.
+    /// The limiter's own limit is not first any more, and its fallback must not replace that of another limit.
     #[tokio::test]
     async fn limit_asked_again_alone_keeps_its_own_fallback_quota() {
         let fallback = Fallback::Local("1 once".parse().unwrap());

@@ -16,8 +16,20 @@ impl<S: Store, C> Layer<C> for ClientLimit<S> {
     }
 }
 
-/// An HTTP client under a [`ClientLimit`], which is its layer. Requests whose turn does not come in time fail with a
-/// [`ClientLimitError`](crate::ClientLimitError).
+/// HTTP client under a [`ClientLimit`], which is its layer.
+///
+/// If no token becomes available within [`max_wait`](ClientLimit::max_wait), the request fails with
+/// [`ClientLimitError::Limited`](crate::ClientLimitError::Limited).
+///
+/// It retries nothing. Put tower's `retry` above it: each attempt then takes its own tokens.
+///
+/// # Cancel safety
+///
+/// A request that is dropped before its scheduled time gives its tokens back, as in
+/// [`Limiter::wait_n`](tollgate::Limiter::wait_n). With several limits, it gives back those that it still had to wait
+/// for. A request that was sent has used its tokens.
+///
+/// # Examples
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -35,13 +47,6 @@ impl<S: Store, C> Layer<C> for ClientLimit<S> {
 /// # Ok(())
 /// # }
 /// ```
-///
-/// It repeats nothing: put tower's `retry` above it for that; each attempt waits for its turn.
-///
-/// # Cancel safety
-///
-/// A request that is dropped before its turn gives its tokens back, as [`Limiter::wait_n`](tollgate::Limiter::wait_n) does: of
-/// several limits, those that it had to wait for.
 #[derive(Debug)]
 pub struct LimitedClient<S: Store, C> {
     limit: ClientLimit<S>,
@@ -76,7 +81,7 @@ where
         let price = self.limit.price(&OutgoingRequest::from(&parts));
         let request = Request::from_parts(parts, body);
         let limit = self.limit.clone();
-        // The one that is ready, which it stays while the request waits.
+        // The ready service sends this request. It stays ready while the request waits.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {

@@ -1,16 +1,16 @@
-//! Numbers and spans of time in the texts of headers.
+//! Parses numbers and durations in headers.
 
 use std::time::{Duration, SystemTime};
 
 use tollgate::chrono::DateTime;
 
-/// A whole number, rounded down; one too large to count is as many as can be.
+/// Parses a number and rounds it down. A number that is too large becomes `u64::MAX`.
 pub(super) fn whole(text: &str) -> Option<u64> {
     let (digits, fraction) = text.split_once('.').unwrap_or((text, "0"));
     (is_number(digits) && is_number(fraction)).then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// Seconds, with a fraction perhaps.
+/// Parses seconds, with or without a fraction.
 pub(super) fn decimal(text: &str) -> Option<Duration> {
     let (_, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let seconds = whole(text)?;
@@ -19,10 +19,10 @@ pub(super) fn decimal(text: &str) -> Option<Duration> {
     Some(if seconds == u64::MAX { Duration::MAX } else { Duration::new(seconds, nanos) })
 }
 
-/// `1m30s`, `20ms`, `1h2m3.5s`.
+/// Parses `1m30s`, `20ms`, `1h2m3.5s`.
 pub(super) fn span(text: &str) -> Option<Duration> {
     let (mut rest, mut span) = (text, Duration::ZERO);
-    // At least one part.
+    // Requires at least one part.
     while !rest.is_empty() || text.is_empty() {
         let figures = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let letters = rest[figures..].find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len() - figures);
@@ -41,7 +41,8 @@ pub(super) fn span(text: &str) -> Option<Duration> {
     Some(span)
 }
 
-/// Seconds from when it was sent, or since 1970 if they are too many for that; then milliseconds likewise.
+/// Parses seconds from the time that the answer was sent. Larger numbers are seconds since 1970, and still larger ones
+/// are milliseconds since 1970.
 pub(super) fn seconds_or_epoch(text: &str, sent: SystemTime) -> Option<Duration> {
     const YEAR_2001: Duration = Duration::from_secs(1_000_000_000);
 
@@ -54,7 +55,7 @@ pub(super) fn seconds_or_epoch(text: &str, sent: SystemTime) -> Option<Duration>
     until(SystemTime::UNIX_EPOCH.checked_add(since_epoch)?, sent)
 }
 
-/// An instant as RFC 3339 writes it.
+/// Parses an RFC 3339 timestamp.
 pub(super) fn instant(text: &str, sent: SystemTime) -> Option<Duration> {
     until(DateTime::parse_from_rfc3339(text).ok()?.into(), sent)
 }

@@ -5,42 +5,44 @@ use http::HeaderMap;
 use super::{lines, parsers, ratelimit};
 use tollgate::Throttle;
 
-/// Headers by which third parties say what is left of their limit, on every answer.
+/// Headers in which upstreams report the tokens left, on every answer.
 ///
-/// They only ever lower a bucket, and of several lines of a header the strictest counts. Where somebody says that nothing is left, and when something comes, no token comes before. An
-/// answer that comes from a cache (`Age`) says nothing of what is left now.
+/// A preset only ever lowers a bucket. If a header has several lines, the strictest counts. If nothing is left and the
+/// answer states a time, no token comes before that time. Answers from a cache (`Age` above 0) do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderPreset {
-    /// `RateLimit`, in the form of the current IETF draft (`"default";r=50;t=30`) and in the older ones
-    /// (`remaining=50, reset=30`; `RateLimit-Remaining`, and `RateLimit-Reset` in seconds, from now or, as GitLab's, since 1970).
-    /// `Retry-After` beside it says when something comes.
+    /// `RateLimit`, in the form of the current IETF draft (`"default";r=50;t=30`) and in older forms (`remaining=50,
+    /// reset=30`; `RateLimit-Remaining` and `RateLimit-Reset`, in seconds from now or, in GitLab's case, since 1970).
+    /// `Retry-After` takes precedence over its times.
     RateLimit,
-    /// One policy of `RateLimit` in its current form, by its name: `Policy("bytes")` of `"second";r=9;t=1, "bytes";r=0;t=40`.
-    /// For those who say what is left of several limits: let each read its own. A refusal of theirs without `Retry-After` lasts
-    /// as long as that one says.
+    /// One policy of `RateLimit` in its current form, by name: `Policy("bytes")` of `"second";r=9;t=1,
+    /// "bytes";r=0;t=40`.
+    ///
+    /// Use it if an upstream reports several policies: let each limit read its own. A refusal without `Retry-After`
+    /// waits as long as this policy states.
     Policy(&'static str),
-    /// `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in seconds, from now or, as GitHub's, since 1970; also
-    /// `X-Rate-Limit-…`. A 403 that says `Retry-After`, or that nothing remains, is a refusal then.
+    /// `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in seconds from now or, in GitHub's case, since 1970; also
+    /// `X-Rate-Limit-…`. With this preset, a 403 is a refusal if it has `Retry-After` or nothing is left.
     XRateLimit,
-    /// Of `OpenAI` and those who are compatible: `x-ratelimit-remaining-requests` and its like.
+    /// Requests of `OpenAI` and compatible upstreams: `x-ratelimit-remaining-requests` and related headers.
     OpenAiRequests,
-    /// The same for tokens of the language model: `x-ratelimit-remaining-tokens`.
+    /// Language model tokens of `OpenAI` and compatible upstreams: `x-ratelimit-remaining-tokens` and related headers.
     OpenAiTokens,
-    /// Of Anthropic: `anthropic-ratelimit-requests-remaining` and its like.
+    /// Requests of Anthropic: `anthropic-ratelimit-requests-remaining` and related headers.
     AnthropicRequests,
-    /// The same for tokens of the language model: `anthropic-ratelimit-tokens-remaining`, the strictest of all.
+    /// Language model tokens of Anthropic, the strictest of its token limits: `anthropic-ratelimit-tokens-remaining`.
     AnthropicTokens,
-    /// Those that are read: `anthropic-ratelimit-input-tokens-remaining`.
+    /// Input tokens of Anthropic: `anthropic-ratelimit-input-tokens-remaining`.
     AnthropicInputTokens,
-    /// Those that are written: `anthropic-ratelimit-output-tokens-remaining`.
+    /// Output tokens of Anthropic: `anthropic-ratelimit-output-tokens-remaining`.
     AnthropicOutputTokens,
 }
 
-/// Where the figures are, and how the reset is written.
+/// The headers of a preset, and the format of the reset time.
 struct HeaderNames {
-    /// How many there are in all, where that is said and they come back evenly: the reset is when all are back then. Else
-    /// it is when the first one is.
+    /// The limit, if tokens return evenly and the reset is when all have returned. Otherwise the reset is when the
+    /// first returns.
     limit: Option<&'static str>,
     remaining: &'static str,
     reset: &'static str,
@@ -58,7 +60,7 @@ macro_rules! anthropic {
     };
 }
 impl HeaderPreset {
-    /// All of them, but for single policies.
+    /// All presets except [`Policy`](Self::Policy).
     pub const ALL: &'static [Self] = &[
         Self::RateLimit,
         Self::XRateLimit,
@@ -70,7 +72,8 @@ impl HeaderPreset {
         Self::AnthropicOutputTokens,
     ];
 
-    /// What the headers of an answer say that was sent then. What comes from a cache was true once.
+    /// Reads the headers of an answer that was sent at `sent`. Ignores answers from a cache, which report an earlier
+    /// state.
     pub(super) fn read(self, headers: &HeaderMap, sent: SystemTime) -> Option<Throttle> {
         if super::is_cached(headers) {
             return None;
@@ -81,7 +84,7 @@ impl HeaderPreset {
             Self::Policy(name) => ratelimit::read_policy(headers, name)?,
             _ => return by_names(),
         };
-        // By the draft it takes precedence over the window.
+        // By the draft, `Retry-After` takes precedence over the window.
         let retry_after = super::retry_after(headers, sent).zip(said.remaining_tokens());
         Some(retry_after.map_or(said, |(span, remaining)| super::left(remaining, || Some(span))))
     }
@@ -144,7 +147,7 @@ impl HeaderNames {
     }
 }
 
-/// Without parameters, such as the window that Docker Hub says: `0;w=21600`.
+/// Iterates over values without parameters, such as the window that Docker Hub adds: `0;w=21600`.
 fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     lines(headers, name).map(|line| line.split_once(';').map_or(line, |(value, _)| value.trim_end()))
 }

@@ -1,4 +1,4 @@
-//! The `RateLimit` field, a structured one.
+//! Parses `RateLimit`, a structured field.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
 use super::{MAX_FIELD_BYTES, left};
 use tollgate::Throttle;
 
-/// What it says, the strictest of its policies.
+/// Returns the strictest policy of the field.
 pub(super) fn read(headers: &HeaderMap) -> Option<Throttle> {
     let field = field(headers)?;
     policies(&field, |_| true).or_else(|| {
@@ -21,7 +21,7 @@ pub(super) fn read(headers: &HeaderMap) -> Option<Throttle> {
     })
 }
 
-/// What it says of one policy, for whoever that counts.
+/// Returns one policy of the field.
 pub(super) fn read_policy(headers: &HeaderMap, name: &str) -> Option<Throttle> {
     let is_named = |item: &BareItem| match item {
         BareItem::String(text) => text.as_str() == name,
@@ -41,7 +41,7 @@ fn policies(field: &[u8], is_read: impl Fn(&BareItem) -> bool) -> Option<Throttl
     list.iter().filter_map(|entry| policy(entry, &is_read)).reduce(Throttle::and)
 }
 
-/// `"name";r=50;t=30`
+/// Parses `"name";r=50;t=30`.
 fn policy(entry: &ListEntry, is_read: impl Fn(&BareItem) -> bool) -> Option<Throttle> {
     let ListEntry::Item(item) = entry else { return None };
     if !is_read(&item.bare_item) {

@@ -1,4 +1,4 @@
-//! Answers that say that too many requests were sent.
+//! Recognizes answers that refuse because of too many requests.
 
 use http::{HeaderMap, StatusCode};
 
@@ -6,27 +6,28 @@ use super::{HeaderPreset, retry_after, sent_at, text};
 use crate::client::answer::is_overload;
 use tollgate::Throttle;
 
-/// Nothing is left, for as long as a refusal says, and what was said beside.
+/// Returns the throttle of a refusal: no tokens left until the stated time, combined with what the presets read.
 pub(in crate::client) fn refusal(headers: &HeaderMap, said: Option<Throttle>, presets: &[HeaderPreset]) -> Throttle {
     let sent = sent_at(headers);
     let until = match retry_after(headers, sent) {
         Some(span) => Some(Throttle::retry_after(span)),
-        // What is said of another policy holds none back whose own one is read.
+        // A limit that reads its own policy must not wait for another policy of the field.
         None if presets.iter().any(|preset| matches!(preset, HeaderPreset::Policy(_))) => None,
         None => HeaderPreset::RateLimit.read(headers, sent),
     };
     [said, until].into_iter().flatten().fold(Throttle::remaining(0), Throttle::and)
 }
 
-/// Whether an answer says that too many requests were sent.
+/// Whether an answer refuses because of too many requests.
 pub(in crate::client) fn is_refusal(status: StatusCode, headers: &HeaderMap, presets: &[HeaderPreset]) -> bool {
     match status {
         StatusCode::TOO_MANY_REQUESTS => true,
         status if is_overload(status) => retry_after(headers, sent_at(headers)).is_some(),
-        // A gRPC answer that has nothing but a head, and refuses in it. Also messages that are too large are answered so, but
-        // those are not worth repeating later.
+        // A gRPC answer with only a head, which has the refusal's status. Messages that are too large get the same
+        // status, but without `Retry-After`.
         StatusCode::OK if is_exhausted(headers) => retry_after(headers, sent_at(headers)).is_some(),
-        // GitHub's. Of others, and without these headers, it is that somebody may not do that.
+        // GitHub refuses with 403. From other upstreams, or without these headers, 403 means that the request is
+        // forbidden.
         StatusCode::FORBIDDEN => {
             presets.contains(&HeaderPreset::XRateLimit) && {
                 let sent = sent_at(headers);
@@ -38,7 +39,7 @@ pub(in crate::client) fn is_refusal(status: StatusCode, headers: &HeaderMap, pre
     }
 }
 
-/// `RESOURCE_EXHAUSTED`.
+/// Whether the gRPC status is `RESOURCE_EXHAUSTED`.
 fn is_exhausted(headers: &HeaderMap) -> bool {
     text(headers, "grpc-status") == Some("8")
 }

@@ -284,7 +284,7 @@ fn cached_answer_reports_nothing_left() {
             assert_eq!(held.is_some(), is_read, "{preset:?}, {age:?}: {held:?}");
         }
     }
-    // Whoever refuses does, wherever it comes from.
+    // A refusal counts even if it comes from a cache.
     assert_eq!(held(429, HeaderPreset::RateLimit, &lines("7")), Some(Throttle::remaining(0)));
 }
 
