@@ -6,7 +6,7 @@ use super::MissingKey;
 use super::answer::{LayerAnswer, Limits};
 use super::gate::{PendingDecision, WaitOptions};
 use super::layer::RateLimitLayer;
-use super::limits::{SameName, Unanswered};
+use super::limits::Unanswered;
 use super::refusal::Refusal;
 
 /// The layer's result for a request. An exempt request has neither an answer nor a refusal.
@@ -89,7 +89,9 @@ impl RateLimitLayer {
             if asked.keys().count() < limits.len() {
                 // `name` was called after the limits were combined. With two limits on one bucket, only the last one
                 // would apply.
-                return Err(Unanswered::MissingKey(MissingKey::server_error(SameName(limit.name.clone()).to_string())));
+                let same_name =
+                    format!("Two limits of the layer are called '{}'. Give each limit its own name.", limit.name);
+                return Err(Unanswered::MissingKey(MissingKey::server_error(same_name)));
             }
             take = Some(asked);
         }

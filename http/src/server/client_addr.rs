@@ -106,8 +106,9 @@ impl KeyExtractor for ClientAddr {
         match self.find(request) {
             Some(address) => Ok(grouped(address, self.ipv6_prefix)),
             None => Err(MissingKey::server_error(
-                "the server does not say who the peer is: serve an axum router by \
-                 into_make_service_with_connect_info::<SocketAddr>(), or put the peer's SocketAddr into the request's extensions",
+                "The server does not provide the peer's address. Serve an axum router with \
+                 into_make_service_with_connect_info::<SocketAddr>(), or insert the peer's SocketAddr into the \
+                 request's extensions.",
             )),
         }
     }

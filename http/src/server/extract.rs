@@ -2,7 +2,6 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 use http::request::Parts;
-use tollgate::model::KeyError;
 
 use super::key::join;
 
@@ -49,14 +48,16 @@ where
     T: Into<String>,
 {
     fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
-        self(request).map(Into::into).ok_or_else(|| MissingKey::client_error("the request does not say whose it is"))
+        let missing = "The request does not identify its client. Send the required credentials.";
+        self(request).map(Into::into).ok_or_else(|| MissingKey::client_error(missing))
     }
 }
 
 /// Returns the text of an extractor. An empty text is malformed, so `allow_missing_key` does not apply to it.
 pub(super) fn text(extractor: &(impl KeyExtractor + ?Sized), request: &Parts) -> Result<String, MissingKey> {
     let text = extractor.extract(request)?;
-    if text.is_empty() { Err(MissingKey::new(StatusCode::BAD_REQUEST, KeyError::Empty.to_string())) } else { Ok(text) }
+    let empty = "The key of this request is empty. Send a value that is not empty.";
+    if text.is_empty() { Err(MissingKey::new(StatusCode::BAD_REQUEST, empty)) } else { Ok(text) }
 }
 
 macro_rules! tuple {

@@ -42,9 +42,13 @@ impl KeyExtractor for Header {
         let value = match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => value.as_bytes(),
             (Some(_), Some(_)) => {
-                return Err(MissingKey::new(StatusCode::BAD_REQUEST, format!("send the header {} once", self.name)));
+                let repeated = format!("The header {} occurs more than once. Send it once.", self.name);
+                return Err(MissingKey::new(StatusCode::BAD_REQUEST, repeated));
             }
-            _ => return Err(MissingKey::client_error(format!("send the header {}", self.name))),
+            _ => {
+                let missing = format!("The header {} is missing or empty. Send it once.", self.name);
+                return Err(MissingKey::client_error(missing));
+            }
         };
         match std::str::from_utf8(value) {
             // Hashes a value that looks like a hash, so that sending a hash does not reach its bucket.

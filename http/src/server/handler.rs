@@ -61,7 +61,9 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         match error {
             // The client's text is not a valid key. A layer would hash the text.
-            Error::Key(error) => Self::MissingKey(MissingKey::client_error(error.to_string())),
+            Error::Key(_) => {
+                Self::MissingKey(MissingKey::client_error("The key of this request is not valid. Send another value."))
+            }
             other => Self::Failed(other),
         }
     }

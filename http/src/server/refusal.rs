@@ -66,18 +66,22 @@ impl Refusal {
     pub fn message(&self) -> String {
         match self {
             Self::Denied { .. } => match self.retry_after() {
-                Some(seconds) => format!("Too many requests: try again in {seconds} s."),
-                None => "Too many requests.".to_owned(),
+                Some(seconds) => format!("Too many requests. Try again in {seconds} s."),
+                None => "Too many requests. No retry time is known.".to_owned(),
             },
             Self::MissingKey(none) => none.to_string(),
             Self::Failed(Error::Take(TakeError::ExceedsCapacity { cost, capacity, .. })) => {
-                format!("This request costs {cost}, and at most {capacity} can ever be had at once.")
+                format!("This request costs {cost} tokens. The limit allows at most {capacity} at once.")
             }
             Self::Failed(_) if self.status() == StatusCode::SERVICE_UNAVAILABLE => {
-                "Whether this request is within its limit cannot be said now: try again later.".to_owned()
+                "The rate limit cannot be checked now. Try again later.".to_owned()
             }
-            Self::Failed(Error::Take(TakeError::ZeroCost)) => "This request costs nothing.".to_owned(),
-            Self::Failed(_) => "The limit of this request is not set up.".to_owned(),
+            Self::Failed(Error::Take(TakeError::ZeroCost)) => {
+                "This request costs 0 tokens. It must cost at least 1.".to_owned()
+            }
+            Self::Failed(_) => {
+                "The rate limit is not configured correctly. Contact the operator of the service.".to_owned()
+            }
         }
     }
 }

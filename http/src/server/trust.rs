@@ -64,5 +64,5 @@ fn canonical(network: IpNet) -> IpNet {
 
 /// The error for a text that is neither a network nor an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no network: write it as 10.0.0.0/8 or 2001:db8::/32, or give an address")]
+#[error("invalid network '{0}': write it as 10.0.0.0/8 or 2001:db8::/32, or give an address")]
 pub struct NetworkError(String);

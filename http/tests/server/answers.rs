@@ -105,7 +105,7 @@ async fn denial_is_a_problem_document_that_names_the_limit() -> anyhow::Result<(
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["status"], 429);
     assert_eq!(problem["violated-policies"], json!(["login"]));
-    assert_eq!(problem["detail"], "Too many requests: try again in 3600 s.");
+    assert_eq!(problem["detail"], "Too many requests. Try again in 3600 s.");
     Ok(())
 }
 
@@ -129,7 +129,7 @@ async fn a_denial_can_be_plain_json_or_an_answer_of_the_services_own() -> anyhow
     let plain = client.get("/plain").await?;
     assert_eq!(plain.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(plain.header("content-type")?, Some("application/json"));
-    let words = "Too many requests: try again in 3600 s.";
+    let words = "Too many requests. Try again in 3600 s.";
     assert_eq!(plain.json()?, json!({ "message": words, "retry_after_seconds": 3600 }));
     client.get("/own").await?;
     let own = client.get("/own").await?;
@@ -287,7 +287,7 @@ async fn a_request_pays_its_cost() -> anyhow::Result<()> {
         assert_eq!(client.get(path).await?.status, status, "{path}");
     }
     let said = client.get("/?4").await?.json()?;
-    assert_eq!(said["detail"], "This request costs 4, and at most 3 can ever be had at once.");
+    assert_eq!(said["detail"], "This request costs 4 tokens. The limit allows at most 3 at once.");
     Ok(())
 }
 
@@ -335,7 +335,8 @@ async fn two_limits_of_a_layer_have_two_names() -> anyhow::Result<()> {
     let server = Server::start(hello().layer(layer()?.and("all", GlobalKey, Quota::per_hour(4))?.name("all"))).await?;
     let answer = Client::new(server.address).get("/").await?;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!(answer.json()?["detail"], words);
+    let detail = "Two limits of the layer are called 'all'. Give each limit its own name.";
+    assert_eq!(answer.json()?["detail"], detail);
     Ok(())
 }
 

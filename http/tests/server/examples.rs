@@ -126,7 +126,10 @@ async fn http_plans_processes_share_a_limit_across_plan_changes() -> anyhow::Res
     }
     assert_eq!(reports, [10, 10]);
     let answer = watcher.get("/report").await?;
-    assert_eq!(answer.json()?, json!({ "message": "Too many requests.", "retry_after_seconds": null }));
+    assert_eq!(
+        answer.json()?,
+        json!({ "message": "Too many requests. No retry time is known.", "retry_after_seconds": null })
+    );
     assert_eq!(answer.header("ratelimit")?, Some("\"default\";r=0"));
 
     // Another plan for everybody, by SQL: what comes back now comes at once, and in whole tokens.
@@ -155,7 +158,7 @@ async fn http_plans_processes_share_a_limit_across_plan_changes() -> anyhow::Res
         let again = denied.retry_after()?;
         assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
         assert!((80_000..=86_400).contains(&again), "{again}");
-        let message = format!("Too many requests: try again in {again} s.");
+        let message = format!("Too many requests. Try again in {again} s.");
         assert_eq!(denied.json()?, json!({ "message": message, "retry_after_seconds": again }));
     }
     drop((one, two));
@@ -181,7 +184,7 @@ async fn two_processes_of_http_plans_share_a_limit_on_every_server() -> anyhow::
         };
         ensure!(served >= 10, "{variable}: {served} were served");
         let again = denied.retry_after()?;
-        let message = format!("Too many requests: try again in {again} s.");
+        let message = format!("Too many requests. Try again in {again} s.");
         assert_eq!(denied.json()?, json!({ "message": message, "retry_after_seconds": again }), "{variable}");
         drop((one, two));
         database.drop().await?;

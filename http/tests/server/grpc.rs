@@ -34,7 +34,7 @@ async fn a_denial_is_resource_exhausted_and_says_when_to_try_again() -> anyhow::
     }
     let denied = check(&mut client).await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert_eq!(denied.message(), "Too many requests: try again in 2 s.");
+    assert_eq!(denied.message(), "Too many requests. Try again in 2 s.");
     let retry = denied.get_details_retry_info().and_then(|info| info.retry_delay);
     assert_eq!(retry, Some(Duration::from_millis(1500)), "{denied:?}");
     let limits = denied.get_details_quota_failure().map(|failure| failure.violations).unwrap_or_default();

@@ -46,7 +46,10 @@ async fn plan_from_any_text_exists_or_fails_plainly() -> anyhow::Result<()> {
         let server = serve(layer).await?;
         let unknown = ask(&server, "/", "").await?;
         assert_eq!(unknown.status, StatusCode::INTERNAL_SERVER_ERROR, "{text:?}");
-        assert_eq!(unknown.json()?["detail"], "The limit of this request is not set up.");
+        assert_eq!(
+            unknown.json()?["detail"],
+            "The rate limit is not configured correctly. Contact the operator of the service."
+        );
         assert!(limiter.store().is_empty(), "{text:?} took something");
 
         let Ok(plan) = Key::try_from(*text) else { continue };

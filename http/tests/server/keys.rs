@@ -11,11 +11,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use proptest::prelude::*;
-use tollgate::{
-    Admin, Fallback, Key, Limiter, MemoryStore, Quota,
-    admin::Filter,
-    model::{KeyError, KeySecret},
-};
+use tollgate::{Admin, Fallback, Key, Limiter, MemoryStore, Quota, admin::Filter, model::KeySecret};
 use tollgate_http::{
     ClientAddr, GlobalKey, Header, KeyExtractor, MatchedRoute, MissingKey, RateLimitHeaders, RateLimitLayer, UrlPath,
     extension, hashed,
@@ -133,9 +129,9 @@ async fn missing_header_is_refused_with_a_hint() -> anyhow::Result<()> {
     let server = Server::start(router).await?;
     let client = Client::new(server.address);
     for (headers, detail) in [
-        (&[][..], "send the header x-user"),
-        (&[("x-user", "")], "send the header x-user"),
-        (&[("x-user", "1"), ("x-user", "2")], "send the header x-user once"),
+        (&[][..], "The header x-user is missing or empty. Send it once."),
+        (&[("x-user", "")], "The header x-user is missing or empty. Send it once."),
+        (&[("x-user", "1"), ("x-user", "2")], "The header x-user occurs more than once. Send it once."),
     ] {
         let answer = client.get_with("/users/7", headers).await?;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{headers:?}");
@@ -195,7 +191,8 @@ async fn empty_key_is_not_a_missing_key() -> anyhow::Result<()> {
         let server = Server::start(users().layer(layer.allow_missing_key())).await?;
         let answer = Client::new(server.address).get("/users/7").await?;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST);
-        assert_eq!(answer.json()?["detail"], KeyError::Empty.to_string());
+        let detail = "The key of this request is empty. Send a value that is not empty.";
+        assert_eq!(answer.json()?["detail"], detail);
     }
     assert!(limiter.store().is_empty(), "nothing was taken");
     Ok(())
