@@ -1,4 +1,4 @@
-//! One limit for a whole HTTP server, in its memory: a burst of ten, and a token comes back every millisecond.
+//! One in-memory limit for a whole HTTP server: a burst of ten, and a token per millisecond.
 //!
 //! ```text
 //! cargo run -p tollgate-http --example http_burst                   # at http://127.0.0.1:3000

@@ -1,5 +1,7 @@
-//! About 100 requests a minute for each path of a URL, counted in steps of 5 s: at most 100 in one process. Processes on one
-//! database count together, from what each has seen; a denial costs no call.
+//! About 100 requests a minute for each path of a URL, counted in steps of 5 s.
+//!
+//! One process serves at most 100. Processes on one database count together, by the counts that each has read. A denial
+//! costs no call.
 //!
 //! ```text
 //! cargo run -p tollgate-http --example http_path_window                             # on SQLite, in memory

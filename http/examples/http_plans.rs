@@ -1,5 +1,6 @@
-//! Clients by plan, in an axum service: a bucket for each client and route, and a row for each plan, which one statement
-//! changes while everything runs. Processes on one database share the limits.
+//! An axum service with a plan for each client, and a bucket for each client and route.
+//!
+//! Plans are rows, which one SQL statement changes at run time. Processes on one database share the limits.
 //!
 //! ```text
 //! cargo run -p tollgate-http --example http_plans                                            # on SQLite, in memory
@@ -34,13 +35,13 @@ async fn main() -> anyhow::Result<()> {
 
 async fn serve<S: Admin>(store: S) -> anyhow::Result<()> {
     for (plan, quota) in [(FREE, "10/s"), (PAID, "100/s")] {
-        // One that is there was perhaps changed.
+        // Keeps an existing plan, which an operator can have changed.
         if store.plan(&Key::try_from(plan)?).await?.is_none() {
             store.create_plan(&Key::try_from(plan)?, quota.parse()?).await?;
         }
     }
     let limit = RateLimitLayer::new(Limiter::new(store, Rule::Plan(Key::try_from(FREE)?))?)
-        // Clients of two plans behind one address are two.
+        // Clients of two plans need two keys, even at the same address.
         .key((ClientAddr::peer(), MatchedRoute, |request: &Parts| Some(plan(request))))
         .plan(plan)
         .respond(respond::message)
@@ -50,12 +51,12 @@ async fn serve<S: Admin>(store: S) -> anyhow::Result<()> {
     http::serve(router, 2).await
 }
 
-/// Only a request with a token comes here.
+/// Runs only for requests with a token.
 async fn left(Extension(decision): Extension<Decision>) -> String {
     format!("{} left\n", decision.remaining())
 }
 
-/// Which plan a client is on. A service of yours checks a session or a signature here.
+/// Determines the client's plan. Your service would check a session or a signature here.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     if request.headers().get("x-api-key").is_some_and(|key| key == "of-a-paying-client") {
         request.extensions_mut().insert(Plan(PAID));

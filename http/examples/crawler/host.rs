@@ -1,4 +1,4 @@
-//! A host that is crawled: it counts what comes too soon, and may ask to be left alone once it has served some pages.
+//! A crawled host. It counts requests that come too soon, and can ask for a pause after some pages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tollgate::{Limiter, MemoryStore};
 
 use crate::REPLICAS;
 
-/// At the crawl's rate, and with room for what each replica may have on its way when this process was busy.
+/// The crawl's rate, with a burst for requests that each replica can have in progress while this process is busy.
 const BEARABLE: &str = "20/s burst 6";
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -34,7 +34,7 @@ struct Seen {
     pages: usize,
     too_soon: usize,
     paused: Option<Instant>,
-    /// How many requests came while it was to be left alone.
+    /// How many requests came during the pause.
     uninvited: usize,
 }
 
@@ -59,8 +59,8 @@ impl Host {
         format!("{} pages{}", seen.pages, alone.unwrap_or_default())
     }
 
-    /// How many requests came too soon. Those who were given a turn before the host asked to be left alone may have been on
-    /// their way: one of each other replica.
+    /// Returns how many requests came too soon. Allows one request of each other replica that was already on its way
+    /// when the host asked for the pause.
     pub(crate) fn violations(&self) -> usize {
         let seen = self.site.seen.lock();
         seen.too_soon + (seen.uninvited + 1).saturating_sub(REPLICAS)

@@ -1,8 +1,8 @@
-//! A crawler of many replicas that is polite to each host: one limit a host, shared by all of them.
+//! A crawler with many replicas, which share one limit for each host.
 //!
-//! Each replica is a process, and knows nothing of the others but the database. The hosts are little servers that the
-//! example starts, and count what comes too soon. One of them answers 429 in between, and is left alone by every replica until
-//! its time is over.
+//! Each replica is a process that shares only the database with the others. The hosts are small servers that the
+//! example starts, and count requests that come too soon. One host answers 429 in between, and all replicas then pause
+//! until the time that it states.
 //!
 //! ```text
 //! cargo run -p tollgate-http --example crawler                             # on a SQLite database that is removed afterwards
@@ -26,7 +26,7 @@ mod replica;
 
 const REPLICAS: usize = 4;
 const PAGES: usize = 32;
-/// Of each host, for all replicas together.
+/// The limit of each host, for all replicas together.
 const POLITE: &str = "20/s burst 1";
 
 #[tokio::main]
@@ -72,5 +72,5 @@ async fn run(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the program starts itself as.
+/// The argument of the example's own replica processes.
 const REPLICA: &str = "replica";

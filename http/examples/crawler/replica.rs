@@ -1,4 +1,4 @@
-//! A replica of the crawler, in a process of its own.
+//! A replica of the crawler, in its own process.
 
 use std::net::SocketAddr;
 
@@ -13,14 +13,14 @@ use crate::{PAGES, POLITE, REPLICAS, common, processes};
 #[derive(Clone, Deserialize, Serialize)]
 pub(crate) struct Orders {
     pub(crate) url: String,
-    /// Before the keys, so that the crawl can be repeated on a database.
+    /// Prefix of the keys, so that the crawl can be repeated on a database.
     pub(crate) crawl: String,
     pub(crate) hosts: Vec<SocketAddr>,
-    /// The first page; each replica has every fourth.
+    /// The first page. Each replica fetches every fourth page.
     pub(crate) first: usize,
 }
 
-/// Does what it is told to.
+/// Crawls the hosts in its orders.
 pub(crate) async fn crawl() -> anyhow::Result<()> {
     let Orders { url, crawl, hosts, first } = processes::told()?;
     let limiter = Limiter::new(common::open_at(&url).await?.store(), POLITE)?;

@@ -1,9 +1,9 @@
-//! Thirty workers that share a language model's account: so many requests and so many tokens in a time, for all of them.
+//! Thirty workers share the request limit and the token limit of a language model's account.
 //!
-//! Each call takes one request and an estimate of its tokens together, and pays in the end what it cost. Another process uses
-//! the account too, which only the provider's headers tell: they throttle both buckets for every worker. The provider is a
-//! server that the example starts; it enforces both limits, and counts requests that came too early. Providers state theirs by
-//! the minute: here a minute is a second long, so that the demonstration is over in some.
+//! Each call takes one request and an estimate of its tokens, and settles the estimate afterwards. Another process uses
+//! the account too. Only the provider's headers report its use, and throttle both buckets for all workers. The provider
+//! is a server that the example starts. It enforces both limits, and counts requests that came too early. Real
+//! providers state limits per minute. Here they are per second, so that the example ends soon.
 //!
 //! ```text
 //! cargo run -p tollgate-http --example llm                             # on SQLite, in memory
@@ -24,10 +24,11 @@ mod common;
 mod provider;
 
 const WORKERS: u64 = 30;
-/// What each worker's calls may cost: the short ones use up the requests, and the long ones the tokens.
+/// The estimate of each call. Short calls use up the requests, and long calls use up the tokens.
 const ESTIMATES: [u64; 5] = [100, 100, 100, 800, 800];
 
-/// What is below the provider's limits, and what is left to requests that are on their way.
+/// The quotas are below the provider's limits. The minimum remaining covers requests that the headers do not include
+/// yet.
 const REQUESTS: Terms = Terms { quota: "60/s burst 30", min_remaining: 14 };
 const TOKENS: Terms = Terms { quota: "12000/s burst 9000", min_remaining: 4000 };
 
@@ -72,21 +73,21 @@ async fn main() -> anyhow::Result<()> {
 
 struct Terms {
     quota: &'static str,
-    /// Left in the bucket.
+    /// Tokens that stay in the bucket.
     min_remaining: u64,
 }
 
-/// What a call may cost, among the extensions of its request.
+/// The estimated cost of a call, in the extensions of its request.
 #[derive(Clone, Copy)]
 struct Estimated(u64);
 
-/// Calls until there is an answer.
+/// Repeats the call until it gets an answer.
 async fn call(http: &ClientWithMiddleware, url: &str, estimate: u64) -> anyhow::Result<()> {
     loop {
         let request = http.post(url).body(estimate.to_string()).with_extension(Estimated(estimate));
         let answer = match request.send().await {
             Ok(answer) if answer.status().is_success() => answer,
-            // Refused: nothing was used, and the limits know it.
+            // A refused request used nothing, and has throttled the limits.
             Ok(_) => continue,
             Err(error) => {
                 sleep(later(&error).ok_or(error)?).await;
@@ -102,7 +103,7 @@ async fn call(http: &ClientWithMiddleware, url: &str, estimate: u64) -> anyhow::
     }
 }
 
-/// After which time its turn would come soon enough, if that is why a request was not sent.
+/// Returns when a retry would be scheduled soon enough, if the limit is why a request was not sent.
 fn later(error: &Error) -> Option<Duration> {
     match error {
         Error::Middleware(error) => match error.downcast_ref()? {
@@ -113,5 +114,5 @@ fn later(error: &Error) -> Option<Duration> {
     }
 }
 
-/// Who waits has something promised already, of which the headers know nothing: so nobody waits for long in line.
+/// A waiting request has taken tokens that the headers still report as left, so no request waits for long.
 const LONGEST: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! A provider of a language model, on a socket of its own.
+//! A provider of a language model, on its own socket.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Provider {
         self.account.answered.load(Ordering::SeqCst)
     }
 
-    /// How many requests came too early.
+    /// Returns how many requests came too early.
     pub(crate) fn violations(&self) -> u64 {
         self.account.violations.load(Ordering::SeqCst)
     }
@@ -67,7 +67,7 @@ async fn use_elsewhere(account: &Account, number: u64) -> Result<(), tollgate::E
     Ok(())
 }
 
-/// Takes the estimate, thinks, and pays what it came to.
+/// Takes the estimate, sleeps, and settles the tokens used.
 async fn complete(State(account): State<Arc<Account>>, estimate: String) -> Result<Response, Response> {
     let failed = |error: tollgate::Error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
     let estimate: u64 = estimate.parse().map_err(|_| StatusCode::BAD_REQUEST.into_response())?;
