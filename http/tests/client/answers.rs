@@ -1,4 +1,4 @@
-//! What a third party answers holds everybody back.
+//! Upstream answers throttle all clients.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::clients::{AnyClient, KINDS};
 use super::replicas::Replicas;
 use super::upstream::{Answer, Upstream, answer};
 
-/// When a request that was not sent could be.
+/// Returns when a request that was not sent could be sent.
 fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
     match outcome {
         Err(ClientLimitError::Limited { retry_after, .. }) => retry_after,
@@ -19,7 +19,7 @@ fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
     }
 }
 
-/// For how long a client is throttled that does not wait, after this answer.
+/// Returns for how long this answer throttles a client that does not wait.
 async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Option<Duration>> {
     let status = answer.0;
     let upstream = Upstream::new([answer]).await?;
@@ -29,7 +29,7 @@ async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Opt
         let limit = ClientLimit::new(limiter).max_wait(Duration::ZERO);
         let limit = presets.iter().fold(limit, |limit, preset| limit.read(*preset));
         let client = AnyClient::new(kind, limit.clone());
-        // Both see the same answer: it is told again.
+        // Both clients get the same answer.
         upstream.again();
         assert_eq!(client.get(&upstream.url("/")).await??, status, "{kind:?}");
         assert_eq!(limit.unreported(), 0);
@@ -165,7 +165,7 @@ async fn one_hosts_answer_holds_back_no_other() -> anyhow::Result<()> {
         assert_eq!(client.get(&refusing.url("/")).await??, 429);
         assert_eq!(client.get(&other.url("/")).await??, 200);
         limited(client.get(&refusing.url("/")).await?);
-        // The key is the host as the URL has it.
+        // The key is the host in the URL.
         let key = Key::try_from(refusing.address.to_string())?;
         assert!(limiter.store().peek(&key).await?.expect("it is there").available < 0);
     }
@@ -186,7 +186,7 @@ async fn disabled_limiter_reports_nothing() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Requests and tokens of one account, which the requests of two replicas take from together.
+/// The requests and tokens of one account, shared by two replicas.
 async fn account(
     answer: Answer,
 ) -> anyhow::Result<(Upstream, [AnyClient<SqliteStore>; 2], Limiter<SqliteStore>, Replicas)> {
@@ -290,7 +290,7 @@ async fn closure_reads_headers_without_a_preset() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Also when it is passed on once more, with a settlement.
+/// A settlement that applies the report again has the same bound.
 #[tokio::test(start_paused = true)]
 async fn of_two_longest_waits_the_shorter_one_counts() -> anyhow::Result<()> {
     let upstream = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(())));

@@ -40,12 +40,12 @@ impl<S: Store> AnyClient<S> {
         }
     }
 
-    /// The status of an answer; or why it was not sent.
+    /// Returns the status of an answer, or why the request was not sent.
     pub async fn get(&self, url: &str) -> anyhow::Result<Result<u16, ClientLimitError>> {
         Ok(self.get_and_settle(url).await?.map(|(status, _)| status))
     }
 
-    /// The same with what is for whoever reads the body.
+    /// Also returns the estimate, which the reader of the body settles.
     pub async fn get_and_settle(&self, url: &str) -> anyhow::Result<Result<(u16, Option<Estimate>), ClientLimitError>> {
         match self {
             Self::Tower(client) => {

@@ -1,4 +1,4 @@
-//! Requests whose cost is an estimate: what they used is paid in the end.
+//! Requests whose cost is an estimate, settled by the tokens used.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use super::replicas::Replicas;
 use super::slow::Slow;
 use super::upstream::{Upstream, answer};
 
-/// What an answer says was used.
+/// Returns the tokens used, as the answer reports.
 fn used(answer: &UpstreamResponse<'_>) -> Option<u64> {
     answer.headers().get("x-used")?.to_str().ok()?.parse().ok()
 }
 
-/// A token's limit for everybody, of which each request takes so many.
+/// A limit of tokens with one bucket, from which each request takes `cost`.
 pub(super) fn of_tokens<S: Store>(limiter: Limiter<S>, cost: u64) -> ClientLimit<S> {
     ClientLimit::new(limiter).max_wait(Duration::ZERO).key(|_| Key::try_from("tokens").ok()).cost(move |_| cost)
 }
@@ -33,7 +33,7 @@ pub(super) async fn left<S: Admin>(store: &S, key: &str) -> anyhow::Result<i64> 
     Ok(store.peek(&Key::try_from(key)?).await?.expect("it was asked").available)
 }
 
-/// The estimate of a request to somebody who answers with these headers.
+/// Sends a request to an upstream that answers with these headers. Returns its estimate.
 pub(super) async fn asks<S: Store>(
     limit: ClientLimit<S>,
     headers: &[(&str, &str)],
@@ -205,7 +205,7 @@ async fn old_remaining_is_ignored_without_a_refund() -> anyhow::Result<()> {
         let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
         let estimate = asks(limit.settle_within(Duration::from_secs(60)), &headers).await?.1.expect("it was served");
         limiter.close().await?;
-        // Somebody gives back what they had taken before.
+        // Another caller gives its tokens back.
         let key = Key::try_from("tokens")?;
         limiter.store().reset(&key).await?;
         clock.advance(Duration::from_secs(if settled == Adjusted::Late { 61 } else { 0 }));
@@ -215,7 +215,7 @@ async fn old_remaining_is_ignored_without_a_refund() -> anyhow::Result<()> {
         let owed = if used == 1300 { 100 } else { 0 };
         assert_eq!(left(limiter.store(), "tokens").await?, 10_000 - owed, "{settled:?}");
     }
-    // What it gave back the first time is not to be told again, either.
+    // A repeated settlement must not report the returned tokens again.
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10000 once")?;
     let limit = of_tokens(limiter.clone(), 1200).read(HeaderPreset::OpenAiTokens).settle_later();
     let estimate = asks(limit, &headers).await?.1.expect("it was served");
@@ -228,7 +228,7 @@ async fn old_remaining_is_ignored_without_a_refund() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn settled_requests_free_their_room() -> anyhow::Result<()> {
-    // With as many as usual, and with few.
+    // With the default capacity, and with a small one.
     for (store, requests) in [(MemoryStore::new(), 20_000), (MemoryStore::new().max_keys(64), 500)] {
         let limiter = Limiter::new(store, "1000000/s")?;
         let by_body = of_tokens(limiter.clone(), 20).settle_later();
@@ -285,7 +285,7 @@ async fn cancelled_wait_with_estimate_gives_tokens_back() -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Requests and tokens of one account.
+/// The requests and tokens of one account.
 fn account<S: Store>(limiter: Limiter<S>, tokens: &'static str) -> ClientLimit<S> {
     ClientLimit::new(limiter)
         .key(|_| Key::try_from("requests").ok())

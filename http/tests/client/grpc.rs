@@ -1,4 +1,4 @@
-//! A client that tonic generated, over a `Channel` of its own.
+//! A client that tonic generated, over its own `Channel`.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -60,12 +60,12 @@ async fn check(client: &mut HealthClient<Limited>) -> Result<(), Status> {
     client.check(HealthCheckRequest::default()).await.map(drop)
 }
 
-/// Why the limit did not let it pass.
+/// Returns why the limit did not let the request pass.
 fn of_limit(status: &Status) -> Option<&ClientLimitError> {
     status.source()?.downcast_ref()
 }
 
-/// A server with so many tokens for everybody.
+/// Starts a server with a number of tokens for all clients.
 struct Serving {
     address: SocketAddr,
     task: AbortHandle,

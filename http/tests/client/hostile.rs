@@ -1,4 +1,4 @@
-//! Third parties that answer with whatever they like: of any size, and any number.
+//! Upstreams that answer with any bytes, of any size and number.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tollgate::{Admin, Key, Limiter, MemoryStore, Rule, Store, Take, Throttle, cl
 use tollgate_http::{ClientLimit, Estimate, HeaderPreset};
 use tower::{Layer, ServiceExt, service_fn};
 
-/// A tower client has no server's limit of what a header may be, so all of it reaches the crate.
+/// A tower client has no server's header limits, so all headers reach the crate.
 #[tokio::test]
 async fn answer_never_raises_a_bucket_or_throttles_over_an_hour() -> anyhow::Result<()> {
     let mut tried = 0;
@@ -74,7 +74,7 @@ proptest! {
                 limit = limit.read_with(|_| Some(Throttle::retry_after(Duration::MAX).max_wait(Duration::MAX)));
             }
             limit = if by_body { limit.settle_later() } else { limit.settle(|answer| figure(answer.headers().get("x-used")?.to_str().ok()?)) };
-            // All are sent before the first one is answered.
+            // All requests are sent before the first answer.
             let all_sent = Arc::new(Barrier::new(requests));
             let upstream = service_fn(move |_: Request<()>| {
                 let (all_sent, headers) = (Arc::clone(&all_sent), headers.clone());
@@ -105,7 +105,7 @@ fn figure(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
-/// As extreme as their senders' formats allow, and beyond.
+/// Generates extreme values, within the senders' formats and beyond.
 fn extreme() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::sample::select(vec![
@@ -133,7 +133,7 @@ fn extreme() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Looks at the bucket before and after an answer.
+/// Compares the bucket before and after an answer.
 async fn answered(status: StatusCode, headers: HeaderMap) -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1000/h")?;
     let limit = HeaderPreset::ALL.iter().fold(ClientLimit::new(limiter.clone()), |limit, preset| limit.read(*preset));
@@ -159,7 +159,7 @@ fn values() -> Vec<HeaderValue> {
     let megabytes = ["9", "\"a\";r=0;t=1,", "(", "a;b;", "1d", " ", "\"", "\\", "0."];
     let megabytes = megabytes.iter().map(|unit| unit.repeat((4 << 20) / unit.len()));
     let short = [
-        // Numbers that are too large, too small, or none.
+        // Numbers that are too large, too small, or malformed.
         "9223372036854775807",
         "9223372036854775808",
         "18446744073709551615",
@@ -174,7 +174,7 @@ fn values() -> Vec<HeaderValue> {
         "+5",
         "0.000000000000000000001",
         "99999999999999999.9",
-        // Structured fields of another shape, and out of range.
+        // Structured fields of another type, and out of range.
         "(\"a\" \"b\");r=0;t=9",
         "((\"a\"));r=0",
         "\"a\";r=(0 1);t=9",
@@ -189,12 +189,12 @@ fn values() -> Vec<HeaderValue> {
         "remaining=(0 1), reset=5",
         "remaining=-1",
         "limit=0, remaining=0, reset=0",
-        // Spans.
+        // Durations.
         "99999999999999999999d99999999999999999999h",
         "0d",
         "1h-1m",
         "1m1m1m1m",
-        // Times long ago and far away.
+        // Distant times.
         "Thu, 01 Jan 1970 00:00:00 GMT",
         "Fri, 31 Dec 9999 23:59:59 GMT",
         "Fri, 31 Dec 99999 23:59:59 GMT",
@@ -213,7 +213,7 @@ fn values() -> Vec<HeaderValue> {
     all.map(|value| HeaderValue::from_bytes(&value).expect("no controls")).collect()
 }
 
-/// By every sender's headers, so that whatever else they say counts.
+/// Each preset's headers report nothing left, so that its other headers count.
 const NOTHING_LEFT: [(&str, &str); 8] = [
     ("ratelimit-remaining", "0"),
     ("x-ratelimit-remaining", "0"),
@@ -225,7 +225,7 @@ const NOTHING_LEFT: [(&str, &str); 8] = [
     ("anthropic-ratelimit-output-tokens-remaining", "0"),
 ];
 
-/// All that are read.
+/// All header names that are read.
 const ALL_NAMES: [&[&str]; 2] = [
     &NAMES,
     &[
@@ -246,7 +246,7 @@ const ALL_NAMES: [&[&str]; 2] = [
     ],
 ];
 
-/// All kinds of those that are read.
+/// One header name of each kind.
 const NAMES: [&str; 14] = [
     "date",
     "retry-after",

@@ -1,6 +1,6 @@
-//! Clients that keep to the limits of whom they call: over real sockets, with several replicas over one database.
+//! Clients under the limits of their upstreams, over real sockets, with several replicas on one database.
 
-// Nothing outside uses a test.
+// No other crate uses a test.
 #![allow(unreachable_pub)]
 
 mod answers;

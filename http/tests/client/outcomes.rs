@@ -1,4 +1,4 @@
-//! Requests that were sent, and came to something else than an answer of whom they were sent to.
+//! Requests that were sent but got no ordinary answer from their upstream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::clients::{AnyClient, KINDS, Kind};
 use super::upstream::{Upstream, answer};
 
-/// Nobody knows how far it came.
+/// How far the request got is unknown.
 #[tokio::test]
 async fn failed_request_has_used_its_token() -> anyhow::Result<()> {
     for kind in KINDS {
@@ -30,7 +30,7 @@ async fn failed_request_has_used_its_token() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// By the client beneath, without asking for another turn.
+/// The underlying client follows the redirect without taking another token.
 #[tokio::test]
 async fn redirect_uses_the_token_of_the_first_host() -> anyhow::Result<()> {
     let other = Upstream::new([]).await?;
@@ -43,7 +43,7 @@ async fn redirect_uses_the_token_of_the_first_host() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nobody asks a store that does not answer for each answer of a third party.
+/// Otherwise each upstream answer would call a store that does not respond.
 #[tokio::test]
 async fn bucket_that_was_not_taken_from_is_not_lowered() -> anyhow::Result<()> {
     struct Down;
@@ -91,7 +91,7 @@ async fn cancelled_caller_does_not_stop_the_report() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A store that throttles when it has leave, and tells before and after.
+/// A store that throttles when it has permits, and signals before and after.
 struct Slow {
     store: MemoryStore,
     asked: Notify,

@@ -1,4 +1,4 @@
-//! A client beneath that has to be ready before it is called.
+//! An underlying client that must be ready before it is called.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn client_that_is_not_ready_takes_nothing() -> anyhow::Result<()> {
     called.await.map_err(anyhow::Error::from_boxed)?;
     assert!(other.poll_ready(&mut context).is_ready());
 
-    // Who is not sent gives the place back.
+    // A request that is not sent releases its place.
     let refused = other.call(request()?).await.expect_err("there was one token");
     assert!(matches!(*refused.downcast::<ClientLimitError>().expect("of the limit"), ClientLimitError::Limited { .. }));
     assert_eq!(places.available_permits(), 1);
@@ -54,7 +54,7 @@ fn request() -> Result<Request<()>, http::Error> {
     Request::get("http://example.com/").body(())
 }
 
-/// Has so many places for all its clones, and panics if it is called without one.
+/// Has a number of places, shared by all clones. Panics if called without a place.
 struct Places {
     all: Arc<Semaphore>,
     waits: Option<BoxFuture<'static, Result<OwnedSemaphorePermit, AcquireError>>>,

@@ -1,4 +1,4 @@
-//! Those who stand in line when somebody ahead of them is refused.
+//! Queued requests when the upstream refuses a request that was sent before.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Memory = MemoryStore<RuntimeClock>;
 
-/// When requests were sent to it, in milliseconds.
+/// Records when requests arrive, in milliseconds.
 #[derive(Clone)]
 struct Upstream {
     since: Instant,
     sent: Arc<Mutex<Vec<u128>>>,
 }
 
-/// An answer is on its way for so long.
+/// Time until an answer arrives.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
 impl Upstream {
@@ -40,7 +40,7 @@ impl Upstream {
         self.sent.lock().clone()
     }
 
-    /// A client of it, whose first request is refused for so many seconds.
+    /// Returns a client whose first request is refused for a number of seconds.
     fn client<S: Store>(
         &self,
         limit: &ClientLimit<S>,
@@ -63,7 +63,7 @@ impl Upstream {
         }))
     }
 
-    /// So many requests at once; what became of each, and when that was known.
+    /// Sends requests concurrently. Returns the outcome and the time of each.
     async fn asked<S: Store>(
         &self,
         limit: &ClientLimit<S>,
@@ -87,7 +87,7 @@ fn limiter(rule: &str) -> anyhow::Result<Limiter<Memory>> {
     Ok(Limiter::new(Memory::with_clock(RuntimeClock::default()), rule)?)
 }
 
-/// Over a store of which those in line ask together, and go on one behind the other.
+/// Returns a limiter whose batcher combines the calls of queued requests and keeps their order.
 fn limiter_in_calls(rule: &str) -> anyhow::Result<Limiter<Batcher<Memory>>> {
     Ok(Limiter::new(Batcher::new(Memory::with_clock(RuntimeClock::default())), rule)?)
 }
@@ -97,7 +97,7 @@ async fn refusal_reschedules_only_earlier_queued_requests() -> anyhow::Result<()
     for (seconds, expected) in [
         (None, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
         (Some(0), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
-        // Until 1.1 s: a token of that time is nobody's.
+        // No request gets the token due before 1.1 s.
         (Some(1), [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
         (Some(4), [0, 5, 6, 7, 8, 9, 10, 11, 12, 13]),
     ] {
@@ -130,7 +130,7 @@ async fn refusal_without_throttle_keeps_the_queue() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever waits otherwise is not refused with them, and keeps its turn.
+/// Other waiters are not revoked, and keep their scheduled times.
 #[tokio::test(start_paused = true)]
 async fn rescheduled_requests_queue_behind_unaffected_ones() -> anyhow::Result<()> {
     let upstream = Upstream::new();
@@ -186,14 +186,14 @@ async fn wait_beyond_maximum_after_refusal_says_when_to_retry() -> anyhow::Resul
     Ok(())
 }
 
-/// Whoever leaves the line of one limit has the turn that another one gave.
+/// A request that is rescheduled under one limit keeps its scheduled time under the other.
 #[tokio::test(start_paused = true)]
 async fn rescheduled_limit_does_not_overtake_the_other_limits() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limiter = limiter("10/s")?;
     let tokens = Limit::new(Key::try_from("tokens")?, Rule::try_from("1/s burst 10")?).cost(10);
     let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
-    // So whoever asks for it again need not wait.
+    // With the mode `off`, the new reservation under this limit needs no wait.
     let off = Override { mode: Some(Mode::Off), ..Override::default() };
     limiter.store().set_override(&Key::try_from("example.com")?, off).await?;
     let outcomes = upstream.asked(&limit, Some(20), 2).await;
@@ -226,7 +226,8 @@ async fn tokens_refused_after_reservation_are_not_given_back() -> anyhow::Result
     let key = tokens.clone();
     let only_tokens = hosts.clone().key(move |_| Some(key.clone()));
     let after = |millis| sleep(Duration::from_millis(millis));
-    // Of the one in line, the host is refused at 100 ms, and at 150 the tokens, which it had of its first turn.
+    // The queued request is refused under the host's limit at 100 ms. At 150 ms it is refused under the tokens' limit,
+    // whose tokens it has from its first reservation.
     let (_, _, outcomes) = tokio::join!(
         of_hosts.asked(&hosts, Some(20), 1),
         after(50).then(|()| of_tokens.asked(&only_tokens, Some(60), 1)),
@@ -251,7 +252,7 @@ async fn throttle_revokes_reservations_of_clones() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As of another process: who has a reservation is sent, and whoever asks afterwards waits.
+/// Like requests of another process: those with a reservation are sent, and later ones wait.
 #[tokio::test(start_paused = true)]
 async fn throttle_revokes_no_reservation_of_another_client_limit() -> anyhow::Result<()> {
     let upstream = Upstream::new();
@@ -270,14 +271,14 @@ async fn throttle_revokes_no_reservation_of_another_client_limit() -> anyhow::Re
     Ok(())
 }
 
-/// Its refusal has nobody ask again, so nobody leaves the line of another limit for it.
+/// A refusal under a limit in shadow mode revokes no reservation, so requests keep their places under other limits.
 #[tokio::test(start_paused = true)]
 async fn refusal_by_shadow_limit_keeps_places_in_other_queues() -> anyhow::Result<()> {
     let (limiter, host, tokens) =
         (limiter_in_calls("1/s burst 2")?, Key::try_from("example.com")?, Key::try_from("tokens")?);
     let shadow = Override { mode: Some(Mode::Shadow), ..Override::default() };
     limiter.store().store().set_override(&host, shadow).await?;
-    // From then on the host lets everybody pass, and one token is left of the others.
+    // From now on the host's limit lets all requests pass, and one token is left under the other limit.
     assert!(limiter.allow_n(&host, 2).await?.is_granted() && limiter.allow(&tokens).await?.is_granted());
     let hosts = ClientLimit::new(limiter.clone());
     let (key, rule) = (tokens.clone(), limiter.rule());
@@ -298,13 +299,13 @@ async fn refusal_by_shadow_limit_keeps_places_in_other_queues() -> anyhow::Resul
         sleep(Duration::from_millis(millis)).await;
         client.oneshot(Request::get("http://example.com/").body(()).expect("a request")).await.expect("it is sent");
     };
-    // Both are in the line of the tokens, in this order, once a refusal of those comes at 100 ms; they are scheduled a
-    // second apart. A refusal of the host, which let both pass, comes at 300 ms.
+    // Both requests are queued for tokens, in this order and a second apart, when an upstream refuses tokens at 100 ms.
+    // At 300 ms the host, whose limit lets both pass, refuses.
     let mut line = vec![Box::pin(asks(&both, "first", 10, None)), Box::pin(asks(&both, "second", 20, None))];
     let in_line = timeout(Duration::from_secs(1), join_all(&mut line));
     let refused = join(asks(&only_tokens, "tokens", 0, Some(20)), asks(&hosts, "host", 200, Some(60)));
     assert!(join(in_line, refused).await.0.is_err());
-    // Whoever is woken, the second is polled before the first.
+    // Polls the second request before the first, regardless of which was woken.
     line.reverse();
     join_all(line).await;
     assert_eq!(*sent.lock(), ["tokens", "host", "first", "second"]);

@@ -1,4 +1,4 @@
-//! Replicas of a service: each has a pool of its own on one database, and knows nothing of the others.
+//! Replicas of a service. Each has its own pool on one database, and no other connection to the others.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl Replicas {
         Ok(Self(directory))
     }
 
-    /// One more.
+    /// Creates the limiter of another replica.
     pub async fn limiter(&self, quota: &str) -> anyhow::Result<Limiter<SqliteStore>> {
         let options = SqliteConnectOptions::new()
             .filename(self.0.join("limits.db"))
@@ -36,7 +36,7 @@ impl Replicas {
 
 impl Drop for Replicas {
     fn drop(&mut self) {
-        // What cannot be removed is in the system's own directory for such things.
+        // If the removal fails, the files stay in the system's temporary directory.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

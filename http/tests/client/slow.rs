@@ -1,4 +1,4 @@
-//! Estimates of requests that have no answer, and those that a store takes its time to settle.
+//! Estimates of requests without an answer, and estimates that a slow store settles.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ async fn answer_waits_for_settlement_only_if_it_refuses() -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A store that settles when it has leave, and tells before and after; or one that is down.
+/// A store that settles when it has permits, and signals before and after. It can also be down.
 pub(super) struct Slow {
     pub(super) store: MemoryStore,
     pub(super) asked: Notify,

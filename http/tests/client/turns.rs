@@ -1,4 +1,4 @@
-//! Requests wait for their turn, or are not sent.
+//! Requests wait for their scheduled time, or are not sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,7 +141,7 @@ async fn refused_request_is_resent_only_on_request() -> anyhow::Result<()> {
         let response = client.post(upstream.url("/")).body("a body").send().await?;
         assert_eq!((response.status().as_u16(), upstream.reached()), (status, reached), "{retries} retries");
     }
-    // It is not sent again if its turn does not come in time.
+    // The request is not sent again if its scheduled time would be too late.
     let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
     let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?).max_wait(Duration::from_secs(1));
     let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();
@@ -169,7 +169,7 @@ async fn answer_without_throttle_is_not_resent() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Time stands still in the store, and would pass by itself in this runtime.
+/// The store's time is paused. The runtime's time would advance if a request waited.
 #[tokio::test(start_paused = true)]
 async fn shadow_mode_sends_requests_at_once() -> anyhow::Result<()> {
     for of_store in [false, true] {
@@ -200,7 +200,7 @@ async fn overload_resends_only_idempotent_requests() -> anyhow::Result<()> {
         let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(2)).build();
         client.request(method.clone(), upstream.url("/")).send().await?;
         assert_eq!(upstream.reached(), reached, "{method}");
-        // Nor if it is a refusal because somebody says so.
+        // `refused_if` does not make a request idempotent.
         let upstream = Upstream::new([answer(503, &[])]).await?;
         let limit = ClientLimit::new(Limiter::new(MemoryStore::new(), "1000/s")?);
         let limit = limit.refused_if(|answer| answer.status() == 503);

@@ -1,4 +1,4 @@
-//! Somebody else's API, on a socket of its own.
+//! An upstream API, on its own socket.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-/// It answers what it was told to, in that order, and then 200.
+/// Gives the configured answers in order, and then 200.
 pub struct Upstream {
     pub address: SocketAddr,
     state: Arc<Mutex<Told>>,
@@ -23,7 +23,7 @@ pub struct Upstream {
 struct Told {
     first: Vec<Answer>,
     answers: VecDeque<Answer>,
-    /// The paths that were asked for.
+    /// The paths that were requested.
     paths: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl Upstream {
         Ok(upstream)
     }
 
-    /// From now on it answers the same once more.
+    /// Repeats the first answer once more.
     pub fn again(&self) {
         let mut told = self.state.lock();
         told.answers = told.first.iter().cloned().collect();
@@ -56,7 +56,7 @@ impl Upstream {
         format!("http://{}{path}", self.address)
     }
 
-    /// How many requests reached it.
+    /// Returns how many requests arrived.
     pub fn reached(&self) -> usize {
         self.paths().len()
     }

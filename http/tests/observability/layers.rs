@@ -1,4 +1,4 @@
-//! What an operator sees of a layer: in shadow, and of requests that are nobody's.
+//! Logs and metrics of a layer in shadow mode, and of requests without a key.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -41,7 +41,7 @@ async fn missing_client_address_is_logged_and_counted() -> anyhow::Result<()> {
     logged::listen();
     let limiter = Limiter::builder(MemoryStore::new()).name("served").build("1/s")?;
     let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
-    // Nobody has put the peer's address among the extensions.
+    // The request has no peer address.
     let by_address = RateLimitLayer::new(limiter.clone()).layer(inner);
     for seconds in [0, 0, 59, 1] {
         tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -84,7 +84,7 @@ async fn request_without_key_is_counted_once_and_is_no_error() -> anyhow::Result
         let labels = [("limiter", "open"), ("outcome", outcome), ("source", source), ("mode", "enforce")];
         value(&handle, "tollgate_decisions_total", &labels)
     };
-    // The second one's other limit has granted it.
+    // The second request was granted by its other limit.
     assert_eq!([count("granted", "limiter"), count("granted", "memory")], [Some(1.0), Some(1.0)]);
     assert_eq!((count("error", "limiter"), value(&handle, "tollgate_errors_total", &[])), (None, None));
     let text = logged::text();

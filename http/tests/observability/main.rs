@@ -1,4 +1,4 @@
-//! What an operator sees of the server middleware, in metrics and traces.
+//! Logs, metrics and traces of the server middleware.
 
 mod layers;
 #[path = "../../../tests/observability/logged.rs"]

@@ -1,4 +1,4 @@
-//! What an operator is told of what was not used and cannot be given back.
+//! Logs and metrics of refunds that fail.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::logged;
 use super::recorded::{recorder, value};
 
-/// A request whose tokens cannot be given back.
+/// Sends a request whose refund fails.
 async fn a_refund_that_fails(limiter: &Limiter<TakesOnly>) -> anyhow::Result<()> {
     let layer = RateLimitLayer::new(limiter.clone()).key(|_: &Parts| Some("203.0.113.7")).refund(|_, cost| cost);
     let service = layer.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
@@ -44,7 +44,7 @@ async fn failed_refund_is_counted_and_logged_without_its_key() -> anyhow::Result
     Ok(())
 }
 
-/// A store that fails when tokens are to be given back.
+/// A store whose adjustments fail.
 #[derive(Debug)]
 struct TakesOnly(MemoryStore);
 

@@ -1,4 +1,4 @@
-//! Who the client is, by the peer's address and by what proxies write.
+//! Client addresses, from the peer and from proxies.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -37,16 +37,16 @@ fn x_forwarded_for_is_counted_from_the_right() {
         (0, &["1.1.1.1, 2.2.2.2"][..], PEER),
         (1, &["1.1.1.1, 2.2.2.2"], "2.2.2.2"),
         (2, &["1.1.1.1, 2.2.2.2"], "1.1.1.1"),
-        // Several lines are one list.
+        // Several lines form one list.
         (2, &["9.9.9.9, 1.1.1.1", "2.2.2.2"], "1.1.1.1"),
         (3, &["9.9.9.9", "1.1.1.1", "2.2.2.2"], "9.9.9.9"),
-        // Those that are missing were not passed: the farthest that is vouched for.
+        // With fewer entries than hops, the farthest entry counts.
         (3, &["2.2.2.2"], "2.2.2.2"),
         (1, &[], PEER),
         (1, &[""], PEER),
         (1, &[" , ,, "], PEER),
         (1, &["1.1.1.1,, 2.2.2.2,"], "2.2.2.2"),
-        // What is no address ends it, whatever stands before.
+        // An entry that is not an address ends the search.
         (1, &["1.1.1.1, unknown"], PEER),
         (1, &["1.1.1.1, 999.1.1.1"], PEER),
         (2, &["1.1.1.1, garbage, 2.2.2.2"], "2.2.2.2"),
@@ -77,13 +77,13 @@ fn forwarded_is_read_by_the_standard() {
         (1, &["for=\"[2001:db8::1]:_obfuscated\""], "2001:db8::/64"),
         (1, &["for=1.1.1.1, for=\"_hidden:4711\""], PEER),
         (1, &["for=1.1.1.1, for=\"unknown:_port\""], PEER),
-        // Names that hide the client could be new ones for each request.
+        // Obfuscated names could be new for each request.
         (1, &["for=1.1.1.1, for=_hidden"], PEER),
         (1, &["for=1.1.1.1, for=unknown"], PEER),
         (2, &["for=1.1.1.1, for=\"_SEVKISEK\", for=2.2.2.2"], "2.2.2.2"),
         (1, &["for=1.1.1.1, proto=https"], PEER),
         (1, &["for=1.1.1.1, 2.2.2.2"], PEER),
-        // Quotes that a client leaves open hide nothing of what comes behind.
+        // Quotes that a client leaves open do not hide later entries.
         (1, &["for=\"1.1.1.1, for=2.2.2.2"], "2.2.2.2"),
         (1, &["for=1.1.1.1;by=\", for=\"2.2.2.2\";by=\"x\""], "2.2.2.2"),
         (1, &["for=\"1.1.1.1", "for=2.2.2.2"], "2.2.2.2"),
@@ -105,19 +105,19 @@ fn trusted_networks_are_skipped_from_the_right() -> anyhow::Result<()> {
         ("10.0.0.1", "1.1.1.1, 2.2.2.2, 10.9.9.9, 192.0.2.1", "2.2.2.2"),
         ("fd00::1", "2.2.2.2, fd12::1", "2.2.2.2"),
         ("::ffff:10.0.0.1", "2.2.2.2", "2.2.2.2"),
-        // All of them are ours: the farthest.
+        // If all entries are trusted proxies, the farthest is the client.
         ("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
-        // It came past the proxies.
+        // The request bypassed the proxies.
         ("198.51.100.1", "1.1.1.1", "198.51.100.1"),
         ("192.0.2.2", "1.1.1.1", "192.0.2.2"),
-        // An address in one of a NAT64 is a client's, and none of our proxies.
+        // A NAT64 address belongs to a client, not to one of our proxies.
         ("64:ff9b::10.0.0.1", "1.1.1.1", "10.0.0.1"),
         ("10.0.0.1", "1.1.1.1, junk, 10.0.0.2", "10.0.0.2"),
     ] {
         let request = head(peer, &[("x-forwarded-for", line)]);
         assert_eq!(ClientAddr::x_forwarded_for(proxies.clone()).extract(&request)?, client, "{peer}: {line}");
     }
-    // An IPv4 network as sockets for both versions show its addresses.
+    // An IPv4-mapped network, as dual-stack sockets report it.
     let proxies = TrustedProxies::networks(["::ffff:10.0.0.0/104", "::ffff:192.0.2.1"])?;
     for (peer, client) in
         [("10.0.0.1", "2.2.2.2"), ("::ffff:10.9.9.9", "2.2.2.2"), ("192.0.2.1", "2.2.2.2"), (PEER, PEER)]
@@ -164,7 +164,7 @@ fn one_client_has_a_network_of_ipv6() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a client sends, the address that the proxy saw is the client's.
+    /// The address that the proxy saw is the client's, regardless of the headers that the client sends.
     #[test]
     fn forged_entries_before_a_proxy_are_ignored(
         sent in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..4),
@@ -180,7 +180,7 @@ proptest! {
                 Some(last) => last.extend([b", ", appended.as_bytes()].concat()),
                 None => lines.push(appended.into()),
             }
-            // A client can send only what is a header's value.
+            // A client can send only valid header values.
             let lines: Vec<HeaderValue> = lines.iter().filter_map(|line| HeaderValue::from_bytes(line).ok()).collect();
             prop_assume!(lines.last().is_some_and(|last| last.as_bytes().ends_with(appended.as_bytes())));
             let mut request = head(PEER, &[]);
@@ -202,7 +202,7 @@ fn a_header_of_ten_megabytes_costs_one_walk_at_most() {
         headers.append("forwarded", HeaderValue::from_str(&unit.repeat(10_000_000 / unit.len())).unwrap());
         let mut request = head(PEER, &[]);
         request.headers = headers.clone();
-        // Trusting everybody, it has to go all the way.
+        // With all addresses trusted, the search reads the whole header.
         let everybody = TrustedProxies::networks(["0.0.0.0/0"]).unwrap();
         assert!(ClientAddr::forwarded(everybody).extract(&request).is_ok());
     }
@@ -220,7 +220,7 @@ async fn server_survives_malformed_and_huge_headers() -> anyhow::Result<()> {
         assert_eq!(http2(&server, value).await?, Some(StatusCode::OK), "{:?}", value.len());
         passed += 2;
     }
-    // The server's own limits come before the layer: it answers 431, or resets while the client still sends.
+    // The server's own limits come before the layer: it answers 431, or resets the connection during the upload.
     let huge = vec![b'"'; 10_000_000];
     let answer = http1(&server, &huge).await?;
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "), "{answer:?}");
@@ -237,7 +237,7 @@ async fn server_survives_malformed_and_huge_headers() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a server answers by HTTP/1.1 to a request that says this of its peers; nothing if it resets the connection.
+/// Returns the HTTP/1.1 answer to a request with this `Forwarded` value. Empty if the server resets the connection.
 async fn http1(server: &Server, forwarded: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server.address).await?;
     let request = [b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nforwarded: ", forwarded, b"\r\n\r\n"].concat();
@@ -250,7 +250,7 @@ async fn http1(server: &Server, forwarded: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The status of its answer by HTTP/2; none if it resets the stream or the connection.
+/// Returns the status of the HTTP/2 answer, or `None` if the server resets the stream or the connection.
 async fn http2(server: &Server, forwarded: &[u8]) -> anyhow::Result<Option<StatusCode>> {
     let stream = TokioIo::new(TcpStream::connect(server.address).await?);
     let (mut client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await?;
@@ -276,12 +276,12 @@ fn is_reset(error: &io::Error) -> bool {
 #[tokio::test]
 async fn missing_peer_address_error_says_how_to_add_it() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1))?;
-    // Who passes without a key says nothing of themselves: that is no leave for a service that does not listen.
+    // `allow_missing_key` is for clients that send no key. It does not apply to a server that provides no address.
     for layer in [RateLimitLayer::new(limiter.clone()), RateLimitLayer::new(limiter.clone()).allow_missing_key()] {
         let router = Router::new().route("/", get(|| async {})).layer(layer);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address: SocketAddr = listener.local_addr()?;
-        // Without connect info.
+        // Without `ConnectInfo`.
         let task = tokio::spawn(async move { axum::serve(listener, router).await });
         let answer = Client::new(address).get("/").await?;
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -293,7 +293,7 @@ async fn missing_peer_address_error_says_how_to_add_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The head of a request from a peer.
+/// Builds the head of a request from a peer.
 fn head(peer: &str, headers: &[(&'static str, &str)]) -> Parts {
     let mut request = Request::new(());
     for (name, value) in headers {

@@ -1,4 +1,4 @@
-//! What is answered to whom, and what the service sees of it.
+//! Answers of a layer to clients, and the decisions that services see.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -50,13 +50,13 @@ async fn a_denied_request_is_answered_before_its_body_is_sent() -> anyhow::Resul
     for _ in 0..3 {
         assert!(upload(&server, "4", "body").await?.starts_with("HTTP/1.1 200 "));
     }
-    // The client waits for leave to send a terabyte, and is refused instead: nobody has begun to read.
+    // The client waits for permission to send a terabyte, and is refused before the server reads.
     let answer = upload(&server, "1000000000000\r\nexpect: 100-continue", "").await?;
     assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
     Ok(())
 }
 
-/// What the server says to an upload, until it closes.
+/// Returns the server's output for an upload, until it closes the connection.
 async fn upload(server: &Server, length: &str, body: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(server.address).await?;
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
@@ -80,7 +80,7 @@ async fn the_body_of_a_denied_request_is_never_polled() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A body that nobody may read.
+/// A body that must not be polled.
 struct Untouchable;
 
 impl hyper::body::Body for Untouchable {
@@ -248,12 +248,12 @@ async fn invalid_request_of_the_service_is_a_server_error() -> anyhow::Result<()
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(!String::from_utf8(answer.body.to_vec())?.contains("token_plans"), "{:?}", answer.body);
 
-    // A name that is none, whatever a closure makes it of, takes nothing and breaks nothing.
+    // A plan name that is not a valid key fails, and takes nothing.
     let layer = RateLimitLayer::new(three()?).plan(|_: &Parts| "x".repeat(256));
     let server = Server::start(hello().layer(layer)).await?;
     assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::INTERNAL_SERVER_ERROR);
 
-    // A window is decided by itself, and not among several limits.
+    // A window must be the only limit.
     let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
     let among_others = RateLimitLayer::new(three()?).and("window", GlobalKey, window);
     let words = among_others.expect_err("it would be answered with 500").to_string();
@@ -331,7 +331,7 @@ async fn two_limits_of_a_layer_have_two_names() -> anyhow::Result<()> {
     assert_eq!(words, "two limits of the layer are called 'all': give each a name of its own");
     assert!(layer()?.and("default", GlobalKey, Quota::per_hour(4)).is_err());
     assert!(layer()?.name("all").and("all", GlobalKey, Quota::per_hour(4)).is_err());
-    // Renamed too late for that, they serve nobody.
+    // A `name` call after `and` is too late for a check, so the layer answers 500.
     let server = Server::start(hello().layer(layer()?.and("all", GlobalKey, Quota::per_hour(4))?.name("all"))).await?;
     let answer = Client::new(server.address).get("/").await?;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);

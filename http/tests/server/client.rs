@@ -26,12 +26,12 @@ pub struct Answer {
 }
 
 impl Client {
-    /// By HTTP/1.1.
+    /// Connects with HTTP/1.1.
     pub fn new(address: SocketAddr) -> Self {
         Self { http: hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http(), address }
     }
 
-    /// By HTTP/2, on one connection.
+    /// Connects with HTTP/2, on one connection.
     pub fn http2(address: SocketAddr) -> Self {
         let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
         Self { http, address }
@@ -54,7 +54,7 @@ impl Client {
     }
 }
 
-/// One connection by HTTP/1.1, and never another: who asks on one that the server has closed is told so.
+/// A single HTTP/1.1 connection. Requests fail after the server has closed it.
 pub struct Connection {
     requests: SendRequest<Empty<Bytes>>,
     address: SocketAddr,
@@ -80,12 +80,12 @@ impl Answer {
         Ok(Self { status: head.status, headers: head.headers, body: body.collect().await?.to_bytes() })
     }
 
-    /// In seconds; 0 if it does not say.
+    /// Returns `Retry-After` in seconds, or 0 if it is absent.
     pub fn retry_after(&self) -> anyhow::Result<u64> {
         Ok(self.header("retry-after")?.map_or(Ok(0), str::parse)?)
     }
 
-    /// The only value of a header.
+    /// Returns the only value of a header.
     pub fn header(&self, name: &str) -> anyhow::Result<Option<&str>> {
         let values: Vec<_> = self.headers.get_all(name).iter().collect();
         anyhow::ensure!(values.len() <= 1, "{name} is there {} times", values.len());

@@ -1,4 +1,4 @@
-//! Clients that hang up while they are served, and clients that wait, on real connections.
+//! Clients that disconnect or wait, on real connections.
 
 use std::panic;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::client::Client;
 use super::gated::Gated;
 use super::server::Server;
 
-/// One by closing its connection, the other by resetting its stream of one that stays open.
+/// One client closes its connection. The other resets a stream, and its connection stays open.
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
     let panics = count_panics();
@@ -60,7 +60,7 @@ async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
     assert_eq!(told.recv().await, Some("gone"));
     assert_eq!(granted().await?, Some((2, 2)));
 
-    // What is answered is given back: that would have been, too.
+    // Answered requests get a refund, as the cancelled ones would have.
     for client in [client, Client::new(server.address)] {
         assert_eq!(client.get("/").await?.status, StatusCode::OK);
     }
@@ -69,8 +69,8 @@ async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Time stands still in the store, so nothing comes back by itself: who is served of an empty bucket has been given a turn
-/// to come, and has waited for it.
+/// The store's time is paused, so no token returns. A request served from the empty bucket has therefore waited for its
+/// scheduled time.
 #[tokio::test(flavor = "multi_thread")]
 async fn short_waits_are_served_and_long_waits_refused_at_once() -> anyhow::Result<()> {
     let limiter =
@@ -96,7 +96,7 @@ async fn short_waits_are_served_and_long_waits_refused_at_once() -> anyhow::Resu
     Ok(())
 }
 
-/// How many there were in this process from now on.
+/// Counts the panics in this process from now on.
 fn count_panics() -> Arc<AtomicU64> {
     let (panics, before) = (Arc::new(AtomicU64::new(0)), panic::take_hook());
     let counted = Arc::clone(&panics);

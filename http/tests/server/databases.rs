@@ -1,4 +1,4 @@
-//! Two servers on one database, on every engine that is a server: who waits, and what is given back.
+//! Two servers on one database of each server engine: waits and refunds.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::server::Server;
 async fn request_scheduled_within_the_wait_is_served() -> anyhow::Result<()> {
     for variable in SERVERS {
         let database = OwnDatabase::create_on(variable).await?;
-        // Eight have theirs at once, and the others within a second, or none within seven minutes.
+        // Eight requests get their tokens at once. The others get theirs within a second, or none within seven minutes.
         for (quota, served) in [("8/s", 16), ("8/h", 8)] {
             let wait = Duration::from_mins(5);
             let layer = |store| {
@@ -52,7 +52,7 @@ async fn level(store: AnyStore, key: &str, rule: Rule) -> anyhow::Result<BucketL
     Ok(store.level(&Key::try_from(key)?, &rule).await?)
 }
 
-/// Every other request fails, and is not given back; at no time are all tokens out.
+/// Every other request fails and gets no refund. The bucket is never empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_every_server_only_failures_are_counted() -> anyhow::Result<()> {
     for variable in SERVERS {
@@ -71,12 +71,12 @@ async fn on_every_server_only_failures_are_counted() -> anyhow::Result<()> {
             let level = level(open(&database).await?, "everybody", quota.into()).await?;
             anyhow::Ok(level.available)
         };
-        // Eighty fail, and each token of the others is back before its answer is there.
+        // Eighty requests fail. The tokens of the others return before their answers.
         let statuses = ask_all(&[one.address, two.address], 8, 10).await?;
         let failed = statuses.iter().filter(|status| **status == StatusCode::UNAUTHORIZED).count();
         assert_eq!((failed, count(&statuses)), (80, (80, 0)), "{variable}");
         assert_eq!(left().await?, 20, "{variable}");
-        // From now on all fail, until nothing is left.
+        // All further requests fail, until the bucket is empty.
         let statuses = ask_all(&[one.address, two.address], 8, 10).await?;
         let failed = statuses.iter().filter(|status| **status == StatusCode::UNAUTHORIZED).count();
         assert_eq!((failed, count(&statuses)), (20, (0, 140)), "{variable}");
@@ -86,7 +86,7 @@ async fn on_every_server_only_failures_are_counted() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A handler that counts its calls, from 0 on, and answers by that.
+/// Returns a handler that counts its calls from 0, and answers by their number.
 fn counting(
     calls: &Arc<AtomicU64>,
     status: impl Fn(u64) -> StatusCode + Clone + Send + Sync + 'static,
@@ -95,7 +95,7 @@ fn counting(
     move || ready(status(calls.fetch_add(1, Ordering::SeqCst)))
 }
 
-/// Its store, over a pool of its own.
+/// Opens the database's store, over its own pool.
 pub async fn open(database: &OwnDatabase) -> anyhow::Result<AnyStore> {
     Ok(if database.url.starts_with("postgres") {
         AnyStore::new(PgStore::from(connect(&database.url).await?))

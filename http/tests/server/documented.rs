@@ -1,4 +1,4 @@
-//! What `docs/http-server.md` shows of the examples is what they answer.
+//! Compares the examples' answers with those in `docs/http-server.md`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -20,7 +20,7 @@ async fn http_plans_answers_as_documented() -> anyhow::Result<()> {
     let example = Process::start("http_plans", &["sqlite::memory:", "127.0.0.1:0"]).await?;
     let client = Client::new(example.address);
     assert_eq!(as_curl_prints(&client.get("/").await?)?, served);
-    // The faster it asks, the sooner it is denied: ten come back each second.
+    // Ten tokens return each second, so the loop must be faster than that to be denied.
     for _ in 0..10_000 {
         let answer = client.get("/").await?;
         if answer.status == StatusCode::TOO_MANY_REQUESTS {
@@ -31,7 +31,7 @@ async fn http_plans_answers_as_documented() -> anyhow::Result<()> {
     anyhow::bail!("ten thousand requests were served")
 }
 
-/// By curl itself, as whoever tries it does.
+/// Runs curl itself, as readers do.
 #[tokio::test]
 async fn http_path_window_answers_curl_as_the_pages_show() -> anyhow::Result<()> {
     let curl = Command::new("curl").arg("--version").output().await;
@@ -50,7 +50,7 @@ async fn http_path_window_answers_curl_as_the_pages_show() -> anyhow::Result<()>
         for (command, output) in shown {
             let ran = Command::new("sh").arg("-c").arg(command.replace(":3000", &port)).output().await?;
             let ran = String::from_utf8(ran.stdout)?;
-            // How wide uniq writes a number is its own affair.
+            // Ignores spaces, because implementations of uniq pad numbers differently.
             let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
             assert_eq!(words(&ran), words(output), "{page}: {command}");
             tried += 1;
@@ -60,7 +60,7 @@ async fn http_path_window_answers_curl_as_the_pages_show() -> anyhow::Result<()>
     Ok(())
 }
 
-/// Without the date, which is another one every second.
+/// Formats an answer as curl does, without the date.
 fn as_curl_prints(answer: &Answer) -> anyhow::Result<String> {
     let mut text = format!("HTTP/1.1 {}\n", answer.status);
     for (name, value) in answer.headers.iter().filter(|(name, _)| *name != "date") {

@@ -1,4 +1,4 @@
-//! As many pass as there are tokens, however they come.
+//! Exactly as many requests pass as there are tokens.
 
 use std::collections::HashSet;
 use std::iter::repeat_n;
@@ -77,24 +77,25 @@ async fn eight_server_processes_pass_exactly_the_tokens() -> anyhow::Result<()> 
         processes.push(Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?);
     }
     let addresses: Vec<_> = processes.iter().map(|process| process.address).collect();
-    // Each process asks the database for several at once: the first ones of all are more than there are tokens.
+    // Each process requests several tokens in one call. The first calls of all processes request more than the tokens
+    // left.
     let statuses = ask_all(&addresses, 16, 3).await?;
     assert_eq!(count(&statuses), (100, 284));
     drop(processes);
     database.drop().await
 }
 
-/// A server that counts how often its handler runs, and what comes before its layer.
+/// A server that counts how often its handler runs, with a barrier before its layer.
 struct Counting {
     server: Server,
     calls: Arc<AtomicU64>,
     door: Arc<Door>,
 }
 
-/// Lets requests in together, when so many are there.
+/// Admits a number of requests at the same time.
 struct Door {
     together: Barrier,
-    /// A connection has a port of its own.
+    /// Each connection has its own port.
     peers: Mutex<HashSet<SocketAddr>>,
 }
 
@@ -137,7 +138,7 @@ impl Door {
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// So many connections to each server, all released together; each asks so many times, and is kept.
+/// Opens `at_once` connections to each server, which start at the same time. Each stays open for `times` requests.
 pub async fn ask_all(servers: &[SocketAddr], at_once: usize, times: usize) -> anyhow::Result<Vec<StatusCode>> {
     let all = servers.len() * at_once;
     let together = Arc::new(Barrier::new(all));
@@ -162,7 +163,7 @@ pub async fn ask_all(servers: &[SocketAddr], at_once: usize, times: usize) -> an
     Ok(statuses)
 }
 
-/// How many were served, and how many denied. Others are neither.
+/// Counts the requests that were served and those that were denied.
 pub fn count(statuses: &[StatusCode]) -> (usize, usize) {
     let of = |status| statuses.iter().filter(|other| **other == status).count();
     (of(StatusCode::OK), of(StatusCode::TOO_MANY_REQUESTS))

@@ -1,4 +1,4 @@
-//! The examples that serve, under load.
+//! The server examples under load.
 
 use std::iter::repeat_n;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use tollgate::{Admin, Key, PgStore, Quota};
 use super::client::{Answer, Client};
 use super::process::{OwnDatabase, Process, SERVERS};
 
-/// Asked by one, one request after the other: so its answers are in the order in which tokens were taken.
+/// One client sends one request after the other, so the answers are in the order of the takes.
 #[tokio::test(flavor = "multi_thread")]
 async fn http_burst_serves_ten_then_one_per_token() -> anyhow::Result<()> {
     let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
     let client = Client::new(example.address);
-    // On a machine that is busy with others, the client may be slower than the tokens.
+    // On a busy machine, the client can be slower than the refill.
     poll("tokens are used as they come back", async || {
-        // Enough to fill the bucket, if anybody has used it.
+        // Time to refill the bucket.
         tokio::time::sleep(Duration::from_millis(11)).await;
         let begun = Instant::now();
         let (mut served, mut was_served, mut turns, mut at_that_rate) = (0, true, 0, false);
@@ -33,7 +33,7 @@ async fn http_burst_serves_ten_then_one_per_token() -> anyhow::Result<()> {
             ensure!(is_served || served >= 10, "{served} were served before one was denied");
             turns += u32::from(is_served && !was_served);
             was_served = is_served;
-            // At half the rate there are never so many.
+            // At half the rate there are never this many.
             at_that_rate |= served > 10 + back / 2 + 1;
         }
         Ok(at_that_rate && turns >= 2)
@@ -41,17 +41,17 @@ async fn http_burst_serves_ten_then_one_per_token() -> anyhow::Result<()> {
     .await
 }
 
-/// Asked by many at once for more than comes back, which is a token a millisecond.
+/// Many clients request more than one token per millisecond, the rate of the refill.
 #[tokio::test(flavor = "multi_thread")]
 async fn http_burst_serves_ten_plus_refills() -> anyhow::Result<()> {
     let example = Process::start("http_burst", &["127.0.0.1:0"]).await?;
     let clients = [(); 8].map(|()| Client::http2(example.address));
     for client in &clients {
-        // It is connected from then on.
+        // The first request opens the connection.
         is_served(&client.get("/").await?)?;
     }
     poll("more is asked for than comes back", async || {
-        // Enough to fill the bucket.
+        // Time to refill the bucket.
         tokio::time::sleep(Duration::from_millis(11)).await;
         let (begun, all_served) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let mut load = JoinSet::new();
@@ -96,7 +96,7 @@ async fn http_plans_processes_share_a_limit_across_plan_changes() -> anyhow::Res
     let one = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
     let two = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
 
-    // Load on both for as long as it takes, which counts what was served.
+    // Both servers are under load until the end. The load counts served requests.
     let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut load = JoinSet::new();
     for address in [one.address, two.address] {
@@ -111,7 +111,7 @@ async fn http_plans_processes_share_a_limit_across_plan_changes() -> anyhow::Res
     }
     let watcher = Client::new(one.address);
     let denied = async || anyhow::Ok(watcher.get("/report").await?.status == StatusCode::TOO_MANY_REQUESTS);
-    // A route is a bucket of its own: this one is used up here alone, by both in turn.
+    // A route has its own bucket. Only these alternating requests use up this one.
     let (mut reports, mut denials) = ([0, 0], 0);
     let watchers = [watcher.clone(), Client::new(two.address)];
     for (turn, watcher) in watchers.iter().enumerate().cycle() {
@@ -132,17 +132,17 @@ async fn http_plans_processes_share_a_limit_across_plan_changes() -> anyhow::Res
     );
     assert_eq!(answer.header("ratelimit")?, Some("\"default\";r=0"));
 
-    // Another plan for everybody, by SQL: what comes back now comes at once, and in whole tokens.
+    // SQL changes the plan of all clients: tokens now return all at once.
     let changed =
         "update tollgate.token_plans set capacity = 30, refill_seconds = 0.03, refill = 'interval' where name = 'free'";
     sqlx::query(changed).execute(&pool).await?;
     poll("the new plan is in force", async || Ok(!denied().await?)).await?;
     poll("the load is served by it", async || Ok(served.load(Ordering::SeqCst) > 20)).await?;
-    // Who pays is on another one, and has a bucket of their own.
+    // A paying client has another plan, and its own bucket.
     let paying = watcher.get_with("/report", &[("x-api-key", "of-a-paying-client")]).await?;
     assert_eq!((paying.status, &paying.body[..]), (StatusCode::OK, &b"99 left\n"[..]));
 
-    // And back to what lets nobody pass: from then on, and a second at most.
+    // SQL changes the plan back to one that lets no request pass, within a second.
     let none = "update tollgate.token_plans set capacity = 1, refill_seconds = 86400, refill = 'continuous' where name = 'free'";
     sqlx::query(none).execute(&pool).await?;
     poll("nobody passes any more", denied).await?;
@@ -152,7 +152,7 @@ async fn http_plans_processes_share_a_limit_across_plan_changes() -> anyhow::Res
     }
     for address in [one.address, two.address] {
         let client = Client::new(address);
-        // A denial by the plan before, which the process may still remember, says that one comes back at once.
+        // The process can still have a denial by the previous plan in its cache, which states a short wait.
         poll("what was there is used up", async || Ok(client.get("/").await?.retry_after()? > 1)).await?;
         let denied = client.get("/").await?;
         let again = denied.retry_after()?;
@@ -172,7 +172,7 @@ async fn two_processes_of_http_plans_share_a_limit_on_every_server() -> anyhow::
         let one = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
         let two = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
         let clients = [one.address, two.address].map(Client::new);
-        // Ten at once, and ten a second.
+        // Ten at once, then ten a second.
         let mut served = 0;
         let denied = loop {
             let answer = clients[served % 2].get("/").await?;
@@ -192,7 +192,7 @@ async fn two_processes_of_http_plans_share_a_limit_on_every_server() -> anyhow::
     Ok(())
 }
 
-/// Asks until it is so.
+/// Repeats the check until it succeeds.
 async fn poll(what: &str, is_so: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let patience = Instant::now() + Duration::from_secs(30);
     while !is_so().await? {

@@ -4,29 +4,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Notify, Semaphore};
 use tollgate::{Adjusted, Adjustment, Error, MemoryStore, Store, Take, TakeError, model::Outcome};
 
-/// A store that is asked, and answers when it has leave.
+/// A store that answers when it has permits.
 pub struct Gated {
     pub store: MemoryStore,
-    /// A request for tokens has come.
+    /// Notified of each request for tokens.
     pub asked: Notify,
-    /// Leave to take, and to give back.
+    /// Permits to take and to give back.
     pub takes: Semaphore,
     pub adjusts: Semaphore,
     pub adjusted: AtomicU64,
 }
 
 impl Gated {
-    /// Gives back at once.
+    /// Blocks takes, but gives back at once.
     pub fn before_it_takes() -> Arc<Self> {
         Self::with_leave(0, Semaphore::MAX_PERMITS)
     }
 
-    /// Takes at once.
+    /// Takes at once, but blocks adjustments.
     pub fn before_it_gives_back() -> Arc<Self> {
         Self::with_leave(Semaphore::MAX_PERMITS, 0)
     }
 
-    /// Answers at once, and has the layers of a database before it all the same.
+    /// Answers at once. The limiter still adds the layers that it adds before a database.
     pub fn open() -> Arc<Self> {
         Self::with_leave(Semaphore::MAX_PERMITS, Semaphore::MAX_PERMITS)
     }

@@ -1,4 +1,4 @@
-//! gRPC, by tonic's own server and client.
+//! gRPC with tonic's own server and client.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ async fn a_denial_is_resource_exhausted_and_says_when_to_try_again() -> anyhow::
     assert_eq!(retry, Some(Duration::from_millis(1500)), "{denied:?}");
     let limits = denied.get_details_quota_failure().map(|failure| failure.violations).unwrap_or_default();
     assert_eq!(limits.iter().map(|limit| limit.subject.as_str()).collect::<Vec<_>>(), ["default"]);
-    // tonic's server says who its peers are.
+    // tonic's server provides the peer's address.
     let buckets = limiter.store().list(&Filter::default(), None, 10).await?;
     assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["127.0.0.1"]);
     Ok(())
@@ -59,7 +59,7 @@ async fn other_refusals_have_codes_of_their_own() -> anyhow::Result<()> {
         assert_eq!(refused.code(), code, "{refused:?}");
         assert!(!format!("{refused:?}").contains("secret"), "{refused:?}");
     }
-    // Nobody need try again.
+    // A retry can never succeed.
     let server = serve(RateLimitLayer::new(never()?)).await?;
     let mut client = server.client().await?;
     check(&mut client).await?;
@@ -137,7 +137,7 @@ async fn one_service_of_a_server_can_have_a_limit_of_its_own() -> anyhow::Result
     Ok(())
 }
 
-/// Those of other names, such as gRPC-Web, are HTTP, for whoever translates them.
+/// Related content types, such as gRPC-Web, get HTTP answers for their proxies to translate.
 #[tokio::test]
 async fn only_grpc_requests_get_grpc_answers() -> anyhow::Result<()> {
     for (content_type, is_grpc) in [
@@ -162,7 +162,7 @@ async fn only_grpc_requests_get_grpc_answers() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whatever it calls itself: a page that is refused with 200 is one that caches keep.
+/// Caches would store a refusal with 200, even if its content type claims to be gRPC.
 #[tokio::test]
 async fn invalid_grpc_request_is_refused_as_http() -> anyhow::Result<()> {
     let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?).key(GlobalKey);

@@ -1,4 +1,4 @@
-//! Handlers that ask a limiter themselves, and refuse as the layer does.
+//! Handlers that call a limiter themselves, and refuse as the layer does.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ async fn refusal_hides_internal_error_details() -> anyhow::Result<()> {
         let body = String::from_utf8(answer.body.to_vec())?;
         assert!(!body.contains("secret") && !body.contains("none such"), "{body}");
     }
-    // What only the client can have done wrong.
+    // Only the client can cause these errors.
     let server = Server::start(handled(limiter(MemoryStore::new(), "1/s")?)).await?;
     for path in ["/0".to_owned(), format!("/1/{}", "x".repeat(256))] {
         assert_eq!(Client::new(server.address).get(&path).await?.status, StatusCode::BAD_REQUEST, "{path}");
@@ -72,7 +72,7 @@ async fn refusal_hides_internal_error_details() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For headers of other names, or a count of one's own.
+/// The layer can then add custom headers, or count requests itself.
 #[tokio::test]
 async fn a_layer_outside_finds_the_decision_and_the_refusal() -> anyhow::Result<()> {
     let router = handled(limiter(MemoryStore::new(), "2 once")?);
@@ -91,7 +91,7 @@ async fn a_layer_outside_finds_the_decision_and_the_refusal() -> anyhow::Result<
     Ok(())
 }
 
-/// Of several layers the innermost has said most of a request; one that only tries a limit out says nothing.
+/// With several layers, the answer has the decision of the innermost. A layer in shadow mode adds none.
 #[tokio::test]
 async fn outer_layer_sees_the_innermost_decision_only() -> anyhow::Result<()> {
     let limit = |name: &str, tokens| {
@@ -134,7 +134,7 @@ async fn grpc_refusal_is_a_status() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A settings page shows what is left, under the plan of the client and by the key that the layer makes.
+/// A settings page shows the tokens left, by the layer's key and the client's plan.
 #[tokio::test]
 async fn handler_can_show_the_remaining_tokens() -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::new());
@@ -151,7 +151,7 @@ async fn handler_can_show_the_remaining_tokens() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a request costs is in its path, where only the handler reads it.
+/// Returns a router whose path has the cost, which only the handler reads.
 fn handled(limiter: Limiter) -> Router {
     async fn handler(
         State(limiter): State<Limiter>,

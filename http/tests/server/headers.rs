@@ -1,4 +1,4 @@
-//! `Retry-After`, `RateLimit` and `RateLimit-Policy`, read by a parser of structured fields.
+//! `Retry-After`, `RateLimit` and `RateLimit-Policy`, parsed as structured fields.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ use super::server::Server;
 async fn headers_state_remaining_and_reset() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     for (rule, served, denied) in [
-        // A token in 1.5 s: rounded up, or who comes again is denied again.
+        // A token comes in 1.5 s. Rounded down, the retry would be denied again.
         ("2/3s", "\"a\";r=1;t=2 | \"a\";q=2;w=3", "\"a\";r=0;t=2 | \"a\";q=2;w=3 | 2"),
-        // Soon is not at once.
+        // Half a second rounds up to 1, never down to 0.
         ("2/s burst 2", "\"a\";r=1;t=1 | \"a\";q=2;w=1", "\"a\";r=0;t=1 | \"a\";q=2;w=1 | 1"),
-        // Windows below a second cannot be said.
+        // The draft has no windows below a second.
         ("2/ms", "\"a\";r=1;t=1 | \"a\";q=2", "\"a\";r=0;t=1 | \"a\";q=2 | 1"),
         ("2 per 1500ms", "\"a\";r=1;t=2 | \"a\";q=2;w=2", "\"a\";r=0;t=2 | \"a\";q=2;w=2 | 2"),
-        // Never is not a number.
+        // A bucket that never refills has no time.
         ("2 once", "\"a\";r=1 | \"a\";q=2", "\"a\";r=0 | \"a\";q=2 | none"),
         (
             "2 per 36500d",
@@ -74,7 +74,7 @@ async fn headers_state_the_effective_limit() -> anyhow::Result<()> {
     planned.store().set_override(whose, over).await?;
     assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=900;w=60"));
 
-    // However large the quota: a shorter window would state a higher rate.
+    // A shorter window would state a higher rate, even for a large quota.
     let large = Limiter::new(MemoryStore::new(), "1000000000/s burst 1500000000")?;
     let server = limited(large, RateLimitHeaders::Always).await?;
     let answer = Client::new(server.address).get("/").await?;
@@ -88,7 +88,7 @@ async fn headers_state_the_effective_limit() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is kept for others is not the client's to use: no token of it is left, and none of it is the client's quota.
+/// The minimum remaining counts neither as left nor as part of the client's quota.
 #[tokio::test]
 async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
     let clock = ManualClock::default();
@@ -109,7 +109,7 @@ async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
             assert_eq!(rate_limit(&answer)?, format!("\"a\";r={left} | \"a\";{quota}"), "{rule:?}: request {n}");
         }
     }
-    // A limit with a cost of its own keeps nothing unless it says so.
+    // A limit with its own cost has no minimum remaining by default.
     let limiter = Limiter::builder(MemoryStore::with_clock(clock)).min_remaining(2).build(Quota::once(5)?)?;
     let layer = RateLimitLayer::new(limiter).name("a").key(GlobalKey).headers(RateLimitHeaders::Always);
     let layer =
@@ -122,7 +122,7 @@ async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `Retry-After` would be later, or there is none.
+/// The reset of a limit that granted can be later than `Retry-After`, or the answer has no `Retry-After`.
 #[tokio::test]
 async fn denial_headers_state_only_limits_that_denied() -> anyhow::Result<()> {
     let layer = |name: &'static str, rule: &str| {
@@ -195,11 +195,11 @@ async fn headers_state_each_of_several_limits() -> anyhow::Result<()> {
     let layer = layer.and("day", GlobalKey, Quota::per_day(24))?.and("none", GlobalKey, Quota::unlimited())?;
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer.cost(|_| 2))).await?;
     let client = Client::new(server.address);
-    // Two tokens are back in half a minute, and two of the day's in two hours.
+    // Two tokens of the client return in 30 s, and two of the day in two hours.
     for (status, limits) in [
         (200, ["\"client\";r=2;t=30", "\"day\";r=22;t=7200"]),
         (200, ["\"client\";r=0;t=30", "\"day\";r=20;t=14400"]),
-        // `Retry-After` ends with the window of what denies, so no longer one is said beside it.
+        // `Retry-After` is the end of the denying limit's window, so the answer states no longer window beside it.
         (429, ["\"client\";r=0;t=30", "\"day\";r=20"]),
     ] {
         let answer = client.get("/").await?;
@@ -237,7 +237,7 @@ async fn where_nothing_limits_nothing_is_said() -> anyhow::Result<()> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a limit is called, there is one header of each kind, and it is well-formed.
+    /// Any limit name gives one well-formed header of each kind.
     #[test]
     fn no_name_makes_another_header(name in any::<String>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -265,7 +265,7 @@ async fn limited<C: tollgate::clock::Clock>(
     Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await
 }
 
-/// Both headers, after a parser has read them.
+/// Returns both headers, after they have been parsed.
 fn rate_limit(answer: &Answer) -> anyhow::Result<String> {
     let (limit, policy) = (answer.header("ratelimit")?, answer.header("ratelimit-policy")?);
     for header in [limit, policy].into_iter().flatten() {
@@ -274,7 +274,7 @@ fn rate_limit(answer: &Answer) -> anyhow::Result<String> {
     Ok(format!("{} | {}", limit.unwrap_or("none"), policy.unwrap_or("none")))
 }
 
-/// The names in a list, and what is left under each.
+/// Returns the names in a list, and the tokens left under each.
 pub fn parsed(list: &str) -> anyhow::Result<Vec<(String, Option<i64>)>> {
     let mut items = Vec::new();
     for entry in Parser::new(list).parse::<List>()? {

@@ -1,4 +1,4 @@
-//! Without a framework: hyper's own connections, whose service is told who its peer is.
+//! hyper's own connections without a framework. The service inserts the peer's address.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ async fn a_service_of_hyper_is_limited_by_its_peers_address() -> anyhow::Result<
     Ok(())
 }
 
-/// By HTTP/2 hyper sends what the service gives it, and clients take a body for an error of the protocol.
+/// In HTTP/2, hyper sends the body that the service returns, and clients treat a body as a protocol error.
 #[tokio::test]
 async fn denied_head_request_states_the_body_length() -> anyhow::Result<()> {
     let (address, server) = serve(RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::once(1)?)?)).await?;
@@ -59,7 +59,7 @@ async fn denied_head_request_states_the_body_length() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A server that says hello.
+/// Starts a server that says hello.
 async fn serve(layer: RateLimitLayer) -> anyhow::Result<(SocketAddr, AbortHandle)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -76,7 +76,7 @@ async fn serve(layer: RateLimitLayer) -> anyhow::Result<(SocketAddr, AbortHandle
             tokio::spawn(async move {
                 let connections = auto::Builder::new(TokioExecutor::new());
                 let connection = connections.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-                // It fails if the client is gone.
+                // The connection fails if the client has closed it.
                 drop(connection.await);
             });
         }
@@ -84,7 +84,7 @@ async fn serve(layer: RateLimitLayer) -> anyhow::Result<(SocketAddr, AbortHandle
     Ok((address, server.abort_handle()))
 }
 
-/// Time passes by itself when nobody has anything to do.
+/// Paused time advances when all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn tower_http_layers_wrap_the_layer() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;

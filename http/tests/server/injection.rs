@@ -1,4 +1,4 @@
-//! Texts with line ends and other bytes that no header may have, wherever a service or its clients can put them.
+//! Texts with line ends and other bytes that headers cannot contain, in every place that services and clients control.
 
 use anyhow::{Context, ensure};
 use axum::Router;
@@ -71,7 +71,7 @@ async fn a_reason_of_any_text_stays_within_the_answer() -> anyhow::Result<()> {
         let refused = ask(&server, "/", "").await?;
         assert_eq!(refused.status, StatusCode::UNAUTHORIZED, "{text:?}");
         assert_eq!(refused.json()?["detail"], *text);
-        // gRPC says it in a header.
+        // gRPC has the reason in a header.
         let refused = send(&server, "POST", b"/", b"content-type: application/grpc\r\n").await?;
         assert_eq!(refused.status, StatusCode::OK);
         assert_eq!(refused.lines_of("grpc-status"), ["16"], "{text:?}");
@@ -85,7 +85,7 @@ async fn a_reason_of_any_text_stays_within_the_answer() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn client_input_is_one_key_or_a_refusal() -> anyhow::Result<()> {
-    // What is behind the end of a line is a header that nobody asks for.
+    // Text after a line end is another header, which no extractor reads.
     for (header, made) in [
         (&b"x-user: a\r\nx-injected: 1\r\n"[..], Some("a")),
         (b"x-user: a\nx-injected: 1\r\n", Some("a")),
@@ -108,7 +108,7 @@ async fn client_input_is_one_key_or_a_refusal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a request makes this key, or is refused before the layer sees it.
+/// Checks that a request creates this key, or is refused before it reaches the layer.
 async fn makes(key: impl KeyExtractor, path: &[u8], header: &[u8], made: Option<&str>) -> anyhow::Result<()> {
     let limiter = limiter()?;
     let server = serve(RateLimitLayer::new(limiter.clone()).key(key).headers(RateLimitHeaders::Always)).await?;
@@ -120,7 +120,7 @@ async fn makes(key: impl KeyExtractor, path: &[u8], header: &[u8], made: Option<
     Ok(())
 }
 
-/// Each would break out of a header, a structured field, JSON or a terminal if it were written as it is.
+/// Written unescaped, each text would break out of a header, a structured field, JSON or a terminal.
 const TEXTS: &[&str] = &[
     "free\r\nx-injected: 1",
     "free\nx-injected: 1",
@@ -134,7 +134,7 @@ const TEXTS: &[&str] = &[
     "\u{85}\u{2028}ÿ\u{feff}",
 ];
 
-/// Who never says whose request it is, and why in these words.
+/// Fails for every request, with this reason.
 struct Nobody(&'static str);
 
 impl KeyExtractor for Nobody {
@@ -151,7 +151,7 @@ async fn serve(layer: RateLimitLayer) -> anyhow::Result<Server> {
     Server::start(Router::new().fallback(get(|| async { "served" })).layer(layer)).await
 }
 
-/// An answer as it came over the socket: no client has mended or refused it.
+/// The bytes of an answer as read from the socket. A client library could correct or reject them.
 struct Raw {
     status: StatusCode,
     lines: Vec<(String, String)>,
@@ -182,13 +182,13 @@ async fn send(server: &Server, method: &str, path: &[u8], header: &[u8]) -> anyh
         ensure!(SENT.contains(&name.as_str()), "a header {name:?}: {value:?}");
         ensure!(value.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{name}: {value:?}");
     }
-    // More than the body that it announces would be another answer.
+    // Bytes beyond the announced length would form another answer.
     let length = answer.lines_of("content-length").first().map_or(Ok(0), |length| length.parse::<usize>())?;
     ensure!(answer.body.len() == length, "{:?}", answer.body);
     Ok(answer)
 }
 
-/// The headers that the servers of these tests send.
+/// Headers that the servers of these tests send.
 const SENT: [&str; 11] = [
     "cache-control",
     "connection",

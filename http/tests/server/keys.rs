@@ -1,4 +1,4 @@
-//! What becomes of what a request says of its owner.
+//! Keys of requests, by extractor.
 
 use std::time::Duration;
 
@@ -174,7 +174,7 @@ async fn authenticated_request_is_limited_by_its_identity() -> anyhow::Result<()
     Ok(())
 }
 
-/// As of a session without a name: it has said who it is, and wrongly.
+/// An empty key is malformed, like a session with an empty name.
 #[tokio::test]
 async fn empty_key_is_not_a_missing_key() -> anyhow::Result<()> {
     let limiter = limiter()?;
@@ -201,7 +201,7 @@ async fn empty_key_is_not_a_missing_key() -> anyhow::Result<()> {
 #[derive(Clone)]
 struct User(u64);
 
-/// Lets nobody pass as somebody else; who says nothing is nobody.
+/// Identifies users by their token. A request without a token has no user.
 async fn authenticate(mut request: Request<Body>, next: Next) -> Response<Body> {
     match request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes) {
         Some(b"Bearer of-alice") => drop(request.extensions_mut().insert(User(1))),
@@ -221,7 +221,7 @@ async fn missing_key_skips_only_limits_that_need_it() -> anyhow::Result<()> {
     let client = Client::new(server.address);
     assert_eq!(client.get("/users/7").await?.status, StatusCode::OK);
     assert!(limiter.store().is_empty(), "there was no limit to take from");
-    // What is said wrongly was not left out.
+    // A malformed key is not a missing key.
     let twice = client.get_with("/users/7", &[("x-user", "1"), ("x-user", "2")]).await?;
     assert_eq!(twice.status, StatusCode::BAD_REQUEST);
 
@@ -286,7 +286,7 @@ proptest! {
             Header::new(HeaderName::from_static("x-user")).extract(&request.into_parts().0).unwrap()
         };
         prop_assert_eq!(key(&a) == key(&b), a == b);
-        // Sending the hash of somebody's value is not being them.
+        // Sending the hash of a value does not reach the bucket of the value.
         prop_assert_ne!(key(key(&a).as_bytes()) == key(&a), key(&a).starts_with("sha256="));
     }
 
@@ -301,13 +301,13 @@ proptest! {
     }
 }
 
-/// What can be the value of a header.
+/// Generates values that a header can have.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let byte = any::<u8>().prop_filter("a header has no controls", |byte| *byte >= b' ' && *byte != 127);
     proptest::collection::vec(byte, 1..5).prop_filter("spaces at the ends are no part of it", |value| !value.is_empty())
 }
 
-/// The keys that a request makes under a layer.
+/// Returns the keys that a request creates under a layer.
 async fn made(
     layer: impl FnOnce(RateLimitLayer) -> RateLimitLayer,
     path: &str,

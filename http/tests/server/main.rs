@@ -1,6 +1,6 @@
-//! Limited services, asked by real clients over real sockets.
+//! Limited services, called by real clients over real sockets.
 
-// Nothing outside uses a test.
+// No other crate uses a test.
 #![allow(unreachable_pub)]
 
 mod addresses;

@@ -1,4 +1,4 @@
-//! What becomes of requests without tokens: denied, waiting, or shadowed. And of the service's readiness.
+//! Requests without tokens, which are denied, wait or pass in shadow mode, and the readiness of the service.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::client::Client;
 use super::gated::Gated;
 use super::server::Server;
 
-/// Time stands still in the store, and passes by itself in this runtime.
+/// The store's time is paused. The runtime's time advances when all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
@@ -45,7 +45,7 @@ async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Resul
     for answer in answers {
         statuses.push(answer.await??.status().as_u16());
     }
-    // One now, two within two seconds, and two that would come too late and are told so at once.
+    // One request now, two within two seconds, and two that would wait longer and are denied at once.
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
     assert_eq!(*served.lock(), [0, 1, 2]);
     Ok(())
@@ -75,7 +75,7 @@ async fn client_disconnected_before_the_call_takes_nothing() -> anyhow::Result<(
     let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let ask = || tokio::spawn(service.clone().oneshot(Request::new(())));
-    // The first is being asked for; behind it stand one that goes away and one that stays.
+    // The first request is in its call. Behind it, one client disconnects and one stays.
     let first = ask();
     store.asked.notified().await;
     let (goes, stays) = (ask(), ask());
@@ -146,7 +146,7 @@ async fn shadow_mode_passes_all_and_reports_refusals() -> anyhow::Result<()> {
         assert_eq!(answer.header("x-shadowed")?, Some(shadowed));
         assert!(!answer.headers.contains_key("retry-after") && !answer.headers.contains_key("ratelimit"));
     }
-    // What fails, and who has no key, would have been refused as well.
+    // A failing store and a missing key would also have refused the request.
     let broken = RateLimitLayer::new(Limiter::new(Broken, Quota::per_hour(2))?).shadow();
     let server = Server::start(router().layer(broken).layer(tell.clone())).await?;
     let answer = Client::new(server.address).get("/").await?;
@@ -174,7 +174,7 @@ async fn innermost_shadow_layer_reports_its_refusal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever switches a limiter in an incident wants everybody served.
+/// An operator who switches a limiter off in an incident wants all requests to pass.
 #[tokio::test]
 async fn disabled_or_shadow_layer_refuses_only_by_extractor() -> anyhow::Result<()> {
     let layers = || {
@@ -192,7 +192,7 @@ async fn disabled_or_shadow_layer_refuses_only_by_extractor() -> anyhow::Result<
             assert_eq!(client.get("/").await?.status, status, "{mode}");
         }
     }
-    // Whoever an extractor turns away is not let in by that.
+    // A request that the extractor rejects does not pass.
     let limiter = Limiter::builder(Broken).mode(Mode::Off).build("1/h")?;
     let layer = RateLimitLayer::new(limiter).key(Header::new(HeaderName::from_static("x-user")));
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
@@ -203,7 +203,7 @@ async fn disabled_or_shadow_layer_refuses_only_by_extractor() -> anyhow::Result<
     Ok(())
 }
 
-/// Time stands still in the store, and would pass by itself in this runtime.
+/// The store's time is paused. The runtime's time would advance if a request waited.
 #[tokio::test(start_paused = true)]
 async fn shadow_layer_does_not_wait() -> anyhow::Result<()> {
     type Set = fn(RateLimitLayer) -> RateLimitLayer;
@@ -257,7 +257,7 @@ async fn shadow_limiter_or_store_does_not_wait_or_take() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A wait asks until the deadline, and sleeps as long as it was granted.
+/// A wait calls the store until the deadline, and then sleeps for the granted wait.
 #[tokio::test(start_paused = true)]
 async fn fallback_answers_waiting_requests_during_an_outage() -> anyhow::Result<()> {
     for (fallback, statuses, waited) in [
@@ -296,7 +296,7 @@ async fn service_that_is_not_ready_takes_nothing() -> anyhow::Result<()> {
     waiting = tokio_test_poll(&mut other);
     assert!(waiting.is_ready(), "the place is free");
 
-    // A denied request gives its place back.
+    // A denied request releases its place.
     let none = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
     let inner = OneAtATime { places: Arc::new(Semaphore::new(1)), place: None };
     let service = RateLimitLayer::new(none).key(GlobalKey).layer(inner);
@@ -311,7 +311,7 @@ fn tokio_test_poll(service: &mut (impl Service<Request<()>, Error = Infallible> 
     service.poll_ready(&mut Context::from_waker(waker)).map(|ready| ready.expect("it is infallible"))
 }
 
-/// Serves one request at a time, and panics if it is called without being ready.
+/// Serves one request at a time, and panics if called before it is ready.
 struct OneAtATime {
     places: Arc<Semaphore>,
     place: Option<tokio::sync::OwnedSemaphorePermit>,

@@ -1,4 +1,4 @@
-//! Requests that are not counted, by what the service answers.
+//! Refunds by the head of the service's answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn only_failed_logins_are_counted() -> anyhow::Result<()> {
         .refund(|answer, cost| if answer.status.is_success() { cost } else { 0 });
     let server = Server::start(Router::new().route("/login", get(login)).layer(failed)).await?;
     let client = Client::new(server.address);
-    // Each token is back before the answer is there.
+    // Each token is back before the client has the answer.
     for _ in 0..50 {
         assert_eq!(client.get("/login?password=right").await?.status, StatusCode::NO_CONTENT);
     }
@@ -104,7 +104,7 @@ async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
         store.adjusts.add_permits(1);
         assert_eq!(asked.await??.status(), StatusCode::OK);
     }
-    // Who goes away meanwhile does not keep the tokens.
+    // If a client disconnects during the refund, the tokens still return.
     let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
     for _ in 0..100 {
         yield_now().await;

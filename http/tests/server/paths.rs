@@ -1,4 +1,4 @@
-//! The example that limits each path by what its process has seen, asked by one client and by many.
+//! The example with a sliding window for each path, called by one client and by many.
 
 use anyhow::Context;
 use axum::http::StatusCode;
@@ -39,19 +39,18 @@ async fn limits_each_path_by_itself(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// So many as one after the other, though each is asked for before the others are counted.
+/// Concurrent requests get as many grants as sequential ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn http_path_window_serves_a_hundred_over_sixteen_connections() -> anyhow::Result<()> {
     let server = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
     let mut statuses = ask_all(&[server.address], 16, 20).await?;
-    // Nothing is on its way any more: what was denied meanwhile for want of an answer, if anything, passes now.
+    // No request is in progress any more. If a request was denied because the answer was pending, these pass instead.
     statuses.extend(ask_all(&[server.address], 1, 20).await?);
     assert_eq!(count(&statuses), (100, 240));
     Ok(())
 }
 
-/// A process knows what the other has served from its own last grant: so of what is asked for meanwhile it serves one
-/// beyond the maximum, and then knows.
+/// A process learns of the other's requests at its own next grant, so it exceeds the maximum by at most one.
 #[tokio::test(flavor = "multi_thread")]
 async fn http_path_window_processes_exceed_by_at_most_one() -> anyhow::Result<()> {
     let file = std::env::temp_dir().join(format!("tollgate-paths-{}.db", Uuid::new_v4()));

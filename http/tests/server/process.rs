@@ -1,4 +1,4 @@
-//! The examples as processes of their own, and databases for them.
+//! Runs the examples as processes, with their own databases.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,14 +11,14 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
-/// A server of the examples. It stops when its owner does.
+/// A server from the examples. Stops when dropped.
 pub struct Process {
     pub address: SocketAddr,
     _child: Child,
 }
 
 impl Process {
-    /// Returns when it listens.
+    /// Starts the server, and returns when it listens.
     pub async fn start(example: &str, arguments: &[&str]) -> anyhow::Result<Self> {
         // This test is target/<profile>/deps/serving-<hash>.
         let test = std::env::current_exe()?;
@@ -33,7 +33,7 @@ impl Process {
     }
 }
 
-/// A database that no other test uses, on a server that a variable names.
+/// A database for one test, on the server that a variable names.
 pub struct OwnDatabase {
     pub url: String,
     name: String,
@@ -41,7 +41,7 @@ pub struct OwnDatabase {
 }
 
 impl OwnDatabase {
-    /// On PostgreSQL.
+    /// Creates a migrated database on PostgreSQL.
     pub async fn create() -> anyhow::Result<Self> {
         let database = Self::create_on("TOLLGATE_POSTGRES_URL").await?;
         tollgate::migrate(&database.pool().await?).await?;
@@ -61,13 +61,13 @@ impl OwnDatabase {
         Ok(database)
     }
 
-    /// Of PostgreSQL.
+    /// Opens a pool on PostgreSQL.
     pub async fn pool(&self) -> anyhow::Result<PgPool> {
         let pool = PgPoolOptions::new().max_connections(4).idle_timeout(None).max_lifetime(None);
         Ok(pool.connect(&self.url).await?)
     }
 
-    /// Whoever is connected is thrown out.
+    /// Drops the database. On PostgreSQL, ends its connections first.
     pub async fn drop(self) -> anyhow::Result<()> {
         let force = if self.server.starts_with("postgres") { " with (force)" } else { "" };
         self.execute(format!("drop database {}{force}", self.name)).await
@@ -84,5 +84,5 @@ impl OwnDatabase {
     }
 }
 
-/// Of every engine that is a server.
+/// Variables of all engines that are servers.
 pub const SERVERS: [&str; 3] = ["TOLLGATE_POSTGRES_URL", "TOLLGATE_MYSQL_URL", "TOLLGATE_MARIADB_URL"];

@@ -1,4 +1,4 @@
-//! Where the layer is put among axum's routers, and what it limits there.
+//! The layer at different places among axum's routers.
 
 use std::net::SocketAddr;
 
@@ -83,7 +83,7 @@ async fn a_method_is_a_request_like_any_other() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The outer one is asked first, and has its tokens even if the inner one denies.
+/// The outer layer decides first. Its tokens stay taken even if the inner layer denies.
 #[tokio::test]
 async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Result<()> {
     let left = async |Extension(decision): Extension<Decision>| decision.remaining().to_string();
@@ -101,7 +101,7 @@ async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Res
     Ok(())
 }
 
-/// As routers are tested.
+/// Tests of routers have no socket.
 #[tokio::test]
 async fn router_without_socket_accepts_a_given_peer() -> anyhow::Result<()> {
     let limiter = limiter(1)?;
@@ -115,7 +115,7 @@ async fn router_without_socket_accepts_a_given_peer() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A protocol that takes the connection over is the handler's affair.
+/// The handler serves a protocol that takes over the connection.
 #[tokio::test]
 async fn a_connection_is_upgraded_through_the_layer_or_denied() -> anyhow::Result<()> {
     let echo = async |request: Request<Body>| {

@@ -4,14 +4,14 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// A server of this process, on a port of its own. It stops when its owner does.
+/// A server in this process, on its own port. Stops when dropped.
 pub struct Server {
     pub address: SocketAddr,
     task: JoinHandle<()>,
 }
 
 impl Server {
-    /// Tells the router who its peers are.
+    /// Starts a server that provides the peers' addresses to the router.
     pub async fn start(router: Router) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

@@ -1,4 +1,4 @@
-//! Several limits of one layer, each by what the request says.
+//! Several limits of one layer, with keys, costs and rules from the request.
 
 use std::time::Duration;
 
@@ -39,12 +39,12 @@ async fn each_limit_may_be_under_a_plan_of_the_request() -> anyhow::Result<()> {
         assert_eq!(denied.status, 429, "{plan}");
         assert_eq!(denied.json()?["violated-policies"], serde_json::json!([limit]));
     }
-    // A plan that does not exist is the service's fault.
+    // A plan that does not exist is a server error.
     assert_eq!(client.get_with("/", &[("x-user", "a"), ("x-plan", "none such")]).await?.status, 500);
     Ok(())
 }
 
-/// That of the request's client, for such a period.
+/// Returns the plan of the request's client for a period.
 fn plan(period: &'static str) -> impl Fn(&Parts) -> Rule + Send + Sync + 'static {
     move |request| {
         let says = request.headers.get("x-plan").and_then(|value| value.to_str().ok()).unwrap_or("free");
@@ -52,7 +52,7 @@ fn plan(period: &'static str) -> impl Fn(&Parts) -> Rule + Send + Sync + 'static
     }
 }
 
-/// Of a limit without a name, and of one of bytes, for everybody.
+/// Returns the tokens left under a limit without a name and under one of bytes, both shared by all clients.
 async fn left(limiter: &Limiter<MemoryStore>) -> anyhow::Result<[Option<i64>; 2]> {
     let [unnamed, bytes] = ["everybody", "5=bytes everybody"].map(Key::try_from);
     let level = async |key| anyhow::Ok(limiter.store().peek(&key).await?.map(|level| level.available));
@@ -86,7 +86,7 @@ async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
         ("/free", "10", 200, [Some(3), Some(30)]),
         ("/free", "0", 200, [Some(3), Some(30)]),
         ("/free", "31", 429, [Some(3), Some(30)]),
-        // What was not used is given back of each.
+        // Both limits get their unused tokens back.
         ("/none", "5", 404, [Some(3), Some(30)]),
         ("/", "101", 400, [Some(3), Some(30)]),
     ] {

@@ -1,4 +1,4 @@
-//! Services under a sliding window, which counts what passes by the same switches as a bucket.
+//! Services under a sliding window, with the options of a bucket.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tollgate::{Limiter, MemoryStore, Window, clock::ManualClock};
 use tollgate_http::{GlobalKey, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 
-/// Time stands still in the store, and passes by itself in this runtime.
+/// The store's time is paused. The runtime's time advances when all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn window_denies_waits_settles_and_refunds_like_a_bucket() -> anyhow::Result<()> {
     type Set = fn(RateLimitLayer) -> RateLimitLayer;
@@ -18,7 +18,7 @@ async fn window_denies_waits_settles_and_refunds_like_a_bucket() -> anyhow::Resu
         (|layer| layer.cost(|_| 2), [200, 429, 429, 429]),
         (|layer| layer.cost(|_| 3), [400, 400, 400, 400]),
         (|layer| layer.refund(|_, cost| cost), [200, 200, 200, 200]),
-        // The third has its turn in 65 s.
+        // The third request is scheduled in 65 s.
         (|layer| layer.wait(Duration::from_secs(64)), [200, 200, 429, 429]),
         (|layer| layer.wait(Duration::from_secs(65)), [200, 200, 200, 200]),
     ];
