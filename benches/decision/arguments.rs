@@ -7,19 +7,19 @@ use crate::engine::Durability;
 #[derive(Parser)]
 #[command(about = "Measures decisions, granted and denied, against a bare UPDATE")]
 pub(crate) struct Arguments {
-    /// Which engines; all if not said.
+    /// Engines to measure. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
     engine: Vec<Name>,
-    /// What a crash may cost; both if not said.
+    /// Durability of commits. Default: both.
     #[arg(long, value_enum, value_delimiter = ',')]
     durability: Vec<Durability>,
-    /// For how long each figure is measured, all rounds together.
+    /// Seconds to measure each value, all rounds together.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// How often bare, granted and denied take turns.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
-    /// What `cargo bench` adds.
+    /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -33,7 +33,7 @@ impl Arguments {
         or_all(&self.durability)
     }
 
-    /// How long one kind of call has its turn.
+    /// How long one kind of call runs in a round.
     pub(crate) fn slice(&self) -> Duration {
         Duration::from_secs_f64(self.seconds / f64::from(self.rounds))
     }

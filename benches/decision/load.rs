@@ -10,10 +10,10 @@ use tollgate::{
 
 use crate::engine::Engine;
 
-/// Over how many keys the calls are spread, unless they all go to one.
+/// Number of keys, unless all calls use one key.
 pub(crate) const KEYS: usize = 1000;
 
-/// What one call costs, in microseconds: its latency if there is one connection, else the time between two answers.
+/// The cost of one call in microseconds: its latency with one connection, otherwise the time between two answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) bare: f64,
@@ -23,7 +23,7 @@ pub(crate) struct Round {
     pub(crate) window: f64,
 }
 
-/// Makes the rows: those of the floor, buckets that never run dry, and buckets that are empty for a day.
+/// Creates the rows of the bare updates, buckets that never run dry, and buckets that stay empty for a day.
 pub(crate) async fn provision<E: Engine>(pool: &Pool<E>) -> anyhow::Result<()> {
     migrate(pool).await?;
     E::make_bare(pool, &ids("bare", KEYS)).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn provision<E: Engine>(pool: &Pool<E>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The kinds of call, over the same number of keys and connections.
+/// The kinds of call, with the same number of keys and connections.
 pub(crate) struct Load<E: Engine> {
     pool: Pool<E>,
     connections: u32,
@@ -80,7 +80,7 @@ impl<E: Engine> Load<E> {
         })
     }
 
-    /// Rounds of a slice of each kind, after one that does not count.
+    /// Measures a slice of each kind per round, after a warm-up round.
     pub(crate) async fn rounds(&self, rounds: u32, slice: Duration) -> anyhow::Result<Vec<Round>> {
         let mut measured = Vec::new();
         for _ in 0..=rounds {
@@ -95,8 +95,8 @@ impl<E: Engine> Load<E> {
         Ok(measured.split_off(1))
     }
 
-    /// Calls for the length of a slice, and looks afterwards whether the database's books show (bare updates, tokens)
-    /// for each of them and no more.
+    /// Calls for the length of a slice. Then checks that the database recorded exactly the bare updates and tokens of
+    /// these calls.
     async fn turn<C: Call>(&self, calls: &Arc<[C]>, slice: Duration, each: (i64, i64)) -> anyhow::Result<f64> {
         let before = E::books(&self.pool).await?;
         let start = Instant::now();
@@ -121,10 +121,10 @@ impl<E: Engine> Load<E> {
     }
 }
 
-/// One caller: the next call when the last one is answered.
+/// Runs one caller, which makes the next call when it has the answer to the last one.
 async fn call<C: Call>(calls: Arc<[C]>, caller: usize, end: Instant) -> anyhow::Result<Vec<Duration>> {
     let mut latencies = Vec::new();
-    // The stride shares no divisor with the number of keys, so every key has its turn.
+    // The stride and the number of keys have no common divisor, so the caller uses every key.
     for key in (caller * calls.len() / 8..).step_by(389) {
         let start = Instant::now();
         if start >= end {
@@ -136,7 +136,7 @@ async fn call<C: Call>(calls: Arc<[C]>, caller: usize, end: Instant) -> anyhow::
     Ok(latencies)
 }
 
-/// Something to measure.
+/// A call to measure.
 trait Call: Send + Sync + 'static {
     fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
@@ -159,7 +159,7 @@ impl<E: Engine> Call for SqlTokenRequester<E> {
     }
 }
 
-/// A request that is granted.
+/// A decision on a request.
 struct Decision<E: Engine> {
     store: SqlStore<E>,
     take: Take,

@@ -1,12 +1,12 @@
-//! What a decision costs, beside a bare `UPDATE … WHERE id = ?` through the same client, pool and database.
+//! Compares a decision with a bare `UPDATE … WHERE id = ?` through the same client, pool and database.
 //!
 //! ```text
 //! cargo bench --bench decision -- --engine postgres15 --seconds 2
 //! ```
 //!
-//! Servers are named by `TOLLGATE_POSTGRES15_URL`, `TOLLGATE_POSTGRES_URL`, `TOLLGATE_MYSQL_URL` and
-//! `TOLLGATE_MARIADB_URL`: `eval "$(scripts/servers env)"`. On each one the benchmark makes a database of its own,
-//! and drops it at the end.
+//! The variables `TOLLGATE_POSTGRES15_URL`, `TOLLGATE_POSTGRES_URL`, `TOLLGATE_MYSQL_URL` and `TOLLGATE_MARIADB_URL`
+//! name the servers: `eval "$(scripts/servers env)"`. On each server the benchmark creates its own database, and drops
+//! it at the end.
 
 mod arguments;
 mod engine;
@@ -56,7 +56,7 @@ fn database() -> String {
     format!("tollgate_bench_{}", std::process::id())
 }
 
-/// Leaves nothing behind, whatever happens: no database, no changed setting.
+/// Measures one server. Always drops the database and restores changed settings.
 async fn on_database<E: Engine>(url: &str, arguments: &Arguments) -> anyhow::Result<()> {
     E::create_database(url).await?;
     let pool = E::open(url, 1, Durability::Relaxed).await?;

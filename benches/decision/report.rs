@@ -2,7 +2,7 @@ use std::fmt;
 
 use crate::load::Round;
 
-/// A line of the table: medians, and the least and the most in brackets.
+/// A line of the table: medians, with the minimum and the maximum in brackets.
 pub(crate) struct Line<'a> {
     connections: u32,
     keys: usize,
@@ -26,7 +26,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Round by round, so what slows a whole round does not count.
+    /// Returns the ratio in each round, so that a slow round does not distort it.
     fn ratio(&self, of: impl Fn(&Round) -> f64, to: impl Fn(&Round) -> f64) -> String {
         spread(self.rounds.iter().map(|round| of(round) / to(round)), 2)
     }

@@ -1,4 +1,5 @@
-//! Makes so many decisions by one part of the crate, for callgrind to count what they take: `scripts/bench instructions`.
+//! Makes a number of decisions in one part of the crate, so that callgrind counts instructions: `scripts/bench
+//! instructions`.
 //!
 //! ```text
 //! tollgate-instructions                    # names the parts
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What it is called, and how it makes so many decisions. It begins with the same work whatever their number.
+/// The name of a part, and a function that makes a number of decisions. The setup is the same for any number.
 type Part = (&'static str, fn(usize));
 
 const PARTS: &[Part] = &[
@@ -94,7 +95,7 @@ fn memory(count: usize, quota: impl TryInto<Rule, Error: std::fmt::Debug>) {
 fn layer<S: Store>(count: usize, store: &S, by: Source) {
     let take = take(Quota::per_second(1_000_000_000));
     runtime().block_on(async {
-        // A lease begins when a key is asked for often.
+        // A lease begins after frequent requests for a key.
         while store.take_one(&take).await.expect("it answers").expect("possible").source() != by {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -143,7 +144,7 @@ impl Service<Request<()>> for AtOnce {
     }
 }
 
-/// Its clock stands still: how often the host's is read depends on how long everything takes.
+/// A store with a paused clock, because the number of reads of a real clock depends on the speed.
 fn still() -> MemoryStore<ManualClock> {
     MemoryStore::with_clock(ManualClock::default())
 }
@@ -152,11 +153,11 @@ fn take(quota: impl TryInto<Rule, Error: std::fmt::Debug>) -> Take {
     Take::from(Key::try_from("user:42").expect("a key")).rule(quota.try_into().expect("a quota"))
 }
 
-/// What a layer has to do meanwhile is done by another thread than the caller's.
+/// Runs the background work of a layer on another thread than the caller's.
 fn runtime() -> &'static Runtime {
     static RUNTIME: std::sync::OnceLock<Runtime> = std::sync::OnceLock::new();
     RUNTIME.get_or_init(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime"))
 }
 
-/// In November 2023.
+/// A time in November 2023.
 const NOW: i64 = 1_700_000_000_000_000_000;

@@ -1,12 +1,13 @@
-//! Whether many random keys, seen and gone, leave a database small again: how large its table of buckets is before, with
-//! all of them, after the sweep, and after what an operator can do beyond it. And how long their requests take when they
-//! make the buckets, and when these are there.
+//! Measures whether a database becomes small again after many random keys are used once.
+//!
+//! Reports the size of the table of buckets before, with all keys, after the sweep, and after maintenance by an
+//! operator. Also measures the requests that create the buckets, and requests for existing buckets.
 //!
 //! ```text
 //! cargo bench --bench keys -- --url postgres://localhost/scratch --keys 10000000
 //! ```
 //!
-//! The database should be a fresh one: everything in it that says nothing any more is swept, and its tables are rebuilt.
+//! Use a new database: the benchmark sweeps all expired rows in it, and rebuilds its tables.
 
 mod size;
 
@@ -27,16 +28,16 @@ use size::{Database, Size};
 #[derive(Parser)]
 #[command(about = "Measures how large a database is with many keys, and without them again")]
 struct Arguments {
-    /// The database: postgres://, mysql:// or sqlite://.
+    /// URL of the database: postgres://, mysql:// or sqlite://.
     #[arg(long)]
     url: String,
-    /// How many keys come.
+    /// Number of keys.
     #[arg(long, env = "TOLLGATE_KEYS", default_value_t = 10_000)]
     keys: u64,
-    /// How many rows a step of the sweep looks at.
+    /// Number of rows that a step of the sweep reads.
     #[arg(long, default_value_t = 1000)]
     step: u32,
-    /// What `cargo bench` adds.
+    /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -96,7 +97,7 @@ where
     Ok(())
 }
 
-/// Keys, which nobody has seen before the first time, take a token each, of buckets that are full again at once.
+/// Takes a token from each key. The buckets are full again at once, and do not exist the first time.
 async fn come(store: &impl Store, mut all: Rng, keys: u64) -> anyhow::Result<()> {
     let rule = Rule::try_from("1000/s")?;
     let mut left = keys;

@@ -1,4 +1,4 @@
-//! How large the table of buckets is, as each engine tells it.
+//! The size of the table of buckets, as each engine reports it.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ pub(crate) enum Database {
     Sqlite(SqlitePool),
 }
 
-/// In bytes.
+/// Sizes in bytes.
 pub(crate) struct Size {
     rows: i64,
     table: i64,
-    /// Beside the table, or as far as it is apart from it.
+    /// The size of indexes that are not part of the table.
     indexes: i64,
-    /// Of both, what the engine says is free for new rows.
+    /// Space in both that the engine reports as free for new rows.
     free: Option<i64>,
 }
 
@@ -42,7 +42,7 @@ impl Database {
                 sqlx::query_as(sizes).fetch_one(pool).await?
             }
             Self::MySql(pool) => {
-                // Its figures are estimates, which this renews.
+                // The sizes are estimates, which `analyze` updates.
                 sqlx::raw_sql("analyze table token_buckets").execute(pool).await?;
                 let sizes = "select (select count(*) from token_buckets), cast(data_length as signed),
                                     cast(index_length as signed), cast(data_free as signed)
@@ -61,7 +61,7 @@ impl Database {
         Ok(Size { rows, table, indexes, free })
     }
 
-    /// What an operator can do, in this order.
+    /// Returns the statements with which an operator can shrink the table, in order.
     pub(crate) fn tidying(&self) -> Vec<(&'static str, &'static str)> {
         match self {
             Self::Postgres(_) => vec![

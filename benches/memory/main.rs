@@ -1,5 +1,7 @@
-//! What a decision in this process costs, by the store alone and through a limiter, beside `governor`: the same keys, quota
-//! and threads, taking turns. Of these only those count during which no other program had the processors.
+//! Compares a decision in this process with `governor`, by the store alone and through a limiter.
+//!
+//! All use the same keys, quota and threads, and take turns. A turn counts only if no other program used the
+//! processors.
 //!
 //! ```text
 //! cargo bench --bench memory -- --seconds 2
@@ -21,16 +23,16 @@ use tollgate::{Key, Limiter, MemoryStore, Quota, Rule, Take};
 #[derive(Parser)]
 #[command(about = "Measures decisions in this process, granted and denied, beside governor")]
 struct Arguments {
-    /// For how long the two take turns, for each line of the table.
+    /// Seconds of turns for each line of the table.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Over how many keys.
+    /// Numbers of keys.
     #[arg(long, default_values_t = [1, 100_000], value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     keys: Vec<usize>,
-    /// By how many threads.
+    /// Numbers of threads.
     #[arg(long, default_values_t = [1, 2], value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     threads: Vec<usize>,
-    /// What `cargo bench` adds.
+    /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -64,7 +66,7 @@ fn main() {
     }
 }
 
-/// Something that decides requests for the tokens of a key.
+/// Decides requests for the tokens of a key.
 trait Decides: Send + Sync + 'static {
     fn keys(&self) -> usize;
 
@@ -98,7 +100,7 @@ impl Decides for Ours {
     }
 }
 
-/// As a service uses it: its counts, modes and policy included.
+/// A limiter as a service uses it, with its counts, modes and policy.
 struct Limited {
     limiter: Limiter<MemoryStore>,
     keys: Vec<Key>,
@@ -168,8 +170,8 @@ impl Decides for Theirs {
     }
 }
 
-/// Decisions a second, by so many threads, over all keys in a scattered order; `None` if one of them had to wait
-/// for a processor, as another program had it.
+/// Returns the decisions per second of a number of threads, over all keys in a scattered order. `None` if another
+/// program made a thread wait for a processor.
 fn turn<D: Decides>(decides: &Arc<D>, threads: usize, outcome: &str) -> Option<f64> {
     let (over, ready) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(threads + 1)));
     let granted = outcome == "granted";
@@ -180,13 +182,13 @@ fn turn<D: Decides>(decides: &Arc<D>, threads: usize, outcome: &str) -> Option<f
                 let waited_before = waited();
                 ready.wait();
                 let start = Instant::now();
-                // The stride shares no divisor with the number of keys, so every key has its turn.
+                // The stride and the number of keys have no common divisor, so the caller uses every key.
                 let (keys, stride) = (decides.keys(), 38_903 % decides.keys());
                 let (mut key, mut decisions) = (caller % keys, 0_u32);
                 while !over.load(Ordering::Relaxed) {
                     for _ in 0..100 {
                         key += stride;
-                        // A division would take as long as a tenth of a decision.
+                        // A division would cost a tenth of a decision.
                         key -= if key < keys { 0 } else { keys };
                         assert_eq!(decides.decide(key), granted, "key {key}");
                     }
@@ -204,14 +206,14 @@ fn turn<D: Decides>(decides: &Arc<D>, threads: usize, outcome: &str) -> Option<f
     rates.into_iter().sum()
 }
 
-/// For how long this thread waited for a processor, where Linux says so; elsewhere every turn counts.
+/// Returns how long this thread waited for a processor. Only Linux reports it, so elsewhere every turn counts.
 fn waited() -> Duration {
     let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited = schedstat.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
     Duration::from_nanos(waited.unwrap_or_default())
 }
 
-/// The median, and between what the middle half of them is.
+/// The median, and the bounds of the middle half.
 struct Spread {
     median: f64,
     middle: [f64; 2],
@@ -235,5 +237,5 @@ impl fmt::Display for Spread {
     }
 }
 
-/// How long a turn is: short, so that on a busy machine some pass undisturbed.
+/// Length of a turn. Short, so that some turns are undisturbed on a busy machine.
 const SLICE: Duration = Duration::from_millis(2);

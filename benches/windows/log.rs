@@ -2,13 +2,13 @@ use anyhow::Context;
 
 use crate::{Mode, window};
 
-/// All requests of all processes, in microseconds: each was decided between its question and its answer.
+/// All requests of all processes, in microseconds. Each was decided between its request and its answer.
 #[derive(Default)]
 pub(crate) struct Log {
-    /// When those that were granted were asked for, and when answered.
+    /// When granted requests were sent. `granted` has the times of their answers.
     asked: Vec<i64>,
     granted: Vec<i64>,
-    /// When those that were denied were answered.
+    /// When denied requests were answered.
     denied: Vec<i64>,
 }
 
@@ -17,7 +17,7 @@ impl Log {
         | mode | requests ÷ maximum | granted | beyond the maximum | by at most | denied | with room | room, mean |\n\
         |---|---|---|---|---|---|---|---|";
 
-    /// What a process printed.
+    /// Reads the output of a process.
     pub(crate) fn read(&mut self, lines: &str) -> anyhow::Result<()> {
         for line in lines.lines() {
             let mut parts = line.split(' ');
@@ -33,7 +33,7 @@ impl Log {
         Ok(())
     }
 
-    /// A line of the table.
+    /// Formats a line of the table.
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     pub(crate) fn line(mut self, mode: Mode, load: f64) -> String {
         self.asked.sort_unstable();
@@ -42,7 +42,7 @@ impl Log {
         let most = i64::try_from(window.max_requests()).expect("a hundred");
         let interval = i64::try_from(window.interval().as_micros()).expect("seconds");
         let until = |times: &[i64], at| times.partition_point(|time| *time <= at);
-        // So many were granted in the interval that ends then: of which that is certain, and of which it may be.
+        // The number of grants in the interval that ends at a time: the certain ones, or also the possible ones.
         let seen = |at: i64, before: &[i64]| {
             i64::try_from(until(&self.granted, at).saturating_sub(until(before, at - interval))).expect("thousands")
         };

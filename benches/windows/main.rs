@@ -1,12 +1,13 @@
-//! How well a sliding window is kept by several processes, against a log of all their requests: decided by the database,
-//! and from what each process has seen.
+//! Checks a sliding window that several processes share against a log of all their requests.
+//!
+//! Compares windows that the database decides with windows that each process decides from its own reads.
 //!
 //! ```text
 //! cargo bench --bench windows -- --url postgres://localhost/app
 //! ```
 //!
-//! A window of 100 requests in 60 s, counted in 5 s, twenty times as fast: 100 in 3 s, counted in 250 ms. Requests come at
-//! random, at a multiple of what the window lets pass, and as many to each process.
+//! The window allows 100 requests in 60 s, counted in steps of 5 s, at twenty times the speed: 100 in 3 s, in steps of
+//! 250 ms. Requests arrive at random, at a multiple of the allowed rate, and equally often in each process.
 
 mod log;
 mod worker;
@@ -25,25 +26,25 @@ use log::Log;
 #[derive(Clone, Parser)]
 #[command(about = "Measures how well processes keep a sliding window together")]
 struct Arguments {
-    /// The database: postgres://, mysql:// or sqlite://.
+    /// URL of the database: postgres://, mysql:// or sqlite://.
     #[arg(long)]
     url: String,
-    /// How many processes share the window.
+    /// Number of processes that share the window.
     #[arg(long, default_value_t = 8)]
     processes: u32,
-    /// For how long each figure is measured.
+    /// Seconds to measure each value.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Which of the two; both if not said.
+    /// Mode to measure. Default: both.
     #[arg(long, value_enum)]
     mode: Option<Mode>,
-    /// How many times as many requests come as pass; 0.9, 1.5 and 5 if not said.
+    /// Request rate as a multiple of the allowed rate. Default: 0.9, 1.5 and 5.
     #[arg(long)]
     load: Option<f64>,
-    /// The key, in a process of its own that the others are started by.
+    /// Key, for the processes that the benchmark starts.
     #[arg(long, hide = true)]
     worker: Option<String>,
-    /// What `cargo bench` adds.
+    /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -52,7 +53,7 @@ struct Arguments {
 enum Mode {
     /// The database decides.
     Exact,
-    /// Each process decides from what it has seen.
+    /// Each process decides from its own reads.
     LocalReads,
 }
 
@@ -76,7 +77,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the processes, and gathers what they saw.
+/// Starts the processes and reads their logs.
 fn measure(arguments: &Arguments, mode: Mode, load: f64) -> anyhow::Result<Log> {
     let key = Uuid::new_v4().to_string();
     let mut children = Vec::new();

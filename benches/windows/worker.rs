@@ -11,7 +11,7 @@ use tollgate::{
 
 use crate::{Arguments, Mode, window};
 
-/// Asks at random times, and prints when each request was asked and answered, in microseconds, and how.
+/// Sends requests at random times. Prints when each was sent and answered in microseconds, and its outcome.
 pub(crate) async fn run(arguments: &Arguments, key: Key, mode: Mode, load: f64) -> anyhow::Result<()> {
     match arguments.url.split(':').next() {
         Some("postgres" | "postgresql") => {
@@ -49,7 +49,7 @@ async fn ask(store: impl Store, take: &Take, arguments: &Arguments, load: f64) -
     let (start, mut next) = (Instant::now(), 0.0);
     let mut seen = String::new();
     loop {
-        // As requests of many clients come: without memory of the last one.
+        // Requests of many clients arrive independently of each other.
         next -= pause * (1.0 - random.f64()).ln();
         if next > arguments.seconds {
             break;

@@ -5,7 +5,7 @@ use criterion::Criterion;
 use tollgate::Quota;
 use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 
-/// `bucket.rs`: what every decision in this process comes down to.
+/// Measures `bucket.rs`, the arithmetic of every decision in this process.
 pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("bucket");
     let hour = Duration::from_hours(1);
@@ -25,5 +25,5 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// In November 2023.
+/// A time in November 2023.
 const NOW: i64 = 1_700_000_000_000_000_000;

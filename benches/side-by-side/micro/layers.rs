@@ -10,9 +10,9 @@ use tollgate::{
 
 use super::null::Null;
 
-/// Each layer by itself, over a store that costs nothing; and that store, to be subtracted.
+/// Measures each layer over a store that costs nothing, and that store alone, to subtract it.
 pub(crate) fn bench(criterion: &mut Criterion) {
-    // Another thread than the caller's, so that what a layer has to do meanwhile is done.
+    // The background work of a layer runs on another thread than the caller's.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let rule = Rule::try_from(Quota::per_second(1_000_000_000)).expect("a quota");
     let take = Take::from(Key::try_from("user:42").expect("a key")).rule(rule);
@@ -29,7 +29,7 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     );
     one(criterion, &runtime, "deny cache, denied", &DenyCache::new(Null(denied)), &take, Source::DenyCache);
     one(criterion, &runtime, "deny cache, granted", &DenyCache::new(Null(granted)), &take, Source::Store);
-    // It takes ahead by receipts, which only a store with buckets gives; the caller is not at it.
+    // A lease needs receipts, which only a store with buckets returns. It prefetches in the background.
     one(criterion, &runtime, "lease", &Lease::new(MemoryStore::new()), &take, Source::Lease);
 }
 
@@ -40,7 +40,7 @@ fn one<S: Store>(criterion: &mut Criterion, runtime: &Runtime, name: &str, store
     group.finish();
 }
 
-/// Whether it does sooner or later: a lease begins when a key is asked for often.
+/// Whether the expected source answers within some requests. A lease begins after frequent requests for a key.
 async fn answers_by<S: Store>(store: &S, take: &Take, by: Source) -> bool {
     for _ in 0..10_000 {
         let outcome = store.take_one(take).await.expect("it answers");

@@ -4,7 +4,7 @@ use tollgate::{Decision, Key, Limiter, Quota};
 
 use super::null::Null;
 
-/// A limiter over a store that answers at once: what all that is between the caller and the store costs.
+/// Measures a limiter over a store that answers at once: the cost of all layers between the caller and the store.
 pub(crate) fn bench(criterion: &mut Criterion) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let key = Key::try_from("user:42").expect("a key");

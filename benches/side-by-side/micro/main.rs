@@ -1,4 +1,4 @@
-//! What the parts of a decision cost by themselves, in nanoseconds.
+//! Measures the parts of a decision in nanoseconds.
 //!
 //! ```text
 //! cargo bench --package tollgate-side-by-side --bench micro

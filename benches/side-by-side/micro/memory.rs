@@ -1,7 +1,7 @@
 use criterion::{BatchSize, Criterion};
 use tollgate::{Key, MemoryStore, Quota, Rule, Take};
 
-/// `MemoryStore`, over one key and over many.
+/// Measures `MemoryStore` with one key and with many.
 pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("memory store");
     for keys in [1_usize, 100_000] {
@@ -16,7 +16,7 @@ pub(crate) fn bench(criterion: &mut Criterion) {
             let mut next = 0;
             group.bench_function(format!("{keys} keys, {outcome}"), |bencher| {
                 let scattered = || {
-                    // The stride shares no divisor with the number of keys, so every key has its turn.
+                    // The stride and the number of keys have no common divisor, so the benchmark uses every key.
                     next = (next + 38_903) % keys;
                     &takes[next]
                 };

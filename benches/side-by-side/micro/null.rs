@@ -1,6 +1,6 @@
 use tollgate::{Adjusted, Adjustment, Decision, Error, Store, Take, TakeError, model::Outcome};
 
-/// A store that answers at once, and always the same.
+/// A store that always gives the same answer at once.
 pub(crate) struct Null(pub(crate) Decision);
 
 impl Store for Null {

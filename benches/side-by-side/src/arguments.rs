@@ -7,43 +7,44 @@ use crate::server::Server;
 use crate::steady::STRETCH;
 use crate::workload::{WORKLOADS, Workload};
 
-/// Measures tollgate, Redis and others in turns, and writes a report. Run it by scripts/bench, which starts the servers.
+/// Measures tollgate, Redis and others in turns, and writes a report. Run it with scripts/bench, which starts the
+/// servers.
 #[derive(Clone, Debug, Parser)]
 #[command(after_help = listing())]
 pub(crate) struct Arguments {
-    /// Which of the workloads below; all but the last two if not said.
+    /// Workloads from the list below. Default: all but the last two.
     workloads: Vec<String>,
-    /// Two short repeats over few keys: to see that everything runs, not to quote.
+    /// Makes two short repeats with few keys: to see that everything runs, not to quote.
     #[arg(long)]
     quick: bool,
-    /// How many keys there are where a workload is about many; 100000, or 10000 if it is to be quick.
+    /// Number of keys, for workloads with many keys. Default: 100000, or 10000 with --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(10..))]
     keys: Option<u32>,
-    /// How many tasks ask at once; 64, 256 and 1024, or the first two if it is to be quick.
+    /// Numbers of concurrent tasks. Default: 64, 256 and 1024, or the first two with --quick.
     #[arg(long, value_delimiter = ',')]
     tasks: Vec<usize>,
-    /// How often all take turns; 5, or 2 if it is to be quick.
+    /// Number of repeats, in which all take turns. Default: 5, or 2 with --quick.
     #[arg(long)]
     repeats: Option<u32>,
-    /// How long each measurement is; 1.5, or 0.3 if it is to be quick.
+    /// Seconds of each measurement. Default: 1.5, or 0.3 with --quick.
     #[arg(long)]
     seconds: Option<f64>,
-    /// On which SQL engines.
+    /// SQL engines to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "postgres,mysql,mariadb,sqlite")]
     pub(crate) engines: Vec<Server>,
-    /// Only contestants whose names contain one of these, such as `tollgate@`; Redis is always there.
+    /// Measures only systems whose names contain one of these, such as `tollgate@`. Redis is always measured.
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// Where the report goes.
+    /// Directory of the report.
     #[arg(long, default_value = "target/bench")]
     pub(crate) output: PathBuf,
-    /// A network in between: everything takes so many microseconds longer, each way. SQLite has none.
+    /// Microseconds of network delay to add in each direction. SQLite has no network.
     #[arg(long, default_value_t = 0)]
     pub(crate) delay_us: u64,
-    /// How long the load of `steady` lasts.
+    /// Minutes of load in `steady`.
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
-    /// What a worker process has to do.
+    /// The job of a worker process.
     #[arg(long, hide = true)]
     pub(crate) worker: Option<String>,
 }
@@ -57,27 +58,27 @@ impl Arguments {
         self.workloads.iter().filter(|name| !special(name)).map(|name| Workload::named(name)).collect()
     }
 
-    /// How many wait for one key, if that is to be measured.
+    /// Returns how many callers wait for one key, if that is measured.
     pub(crate) fn waiters(&self) -> Option<usize> {
         self.wants(WAITERS).then_some(if self.quick { 2000 } else { 10_000 })
     }
 
-    /// Whether to measure what decisions do to others who use the database.
+    /// Whether to measure the effect of decisions on other users of the database.
     pub(crate) fn neighbours(&self) -> bool {
         self.wants(NEIGHBOURS) && self.engines.contains(&Server::Postgres)
     }
 
-    /// Whether to measure how decisions grow with tasks, keys and processes. It takes minutes, so only if it is said.
+    /// Whether to measure decisions by tasks, keys and processes. Takes minutes, so only on request.
     pub(crate) fn growth(&self) -> bool {
         self.workloads.iter().any(|name| name == GROWTH)
     }
 
-    /// Whether to see what a long time of load changes.
+    /// Whether to measure the effects of a long load.
     pub(crate) fn steady(&self) -> bool {
         self.workloads.iter().any(|name| name == STEADY)
     }
 
-    /// Of how many stretches it consists.
+    /// Returns the number of stretches of the long load.
     pub(crate) fn stretches(&self) -> usize {
         let stretches = 60.0 * self.minutes / STRETCH.as_secs_f64();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of half minutes")]
@@ -85,7 +86,7 @@ impl Arguments {
         stretches.max(1)
     }
 
-    /// Short repeats, as there are many points.
+    /// Shortens the repeats for the many points of growth.
     pub(crate) fn of_growth(&self) -> Self {
         Self {
             keys: Some(self.keys.unwrap_or(if self.quick { 100_000 } else { 10_000_000 })),
@@ -119,20 +120,20 @@ impl Arguments {
         Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 0.3 } else { 1.5 }))
     }
 
-    /// Long enough for each session of so many processes to have compiled and planned what it calls: on two cores that takes
-    /// them seconds.
+    /// Long enough for each session to compile and plan its calls. With many processes on two cores, that takes
+    /// seconds.
     pub(crate) fn warm_up(&self, processes: u32) -> Duration {
         (self.time() / 5).max(Duration::from_millis(if self.quick { 50 } else { 150 }) * (processes + 2))
     }
 
-    /// The number of tasks that the headline is about.
+    /// The number of tasks in the report's headline.
     pub(crate) fn headline(&self) -> usize {
         let wanted = self.tasks().iter().find(|&&tasks| tasks == 256);
         *wanted.or_else(|| self.tasks().first()).unwrap_or(&256)
     }
 }
 
-/// What can be measured.
+/// Lists the workloads.
 fn listing() -> String {
     let special = [
         (WAITERS, "thousands who wait for one key: how late each goes on beyond its turn, and in which order"),

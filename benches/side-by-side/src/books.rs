@@ -1,21 +1,22 @@
 use anyhow::ensure;
 
-/// What callers know of the tokens that they asked for, to be compared with what the store has debited: a window tells
-/// nothing where buckets are never empty.
+/// The tokens that callers requested, to compare with those that the store debited. If buckets are never empty, a
+/// window check finds nothing.
 ///
-/// tollgate's tables keep such a book, and what Redis's script stores tells as much: when a bucket is full again.
+/// tollgate's tables record the debited tokens. Redis's script stores when a bucket is full again, which gives the same
+/// number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Books {
-    /// Tokens that they were granted.
+    /// Tokens that callers were granted.
     pub(crate) granted: u64,
-    /// Tokens of requests that failed: they may be debited or not.
+    /// Tokens of requests that failed. The store can have debited them or not.
     pub(crate) unknown: u64,
-    /// Whether tokens are debited for requests that are still to come.
+    /// Whether the store debits tokens for later requests.
     pub(crate) ahead: bool,
 }
 
 impl Books {
-    /// What is wrong if the store has debited so much meanwhile: a grant that is in no book, or a token that nobody has.
+    /// Fails if the store debited fewer tokens than callers were granted, or more than they can have.
     pub(crate) fn check(self, debited: i64) -> anyhow::Result<()> {
         let Self { granted, unknown, ahead } = self;
         ensure!(

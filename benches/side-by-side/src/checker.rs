@@ -7,17 +7,16 @@ use crate::sample::Sample;
 use crate::system::{Kind, System};
 use crate::workload::{Expect, Terms, Workload};
 
-/// The project's own, which its example of a fleet is judged by.
+/// The checker of the example `fleet`.
 #[path = "../../../examples/fleet/checker.rs"]
 mod windows;
 
 pub(crate) use windows::Call;
 
-/// What is wrong with a measurement: too much was granted of a key, in any window or altogether, or the answers are not those
-/// that the workload is about.
+/// Checks a measurement: no key was granted too much, in any window or in total, and the answers fit the workload.
 pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapsed: Duration) -> anyhow::Result<()> {
     let Terms { capacity, token, expect, .. } = workload.terms;
-    // The store's clock and this one run on the same machine, and are read at slightly different moments.
+    // The store's clock and this clock belong to the same machine, but are read at slightly different times.
     let elapsed = elapsed.mul_f64(1.001) + Duration::from_millis(5);
     let most = u128::from(*capacity) + elapsed.as_nanos() / token.as_nanos();
     for (key, &granted) in &sample.grants {
@@ -26,7 +25,7 @@ pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapse
             "over-granted: {granted} tokens of key {key} within {elapsed:?}, and {most} were allowed"
         );
     }
-    // What is leased was debited before, so it may come closer together; the store's book is about it.
+    // Leased tokens were debited earlier, so their grants can come closer together. The store's accounting covers them.
     if system.kind != Kind::Leased {
         let stale = if system.kind == Kind::Memory { STALE_NS } else { 0 };
         every_window(workload.terms, sample, stale)?;
@@ -39,7 +38,7 @@ pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapse
     Ok(())
 }
 
-/// By the callers' clocks, where what was decided at a time may have been asked for so much later.
+/// Checks windows by the callers' clocks. The time of a decision can precede its request by `stale`.
 fn every_window(terms: &Terms, sample: &Sample, stale: i64) -> anyhow::Result<()> {
     let limit = windows::Limit { terms: (&quota(terms)?).into(), anchor: 0 };
     for (key, calls) in &sample.calls {
@@ -51,7 +50,7 @@ fn every_window(terms: &Terms, sample: &Sample, stale: i64) -> anyhow::Result<()
     Ok(())
 }
 
-/// How old the time is at most that `MemoryStore` goes by.
+/// Maximum age of the time that `MemoryStore` uses.
 const STALE_NS: i64 = 10_000;
 
 #[cfg(test)]

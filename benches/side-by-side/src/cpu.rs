@@ -5,18 +5,18 @@ use std::fs;
 
 use anyhow::Context;
 
-/// What this process has used so far, in seconds.
+/// Returns the seconds that this process has used.
 pub(crate) fn own() -> anyhow::Result<f64> {
     let times = Times::read("self").context("/proc/self/stat cannot be read: the report needs Linux")?;
     Ok(times.own)
 }
 
-/// What a server has used so far, in seconds: the process, its descendants, and those that ended.
+/// Returns the seconds that a server has used: the process, its descendants, and those that have ended.
 pub(crate) fn of_server(pid: u32) -> Option<f64> {
     let mut children: BTreeMap<u32, Vec<(u32, Times)>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // A process that ended meanwhile is counted among those of its parent.
+        // The times of a process that has just ended are in those of its parent.
         if let Some(times) = Times::read(&pid.to_string()) {
             children.entry(times.parent).or_default().push((pid, times));
         }
@@ -39,7 +39,7 @@ struct Times {
 }
 
 impl Times {
-    /// Fields 4 and 14 to 17 of `proc_pid_stat(5)`. The second one, a name in brackets, may hold spaces.
+    /// Reads fields 4 and 14 to 17 of `proc_pid_stat(5)`. The second field, a name in brackets, can contain spaces.
     fn read(pid: &str) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -52,5 +52,5 @@ impl Times {
     }
 }
 
-/// Linux reports in hundredths of a second, whatever the kernel counts in.
+/// Linux reports hundredths of a second, regardless of the kernel's own unit.
 const TICKS: f64 = 100.0;

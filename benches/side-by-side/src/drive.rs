@@ -12,24 +12,24 @@ use crate::peer::Peer;
 use crate::sample::{Sample, histogram};
 use crate::tally::Tally;
 
-/// How a peer is asked.
+/// How to call a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) tasks: usize,
     pub(crate) warm_up: Duration,
     pub(crate) time: Duration,
-    /// Which keys are asked for; each task starts somewhere else in it.
+    /// The sequence of keys. Each task starts at a different place in it.
     pub(crate) sequence: Arc<[u32]>,
-    /// How many keys there are.
+    /// The number of keys.
     pub(crate) keys: u32,
-    /// Whose processor time counts as the server's.
+    /// The process whose processor time counts as the server's.
     pub(crate) server: Option<u32>,
-    /// Whether each grant is noted with its time, for every window to be looked at.
+    /// Whether to record the time of each grant, so that every window can be checked.
     pub(crate) noted: bool,
 }
 
-/// Asks in a closed loop: each task asks again when it has its answer. What is decided during the warm-up is checked, but
-/// not counted.
+/// Calls a peer in a closed loop: each task makes its next call when it has its answer. Decisions of the warm-up are
+/// checked but not counted.
 pub(crate) async fn drive<P: Peer>(peer: Arc<P>, plan: Plan) -> anyhow::Result<Sample> {
     let tally = Arc::new(Tally::new(plan.keys, thread::available_parallelism()?.get()));
     let start = Instant::now();
@@ -40,7 +40,7 @@ pub(crate) async fn drive<P: Peer>(peer: Arc<P>, plan: Plan) -> anyhow::Result<S
         let at = task * plan.sequence.len() / plan.tasks;
         tasks.spawn(ask(Arc::clone(&peer), Arc::clone(&plan.sequence), at, window, Arc::clone(&tally)));
     }
-    // On a thread of its own: where no task ever waits, the runtime's timers are late.
+    // Uses its own thread, because the runtime's timers are late if no task ever waits.
     let used = spawn_blocking(move || {
         thread::sleep(window.from.saturating_duration_since(Instant::now()));
         let before = (cpu::own()?, plan.server.and_then(cpu::of_server));
@@ -68,10 +68,10 @@ pub(crate) async fn drive<P: Peer>(peer: Arc<P>, plan: Plan) -> anyhow::Result<S
     Ok(sample)
 }
 
-/// The time that counts.
+/// The measured time.
 #[derive(Clone, Copy)]
 struct Window {
-    /// When the first questions are asked.
+    /// Time of the first calls.
     start: Instant,
     from: Instant,
     to: Instant,
@@ -79,18 +79,18 @@ struct Window {
 }
 
 impl Window {
-    /// In nanoseconds since it all began.
+    /// Returns the nanoseconds since the start.
     fn since(&self, at: Instant) -> anyhow::Result<i64> {
         Ok(i64::try_from(at.saturating_duration_since(self.start).as_nanos())?)
     }
 }
 
-/// What one task saw.
+/// The measurements of one task.
 struct Seen {
     latencies: Histogram<u32>,
     granted: u64,
     denied: u64,
-    /// What was granted of which key, if it is noted.
+    /// The grants of each key, if they are recorded.
     calls: Vec<(u32, Call)>,
 }
 
@@ -105,7 +105,7 @@ async fn ask<P: Peer>(
     let mut asked = Instant::now();
     for (count, &key) in (1_u64..).zip(sequence.iter().cycle().skip(at)) {
         let granted = peer.ask(key).await?;
-        // One reading of the clock per decision: the end of one is the beginning of the next.
+        // Reads the clock once per decision: the end of one is the beginning of the next.
         let answered = Instant::now();
         if granted {
             seen.granted += 1;
@@ -124,7 +124,7 @@ async fn ask<P: Peer>(
             break;
         }
         asked = answered;
-        // A peer without anything to wait for would keep the other tasks from running.
+        // A peer that never waits would keep the other tasks from running.
         if count % 1024 == 0 {
             yield_now().await;
         }

@@ -3,29 +3,29 @@ use serde::Serialize;
 use crate::engine::Written;
 use crate::sample::Sample;
 
-/// One measurement of one contestant.
+/// One measurement of one system under test.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
-    /// Decisions a second; 0 if the measurement broke the rules.
+    /// Decisions per second. 0 if the measurement broke the rules.
     pub(crate) per_second: f64,
     /// Latencies in microseconds.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
-    /// Microseconds of processor time for a decision.
+    /// Microseconds of processor time per decision.
     pub(crate) client_cpu: f64,
     pub(crate) server_cpu: Option<f64>,
-    /// Calls of the store for a decision, warm-up included.
+    /// Calls of the store per decision, including the warm-up.
     pub(crate) calls: Option<f64>,
-    /// Bytes of the write-ahead log for a grant, page images and whoever else writes included, on PostgreSQL.
+    /// On PostgreSQL, bytes of the write-ahead log per grant, including page images and other writers.
     pub(crate) wal_per_grant: Option<f64>,
-    /// Which share of the updates touched no index, there.
+    /// On PostgreSQL, the share of updates that changed no index.
     pub(crate) hot_share: Option<f64>,
-    /// How many times as many decisions the busiest process had as the idlest.
+    /// Decisions of the busiest process, divided by those of the idlest.
     pub(crate) unfairness: Option<f64>,
     pub(crate) granted: u64,
     pub(crate) denied: u64,
-    /// Why it counts nothing.
+    /// Why the measurement does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fault: Option<String>,
 }
@@ -59,7 +59,7 @@ impl Figures {
         }
     }
 
-    /// With what the store has written after it, and before.
+    /// Adds the store's writes after and before the measurement.
     pub(crate) fn with_written(self, written: Option<(Written, Written)>) -> Self {
         let Some((after, before)) = written else { return self };
         #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
@@ -77,7 +77,7 @@ impl Figures {
     }
 }
 
-/// The repeats of a contestant at a number of tasks.
+/// The repeats of a system under test at a number of tasks.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) system: String,
@@ -86,35 +86,35 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Whether no repeat broke the rules: if one did, none of the figures counts.
+    /// Whether no repeat broke the rules. If one did, no value counts.
     pub(crate) fn is_sound(&self) -> bool {
         self.repeats.iter().all(|figures| figures.fault.is_none())
     }
 
-    /// 0 if a repeat broke the rules.
+    /// Returns the median, or 0 if a repeat broke the rules.
     pub(crate) fn median(&self, of: impl Fn(&Figures) -> f64) -> f64 {
         if self.is_sound() { median(self.repeats.iter().map(of)) } else { 0.0 }
     }
 
-    /// Where it is known.
+    /// Returns the median of the known values.
     pub(crate) fn median_of(&self, of: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
         let known: Vec<f64> = self.repeats.iter().filter_map(of).collect();
         (!known.is_empty()).then(|| median(known.into_iter()))
     }
 
-    /// The least and the most.
+    /// Returns the minimum and the maximum.
     pub(crate) fn spread(&self, of: impl Fn(&Figures) -> f64) -> (f64, f64) {
         let bounds = |(least, most): (f64, f64), figure: f64| (least.min(figure), most.max(figure));
         self.repeats.iter().map(of).fold((f64::INFINITY, 0.0), bounds)
     }
 
-    /// How many times as many decisions a second it makes as another, repeat by repeat: what slows a whole repeat does not
-    /// count. 0 if it broke the rules in any of them, and nothing if the other did.
+    /// Returns the decisions per second divided by those of another, repeat by repeat, so that a slow repeat does not
+    /// distort the ratio. 0 if this row broke the rules in a repeat, `None` if the other did.
     pub(crate) fn ratio(&self, to: &Self) -> Option<f64> {
         self.ratio_of(to, |figures| figures.per_second)
     }
 
-    /// The same of another figure.
+    /// Returns the same ratio of another value.
     pub(crate) fn ratio_of(&self, to: &Self, of: impl Fn(&Figures) -> f64) -> Option<f64> {
         if !to.is_sound() {
             return None;
@@ -128,7 +128,7 @@ impl Row {
     }
 }
 
-/// What came of a workload.
+/// The results of a workload.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Measured {
     pub(crate) workload: &'static str,
@@ -136,11 +136,11 @@ pub(crate) struct Measured {
     pub(crate) keys: u32,
     /// The durability class.
     pub(crate) commits: &'static str,
-    /// Whether tollgate may answer denials from the process.
+    /// Whether tollgate can answer denials from the process.
     pub(crate) denials_cached: bool,
-    /// Who could not take part, and why.
+    /// Systems that could not take part, and why.
     pub(crate) absent: Vec<String>,
-    /// Who should have, and failed before.
+    /// Systems whose buckets could not be created, and why.
     pub(crate) broken: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
@@ -150,7 +150,7 @@ impl Measured {
         self.rows.iter().find(|row| row.system == system && row.tasks == tasks)
     }
 
-    /// The number of tasks to show: that of the headline, or the only one where processes share the tasks.
+    /// The number of tasks to show: that of the headline, or the only one if processes share the tasks.
     pub(crate) fn shown(&self, headline: usize) -> usize {
         let measured = self.rows.iter().any(|row| row.tasks == headline);
         if measured { headline } else { self.rows.first().map_or(headline, |row| row.tasks) }

@@ -1,39 +1,40 @@
-//! What a run is to show. A goal is a line here; what it is judged by is in the report.
+//! The goals of a run. The report judges them.
 
 use std::fmt;
 
 use crate::server::Server::{self, Mariadb, Mysql, Postgres, Postgres15, Sqlite};
 
-/// A figure of a run, and what it is to be.
+/// A value of a run, and its bound.
 #[derive(Debug)]
 pub(crate) struct Goal {
     pub(crate) workload: &'static str,
     pub(crate) of: &'static str,
-    /// Judged on each of these apart, or without any where the contestant is on none.
+    /// The servers on which the goal is judged. Empty if the system under test has no server.
     pub(crate) on: &'static [Server],
     pub(crate) figure: Figure,
-    /// At that number of tasks, or at the one that the headline is about.
+    /// The number of tasks. Default: that of the headline.
     pub(crate) tasks: Option<usize>,
     pub(crate) bound: Bound,
 }
 
-/// What is compared, with others on the same engine where they are on one.
+/// The value to judge. Compares systems on the same engine, if they have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Figure {
-    /// Decisions a second ÷ those of another.
+    /// Decisions per second ÷ those of another.
     Speed(&'static str),
     /// The 99th percentile of the latency ÷ that of another.
     P99(&'static str),
     /// The median of the latency ÷ that of another, repeat by repeat.
     P50(&'static str),
-    /// Its own decisions a second under another workload ÷ these.
+    /// The system's decisions per second under another workload ÷ these.
     SlowerThan(&'static str),
-    /// Calls of the store a second at the most tasks ÷ those at the fewest.
+    /// Calls of the store per second at the most tasks ÷ those at the fewest.
     CallsByTasks,
     DenialsPerCall,
     /// Decisions of the busiest process ÷ those of the idlest.
     Unfairness,
-    /// Of those who wait: how late beyond their turn, in milliseconds; calls of the store for each; how many out of turn.
+    /// For waiting callers: the delay beyond the scheduled time in milliseconds, store calls per caller, and grants out
+    /// of order.
     Late,
     CallsOfEach,
     Inversions,
@@ -60,7 +61,7 @@ use Figure::{CallsByTasks, CallsOfEach, DenialsPerCall, Inversions, Late, P50, P
 const ALL: &[Server] = &[Postgres, Postgres15, Mysql, Mariadb, Sqlite];
 const MYSQL: &[Server] = &[Mysql, Mariadb];
 const OTHERS: &[Server] = &[Postgres, Postgres15, Sqlite];
-/// Those that count calls.
+/// Servers that count calls.
 const SERVERS: &[Server] = &[Postgres, Postgres15, Mysql, Mariadb];
 const POSTGRES: &[Server] = &[Postgres];
 const NONE: &[Server] = &[];
@@ -74,7 +75,7 @@ pub(crate) static GOALS: [Goal; 41] = [
     goal("hot", "tollgate", ALL, Speed("redis"), Some(256), AtLeast(10.0)),
     goal("hot", "tollgate", ALL, Speed("redis"), Some(64), AtLeast(4.0)),
     goal("zipf", "tollgate", ALL, Speed("redis"), None, AtLeast(3.0)),
-    // A lease holds tokens of 1,000 keys if nothing else is said: the hottest.
+    // A lease holds tokens of the 1,000 hottest keys by default.
     goal("zipf", "tollgate-leased", ALL, Speed("redis"), None, AtLeast(8.0)),
     goal("denied", "tollgate", ALL, Speed("redis"), None, AtLeast(2.0)),
     goal("attack", "tollgate", ALL, Speed("redis"), None, AtLeast(40.0)),
@@ -100,7 +101,7 @@ pub(crate) static GOALS: [Goal; 41] = [
     goal("http", "tollgate", POSTGRES, Speed("redis"), Some(256), AtLeast(1.0)),
     goal("http_hot", "tollgate-memory", NONE, Speed("no-limiter"), Some(64), AtLeast(0.97)),
     goal("http_hot", "tollgate-memory", NONE, Speed("no-limiter"), Some(256), AtLeast(0.97)),
-    // A lease is for keys that are asked for again and again.
+    // A lease is for keys with frequent requests.
     goal("http_hot", "tollgate-leased", ALL, Speed("no-limiter"), Some(64), AtLeast(0.97)),
     goal("http_hot", "tollgate-leased", ALL, Speed("no-limiter"), Some(256), AtLeast(0.97)),
     goal("http_hot", "tollgate", POSTGRES, Speed("redis"), Some(64), AtLeast(1.0)),

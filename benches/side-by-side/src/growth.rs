@@ -1,4 +1,4 @@
-//! How decisions a second grow with the tasks that ask, the keys there are, and the processes that ask.
+//! Measures decisions per second by concurrent tasks, keys and processes.
 
 use anyhow::ensure;
 use serde::Serialize;
@@ -12,11 +12,11 @@ use crate::turns::Turns;
 use crate::venues::Venues;
 use crate::workload::{TASKS_OF_A_PROCESS, Workload};
 
-/// What one of them does while the others stay.
+/// Decisions per second by one of these, with the others fixed.
 #[derive(Debug, Serialize)]
 pub(crate) struct Curve {
     pub(crate) by: &'static str,
-    /// What stays.
+    /// The fixed values.
     pub(crate) beside: String,
     pub(crate) points: Vec<Point>,
 }
@@ -38,7 +38,7 @@ impl Curve {
     }
 }
 
-/// All keys alike, all granted. Every point is made by the contestants in turns.
+/// Measures uniform keys, all granted. At every point the systems under test take turns.
 pub(crate) async fn measure(arguments: &Arguments, venues: &Venues, run: &str) -> anyhow::Result<Vec<Curve>> {
     let arguments = arguments.of_growth();
     ensure!(arguments.engines.contains(&Server::Postgres), "growth is measured on PostgreSQL: say --engines postgres");
@@ -60,7 +60,7 @@ pub(crate) async fn measure(arguments: &Arguments, venues: &Venues, run: &str) -
         let rows = turns.measure_scene(&contestants(usual_keys), &scene, TASKS_OF_A_PROCESS).await?;
         by_processes.points.push(Point { at, rows });
     }
-    // Last, and more and more: what is made for one point is there for the next.
+    // Comes last, in ascending order, so that each point reuses the buckets of the previous one.
     let tasks = arguments.headline();
     let mut by_keys = Curve { by: "keys", beside: format!("{tasks} tasks, one process"), points: Vec::new() };
     for at in KEYS.into_iter().filter(|&keys| keys <= max_keys) {
@@ -80,5 +80,5 @@ const TASKS: [u32; 7] = [1, 4, 16, 64, 256, 1024, 4096];
 const KEYS: [u32; 6] = [1, 100, 10_000, 100_000, 1_000_000, 10_000_000];
 const PROCESSES: [u32; 5] = [1, 2, 4, 8, 16];
 const USUAL_KEYS: u32 = 100_000;
-/// Redis holds all keys in memory, and has to be sent each of them.
+/// Redis holds all keys in memory, and each key has to be sent to it.
 pub(crate) const MOST_IN_REDIS: u32 = 1_000_000;

@@ -1,4 +1,4 @@
-//! What a decision costs beside Redis and others, measured in turns: see `scripts/bench` and `docs/benchmarks.md`.
+//! Measures decisions beside Redis and others, in turns: see `scripts/bench` and `docs/benchmarks.md`.
 
 mod arguments;
 mod books;
@@ -71,7 +71,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(if report.faults().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Every workload, and the report after each of them: an interrupted run has something to show.
+/// Measures every workload. Writes the report after each of them, so that an interrupted run has a report.
 async fn measure(
     arguments: &Arguments,
     workloads: &[&'static workload::Workload],

@@ -1,5 +1,5 @@
-//! What decisions do to the neighbours: pgbench on the same server, alone and beside so many decisions a second, and beside
-//! what others would do in their place.
+//! Measures how decisions affect other users of a server: pgbench alone, beside decisions, and beside comparable
+//! statements.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -21,22 +21,22 @@ use crate::turns::Turns;
 use crate::venues::Venues;
 use crate::workload::Workload;
 
-/// pgbench beside a number of decisions a second.
+/// pgbench beside a number of decisions per second.
 #[derive(Debug, Serialize)]
 pub(crate) struct Beside {
-    /// Who decided; nobody if pgbench was alone.
+    /// The system that decided. `None` if pgbench ran alone.
     pub(crate) system: Option<String>,
-    /// How many decisions a second were asked for, and how many were made.
+    /// Decisions per second that were requested. `made` is the number of those that were made.
     pub(crate) asked: u32,
     pub(crate) made: f64,
-    /// Transactions a second of pgbench in each repeat, and as a share of those it made alone.
+    /// Transactions of pgbench per second in each repeat. `of_alone` is their share of those that pgbench made alone.
     pub(crate) tps: Vec<f64>,
     pub(crate) of_alone: f64,
-    /// In milliseconds, of each repeat.
+    /// Milliseconds, for each repeat.
     pub(crate) p99: Vec<f64>,
 }
 
-/// All take turns in each repeat, alone among them.
+/// Measures all levels in turns in each repeat, including pgbench alone.
 pub(crate) async fn measure(
     run: &str,
     venues: &Venues,
@@ -85,7 +85,7 @@ impl Beside {
         self.system.as_ref().map_or_else(|| "alone".to_owned(), beside)
     }
 
-    /// What a repeat's transactions took, in microseconds.
+    /// Adds the latencies of a repeat's transactions, in microseconds.
     fn add(&mut self, mut latencies: Vec<u64>) -> anyhow::Result<()> {
         ensure!(!latencies.is_empty(), "pgbench has made no transaction");
         latencies.sort_unstable();
@@ -96,7 +96,7 @@ impl Beside {
     }
 }
 
-/// What a contestant decided as long as something else took.
+/// Returns the decisions of a system under test while another task ran.
 async fn beside<T>(
     system: System,
     pace: Pace,
@@ -120,7 +120,7 @@ async fn beside<T>(
     Ok((paced, done?))
 }
 
-/// How long each transaction took, in microseconds.
+/// Returns the latency of each transaction in microseconds.
 async fn transactions(pgbench: &Path, url: &str, directory: &Path) -> anyhow::Result<Vec<u64>> {
     let prefix = directory.join(format!("pgbench-{}", std::process::id()));
     let log = format!("--log-prefix={}", prefix.display());
@@ -132,7 +132,7 @@ async fn transactions(pgbench: &Path, url: &str, directory: &Path) -> anyhow::Re
     ensure!(output.status.success(), "pgbench: {}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(&file)?;
     std::fs::remove_file(&file)?;
-    // The third word of a line.
+    // The third word of a line is the latency.
     let latency = |line: &str| line.split(' ').nth(2).and_then(|word| word.parse().ok());
     Ok(text.lines().filter_map(latency).collect())
 }
@@ -141,7 +141,7 @@ const TOLLGATE: System = System { kind: Kind::Tollgate, server: Some(Server::Pos
 const BARE: System = System { kind: Kind::Bare, server: Some(Server::Postgres) };
 const REDIS: System = System { kind: Kind::Redis, server: Some(Server::Redis) };
 
-/// Who decides, and how often a second; nobody first.
+/// The systems and their decisions per second. The first level is pgbench alone.
 const LEVELS: [(Option<System>, u32); 8] = [
     (None, 0),
     (Some(TOLLGATE), 1000),

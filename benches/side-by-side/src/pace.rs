@@ -1,4 +1,4 @@
-//! An open loop: so many questions a second, whatever the answers take.
+//! An open loop: a fixed number of calls per second, regardless of the answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::books::Books;
 use crate::peer::Peer;
 
-/// How a peer is asked until it is told to stop: for keys at random, all alike.
+/// How to call a peer until it is stopped. The keys are random and uniform.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     pub(crate) a_second: u32,
@@ -18,10 +18,10 @@ pub(crate) struct Pace {
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// What came of it.
+/// The result of an open loop.
 #[derive(Debug, Default)]
 pub(crate) struct Paced {
-    /// How often a second it was granted.
+    /// Grants per second.
     pub(crate) made: f64,
     pub(crate) books: Books,
 }
@@ -38,7 +38,7 @@ pub(crate) async fn pace<P: Peer>(peer: Arc<P>, pace: Pace) -> anyhow::Result<Pa
         let due = start.elapsed().as_micros() * u128::from(pace.a_second) / 1_000_000;
         while asked < due {
             asked += 1;
-            // What cannot be asked in time is not made up for.
+            // Skips calls that cannot start in time.
             let Ok(permit) = Arc::clone(&under_way).try_acquire_owned() else { continue };
             let (peer, granted, failed) = (Arc::clone(&peer), Arc::clone(&granted), Arc::clone(&failed));
             let key = random.u32(..pace.keys);

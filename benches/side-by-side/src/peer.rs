@@ -5,18 +5,18 @@ use crate::drive::{self, Plan};
 use crate::pace::{self, Pace, Paced};
 use crate::sample::Sample;
 
-/// Something that limits, asked for a token of a key at a time, or of several.
+/// A limiter that decides one request for a token at a time, of one key or several.
 pub(crate) trait Peer: Send + Sync + 'static {
-    /// Whether it is granted.
+    /// Returns whether the request is granted.
     fn ask(&self, key: u32) -> impl Future<Output = anyhow::Result<bool>> + Send;
 
-    /// Leaves nothing open.
+    /// Closes all connections.
     fn close(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// A peer that is ready to be measured, whatever its type: one call for a whole measurement, so that a decision does not pay
+/// A peer of any type that is ready for a measurement. One call makes a whole measurement, so that decisions do not pay
 /// for the indirection.
 pub(crate) trait Opened: Send {
     fn measure(&self, plan: Plan) -> Later<'_, anyhow::Result<Sample>>;
@@ -28,7 +28,7 @@ pub(crate) trait Opened: Send {
 
 pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Makes a peer ready.
+/// Wraps a peer that runs in this process.
 pub(crate) fn opened(peer: impl Peer) -> Box<dyn Opened> {
     Box::new(InProcess(Arc::new(peer)))
 }

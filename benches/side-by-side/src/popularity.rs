@@ -1,19 +1,18 @@
-/// How often each key is asked for.
+/// How often each key is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Popularity {
     Uniform,
-    /// The n-th most popular is asked for in proportion to 1 / n^1.1.
+    /// The n-th most popular key, in proportion to 1 / n^1.1.
     Zipf,
     One,
-    /// Every other time the first, otherwise any.
+    /// Every other time the first key, otherwise any.
     HalfOne,
-    /// Each once, in no order.
+    /// Each key once, in random order.
     Each,
 }
 
 impl Popularity {
-    /// Draws which keys are asked for one after the other. It is done before the clock runs, and from a fixed seed: every
-    /// peer is asked for the same.
+    /// Draws the sequence of keys, before the measurement and from a fixed seed. Every peer gets the same sequence.
     pub(crate) fn draw(self, keys: u32, seed: u64) -> Vec<u32> {
         let mut random = fastrand::Rng::with_seed(seed);
         match self {

@@ -1,4 +1,4 @@
-//! Other processes that ask: workers of our own, or node.
+//! Runs other processes that make calls: workers of this program, or node.
 
 use std::env;
 use std::io::{Write as _, stdin, stdout};
@@ -21,7 +21,7 @@ use crate::server::Server;
 use crate::system::System;
 use crate::workload::Workload;
 
-/// Processes that say `ready`, start asking when they read `go`, and then print a [`Sample`].
+/// Processes that print `ready`, start when they read `go`, and then print a [`Sample`].
 pub(crate) struct Driver {
     processes: u32,
     command: Box<ToCommand>,
@@ -30,7 +30,7 @@ pub(crate) struct Driver {
 type ToCommand = dyn Fn(&Plan) -> anyhow::Result<Command> + Send + Sync;
 
 impl Driver {
-    /// As many processes of this program as the scene says.
+    /// Starts the scene's number of processes of this program.
     pub(crate) fn workers(system: System, scene: &Scene) -> Self {
         let (scene, processes) = (scene.clone(), scene.processes);
         let command = move |plan: &Plan| {
@@ -50,7 +50,7 @@ impl Driver {
         Self { processes, command: Box::new(command) }
     }
 
-    /// rate-limiter-flexible, in the directory that `TOLLGATE_FLEXIBLE` names.
+    /// Runs rate-limiter-flexible from the directory in `TOLLGATE_FLEXIBLE`.
     pub(crate) fn node(scene: &Scene) -> anyhow::Result<Self> {
         let modules = env::var("TOLLGATE_FLEXIBLE").context("TOLLGATE_FLEXIBLE names no directory")?;
         let (scene, url) = (scene.clone(), Server::Postgres.database(&scene.run)?);
@@ -109,7 +109,7 @@ impl Opened for Driver {
     }
 }
 
-/// What a worker of our own is told.
+/// The job of a worker of this program.
 #[derive(Debug, Deserialize, Serialize)]
 struct Job {
     system: String,
@@ -121,7 +121,7 @@ struct Job {
     time: Duration,
 }
 
-/// Does what a worker does.
+/// Runs the job of a worker.
 pub(crate) async fn work(job: &str) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job)?;
     let workload = Workload::named(&job.workload)?;
@@ -144,7 +144,7 @@ pub(crate) async fn work(job: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A process that was started; it does not outlive this.
+/// A started process. It ends when dropped.
 struct Worker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,

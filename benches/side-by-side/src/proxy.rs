@@ -1,4 +1,4 @@
-//! A network between client and servers: proxies that pass everything on a while later.
+//! Simulates a network between client and servers: proxies that forward all data with a delay.
 
 use std::env;
 use std::io::{Read, Write};
@@ -12,8 +12,8 @@ use anyhow::Context;
 
 use crate::server::Server;
 
-/// Runs this program again with proxies in the place of its servers, in this process, so that theirs is not the client's
-/// processor time.
+/// Runs this program again, behind proxies for its servers. The proxies run in this process, so that the client's
+/// processor time excludes theirs.
 pub(crate) fn run_behind(delay: Duration) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(env::current_exe()?);
     let mut arguments = env::args_os().skip(1);
@@ -36,12 +36,12 @@ pub(crate) fn run_behind(delay: Duration) -> anyhow::Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// By how much everything is delayed each way, in microseconds, for the report.
+/// Returns the delay in each direction in microseconds, for the report.
 pub(crate) fn delay() -> u64 {
     env::var(DELAY).ok().and_then(|delay| delay.parse().ok()).unwrap_or(0)
 }
 
-/// What comes before host and port, these, and the rest.
+/// Splits a URL into the part before host and port, host and port, and the rest.
 fn address(url: &str) -> Option<(&str, &str, &str)> {
     let scheme = url.find("://")? + 3;
     let end = url[scheme..].find('/').map_or(url.len(), |end| scheme + end);
@@ -54,7 +54,7 @@ fn listen(to: SocketAddr, delay: Duration) -> anyhow::Result<SocketAddr> {
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            // A client whose server is gone sees its connection closed.
+            // If the server is gone, the client sees a closed connection.
             drop(connect(client, to, delay));
         }
     });
@@ -70,7 +70,7 @@ fn connect(client: TcpStream, to: SocketAddr, delay: Duration) -> anyhow::Result
     Ok(())
 }
 
-/// Threads, not tasks: the timers of the runtime are exact to a millisecond only.
+/// Uses threads instead of tasks, because the runtime's timers are exact only to a millisecond.
 fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
@@ -88,7 +88,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
                 break;
             }
         }
-        // It may be closed already.
+        // The connection can be closed already.
         drop(to.shutdown(Shutdown::Both));
     });
 }

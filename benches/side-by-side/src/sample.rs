@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::checker::Call;
 
-/// What one process saw of one measurement. It is also what worker processes print.
+/// The measurements of one process. Worker processes print them.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Sample {
-    /// How many decisions were made in the time that counts.
+    /// Decisions in the measured time.
     pub(crate) decisions: u64,
-    /// Those of each process.
+    /// Decisions of each process.
     pub(crate) by_process: Vec<u64>,
-    /// Grants and denials, warm-up and tail included.
+    /// Grants and denials, including warm-up and tail.
     pub(crate) granted: u64,
     pub(crate) denied: u64,
-    /// How long the time that counts was.
+    /// Length of the measured time.
     pub(crate) seconds: f64,
-    /// How often each latency was seen, in nanoseconds.
+    /// How often each latency occurred, in nanoseconds.
     pub(crate) latencies: BTreeMap<u64, u64>,
-    /// What the client used meanwhile, in seconds of processor time.
+    /// Seconds of processor time that the client used.
     pub(crate) client: f64,
-    /// And the server, if it runs on this machine.
+    /// Seconds of processor time that the server used, if it runs on this machine.
     pub(crate) server: Option<f64>,
-    /// What was granted of each key from the first question to the last answer.
+    /// Tokens granted to each key, from the first call to the last answer.
     pub(crate) grants: BTreeMap<u32, u64>,
-    /// The same with their times, where they are noted: in one process.
+    /// Grants with their times, if recorded, of one process.
     #[serde(skip)]
     pub(crate) calls: BTreeMap<u32, Vec<Call>>,
 }
 
 impl Sample {
-    /// What several processes saw together.
+    /// Combines the measurements of two processes.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.decisions += other.decisions;
         self.by_process.extend(other.by_process);
@@ -49,7 +49,7 @@ impl Sample {
         self
     }
 
-    /// Below which so many of a hundred decisions took, in microseconds.
+    /// Returns the latency in microseconds below which this percentage of decisions took.
     pub(crate) fn percentile(&self, percent: f64) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a rank is no more precise")]
         let rank = self.latencies.values().sum::<u64>() as f64 * percent / 100.0;
@@ -66,7 +66,7 @@ impl Sample {
     }
 }
 
-/// Latencies of one task. Two digits are enough, and a thousand tasks fit into memory.
+/// Creates the histogram of one task. With two digits, a thousand histograms fit into memory.
 pub(crate) fn histogram() -> Histogram<u32> {
     Histogram::new_with_bounds(1, 100_000_000_000, 2).expect("these bounds are in order")
 }

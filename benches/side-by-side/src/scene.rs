@@ -4,15 +4,15 @@ use anyhow::Context;
 
 use crate::workload::Workload;
 
-/// What peers are opened for: a workload, and the keys it asks for.
+/// A workload and its keys, for which peers are opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) workload: &'static Workload,
-    /// As many as the workload says, if nothing else is.
+    /// The number of processes. Default: that of the workload.
     pub(crate) processes: u32,
-    /// The name of the databases and the beginning of the keys' names, so that runs do not meet.
+    /// The name of the databases and the prefix of the keys, so that runs do not share them.
     pub(crate) run: String,
-    /// Made before the clock runs: a host has its keys at hand as well.
+    /// Built before the measurement, because a service also has its keys at hand.
     pub(crate) names: Arc<[String]>,
 }
 
@@ -24,7 +24,7 @@ impl Scene {
         Self { workload, processes: workload.processes, run: run.to_owned(), names }
     }
 
-    /// The same about other keys, as many.
+    /// Returns the same scene with as many other keys.
     pub(crate) fn renewed(&self, nth: u64) -> Self {
         let prefix = self.prefix();
         Self { names: (0..self.names.len()).map(|key| format!("{prefix}{nth}:{key}")).collect(), ..self.clone() }
@@ -34,18 +34,18 @@ impl Scene {
         u32::try_from(self.names.len()).unwrap_or(u32::MAX)
     }
 
-    /// How all its names begin, and those of no other terms.
+    /// Returns the prefix of all names in the scene, which no other quota shares.
     pub(crate) fn prefix(&self) -> String {
         prefix(self.workload, &self.run)
     }
 
-    /// Which keys a request is about, given the first: of several, the others lie far from it.
+    /// Iterates over the keys of a request, given the first. Further keys are far from the first.
     pub(crate) fn each(&self, key: u32) -> impl Iterator<Item = usize> {
         let (keys, limits) = (self.names.len(), self.workload.limits);
         (0..limits).map(move |nth| (key as usize + nth * keys / limits) % keys)
     }
 
-    /// The time of a token in whole microseconds, which is what scripts in Redis count in.
+    /// Returns the time of a token in microseconds, the unit of Redis scripts.
     pub(crate) fn token_us(&self) -> anyhow::Result<u64> {
         u64::try_from(self.workload.terms.token.as_micros()).context("a token's time is too long")
     }

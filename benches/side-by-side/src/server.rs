@@ -3,7 +3,7 @@ use std::env;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// A store that decisions are made in, and that others can be measured against.
+/// A store that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -15,7 +15,7 @@ pub(crate) enum Server {
     Sqlite,
     #[value(skip)]
     Redis,
-    /// Redis that writes every command to the disk before it answers.
+    /// Redis that writes every command to disk before it answers.
     #[value(skip)]
     RedisAlways,
     /// Redis with the module redis-cell.
@@ -37,7 +37,7 @@ impl Server {
         }
     }
 
-    /// Where it is: `scripts/bench` says so, as `scripts/servers env` does.
+    /// Returns the server's URL, which `scripts/bench` and `scripts/servers env` set.
     pub(crate) fn url(self) -> anyhow::Result<String> {
         let variable = self.variable("URL");
         env::var(&variable).with_context(|| format!("{variable} names no server: run scripts/bench, which starts them"))
@@ -47,12 +47,12 @@ impl Server {
         self == Self::Sqlite || self.url().is_ok()
     }
 
-    /// Its main process, if it runs on this machine.
+    /// Returns the id of the main process, if it runs on this machine.
     pub(crate) fn pid(self) -> Option<u32> {
         env::var(self.variable("PID")).ok()?.parse().ok()
     }
 
-    /// The database that a run of the report makes for itself.
+    /// Returns the URL of the database that a run creates.
     pub(crate) fn database(self, run: &str) -> anyhow::Result<String> {
         if self == Self::Sqlite {
             let directory = env::current_dir()?.join("target/bench");

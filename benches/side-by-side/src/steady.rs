@@ -1,4 +1,4 @@
-//! Whether a long time of load changes speed or size: half of it on one key, half on many, on PostgreSQL.
+//! Measures whether a long load changes speed or size: half on one key, half on many, on PostgreSQL.
 
 use std::time::{Duration, Instant};
 
@@ -17,26 +17,26 @@ use crate::server::Server;
 use crate::system::{Kind, System};
 use crate::workload::STEADY;
 
-/// What a stretch of the load saw, and the table after it.
+/// The measurements of a stretch of the load, and the table after it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Stretch {
-    /// Its end, from the beginning.
+    /// Minutes from the start to the end of the stretch.
     pub(crate) minutes: f64,
     pub(crate) per_second: f64,
     pub(crate) p99_ms: f64,
     pub(crate) table_bytes: i64,
     pub(crate) index_bytes: i64,
     pub(crate) dead_rows: i64,
-    /// Updates of rows, and those that touched no index.
+    /// Updates of rows. `hot_updates` are those that changed no index.
     pub(crate) updates: i64,
     pub(crate) hot_updates: i64,
-    /// How often autovacuum has cleaned up in it.
+    /// How often autovacuum ran in the stretch.
     pub(crate) vacuums: i64,
-    /// Bytes of the write-ahead log for a granted request, whoever else writes.
+    /// Bytes of the write-ahead log per grant, from all writers.
     pub(crate) wal_per_grant: f64,
 }
 
-/// As long as the arguments say; the report is written after each stretch.
+/// Runs for as long as the arguments state, and writes the report after each stretch.
 pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<Vec<Stretch>> {
     ensure!(
         arguments.engines.contains(&Server::Postgres),
@@ -91,13 +91,14 @@ pub(crate) async fn measure(arguments: &Arguments, run: &str) -> anyhow::Result<
         before = table;
     }
     opened.close().await;
-    // Not after each stretch: reading all rows tidies up their pages, and how they stay without is what this is about.
+    // Runs once at the end, because reading all rows cleans up their pages, and the benchmark measures pages that are
+    // not cleaned.
     books.check(Postgres::debited(&watch, &scene.prefix()).await? - debited)?;
     watch.close().await;
     Ok(done)
 }
 
-/// What PostgreSQL says of the buckets' table. Sessions report their updates up to a second late.
+/// PostgreSQL's statistics of the buckets' table. Sessions report their updates up to a second late.
 struct Seen {
     table_bytes: i64,
     index_bytes: i64,
@@ -127,5 +128,5 @@ impl Seen {
 /// Buckets are full again after 83 minutes.
 const MOST_STRETCHES: usize = 150;
 
-/// How long a stretch is.
+/// Length of a stretch.
 pub(crate) const STRETCH: Duration = Duration::from_secs(30);

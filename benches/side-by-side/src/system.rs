@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use crate::server::Server;
 use crate::workload::Workload;
 
-/// Who takes part: a way to limit, and the store it does so in.
+/// A system under test: a limiter and its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct System {
     pub(crate) kind: Kind,
@@ -17,39 +17,39 @@ pub(crate) struct System {
 pub(crate) enum Kind {
     /// The `redis` crate and a script, as users run it.
     Redis,
-    /// The same, merged and pipelined, as nobody ships it: what could be made of Redis.
+    /// Redis with merged and pipelined requests, which no library provides.
     RedisPipelined,
     /// The module redis-cell.
     RedisCell,
     Tollgate,
-    /// The same, taking tokens ahead.
+    /// tollgate with a lease, which prefetches tokens.
     Leased,
-    /// The same, with a call for each request.
+    /// tollgate with one call per request.
     Unbatched,
     /// rate-limiter-flexible on node.
     Flexible,
     /// `UPDATE … WHERE id`, which limits nothing.
     Bare,
-    /// `UPDATE` of many rows in one statement, gathered as tollgate gathers requests.
+    /// An `UPDATE` of many rows in one statement, with tollgate's batching.
     BareBatches,
-    /// The same of buckets' rows, answering what is in each then: what grants cost at least.
+    /// An `UPDATE` of many buckets that returns their contents: the minimum cost of grants.
     AnsweredBatches,
-    /// A `SELECT` of many rows, gathered likewise: what denials cost at least.
+    /// A `SELECT` of many rows in one statement, with the same batching: the minimum cost of denials.
     BareReads,
-    /// A limiter over nothing: what it costs the client.
+    /// A limiter over a store that does nothing: the client's cost.
     Nothing,
     /// `SELECT 1`, which does not even write.
     SelectOne,
-    /// Nothing, to see what the rest costs.
+    /// No limiter, to see the cost of the rest.
     Unlimited,
-    /// In this process.
+    /// `governor` in this process.
     Governor,
     /// tollgate in this process.
     Memory,
 }
 
 impl Kind {
-    /// The server that goes without saying.
+    /// Returns the default server, which names omit.
     fn usual(self) -> Option<Server> {
         match self {
             Self::Redis | Self::RedisPipelined => Some(Server::Redis),
@@ -61,7 +61,7 @@ impl Kind {
 }
 
 impl System {
-    /// Who is measured under a workload, on these SQL engines; the first one is what the others are compared with.
+    /// Returns the systems to measure under a workload, on these SQL engines. The others are compared with the first.
     pub(crate) fn all(workload: &Workload, engines: &[Server]) -> Vec<Self> {
         let here = |kind| vec![Self { kind, server: None }];
         let on = |kind, server| vec![Self { kind, server: Some(server) }];
@@ -84,7 +84,7 @@ impl System {
         kinds(workload.name).iter().copied().flat_map(of).collect()
     }
 
-    /// Whose buckets it takes from: both users of a Redis have the same, and so have both of a database.
+    /// Returns the system whose buckets it takes from. Systems on the same Redis or database share buckets.
     pub(crate) fn owner(self) -> Self {
         let kind = match self.kind {
             Kind::RedisPipelined => Kind::Redis,
@@ -95,7 +95,7 @@ impl System {
         Self { kind, ..self }
     }
 
-    /// Whether this machine has what it needs; if not, why.
+    /// Returns why this machine cannot run the system, or `None` if it can.
     pub(crate) fn missing(self) -> Option<String> {
         match (self.kind, self.server) {
             (Kind::Flexible, _) if std::env::var_os("TOLLGATE_FLEXIBLE").is_none() => {
@@ -107,7 +107,7 @@ impl System {
     }
 }
 
-/// Who is worth measuring under a workload. To add a variant, add a line.
+/// The systems to measure under a workload. To add a variant, add a line.
 fn kinds(workload: &str) -> &'static [Kind] {
     use Kind::{
         AnsweredBatches, Bare, BareBatches, BareReads, Flexible, Governor, Leased, Memory, Nothing, Redis, RedisCell,
@@ -130,7 +130,7 @@ fn kinds(workload: &str) -> &'static [Kind] {
         ],
         "hot" => &[Redis, RedisPipelined, RedisCell, Tollgate, Flexible, Bare, BareBatches, Nothing, Governor, Memory],
         "zipf" => &[Redis, RedisPipelined, RedisCell, Tollgate, Leased, BareBatches, Governor, Memory],
-        // Tokens are debited before they are leased, so what a whole run grants is bounded as without.
+        // Leases debit tokens before they hand them out, so the grants of a whole run have the same bound.
         "saturated" | "attack" => &[Redis, RedisPipelined, RedisCell, Tollgate, Leased, Governor, Memory],
         "denied" => &[Redis, RedisPipelined, RedisCell, Tollgate, BareReads],
         "leased" => &[Redis, RedisPipelined, Leased, Governor, Memory],

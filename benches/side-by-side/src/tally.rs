@@ -2,8 +2,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Counts what was granted of each key. Every thread has counters of its own, or the counting of a hot key would be what is
-/// measured.
+/// Counts the grants of each key. Each thread has its own counters, so that the counting of a hot key does not distort
+/// the measurement.
 #[derive(Debug)]
 pub(crate) struct Tally {
     of_threads: Vec<Box<[AtomicU32]>>,
@@ -22,7 +22,7 @@ impl Tally {
             }
             slot.get()
         });
-        // Threads share counters only where there are more of them than said, so nothing is lost then either.
+        // If there are more threads than counters, threads share them without losing counts.
         self.of_threads[slot % self.of_threads.len()][key as usize].fetch_add(1, Ordering::Relaxed);
     }
 

@@ -18,12 +18,12 @@ use crate::system::{Kind, System};
 use crate::venues::Venues;
 use crate::workload::{Expect, Workload};
 
-/// Lets the contestants of each workload take turns.
+/// Lets the systems under test take turns in each workload.
 pub(crate) struct Turns<'a> {
     arguments: &'a Arguments,
     venues: &'a Venues,
     run: &'a str,
-    /// How many buckets are made, by contestant and kind of bucket.
+    /// The number of existing buckets, by system under test and kind of bucket.
     loaded: BTreeMap<(System, &'static str), u32>,
 }
 
@@ -72,13 +72,13 @@ impl<'a> Turns<'a> {
         Ok(measured)
     }
 
-    /// Makes the buckets that it needs and that are not there yet.
+    /// Creates the missing buckets of a scene.
     pub(crate) async fn load(&mut self, system: System, scene: &Scene) -> anyhow::Result<()> {
         let (system, buckets) = (system.owner(), scene.workload.terms.name);
         let made = self.loaded.get(&(system, buckets)).copied();
         if made.is_none_or(|made| made < scene.keys()) {
             eprintln!("{}: making the buckets of {system}", scene.workload.name);
-            // Those that are to be met for the first time are not made; but what they are made in is.
+            // Buckets of first uses must not exist, but their database must.
             let there = if scene.workload.terms.first_use() { scene.keys() } else { 0 };
             system.load(scene, made.unwrap_or(there)).await?;
             self.loaded.insert((system, buckets), scene.keys());
@@ -86,7 +86,7 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    /// Rows of these contestants alone, at one number of tasks.
+    /// Measures only these systems under test, at one number of tasks.
     pub(crate) async fn measure_scene(
         &mut self,
         contestants: &[System],
@@ -99,7 +99,7 @@ impl<'a> Turns<'a> {
         Ok(self.rounds(contestants, scene, tasks).await)
     }
 
-    /// The contestants one after the other, and again, each time starting with another one.
+    /// Measures the systems under test one after the other, and repeats. Each repeat starts with another one.
     async fn rounds(&self, contestants: &[System], scene: &Scene, tasks: usize) -> Vec<Row> {
         let mut repeats: BTreeMap<System, Vec<Figures>> = BTreeMap::new();
         for repeat in 0..self.arguments.repeats() {
@@ -155,14 +155,14 @@ impl<'a> Turns<'a> {
         let written = self.written(system).await.zip(written);
         check(system, workload, &sample, elapsed)?;
         if let Some((after, before)) = self.debited(system, scene).await?.zip(debited) {
-            // A request that fails ends the measurement, so nothing is unknown.
+            // A failed request ends the measurement, so no result is unknown.
             let granted = sample.granted * u64::try_from(workload.limits)?;
             Books { granted, unknown: 0, ahead: system.kind == Kind::Leased }.check(after - before)?;
         }
         Ok(Figures::new(&sample, calls).with_written(written))
     }
 
-    /// What the store's book says, if there is one that is kept.
+    /// Returns the tokens that the store has debited, if it records them.
     async fn debited(&self, system: System, scene: &Scene) -> anyhow::Result<Option<i64>> {
         match system {
             System { kind: Kind::Tollgate | Kind::Leased | Kind::Unbatched, server: Some(server) }
@@ -188,7 +188,7 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// The server whose own figures are about the measurement. Node warms up by calls that are no decisions of it.
+/// Returns the server whose own statistics describe the measurement. Excludes node, whose warm-up makes further calls.
 fn observed(system: System) -> Option<Server> {
     system.server.filter(|_| system.kind != Kind::Flexible)
 }

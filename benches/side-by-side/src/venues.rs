@@ -1,4 +1,4 @@
-//! The databases of a run: made before, dropped after, whatever happens in between.
+//! Creates the databases of a run, and always drops them at the end.
 
 use anyhow::Context;
 use sqlx::{MySql, Postgres, Sqlite};
@@ -7,7 +7,7 @@ use crate::engine::{Engine, Written};
 use crate::peers::redis;
 use crate::server::Server;
 
-/// Those of this run, and how the servers were set before.
+/// The databases of this run, and the previous settings of the servers.
 pub(crate) struct Venues {
     run: String,
     engines: Vec<(Server, Vec<String>)>,
@@ -35,7 +35,7 @@ impl Venues {
         Ok(this)
     }
 
-    /// The versions of the servers, and what their commits wait for.
+    /// Returns the versions of the servers, and the settings that commits depend on.
     pub(crate) async fn versions(&self) -> anyhow::Result<Vec<String>> {
         let mut versions = Vec::new();
         for (server, _) in &self.engines {
@@ -55,7 +55,7 @@ impl Venues {
         Ok(versions)
     }
 
-    /// Lets commits wait for the disk, where that is the server's setting and not the session's, or no more.
+    /// Sets whether commits wait for the disk, if that is a setting of the server and not of the session.
     pub(crate) async fn set_durable(&self, durable: bool) -> anyhow::Result<()> {
         for (server, settings) in &self.engines {
             on!(server, set(&server.database(&self.run)?, if durable { None } else { Some(settings) }))?;
@@ -63,7 +63,7 @@ impl Venues {
         Ok(())
     }
 
-    /// How many calls a store has had since it runs, if it says so.
+    /// Returns how many calls a store has had since its start, if it reports them.
     pub(crate) async fn calls(&self, server: Server) -> Option<i64> {
         match server {
             Server::Redis | Server::RedisAlways => {
@@ -75,7 +75,7 @@ impl Venues {
         }
     }
 
-    /// What a store has written since it runs, if it says so.
+    /// Returns what a store has written since its start, if it reports it.
     pub(crate) async fn written(&self, server: Server) -> Option<Written> {
         match server {
             Server::Redis | Server::RedisAlways | Server::RedisCell => None,
@@ -83,7 +83,7 @@ impl Venues {
         }
     }
 
-    /// How many tokens the buckets whose names begin so have ever given, by the store's own book.
+    /// Returns how many tokens the buckets with this prefix have granted, according to the store.
     pub(crate) async fn debited(&self, server: Server, prefix: &str) -> anyhow::Result<i64> {
         on!(server, debited(&server.database(&self.run)?, prefix))
     }

@@ -1,4 +1,4 @@
-//! Many who wait for one key: whether they go on in their order, and how evenly.
+//! Many callers wait for one key. Measures whether they continue in their order, and how evenly.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::engine::{CONNECTIONS, Engine};
 use crate::server::Server;
 use crate::venues::Venues;
 
-/// How long those who wait had to, beyond their turn.
+/// How long callers waited beyond their scheduled times.
 #[derive(Debug, Serialize)]
 pub(crate) struct Waited {
     pub(crate) system: String,
     pub(crate) waiters: usize,
     pub(crate) a_second: i64,
-    /// How much later they went on than their turns came, in milliseconds.
+    /// Milliseconds between the scheduled times and the ends of the waits.
     pub(crate) late_p50: f64,
     pub(crate) late_p99: f64,
-    /// How many went on more than a millisecond before the one who had come just before them.
+    /// Callers that continued more than a millisecond before the previous caller.
     pub(crate) inversions: usize,
-    /// Calls of the store for each of them.
+    /// Calls of the store per caller.
     pub(crate) calls: Option<f64>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn measure(server: Server, run: &str, venues: &Venues, waiters:
     Ok(Waited { system: format!("tollgate@{}", server.name()), calls, ..waited })
 }
 
-/// The same without a database: what timers and the machine make of it.
+/// Measures the same without a database: the effect of timers and the machine.
 pub(crate) async fn in_process(waiters: usize) -> anyhow::Result<Waited> {
     wait(Arc::new(MemoryStore::new()), "waiters", waiters).await
 }
@@ -76,7 +76,7 @@ async fn wait<S: Admin + Clone>(store: S, key: &str, waiters: usize) -> anyhow::
             let granted = limiter.wait(&key).await?.is_granted();
             anyhow::Ok((place, granted, SystemClock.now()))
         });
-        // Begun one after the other, so that it is certain who came first; then each in a task of its own.
+        // Starts the waits one after the other, so that their order is certain, then polls each in its own task.
         let begun = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await;
         tasks.spawn(async move {
             match begun {
@@ -85,14 +85,14 @@ async fn wait<S: Admin + Clone>(store: S, key: &str, waiters: usize) -> anyhow::
             }
         });
     }
-    // When the last one's token has been used up, by the store's book, and when each went on, in the order in which they came;
-    // both by this machine's clock, which is the servers' too.
+    // The time when the last token is used up, according to the store, and when each caller continued, in the order of
+    // arrival. Both use the clock of this machine, which also runs the servers.
     let (mut end, mut went_on) = (None, vec![0; waiters]);
     while let Some(task) = tasks.join_next().await {
         let (place, granted, at) = task??;
         ensure!(granted, "somebody was denied who would have waited long enough");
         went_on[place] = at;
-        // All have been told their turns by then, and it is not full yet.
+        // By then all callers have their scheduled times, and the bucket is not full yet.
         if tasks.len() == waiters / 2 {
             end = store.peek(&key).await?.and_then(|level| level.full_at?.timestamp_nanos_opt());
         }
@@ -109,8 +109,8 @@ async fn wait<S: Admin + Clone>(store: S, key: &str, waiters: usize) -> anyhow::
     })
 }
 
-/// Beyond the turns, which follow each other without a gap. Those of the first few may have: until there is a line, a token
-/// that nobody has asked for in time is lost.
+/// Returns the delays beyond the scheduled times, which follow each other without a gap. The first few can have gaps:
+/// until callers queue, a token that is not requested in time is lost.
 fn lateness(end: i64, went_on: &[i64]) -> Vec<f64> {
     let interval = 1_000_000_000 / A_SECOND;
     let turns = (1..=went_on.len()).rev().map(|behind| end - interval * i64::try_from(behind).unwrap_or(i64::MAX));

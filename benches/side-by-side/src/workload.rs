@@ -2,46 +2,46 @@ use std::time::Duration;
 
 use crate::popularity::Popularity;
 
-/// What is asked for: which keys how often, under which terms, and what must come of it.
+/// A workload: which keys are requested how often, under which limits, and the expected answers.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    /// As on the command line and in the report.
+    /// The name on the command line and in the report.
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) popularity: Popularity,
     pub(crate) terms: &'static Terms,
     /// How many buckets each request takes from.
     pub(crate) limits: usize,
-    /// How many processes ask, each with so many tasks.
+    /// Number of processes, each with its own tasks.
     pub(crate) processes: u32,
-    /// How many tasks ask, if not as many as the command line says.
+    /// Numbers of tasks. Default: those of the command line.
     pub(crate) tasks: Option<&'static [usize]>,
     /// Whether a commit waits for the disk.
     pub(crate) durable: bool,
-    /// Whether what tollgate keeps in the process may answer. Where not, each denial is the store's.
+    /// Whether tollgate can answer denials from the process. Otherwise the store decides each denial.
     pub(crate) denials_cached: bool,
-    /// For how long what is leased at once should last.
+    /// How long the tokens of one lease should last.
     pub(crate) lease: Duration,
-    /// Whether the keys come as requests to an HTTP server that limits them.
+    /// Whether the keys are in requests to an HTTP server that limits them.
     pub(crate) http: bool,
 }
 
-/// A quota, and how its buckets are when the measurement starts.
+/// A quota, and the state of its buckets at the start.
 #[derive(Debug)]
 pub(crate) struct Terms {
-    /// Part of the keys' names, as every store has buckets of each kind.
+    /// Part of the keys' names, because every store has buckets of each kind.
     pub(crate) name: &'static str,
     pub(crate) capacity: u64,
-    /// In which time a token comes back.
+    /// The time in which a token returns.
     pub(crate) token: Duration,
-    /// How many tokens are taken when the bucket is made; if none, it is not there before it is asked for.
+    /// Tokens taken when the bucket is created. With 0, the first request creates the bucket.
     pub(crate) used: u64,
     pub(crate) expect: Expect,
-    /// How many keys there are, if not as many as the command line says.
+    /// Number of keys. Default: that of the command line.
     pub(crate) keys: Option<u32>,
 }
 
-/// Which answers a measurement must consist of.
+/// The answers that a measurement must consist of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     Grants,
@@ -49,8 +49,8 @@ pub(crate) enum Expect {
     Both,
 }
 
-/// Never empty, and never full within hours: neither Redis nor tollgate may forget the bucket meanwhile, or the next request
-/// would make it anew.
+/// Never empty, and not full for hours. Otherwise Redis and tollgate could delete the bucket, and the next request
+/// would create it again.
 static PLENTY: Terms = Terms {
     name: "plenty",
     capacity: 1_000_000_000,
@@ -63,7 +63,7 @@ static PLENTY: Terms = Terms {
 static EMPTY: Terms =
     Terms { name: "empty", capacity: 1, token: Duration::from_hours(24), used: 1, expect: Expect::Denials, keys: None };
 
-/// A hundred clients who ask thousands of times as often as they may.
+/// A hundred clients that send thousands of times as many requests as the limit allows.
 static ATTACKED: Terms = Terms {
     name: "attacked",
     capacity: 10,
@@ -73,7 +73,7 @@ static ATTACKED: Terms = Terms {
     keys: Some(100),
 };
 
-/// So many clients that each comes once, for longer than a measurement lasts.
+/// Enough clients for each to come once, for longer than a measurement.
 static FIRST: Terms = Terms {
     name: "first",
     capacity: 10,
@@ -83,7 +83,7 @@ static FIRST: Terms = Terms {
     keys: Some(400_000),
 };
 
-/// The popular keys run dry, the others do not: granting too much shows here.
+/// Popular keys run dry, and the others do not. Excess grants show here.
 static SCARCE: Terms = Terms {
     name: "scarce",
     capacity: 100,
@@ -114,7 +114,7 @@ pub(crate) static WORKLOADS: [Workload; 17] = [
         name: "zipf",
         about: "popularity by Zipf's law, 1.1; all granted",
         popularity: Popularity::Zipf,
-        // So long that the hottest thousand are asked for often enough in it to be leased.
+        // Long enough for a lease of the hottest thousand keys.
         lease: Duration::from_secs(1),
         ..PLAIN
     },
@@ -199,7 +199,7 @@ pub(crate) static WORKLOADS: [Workload; 17] = [
     },
 ];
 
-/// What a long time of load is made of: rows that are updated all the time, and rows that are now and then.
+/// The keys of a long load: rows with constant updates, and rows with rare updates.
 pub(crate) static STEADY: Workload = Workload {
     name: "steady",
     about: "half of it one key, half all keys alike, all granted",
@@ -208,12 +208,12 @@ pub(crate) static STEADY: Workload = Workload {
 };
 
 impl Terms {
-    /// Whether each measurement is about buckets that are not there.
+    /// Whether each measurement uses new buckets.
     pub(crate) fn first_use(&self) -> bool {
         self.used == 0
     }
 
-    /// Whether the buckets stay as long as a run: those that are full again may be swept, and what they gave is forgotten.
+    /// Whether the buckets outlast a run. Full buckets can be swept, and their accounting with them.
     pub(crate) fn stays(&self) -> bool {
         u128::from(self.used) * self.token.as_nanos() > LONGER_THAN_A_RUN.as_nanos()
     }
@@ -224,7 +224,7 @@ const LONGER_THAN_A_RUN: Duration = Duration::from_hours(1);
 pub(crate) const TASKS_OF_A_PROCESS: usize = 16;
 
 impl Workload {
-    /// The one of that name.
+    /// Returns the workload of that name.
     pub(crate) fn named(name: &str) -> anyhow::Result<&'static Self> {
         let names = || WORKLOADS.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
         WORKLOADS

@@ -55,7 +55,7 @@ impl Engine for MySql {
         sqlx::query(add).bind(serde_json::json!(ids).to_string()).execute(pool).await.map(|_| ids.len() as u64)
     }
 
-    /// Buckets are made one by one; but there are some from now on, for [`answer_many`](Engine::answer_many) to ask.
+    /// Does not copy buckets, but creates the procedure that [`answer_many`](Engine::answer_many) calls.
     async fn make_like(pool: &MySqlPool, _: &str, _: &[String]) -> sqlx::Result<bool> {
         sqlx::raw_sql("drop procedure if exists buckets_answered").execute(pool).await?;
         sqlx::raw_sql(BUCKETS_ANSWERED).execute(pool).await?;
@@ -78,7 +78,7 @@ impl Engine for MySql {
         Ok(settings.iter().map(|(name, value)| format!("{name} = {value}")).collect())
     }
 
-    /// Statements.
+    /// Counts statements.
     async fn calls(pool: &MySqlPool) -> sqlx::Result<Option<i64>> {
         let calls: Option<(String, String)> =
             sqlx::query_as("show global status where variable_name = 'Questions'").fetch_optional(pool).await?;
@@ -104,8 +104,8 @@ impl Engine for MySql {
     }
 }
 
-/// What PostgreSQL's `UPDATE … RETURNING` does: who is to decide by a row reads it first, and locked, or another changes it before
-/// it is written.
+/// Does the work of PostgreSQL's `UPDATE … RETURNING`. It must lock and read a row before the write, so that no other
+/// session changes the row in between.
 const BUCKETS_ANSWERED: &str = "
 create procedure buckets_answered(in p_ids longtext character set utf8mb4)
 modifies sql data

@@ -84,7 +84,7 @@ impl Engine for Postgres {
         .await
     }
 
-    /// Transactions. Sessions report theirs when they end at the latest.
+    /// Counts transactions. Sessions report theirs at the latest when they end.
     async fn calls(pool: &PgPool) -> sqlx::Result<Option<i64>> {
         sqlx::query_scalar("select xact_commit from pg_stat_database where datname = current_database()")
             .fetch_optional(pool)
@@ -112,7 +112,7 @@ impl Engine for Postgres {
     }
 }
 
-/// Laid out as buckets are.
+/// A table with the layout of buckets.
 const BARE: &str = r#"
 do $$
 begin

@@ -5,7 +5,7 @@ use sqlx::{Sqlite, SqlitePool};
 use super::{Engine, PATIENCE};
 
 impl Engine for Sqlite {
-    /// One writes at a time, so more connections than two only contend.
+    /// SQLite has one writer at a time, so more than two connections only contend.
     async fn open(url: &str, connections: u32, durable: bool) -> anyhow::Result<SqlitePool> {
         let synchronous = if durable { SqliteSynchronous::Full } else { SqliteSynchronous::Normal };
         let options: SqliteConnectOptions = url.parse().context("the database's URL")?;

@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
-/// As many connections as requests are under way.
+/// A client with one connection per concurrent request.
 pub(super) struct Client {
     address: SocketAddr,
     idle: Mutex<Vec<SendRequest<Empty<Bytes>>>>,
@@ -20,7 +20,7 @@ impl Client {
         Self { address, idle: Mutex::default() }
     }
 
-    /// Whether a request about a key is served.
+    /// Returns whether a request with this key is served.
     pub(super) async fn ask(&self, key: u32) -> anyhow::Result<bool> {
         let idle = self.idle.lock().pop();
         let mut connection = match idle {

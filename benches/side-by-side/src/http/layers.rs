@@ -22,7 +22,7 @@ use crate::scene::Scene;
 use crate::server::Server;
 use crate::system::{Kind, System};
 
-/// A router behind the limit of a contestant.
+/// Puts the limit of a system under test in front of a router.
 pub(super) async fn limit(router: Router, system: System, scene: &Scene) -> anyhow::Result<Router> {
     let server = system.server.context("it needs a server");
     let kind = system.kind;
@@ -45,13 +45,13 @@ async fn on_sql<E: Engine>(router: Router, server: Server, scene: &Scene, kind: 
     Ok(router.layer(layer(ours::limiter(SqlStore::from(pool), scene, kind)?, scene)))
 }
 
-/// As it comes, by the key that a request names.
+/// The default layer, with the key that a request names.
 fn layer<S: Store>(limiter: Limiter<S>, scene: &Scene) -> RateLimitLayer {
     let names = Arc::clone(&scene.names);
     RateLimitLayer::new(limiter).key(move |request: &Parts| names.get(key_of(&request.headers)? as usize).cloned())
 }
 
-/// The `tower_governor` crate, by the same key.
+/// The `tower_governor` crate, with the same key.
 fn governor(router: Router, scene: &Scene) -> anyhow::Result<Router> {
     let terms = scene.workload.terms;
     let mut builder = GovernorConfigBuilder::default().key_extractor(ByHeader(Arc::clone(&scene.names)));
@@ -72,7 +72,7 @@ impl KeyExtractor for ByHeader {
     }
 }
 
-/// A layer of the same shape over another limiter.
+/// A layer of the same form over another limiter.
 fn behind<P: Peer>(router: Router, peer: P) -> Router {
     let peer = Arc::new(peer);
     router.layer(from_fn(move |request: Request<Body>, next: Next| {

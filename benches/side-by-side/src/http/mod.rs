@@ -1,4 +1,4 @@
-//! Limits before an HTTP server: how many requests it serves with each of them.
+//! Measures how many requests an HTTP server serves behind each limit.
 
 mod client;
 mod layers;
@@ -17,13 +17,13 @@ use crate::scene::Scene;
 use crate::system::System;
 use client::Client;
 
-/// A server on threads of its own, and those who ask it over connections that they keep.
+/// A server on its own threads, and a client that keeps its connections.
 pub(crate) struct Served {
     client: Client,
     runtime: Option<Runtime>,
 }
 
-/// Serves behind the limit of a contestant.
+/// Serves behind the limit of a system under test.
 pub(crate) async fn open(system: System, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (system, scene) = (system, scene.clone());
@@ -32,7 +32,7 @@ pub(crate) async fn open(system: System, scene: &Scene) -> anyhow::Result<Box<dy
         let router = layers::limit(router, system, &scene).await?;
         let socket = TcpSocket::new_v4()?;
         socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
-        // All may come at once, and who finds no room is reset in the end.
+        // All clients can connect at once. The server would reset connections beyond its backlog.
         let listener = socket.listen(4096)?;
         let address = listener.local_addr()?;
         let service = router.into_make_service_with_connect_info::<SocketAddr>();
@@ -51,14 +51,14 @@ impl Peer for Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Not waited for: what it serves has ended, and no runtime may be waited for within another one.
+        // Does not wait: all requests have ended, and a runtime must not block inside another one.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// Where a request says which key it is about.
+/// The header with the key of a request.
 const KEY: &str = "x-key";
 
 fn key_of(headers: &HeaderMap) -> Option<u32> {

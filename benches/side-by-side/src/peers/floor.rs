@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::scene::Scene;
 
-/// A statement for each decision, which decides nothing: what the simplest use of the database costs.
+/// One statement per decision, which decides nothing: the cost of the simplest use of the database.
 pub(crate) struct Floor<E: Engine> {
     pool: Pool<E>,
     scene: Scene,

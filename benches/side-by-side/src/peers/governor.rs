@@ -6,14 +6,14 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use crate::peer::Peer;
 use crate::scene::Scene;
 
-/// The `governor` crate: what a decision costs when nobody else has to agree.
+/// The `governor` crate: the cost of a decision that needs no agreement with other processes.
 pub(crate) struct Governor {
     limiter: DefaultKeyedRateLimiter<String>,
     scene: Scene,
 }
 
 impl Governor {
-    /// With the keys in its table, and as full as all the others.
+    /// Creates the limiter with all keys in its table, as full as those of the other systems.
     pub(crate) fn open(scene: &Scene) -> anyhow::Result<Self> {
         let terms = scene.workload.terms;
         let tokens = |tokens: u64| {

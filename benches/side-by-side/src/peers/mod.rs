@@ -1,4 +1,4 @@
-//! Who is measured, and how each is made ready.
+//! The systems under test, and how to prepare each.
 
 mod floor;
 pub(crate) mod governor;
@@ -22,9 +22,9 @@ use crate::server::Server;
 use crate::system::{Kind, System};
 
 impl System {
-    /// Makes the buckets that the workload needs, where they outlive a measurement.
+    /// Creates the buckets of the workload, if they outlive a measurement.
     ///
-    /// The first so many are there already.
+    /// The first `made` buckets already exist.
     pub(crate) async fn load(self, scene: &Scene, made: u32) -> anyhow::Result<()> {
         let names = &scene.names[made as usize..];
         match (self.kind, self.server) {
@@ -39,7 +39,7 @@ impl System {
         }
     }
 
-    /// Connects, and is ready to decide.
+    /// Connects the system under test.
     pub(crate) async fn open(self, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
         if scene.workload.http {
             return http::open(self, scene).await;

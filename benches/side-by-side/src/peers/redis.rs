@@ -6,7 +6,7 @@ use crate::peer::Peer;
 use crate::scene::Scene;
 use crate::server::Server;
 
-/// Redis as services use it: one multiplexed connection that opens itself again, and a script by its hash.
+/// Redis as services use it: one multiplexed connection that reconnects, and a script by its hash.
 pub(crate) struct AsUsersRunIt {
     connection: ConnectionManager,
     script: Script,
@@ -36,7 +36,7 @@ impl Peer for AsUsersRunIt {
             let (granted, _, _): Answer = call(key as usize).invoke_async(&mut connection).await?;
             return Ok(granted == 1);
         }
-        // One script for each limit, sent together. What one denies, the others have granted all the same.
+        // Sends one script per limit together. If one denies, the others have still granted.
         let mut pipeline = redis::pipe();
         for key in self.scene.each(key) {
             pipeline.invoke_script(&call(key));
@@ -46,14 +46,14 @@ impl Peer for AsUsersRunIt {
     }
 }
 
-/// Granted or not, tokens left, and microseconds to wait.
+/// Whether granted, the tokens left, and the microseconds to wait.
 type Answer = (u8, u64, u64);
 
 pub(crate) async fn connect(server: Server) -> anyhow::Result<ConnectionManager> {
     Ok(ConnectionManager::new(Client::open(server.url()?)?).await?)
 }
 
-/// Makes the buckets.
+/// Creates the buckets.
 pub(crate) async fn load(server: Server, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
     let mut connection = connect(server).await?;
     let (script, terms) = (Script::new(GCRA), scene.workload.terms);
@@ -70,7 +70,8 @@ pub(crate) async fn load(server: Server, scene: &Scene, names: &[String]) -> any
     Ok(())
 }
 
-/// How many tokens buckets that are never full have given: each puts off when they are full again by as much.
+/// Returns how many tokens the buckets have granted. Each grant delays the time when a bucket is full again, so the
+/// buckets must never be full.
 pub(crate) async fn debited(server: Server, scene: &Scene) -> anyhow::Result<i64> {
     let mut connection = connect(server).await?;
     let mut tokens = 0;
@@ -106,7 +107,7 @@ pub(crate) async fn unload(server: Server, run: &str) -> anyhow::Result<()> {
     }
 }
 
-/// What the server says about itself under a name.
+/// Returns one value of the server's `INFO`.
 pub(crate) async fn info(server: Server, name: &str) -> anyhow::Result<Option<String>> {
     let mut connection = connect(server).await?;
     let info: String = redis::cmd("INFO").arg("everything").query_async(&mut connection).await?;

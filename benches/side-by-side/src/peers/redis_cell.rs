@@ -31,7 +31,7 @@ impl Peer for RedisCell {
     }
 }
 
-/// Makes the buckets.
+/// Creates the buckets.
 pub(crate) async fn load(scene: &Scene, names: &[String]) -> anyhow::Result<()> {
     let mut connection = connect(Server::RedisCell).await?;
     for names in names.chunks(1000) {
@@ -44,7 +44,7 @@ pub(crate) async fn load(scene: &Scene, names: &[String]) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Its burst is what passes beyond the first token, and its periods are whole seconds.
+/// The burst of redis-cell excludes the first token, and its periods are whole seconds.
 fn throttle(scene: &Scene, name: &str, tokens: u64) -> Cmd {
     let terms = scene.workload.terms;
     let period = terms.token.as_secs().max(1);

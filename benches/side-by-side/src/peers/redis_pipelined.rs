@@ -13,8 +13,8 @@ use crate::peer::Peer;
 use crate::scene::Scene;
 use crate::server::Server;
 
-/// What could be made of Redis: requests queue while the last batch is on its way, those of one key are merged into one
-/// script, and a batch is one pipeline. Nobody ships such a client.
+/// The fastest client that Redis allows. Requests queue while the last batch is in progress. Requests for one key share
+/// a script, and a batch is one pipeline. No library provides such a client.
 pub(crate) struct Pipelined {
     shards: Vec<Arc<Shard>>,
     scene: Scene,
@@ -64,7 +64,7 @@ struct Shard {
     filled: Notify,
 }
 
-/// Shared by all who were in a batch.
+/// The answer of a batch, shared by all its callers.
 type Reply = Result<bool, Arc<str>>;
 
 struct Batches {
@@ -78,7 +78,7 @@ impl Batches {
     async fn run(mut self, shard: Arc<Shard>) {
         loop {
             shard.filled.notified().await;
-            // Those who were just answered come again at once: as long as the queue grows, it is worth waiting for them.
+            // Callers that have their answer call again at once. Waits for them while the queue grows.
             let mut before = 0;
             loop {
                 let waiting = shard.queue.lock().len();
@@ -125,6 +125,6 @@ impl Batches {
     }
 }
 
-/// With one, sending and waiting take turns; more than two were no faster.
+/// With one shard, sending and waiting alternate. More than two were no faster.
 const SHARDS: usize = 2;
 const GRANT_UP_TO: &str = include_str!("grant_up_to.lua");

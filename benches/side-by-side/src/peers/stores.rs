@@ -1,4 +1,5 @@
-//! Stores that decide nothing, for a limiter to ask: what is left of a decision without one.
+//! Stores that decide nothing, under a limiter: the cost of a decision without its store, or with the least work of a
+//! server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tollgate::{
 
 use crate::engine::Engine;
 
-/// Answers at once: what is left is the client's share.
+/// Answers at once, so that only the client's cost remains.
 pub(crate) struct Nothing;
 
 impl Store for Nothing {
@@ -23,8 +24,7 @@ impl Store for Nothing {
     }
 }
 
-/// Touches the rows of all buckets that are asked for at once: the least that the server does for as many at a time, whoever
-/// asks.
+/// Touches the rows of all requested buckets in one statement: the least work of a server for a batch of any client.
 pub(crate) struct Rows<E: Engine> {
     pub(crate) pool: Pool<E>,
     pub(crate) touch: Touch,
@@ -32,7 +32,7 @@ pub(crate) struct Rows<E: Engine> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// Those that nobody has asked for before.
+    /// Rows that did not exist before.
     Make,
     Write,
     WriteAndAnswer,

@@ -24,13 +24,13 @@ impl<S: Store> Tollgate<S> {
     }
 }
 
-/// As its users have it.
+/// Builds a limiter with the users' defaults.
 pub(crate) fn limiter<S: Store>(store: S, scene: &Scene, kind: Kind) -> anyhow::Result<Limiter<S>> {
     let builder = with(Limiter::builder(store), scene.workload, kind);
     Ok(builder.build(rule(scene.workload.terms)?)?)
 }
 
-/// What differs from what users get by themselves.
+/// Sets the options that differ from the users' defaults.
 fn with<S: Store>(builder: LimiterBuilder<S>, workload: &Workload, kind: Kind) -> LimiterBuilder<S> {
     let builder = match kind {
         Kind::Leased => builder.lease(LeaseOptions::default().target(workload.lease)),
@@ -52,7 +52,7 @@ impl<S: Store> Peer for Tollgate<S> {
     }
 }
 
-/// On a SQL engine, and the pool to be closed.
+/// tollgate on a SQL engine, with the pool to close.
 pub(crate) struct OnSql<S: Store, E: Engine> {
     tollgate: Tollgate<S>,
     pool: Pool<E>,
@@ -74,19 +74,19 @@ impl<S: Store, E: Engine> Peer for OnSql<S, E> {
     }
 }
 
-/// In this process.
+/// tollgate in this process.
 pub(crate) async fn memory(scene: &Scene) -> anyhow::Result<Tollgate<MemoryStore>> {
     Tollgate::open(memory_store(scene).await?, scene, Kind::Memory)
 }
 
-/// With the buckets in it.
+/// Creates a store with the buckets of the scene.
 pub(crate) async fn memory_store(scene: &Scene) -> anyhow::Result<MemoryStore> {
     let store = MemoryStore::new().max_keys(2 * scene.names.len().max(1000));
     load(&store, scene, &scene.names).await?;
     Ok(store)
 }
 
-/// Makes the buckets.
+/// Creates the buckets.
 pub(crate) async fn load<S: Store>(store: &S, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
     let (keys, rule) = (keys(names)?, rule(scene.workload.terms)?);
     for keys in keys.chunks(256) {

@@ -3,7 +3,7 @@ use plotters::prelude::*;
 use super::style::{FONT, GREY, PALE, color};
 use crate::figures::{Figures, Measured, Row};
 
-/// Decisions a second of each contestant.
+/// Draws the decisions per second of each system under test.
 pub(crate) fn throughput(measured: &Measured, tasks: usize) -> anyhow::Result<String> {
     let title = format!("{}: thousand decisions a second, {tasks} tasks", measured.workload);
     let bar = |row: &Row| {
@@ -13,7 +13,7 @@ pub(crate) fn throughput(measured: &Measured, tasks: usize) -> anyhow::Result<St
     draw(&title, &measured.rows.iter().filter(|row| row.tasks == tasks).map(bar).collect::<Vec<_>>())
 }
 
-/// The median, p99 and p99.9 of each contestant, the higher the paler.
+/// Draws the median, p99 and p99.9 of each system under test. Higher percentiles are paler.
 pub(crate) fn latency(measured: &Measured, tasks: usize) -> anyhow::Result<String> {
     let title = format!("{}: latency in ms, p50, p99 and p99.9, {tasks} tasks", measured.workload);
     let bar = |row: &Row| {
@@ -28,7 +28,7 @@ pub(crate) fn latency(measured: &Measured, tasks: usize) -> anyhow::Result<Strin
     draw(&title, &measured.rows.iter().filter(|row| row.tasks == tasks).map(bar).collect::<Vec<_>>())
 }
 
-/// The longest part of a bar first. The axis is logarithmic: contestants differ by factors.
+/// Draws bars, the longest part first. The axis is logarithmic, because the systems under test differ by factors.
 fn draw(title: &str, bars: &[(String, Vec<(f64, f64)>)]) -> anyhow::Result<String> {
     let figures = || bars.iter().flat_map(|(_, parts)| parts).map(|part| part.0).filter(|figure| *figure > 0.0);
     let (least, most) = (figures().fold(f64::INFINITY, f64::min), figures().fold(0.0, f64::max));
@@ -81,7 +81,7 @@ fn draw(title: &str, bars: &[(String, Vec<(f64, f64)>)]) -> anyhow::Result<Strin
     Ok(svg)
 }
 
-/// The first one is at the top.
+/// Returns the label of a row. The first bar is at the top.
 fn name(bars: &[(String, Vec<(f64, f64)>)], count: i32, row: i32) -> String {
     let place = usize::try_from(count - 1 - row).ok();
     place.and_then(|place| bars.get(place)).map(|(system, _)| system.clone()).unwrap_or_default()

@@ -6,33 +6,33 @@ use crate::figures::{Measured, Row};
 use crate::goals::{Figure, GOALS, Goal};
 use crate::waiters::Waited;
 
-/// A goal, and what came of it.
+/// A goal and its results.
 #[derive(Debug, Serialize)]
 pub(crate) struct Judged {
     pub(crate) workload: &'static str,
     pub(crate) goal: String,
-    /// On each engine that was measured.
+    /// The result on each measured engine.
     pub(crate) outcomes: Vec<Outcome>,
-    /// On all of them; `null` where none was measured.
+    /// Whether the goal is met on all engines. `null` if none was measured.
     pub(crate) met: Option<bool>,
 }
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
-    /// The engine, if it is on one.
+    /// The engine, if the system has one.
     pub(crate) on: Option<&'static str>,
-    /// Nothing where a run broke the rules, or its figure is not known.
+    /// `None` if a run broke the rules or the value is unknown.
     pub(crate) measured: Option<f64>,
-    /// What is there to be had: the same figure of one statement for all that wait, which decides nothing.
+    /// The best possible value: that of one statement for a whole batch, which decides nothing.
     pub(crate) floor: Option<f64>,
     pub(crate) met: bool,
 }
 
-/// What a run has measured so far.
+/// The results of a run so far.
 pub(crate) struct Run<'a> {
     pub(crate) measured: &'a [Measured],
     pub(crate) waiters: &'a [Waited],
-    /// The number of tasks that the headline is about.
+    /// The number of tasks in the headline.
     pub(crate) headline: usize,
 }
 
@@ -49,7 +49,7 @@ impl Run<'_> {
         Judged { workload: goal.workload, goal: goal.to_string(), outcomes, met }
     }
 
-    /// Nothing if the contestant was not measured at all.
+    /// Returns `None` if the system under test was not measured.
     fn outcome(&self, goal: &Goal, on: Option<&'static str>) -> Option<Outcome> {
         let name = on.map_or_else(|| goal.of.to_owned(), |on| format!("{}@{on}", goal.of));
         let (measured, floor) = match goal.figure {
@@ -60,7 +60,7 @@ impl Run<'_> {
             figure => {
                 let measured = self.workload(goal.workload)?;
                 let row = measured.row(&name, self.tasks(goal, measured))?;
-                // What broke the rules counts nothing, and its latency is no merit.
+                // A row that broke the rules counts nothing, and neither does its latency.
                 let counts = row.is_sound();
                 let floor = on.filter(|_| goal.of == "tollgate").and_then(|on| {
                     let row = FLOORS.iter().find_map(|floor| measured.row(&format!("{floor}@{on}"), row.tasks))?;
@@ -112,7 +112,7 @@ impl Run<'_> {
     }
 }
 
-/// Another, on the same engine if it is on one.
+/// Returns the row of another system, on the same engine if it has one.
 fn peer<'a>(measured: &'a Measured, name: &str, on: Option<&str>, tasks: usize) -> Option<&'a Row> {
     let beside = on.and_then(|on| measured.row(&format!("{name}@{on}"), tasks));
     beside.or_else(|| measured.row(name, tasks)).or_else(|| measured.row(&format!("{name}@redis_always"), tasks))
@@ -127,7 +127,7 @@ fn of_waiters(figure: Figure, waited: &Waited) -> Option<f64> {
     }
 }
 
-/// By what statement a workload can be answered at all; what most of the store's calls are made of.
+/// The statements that can answer a workload at all, of which most store calls consist.
 const FLOORS: [&str; 2] = ["bare-batches", "bare-reads"];
 
 pub(super) fn markdown(text: &mut String, goals: &[Judged]) {
@@ -167,7 +167,7 @@ impl Judged {
     }
 }
 
-/// As many as repeats that differ by tenths allow.
+/// Returns as many digits as are meaningful for repeats that differ by tenths.
 fn digits(figure: f64) -> String {
     let decimals = if figure < 0.1 {
         4

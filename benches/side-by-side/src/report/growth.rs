@@ -10,7 +10,7 @@ use super::table::{cell, speed};
 use crate::figures::Row;
 use crate::growth::{Curve, MOST_IN_REDIS};
 
-/// `growth.json`, `growth.md` and `growth.svg`; and the table.
+/// Writes `growth.json`, `growth.md` and `growth.svg`, and returns the table.
 pub(crate) fn write(curves: &[Curve], directory: &Path) -> anyhow::Result<String> {
     let text = markdown(curves);
     fs::write(directory.join("growth.json"), serde_json::to_string_pretty(curves)?)?;
@@ -66,12 +66,12 @@ fn markdown(curves: &[Curve]) -> String {
     text
 }
 
-/// How many processors client and server keep busy.
+/// Returns how many processors client and server keep busy.
 fn busy(row: &Row) -> Option<f64> {
     row.median_of(|figures| Some((figures.client_cpu + figures.server_cpu?) * figures.per_second / 1e6))
 }
 
-/// Thousand decisions a second of each contestant.
+/// Returns thousand decisions per second of each system under test.
 fn lines(curve: &Curve) -> Vec<(&str, Vec<(f64, f64)>)> {
     let mut lines: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for point in &curve.points {

@@ -5,11 +5,11 @@ use super::panel::{growth, legend};
 use super::style::is_plain;
 use crate::figures::{Measured, Row};
 
-/// How decisions a second grow with the tasks that ask.
+/// Draws decisions per second by concurrent tasks.
 pub(crate) fn scaling(measured: &Measured) -> anyhow::Result<String> {
     let mut contestants: Vec<&str> = Vec::new();
     for row in &measured.rows {
-        // Lines of one colour, as many again, would hide the others.
+        // The many lines of the plain colour would hide the others.
         if !contestants.contains(&row.system.as_str()) && !is_plain(&row.system) {
             contestants.push(&row.system);
         }

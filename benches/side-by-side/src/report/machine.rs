@@ -2,7 +2,7 @@ use std::{fs, thread};
 
 use serde::Serialize;
 
-/// What it was measured on.
+/// The machine that ran the measurements.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
@@ -27,7 +27,7 @@ impl Machine {
     }
 }
 
-/// The versions of the crates that are measured, or measured through.
+/// Returns the versions of the measured crates and of the client crates.
 pub(crate) fn crates() -> impl Iterator<Item = String> {
     LOCK.split("[[package]]").filter_map(|package| {
         let field = |name: &str| package.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix('"'));

@@ -1,4 +1,4 @@
-//! What is written: JSON to compute with, a table to read, charts to look at.
+//! Writes the report: JSON for programs, a table and charts for readers.
 
 mod bars;
 mod goals;
@@ -28,13 +28,13 @@ use ratios::Ratios;
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
-    /// Of servers and of the crates that are measured.
+    /// Versions of servers and of the measured crates.
     versions: Vec<String>,
-    /// Microseconds each way between client and servers, beside what the machine itself takes.
+    /// Microseconds added in each direction between client and servers.
     delay_us: u64,
     repeats: u32,
     seconds: f64,
-    /// What `ratios_to_redis` is about.
+    /// The number of tasks of `ratios_to_redis`.
     tasks: usize,
     #[serde(flatten)]
     ratios: Ratios,
@@ -94,7 +94,7 @@ impl Report {
         self.faults.extend(faults);
     }
 
-    /// Growth and the like have reports of their own.
+    /// Whether the report has results. Growth and the long load have their own reports.
     pub(crate) fn is_of_something(&self) -> bool {
         !(self.measured.is_empty() && self.waiters.is_empty() && self.neighbours.is_empty())
     }

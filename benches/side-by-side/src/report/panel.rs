@@ -6,17 +6,17 @@ use super::style::{FONT, PALE, color};
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Lines with the names of whose they are.
+/// Lines with their labels.
 pub(super) type Series<'a> = [(&'a str, Vec<(f64, f64)>)];
 
-/// A figure over what it grows with, both logarithmic: growth by factors is a straight line.
+/// Draws growth with two logarithmic axes, so that proportional growth is a straight line.
 pub(super) fn growth(area: &Area<'_>, title: &str, by: &str, series: &Series<'_>) -> anyhow::Result<()> {
     let ((few, many), (least, most)) = (ends(series, |point| point.0), ends(series, |point| point.1));
     let (x, y) = ((few / 1.2..many * 1.2).log_scale(), (least / 1.5..most * 1.5).log_scale());
     draw(area, title, by, (x, y), series)
 }
 
-/// A figure over time, from nothing on: what stays as it is looks so.
+/// Draws a value over time. The axis starts at 0, so that a constant value looks constant.
 pub(super) fn course(area: &Area<'_>, title: &str, by: &str, series: &Series<'_>) -> anyhow::Result<()> {
     let ((_, last), (_, most)) = (ends(series, |point| point.0), ends(series, |point| point.1));
     draw(area, title, by, (0.0..last.max(1.0), 0.0..(most * 1.2).max(1.0)), series)
@@ -61,7 +61,7 @@ pub(super) fn legend(area: &Area<'_>, series: &Series<'_>) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Ten million keys have no room for all their digits.
+/// Shortens numbers, because ten million does not fit on the axis.
 fn short(figure: f64) -> String {
     match figure {
         millions if millions >= 1e6 => format!("{}M", millions / 1e6),

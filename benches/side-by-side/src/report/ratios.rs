@@ -4,25 +4,25 @@ use serde::Serialize;
 
 use crate::figures::Measured;
 
-/// How many times as many decisions a second tollgate makes, by workload; `null` where it was not measured.
+/// tollgate's decisions per second divided by those of others, by workload. `null` if not measured.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Ratios {
     /// On PostgreSQL, to Redis as users run it.
     #[serde(rename = "ratios_to_redis")]
     pub(crate) redis: ByWorkload,
-    /// The same on each engine.
+    /// On each engine, to Redis as users run it.
     #[serde(rename = "ratios_to_redis_by_engine")]
     pub(crate) redis_by_engine: BTreeMap<String, ByWorkload>,
-    /// The same at each number of tasks, on PostgreSQL.
+    /// On PostgreSQL at each number of tasks, to Redis as users run it.
     #[serde(rename = "ratios_to_redis_by_tasks")]
     pub(crate) redis_by_tasks: BTreeMap<usize, ByWorkload>,
-    /// How many times as many as Redis as users run it a client makes that merges and pipelines.
+    /// A Redis client that merges and pipelines, to Redis as users run it.
     #[serde(rename = "ratios_of_redis_pipelined")]
     pub(crate) pipelined: ByWorkload,
     /// To a bare UPDATE on the same engine.
     #[serde(rename = "ratios_to_bare_update")]
     pub(crate) bare_update: BTreeMap<String, ByWorkload>,
-    /// On PostgreSQL, to rate-limiter-flexible there.
+    /// On PostgreSQL, to rate-limiter-flexible on the same engine.
     #[serde(rename = "ratios_to_rate_limiter_flexible")]
     pub(crate) flexible: ByWorkload,
     /// In this process, to `governor`.
@@ -46,7 +46,7 @@ impl Ratios {
                         .find(|other| other.tasks == row.tasks && other.system.split('@').next() == Some(name))
                 };
                 if let Some((engine, leases)) = ours(&row.system) {
-                    // Both ways stand beside each other where both are measured.
+                    // Reports both, with and without leases, if both are measured.
                     let both = measured.row(&format!("tollgate@{engine}"), row.tasks).is_some();
                     let workload = if leases && both { format!("{exact}_leased") } else { exact.clone() };
                     let ratio = peer("redis").and_then(|redis| row.ratio(redis));
@@ -81,7 +81,7 @@ impl Ratios {
     }
 }
 
-/// The engine, if it is tollgate on one, and whether it holds tokens in the process.
+/// Returns the engine if the system is tollgate on one, and whether it leases.
 fn ours(system: &str) -> Option<(&str, bool)> {
     let (name, engine) = system.split_once('@')?;
     ["tollgate", "tollgate-leased"].contains(&name).then_some((engine, name == "tollgate-leased"))

@@ -10,7 +10,7 @@ use crate::figures::median;
 use crate::goals::Bound;
 use crate::steady::Stretch;
 
-/// `steady.json`, `steady.md` and `steady.svg`; and the table.
+/// Writes `steady.json`, `steady.md` and `steady.svg`, and returns the table.
 pub(crate) fn write(stretches: &[Stretch], directory: &Path) -> anyhow::Result<String> {
     let goals = judge(stretches);
     let text = markdown(stretches, &goals);
@@ -28,7 +28,8 @@ struct Judged {
     met: bool,
 }
 
-/// The first stretch is what the others are compared with: by its end every row has been updated, and the table has its size.
+/// Compares later stretches with the first. By the end of the first, every row has been updated and the table has its
+/// size.
 fn judge(stretches: &[Stretch]) -> Vec<Judged> {
     let (Some(first), Some(last)) = (stretches.first(), stretches.last()) else { return Vec::new() };
     let third = stretches.len().div_ceil(3);

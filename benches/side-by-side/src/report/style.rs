@@ -1,6 +1,6 @@
 use plotters::style::RGBColor;
 
-/// Ours stand out, and each contestant has its colour in every chart.
+/// Returns the colour of a system under test, which is the same in every chart. tollgate's colours stand out.
 pub(crate) fn color(system: &str) -> RGBColor {
     let (name, server) = system.split_once('@').unwrap_or((system, ""));
     match (name, server) {
@@ -19,7 +19,7 @@ pub(crate) fn color(system: &str) -> RGBColor {
     }
 }
 
-/// Whether it is there for comparison only.
+/// Whether the system is included only for comparison.
 pub(crate) fn is_plain(system: &str) -> bool {
     color(system) == PLAIN
 }

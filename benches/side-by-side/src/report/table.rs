@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use super::{Report, goals};
 use crate::figures::{Measured, Row, median};
 
-/// The report to read.
+/// Formats the report for readers.
 pub(crate) fn markdown(report: &Report) -> String {
     let mut text = String::new();
     let machine = &report.machine;
@@ -37,7 +37,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     text
 }
 
-/// How many times as fast as Redis.
+/// Writes how many times as fast as Redis tollgate is.
 fn headline(text: &mut String, report: &Report) {
     let engines = &report.ratios.redis_by_engine;
     let names: Vec<&str> = engines.keys().map(String::as_str).collect();
@@ -103,11 +103,11 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
     }
 }
 
-/// On PostgreSQL, by contestant.
+/// Writes the write-ahead log on PostgreSQL, by system under test.
 fn written(text: &mut String, measured: &Measured, shown: usize) {
     let of_row = |row: &Row| {
         let wal = row.median_of(|figures| figures.wal_per_grant)?;
-        // Without an update there is no share.
+        // Without updates, the share is unknown.
         let hot = row.median_of(|figures| figures.hot_share).map(|share| format!(", {:.1} % HOT", 100.0 * share));
         Some(format!("{} {wal:.0}{}", row.system, hot.unwrap_or_default()))
     };
