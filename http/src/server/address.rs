@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_one_key_however_its_address_is_written() {
+    fn address_spellings_share_one_key() {
         for (address, prefix, key) in [
             ("203.0.113.7", 64, "203.0.113.7"),
             ("::ffff:203.0.113.7", 64, "203.0.113.7"),

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_however_its_plain_characters_are_written() {
+    fn encoded_plain_characters_share_one_path() {
         for (path, one) in [
             ("/search", "/search"),
             ("/%73earch", "/search"),

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_an_element_is_read_by_the_standard() {
+    fn element_address_is_parsed_by_rfc_7239() {
         for (element, value) in [
             ("for=192.0.2.60;proto=http;by=203.0.113.43", Some("192.0.2.60")),
             (r#"proto=https;For="[2001:db8:cafe::17]:4711""#, Some("[2001:db8:cafe::17]:4711")),

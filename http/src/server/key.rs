@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_cannot_be_moved_from_one_to_the_other() {
+    fn different_parts_never_join_to_the_same_text() {
         let mut made: HashMap<String, Vec<&str>> = HashMap::new();
         let texts = ["", " ", "=", "1", "a", "ab", "1=a", "1=a ", "1=a b", "0= ", "0=", "2=1= a", "4=1=a "];
         let mut try_parts = |parts: Vec<&'static str>| {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_any_length_has_a_key_of_its_own() {
+    fn text_of_any_length_has_its_own_key() {
         let long = "x".repeat(256);
         let hashed = key(&long).unwrap();
         assert_eq!(hashed.as_str(), format!("{LONG_KEY_PREFIX}{}", sha256(long.as_bytes())));

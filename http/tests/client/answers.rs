@@ -43,7 +43,7 @@ async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Opt
 }
 
 #[tokio::test]
-async fn a_429_seen_by_one_replica_holds_all_back() -> anyhow::Result<()> {
+async fn refusal_seen_by_one_replica_throttles_all() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([answer(200, &[]), answer(429, &[("retry-after", "60")])]).await?;
         let replicas = Replicas::new()?;
@@ -65,7 +65,7 @@ async fn a_429_seen_by_one_replica_holds_all_back() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_third_partys_clock_may_be_years_off() -> anyhow::Result<()> {
+async fn upstream_clock_can_be_years_off() -> anyhow::Result<()> {
     let headers = [("date", "Sat, 01 Jan 2000 00:00:00 GMT"), ("retry-after", "Sat, 01 Jan 2000 00:10:00 GMT")];
     let held = held_by(answer(429, &headers), &[]).await?.expect("it throttles");
     assert!(held <= Duration::from_mins(10) && held > Duration::from_mins(5), "{held:?}");
@@ -73,7 +73,7 @@ async fn a_third_partys_clock_may_be_years_off() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn ten_years_are_an_hour() -> anyhow::Result<()> {
+async fn wait_of_ten_years_is_bounded_to_an_hour() -> anyhow::Result<()> {
     let held = held_by(answer(429, &[("retry-after", "315360000")]), &[]).await?.expect("it throttles");
     assert!(held <= Duration::from_hours(1) && held > Duration::from_mins(50), "{held:?}");
     Ok(())
@@ -110,7 +110,7 @@ async fn forbidden_throttles_if_the_client_reads_it() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn headers_are_read_if_the_client_is_told_to() -> anyhow::Result<()> {
+async fn headers_are_read_only_with_a_preset() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800")];
     assert_eq!(held_by(answer(200, &headers), &[]).await?, None);
     let held = held_by(answer(200, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it throttles");
@@ -143,7 +143,7 @@ async fn reported_remaining_applies_to_all_replicas() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn an_answer_reaches_its_caller_whatever_becomes_of_the_limit() -> anyhow::Result<()> {
+async fn answer_reaches_its_caller_even_if_the_report_fails() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let window = Window::new(10, Duration::from_secs(60), Duration::from_secs(1))?;
@@ -156,7 +156,7 @@ async fn an_answer_reaches_its_caller_whatever_becomes_of_the_limit() -> anyhow:
 }
 
 #[tokio::test]
-async fn one_hosts_answer_holds_back_no_other() -> anyhow::Result<()> {
+async fn refusal_throttles_only_its_own_host() -> anyhow::Result<()> {
     for kind in KINDS {
         let refusing = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let other = Upstream::new([]).await?;
@@ -292,7 +292,7 @@ async fn closure_reads_headers_without_a_preset() -> anyhow::Result<()> {
 
 /// A settlement that applies the report again has the same bound.
 #[tokio::test(start_paused = true)]
-async fn of_two_longest_waits_the_shorter_one_counts() -> anyhow::Result<()> {
+async fn shorter_of_two_maximum_waits_applies() -> anyhow::Result<()> {
     let upstream = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(())));
     for (of_closure, client_error, expected) in [
         (Some(5), None, 5),

@@ -149,7 +149,7 @@ async fn only_the_first_settlement_of_a_request_counts() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn an_estimate_can_be_settled_for_as_long_as_was_said() -> anyhow::Result<()> {
+async fn estimate_can_be_settled_within_its_time() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()), "1000 once")?;
     let limit = of_tokens(limiter.clone(), 100).settle_later().settle_within(Duration::from_secs(60));
@@ -391,7 +391,7 @@ async fn several_estimates_of_a_request_are_settled_each() -> anyhow::Result<()>
 }
 
 #[tokio::test]
-async fn where_nothing_was_taken_nothing_is_settled() -> anyhow::Result<()> {
+async fn request_without_tokens_has_nothing_to_settle() -> anyhow::Result<()> {
     let off = Limiter::builder(MemoryStore::new()).mode(Mode::Off).build("1000/h")?;
     let estimate = asks(of_tokens(off, 300).settle_later(), &[]).await?.1.expect("it was served");
     assert_eq!((estimate.settle(7).await?, estimate.receipts()), (Adjusted::Done(0), &[][..]));

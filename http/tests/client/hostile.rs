@@ -39,7 +39,7 @@ async fn answer_never_raises_a_bucket_or_throttles_over_an_hour() -> anyhow::Res
 }
 
 #[tokio::test]
-async fn thousands_of_lines_are_an_answer_like_any_other() -> anyhow::Result<()> {
+async fn answer_with_thousands_of_lines_is_read() -> anyhow::Result<()> {
     for name in NAMES {
         let mut headers = HeaderMap::new();
         for number in 0..20_000 {
@@ -54,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn no_answer_locks_a_bucket_beyond_the_longest_hold(
+    fn answer_never_throttles_beyond_the_maximum(
         requests in 1..4_usize,
         status in prop::sample::select(vec![200_u16, 403, 429, 503, 529]),
         lines in prop::collection::vec((prop::sample::select(ALL_NAMES.concat()), extreme()), 0..8),

@@ -15,7 +15,7 @@ use super::replicas::Replicas;
 use super::upstream::{Upstream, answer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_requests_than_its_limit_reach_a_third_party() -> anyhow::Result<()> {
+async fn upstream_gets_no_more_requests_than_its_limit() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Arc::new(Upstream::new([]).await?);
         let replicas = Replicas::new()?;
@@ -284,7 +284,7 @@ async fn request_takes_from_all_limits_or_is_not_sent() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn limit_may_have_a_cost_where_the_limiter_has_none() -> anyhow::Result<()> {
+async fn limit_can_have_a_cost_if_the_limiter_has_none() -> anyhow::Result<()> {
     for kind in KINDS {
         let upstream = Upstream::new([answer(429, &[("retry-after", "60")])]).await?;
         let limiter = Limiter::builder(MemoryStore::new()).min_remaining(5).build("10/h")?;

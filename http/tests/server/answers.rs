@@ -110,7 +110,7 @@ async fn denial_is_a_problem_document_that_names_the_limit() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn a_denial_can_be_plain_json_or_an_answer_of_the_services_own() -> anyhow::Result<()> {
+async fn denial_can_be_plain_json_or_a_custom_response() -> anyhow::Result<()> {
     let own = |refusal: &Refusal, request: &Parts| {
         let words = format!("{} {} in {:?}", refusal.status(), request.uri.path(), refusal.retry_after());
         let own = Response::builder()
@@ -305,7 +305,7 @@ async fn an_exempt_request_takes_nothing() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn of_several_limits_a_request_takes_from_all_or_from_none() -> anyhow::Result<()> {
+async fn request_takes_from_all_limits_or_from_none() -> anyhow::Result<()> {
     let client_id = |request: &Parts| Some(request.headers.get("x-client")?.to_str().ok()?.to_owned());
     let layer =
         RateLimitLayer::new(three()?).name("client").key(client_id).and("all", GlobalKey, Quota::per_hour(4))?;
@@ -324,7 +324,7 @@ async fn of_several_limits_a_request_takes_from_all_or_from_none() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn two_limits_of_a_layer_have_two_names() -> anyhow::Result<()> {
+async fn limits_of_a_layer_must_have_different_names() -> anyhow::Result<()> {
     let layer = || anyhow::Ok(RateLimitLayer::new(three()?).key(GlobalKey));
     let twice = layer()?.and("all", GlobalKey, Quota::per_hour(4))?.and("all", GlobalKey, Quota::per_hour(9));
     let words = twice.expect_err("the first would not hold").to_string();

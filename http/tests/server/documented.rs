@@ -33,7 +33,7 @@ async fn http_plans_answers_as_documented() -> anyhow::Result<()> {
 
 /// Runs curl itself, as readers do.
 #[tokio::test]
-async fn http_path_window_answers_curl_as_the_pages_show() -> anyhow::Result<()> {
+async fn http_path_window_answers_curl_as_documented() -> anyhow::Result<()> {
     let curl = Command::new("curl").arg("--version").output().await;
     ensure!(curl.is_ok_and(|curl| curl.status.success()), "curl is absent: install it, or put it in the path");
     for page in ["README.md", "docs/http-server.md"] {

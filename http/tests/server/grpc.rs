@@ -25,7 +25,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::broken::Broken;
 
 #[tokio::test]
-async fn a_denial_is_resource_exhausted_and_says_when_to_try_again() -> anyhow::Result<()> {
+async fn grpc_denial_is_resource_exhausted_with_retry_info() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_minute(40).burst(2))?;
     let server = serve(RateLimitLayer::new(limiter.clone())).await?;
     let mut client = server.client().await?;

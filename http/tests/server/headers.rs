@@ -212,7 +212,7 @@ async fn headers_state_each_of_several_limits() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn where_nothing_limits_nothing_is_said() -> anyhow::Result<()> {
+async fn unlimited_request_has_no_headers() -> anyhow::Result<()> {
     let ask = async |layer: RateLimitLayer| {
         let layer = layer.headers(RateLimitHeaders::Always).name("a");
         let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
@@ -239,7 +239,7 @@ proptest! {
 
     /// Any limit name gives one well-formed header of each kind.
     #[test]
-    fn no_name_makes_another_header(name in any::<String>()) {
+    fn limit_name_never_adds_a_header(name in any::<String>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let headers = runtime.block_on(async {
             let limiter = Limiter::new(MemoryStore::new(), Quota::once(1).unwrap()).unwrap();

@@ -260,7 +260,7 @@ impl<F: Fn(&Parts) -> Result<String, MissingKey> + Send + Sync + 'static> KeyExt
 }
 
 #[tokio::test]
-async fn a_key_may_be_of_any_length_and_any_bytes() -> anyhow::Result<()> {
+async fn key_can_have_any_length_and_bytes() -> anyhow::Result<()> {
     let long = "x".repeat(10_000);
     let longer = "x".repeat(10_001);
     for value in [long.as_str(), longer.as_str()] {

@@ -27,7 +27,7 @@ use super::server::Server;
 
 /// The store's time is paused. The runtime's time advances when all tasks are idle.
 #[tokio::test(start_paused = true)]
-async fn requests_wait_for_their_turn_in_the_order_of_arrival() -> anyhow::Result<()> {
+async fn waiting_requests_are_served_in_arrival_order() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::per_second(1))?;
     let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(2));
     let served = Arc::new(Mutex::new(Vec::new()));

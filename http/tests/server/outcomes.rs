@@ -90,7 +90,7 @@ struct Said {
 }
 
 #[tokio::test]
-async fn an_answer_is_sent_when_the_tokens_are_back() -> anyhow::Result<()> {
+async fn answer_is_sent_after_the_refund() -> anyhow::Result<()> {
     let store = Gated::before_it_gives_back();
     let limiter = Limiter::new(Arc::clone(&store), Quota::once(1)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));

@@ -63,7 +63,7 @@ async fn a_nested_route_is_known_by_its_whole_path() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_method_is_a_request_like_any_other() -> anyhow::Result<()> {
+async fn head_and_options_requests_take_tokens() -> anyhow::Result<()> {
     let server = Server::start(routes().layer(RateLimitLayer::new(limiter(4)?))).await?;
     for client in [Client::new(server.address), Client::http2(server.address)] {
         let mut asked = Vec::new();
@@ -85,7 +85,7 @@ async fn a_method_is_a_request_like_any_other() -> anyhow::Result<()> {
 
 /// The outer layer decides first. Its tokens stay taken even if the inner layer denies.
 #[tokio::test]
-async fn of_two_layers_the_handler_sees_the_inner_ones_decision() -> anyhow::Result<()> {
+async fn handler_sees_the_decision_of_the_inner_layer() -> anyhow::Result<()> {
     let left = async |Extension(decision): Extension<Decision>| decision.remaining().to_string();
     let (inner, outer) = (limiter(2)?, limiter(9)?);
     let layer = |limiter: &Limiter<MemoryStore>| RateLimitLayer::new(limiter.clone()).key(GlobalKey);

@@ -15,7 +15,7 @@ use super::client::Client;
 use super::server::Server;
 
 #[tokio::test]
-async fn each_limit_may_be_under_a_plan_of_the_request() -> anyhow::Result<()> {
+async fn each_limit_can_have_a_plan_from_the_request() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;
     for (plan, quota) in
         [("free hour", "9 once"), ("free day", "2 once"), ("paid hour", "3 once"), ("paid day", "9 once")]
@@ -60,7 +60,7 @@ async fn left(limiter: &Limiter<MemoryStore>) -> anyhow::Result<[Option<i64>; 2]
 }
 
 #[tokio::test]
-async fn each_limit_may_have_a_cost_of_its_own() -> anyhow::Result<()> {
+async fn each_limit_can_have_its_own_cost() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::once(5)?)?;
     let length = |request: &Parts| {
         let length = request.headers.get("x-length").and_then(|length| length.to_str().ok());
@@ -119,7 +119,7 @@ async fn limits_have_own_local_quotas_during_an_outage() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn each_limit_may_give_back_something_of_its_own() -> anyhow::Result<()> {
+async fn each_limit_can_have_its_own_refund() -> anyhow::Result<()> {
     for (others_too, after) in [(false, [4, 30]), (true, [5, 30])] {
         let limiter = Limiter::new(MemoryStore::new(), Quota::once(5)?)?;
         let unsent = |answer: &response::Parts, reserved: u64| {
@@ -160,7 +160,7 @@ async fn minimum_remaining_applies_to_limits_with_equal_units() -> anyhow::Resul
 }
 
 #[tokio::test]
-async fn terms_of_a_request_are_no_window_among_several() -> anyhow::Result<()> {
+async fn window_of_a_request_among_limits_is_a_server_error() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(9))?;
     let window: Window = "9 in 1h at 1min".parse()?;
     let layer = RateLimitLayer::new(limiter).and_with("window", GlobalKey, move |_| window)?;

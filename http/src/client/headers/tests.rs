@@ -161,7 +161,7 @@ fn preset_reads_its_senders_headers() {
 }
 
 #[test]
-fn a_figure_may_have_parameters() {
+fn value_can_have_parameters() {
     let read = |lines: &[_]| held(200, HeaderPreset::RateLimit, lines);
     assert_eq!(read(&[("ratelimit-remaining", "76;w=21600")]), Some(Throttle::remaining(76)));
     let both = [("ratelimit-remaining", "0 ;w=21600"), ("ratelimit-reset", "30;w=21600")];
@@ -205,7 +205,7 @@ fn oversized_field_is_ignored() {
 }
 
 #[test]
-fn of_several_lines_of_a_header_the_strictest_counts() {
+fn strictest_line_of_a_header_counts() {
     let lines = |[least, other]: [&'static str; 2], [soon, late]: [&'static str; 2]| {
         [
             ("x-ratelimit-remaining", other),
@@ -234,7 +234,7 @@ fn of_several_lines_of_a_header_the_strictest_counts() {
 }
 
 #[test]
-fn a_refusal_leaves_nothing_whatever_its_other_headers_say() {
+fn refusal_leaves_no_tokens_despite_other_headers() {
     let lines = [("x-ratelimit-remaining-tokens", "5000")];
     assert_eq!(held(429, HeaderPreset::OpenAiTokens, &lines), Some(Throttle::remaining(0)));
     let lines = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")];
@@ -310,7 +310,7 @@ fn forbidden_is_a_refusal_if_its_preset_says_so() {
 
 proptest! {
     #[test]
-    fn no_header_whatever_panics_or_raises(
+    fn header_never_panics_or_exceeds_the_maximum_wait(
         status in prop_oneof![Just(200_u16), Just(429), Just(503)],
         lines in prop::collection::vec((0..NAMES.len(), value()), 0..6),
     ) {
