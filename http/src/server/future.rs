@@ -7,6 +7,10 @@ use http::Response;
 use super::ResponseBody;
 
 /// The future of [`RateLimit`](super::RateLimit).
+///
+/// # Cancel safety
+///
+/// See [`RateLimitLayer`](super::RateLimitLayer#cancel-safety).
 pub struct ResponseFuture<B, E>(Pin<Box<dyn Future<Output = ServiceResult<B, E>> + Send>>);
 
 type ServiceResult<B, E> = Result<Response<ResponseBody<B>>, E>;

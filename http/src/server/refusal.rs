@@ -27,7 +27,8 @@ pub enum Refusal {
     ///
     /// - 400 if the request can never be granted,
     /// - 500 if the service's limit is not configured, such as an unknown plan,
-    /// - 503 if the database failed and the limiter has no [`Fallback`](tollgate::Fallback).
+    /// - 503 if the limiter or its store is full, or if the database failed and the limiter has no
+    ///   [`Fallback`](tollgate::Fallback).
     Failed(Error),
 }
 
