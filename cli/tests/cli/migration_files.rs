@@ -6,6 +6,7 @@ use sqlx::migrate::Migrator;
 use sqlx::{Connection, MySqlConnection, MySqlPool, PgPool, SqlitePool};
 
 use crate::clients;
+use crate::command::tollgate;
 use crate::databases::{Database, EACH, Engine};
 use crate::migrations::works;
 use crate::schema;
@@ -31,6 +32,24 @@ fn sqlx_runs_the_written_files() {
         });
         schema::is_that_of_migrate(&database);
         works(&database);
+    }
+}
+
+#[test]
+fn dist_has_the_printed_sql() {
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist");
+    for (file, arguments) in [
+        ("postgres.sql", &["psql"][..]),
+        ("postgres-grants.sql", &["grants", "--engine", "postgres"]),
+        ("mysql.sql", &["mysql"]),
+        ("mysql-grants.sql", &["grants", "--engine", "mysql"]),
+        ("sqlite.sql", &["sqlite3"]),
+    ] {
+        let printed =
+            tollgate(None, &dist).args(["migrate", "--print"]).args(arguments).output().expect("tollgate runs");
+        assert!(printed.status.success(), "{file}: {printed:?}");
+        let kept = std::fs::read(dist.join(file)).expect("a file that scripts/dist has written");
+        assert!(kept == printed.stdout, "dist/{file} is not what migrate prints: run scripts/dist");
     }
 }
 
