@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use tollgate::{Decision, Take, model::Source};
 
 use super::gate::Charge;
-use super::headers::{add_policy, add_rate_limit, is_limited};
+use super::headers::{add_policy, add_rate_limit, add_x_rate_limit, is_limited};
 use super::limits::LayerLimit;
 
 /// The limiter's answer to a request for tokens.
@@ -27,7 +27,8 @@ impl LayerAnswer<'_> {
     }
 
     /// Adds `RateLimit` and `RateLimit-Policy` for each limit. Adds nothing if no limit applied to the request.
-    pub(super) fn add_headers(&self, headers: &mut HeaderMap, denied: bool) {
+    /// `x`: also adds `X-RateLimit-…` for the limit that decided.
+    pub(super) fn add_headers(&self, headers: &mut HeaderMap, denied: bool, x: bool) {
         let served = self.decision.is_granted();
         if served && self.decision.source() == Source::Fallback {
             return;
@@ -45,6 +46,9 @@ impl LayerAnswer<'_> {
                     asked.required_remaining(),
                     decision,
                 );
+                if x && place == self.decision.limit() {
+                    add_x_rate_limit(headers, asked.rule(), asked.required_remaining(), decision);
+                }
             }
         }
     }

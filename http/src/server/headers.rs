@@ -1,12 +1,13 @@
-//! Headers `Retry-After`, `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11).
+//! Headers `Retry-After`, `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11), and the older
+//! `X-RateLimit-…`.
 
 use std::fmt::Write;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate::{Decision, Mode, Quota, Rule, model::Source};
 
-/// Which answers have the headers `RateLimit` and `RateLimit-Policy`.
+/// Which answers have the headers `RateLimit` and `RateLimit-Policy`, and [`X-RateLimit-…`](super::RateLimitLayer::x_headers).
 ///
 /// Denials have `Retry-After` with each of these values. Default: [`OnDenials`](Self::OnDenials).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,11 +40,9 @@ pub(super) fn add_rate_limit(
     denied: bool,
 ) {
     let mut item = string(limit);
-    let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(required_remaining) };
+    let (left, until) = left(decision, required_remaining);
     // Writing to a `String` cannot fail.
     let _ = write!(item, ";r={}", left.min(MAX_SF_INTEGER));
-    // The time that the tokens left must last. If too few are left, the time until enough are available.
-    let until = if decision.is_granted() && left > 0 { decision.reset_after() } else { decision.retry_after() };
     // By the draft, `Retry-After` should not precede the end of a reported window. Here it is the time of the limits that
     // denied, so a limit that granted states no `t` in a denial.
     let is_said = !decision.is_granted() || !(denied || headers.contains_key(RETRY_AFTER));
@@ -51,6 +50,29 @@ pub(super) fn add_rate_limit(
         let _ = write!(item, ";t={seconds}");
     }
     add(headers, RATE_LIMIT, &item);
+}
+
+/// The tokens left beyond the minimum remaining, and the time that they must last. If too few are left, it is the time until enough
+/// are available.
+fn left(decision: &Decision, required_remaining: u64) -> (u64, Duration) {
+    let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(required_remaining) };
+    (left, if decision.is_granted() && left > 0 { decision.reset_after() } else { decision.retry_after() })
+}
+
+/// Adds the headers `X-RateLimit-…` of the limit that decided, unless an inner layer has added them.
+pub(super) fn add_x_rate_limit(headers: &mut HeaderMap, rule: &Rule, required_remaining: u64, decision: &Decision) {
+    let (left, until) = left(decision, required_remaining);
+    if headers.contains_key(X_RATE_LIMIT_REMAINING) {
+        return;
+    }
+    headers.insert(X_RATE_LIMIT_REMAINING, left.into());
+    if let Some((quota, _)) = effective_limit(rule, decision) {
+        headers.insert(X_RATE_LIMIT_LIMIT, quota.saturating_sub(required_remaining).into());
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok();
+    if let (Some(seconds), Some(now)) = (whole_seconds(until), now) {
+        headers.insert(X_RATE_LIMIT_RESET, (now.as_secs() + seconds).into());
+    }
 }
 
 /// Whether a limit granted the request, as opposed to a mode, a fallback or an unlimited quota.
@@ -76,12 +98,7 @@ pub(super) fn add_policy(
     required_remaining: u64,
     decision: &Decision,
 ) {
-    let (quota, window) = match (decision.capacity().zip(decision.refill_time()), rule) {
-        (Some(ruled), _) => ruled,
-        (None, Rule::Quota(quota)) if *quota != Quota::unlimited() => (quota.capacity(), quota.refill_time()),
-        (None, Rule::Window(window)) => (window.max_requests(), window.interval()),
-        _ => return,
-    };
+    let Some((quota, window)) = effective_limit(rule, decision) else { return };
     let mut item = string(limit);
     let _ = write!(item, ";q={}", quota.saturating_sub(required_remaining).min(MAX_SF_INTEGER));
     if let Some(unit) = unit {
@@ -96,6 +113,16 @@ pub(super) fn add_policy(
         let _ = write!(item, ";w={}", seconds.min(MAX_RETRY_AFTER_SECONDS));
     }
     add(headers, RATE_LIMIT_POLICY, &item);
+}
+
+/// The quota and its window: those of the decision, or the request's own.
+fn effective_limit(rule: &Rule, decision: &Decision) -> Option<(u64, Duration)> {
+    match (decision.capacity().zip(decision.refill_time()), rule) {
+        (Some(ruled), _) => Some(ruled),
+        (None, Rule::Quota(quota)) if *quota != Quota::unlimited() => Some((quota.capacity(), quota.refill_time())),
+        (None, Rule::Window(window)) => Some((window.max_requests(), window.interval())),
+        _ => None,
+    }
 }
 
 /// Rounds up to whole seconds, at least 1, because an earlier retry is denied again. `None`: never.
@@ -129,6 +156,9 @@ fn add(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const X_RATE_LIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_RATE_LIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// Integers in structured fields have at most 15 digits.
 const MAX_SF_INTEGER: u64 = 999_999_999_999_999;
 /// 31 years, which no client's arithmetic overflows.

@@ -59,6 +59,7 @@ pub struct RateLimitLayer {
     pub(super) refund: Option<UnusedFn>,
     pub(super) respond: Respond,
     pub(super) headers: RateLimitHeaders,
+    pub(super) x_headers: bool,
     pub(super) passes_without_key: bool,
 }
 
@@ -81,6 +82,7 @@ impl RateLimitLayer {
             refund: None,
             respond: Arc::new(respond::problem),
             headers: RateLimitHeaders::default(),
+            x_headers: false,
             passes_without_key: false,
         }
     }
@@ -431,6 +433,16 @@ impl RateLimitLayer {
     /// Default: [`RateLimitHeaders::OnDenials`].
     pub fn headers(mut self, headers: RateLimitHeaders) -> Self {
         self.headers = headers;
+        self
+    }
+
+    /// Also adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, which many clients know, to the answers that
+    /// [`headers`](Self::headers) selects.
+    ///
+    /// They state the limit that decided: the quota, the tokens left, and when these are more, in seconds since 1970 by the host's
+    /// clock. `X-RateLimit-Reset` is absent if that is never. With several layers, those of the innermost stay. Default: without.
+    pub fn x_headers(mut self) -> Self {
+        self.x_headers = true;
         self
     }
 }

@@ -90,7 +90,7 @@ where
         if layer.headers == RateLimitHeaders::Always && !layer.shadow {
             // An inner layer or a handler can have denied the request.
             let denied = matches!(head.extensions.get(), Some(Refusal::Denied { .. }));
-            answer.add_headers(&mut head.headers, denied);
+            answer.add_headers(&mut head.headers, denied, layer.x_headers);
         }
         // Keeps the decision of an inner layer, which is more specific. A layer in shadow mode adds none.
         if !layer.shadow {
@@ -125,7 +125,7 @@ impl RateLimitLayer {
         let mut response = self.answer_to(refusal, request);
         set_refused(response.headers_mut(), refusal.retry_after());
         if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
-            answer.add_headers(response.headers_mut(), true);
+            answer.add_headers(response.headers_mut(), true, self.x_headers);
         }
         if request.method == Method::HEAD {
             leave_out_body(&mut response);

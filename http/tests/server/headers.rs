@@ -1,6 +1,6 @@
 //! `Retry-After`, `RateLimit` and `RateLimit-Policy`, parsed as structured fields.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::body::Body;
@@ -119,6 +119,26 @@ async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
     let all = |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
     assert_eq!(all("ratelimit")?, ["\"a\";r=2", "\"b\";r=6", "\"c\";r=6"]);
     assert_eq!(all("ratelimit-policy")?, ["\"a\";q=3", "\"b\";q=7", "\"c\";q=9"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn x_headers_state_the_limit_that_decided() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::once(9)?)?;
+    let layer = RateLimitLayer::new(limiter).name("a").key(GlobalKey).headers(RateLimitHeaders::Always).x_headers();
+    let layer = layer.and("b", GlobalKey, "1/h".parse::<Quota>()?)?;
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let client = Client::new(server.address);
+    let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let answer = client.get("/").await?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("x-ratelimit-limit")?, Some("1"));
+        assert_eq!(answer.header("x-ratelimit-remaining")?, Some("0"));
+        let reset: u64 = answer.header("x-ratelimit-reset")?.expect("an hour").parse()?;
+        assert!((before + 3600..=now + 3600).contains(&reset), "{reset}");
+    }
     Ok(())
 }
 
