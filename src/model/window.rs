@@ -76,7 +76,7 @@ impl Window {
         Duration::from_nanos(self.interval_ns.unsigned_abs())
     }
 
-    /// The length of the sub-intervals that it is counted in.
+    /// The length of the sub-intervals.
     #[must_use]
     pub fn resolution(&self) -> Duration {
         Duration::from_nanos(self.resolution_ns.unsigned_abs())
@@ -108,7 +108,7 @@ const MIN_RESOLUTION_NS: i64 = 1000;
 const MAX_SUB_INTERVALS: u64 = 1000;
 
 impl fmt::Display for Window {
-    /// The shortest text that [`parse`](str::parse) makes the same window of.
+    /// Writes the shortest text that [`parse`](str::parse) converts to the same window.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in {} at {}", self.max_requests, Span(self.interval()), Span(self.resolution()))
     }
@@ -129,7 +129,7 @@ impl FromStr for Window {
     }
 }
 
-/// What a sliding window has counted, at the instant when the store read it.
+/// The counts of a sliding window, at the instant when the store read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WindowLevel {
@@ -180,7 +180,7 @@ pub struct WindowUsage {
     pub(crate) word: OutcomeCode,
     pub(crate) mode: Mode,
     pub(crate) now: i64,
-    /// When the request acts; if blocked, until when.
+    /// When the request acts. Under `Block`: when the mode ends.
     pub(crate) scheduled_at: Option<i64>,
     pub(crate) counts: Counts,
     /// The resolution that the newest sub-interval was counted in.
