@@ -81,7 +81,7 @@ pub trait Admin: Store {
     /// bucket. In a large table with few matches, the scan does not end within the deadline: list by prefix there, and filter
     /// each page.
     ///
-    /// Skips and [counts](Page::unreadable) rows that cannot be read; so do the other methods that return a [`Page`].
+    /// Skips rows that cannot be read, and [counts](Page::unreadable) them, as all methods that return a [`Page`] do.
     ///
     /// # Errors
     ///
@@ -110,8 +110,8 @@ pub trait Admin: Store {
 
     /// Fills a key's bucket and clears its window. Returns whether either existed.
     ///
-    /// The bucket gets the capacity of the effective quota; while its mode is [off](Mode::Off), of the quota of its last request.
-    /// Cancelling an earlier reservation gives nothing back any more.
+    /// The bucket gets the capacity of the effective quota. While its mode is [off](Mode::Off), the capacity is that of its last
+    /// request's quota. Cancelling an earlier reservation then gives nothing back.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the override changes nothing, expires in the past, has an unlimited quota or too long a reason, the store is
+    /// If the override changes nothing, expires in the past, or has an unlimited quota or too long a reason. If the store is
     /// unreachable, or the role may not change overrides.
     fn set_override(&self, key: &Key, over: Override) -> impl Future<Output = Result<(), Error>> + Send;
 

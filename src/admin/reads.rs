@@ -208,7 +208,7 @@ impl Filter {
 
 /// A page of rows, and how many were skipped because they cannot be read.
 ///
-/// Dereferences to the `Vec` of the rows. A page shorter than its limit is the last one, whatever was skipped.
+/// Dereferences to the `Vec` of the rows. A page shorter than its limit is the last one, even if rows were skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
     rows: Vec<T>,

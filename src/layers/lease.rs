@@ -65,36 +65,36 @@ pub struct Lease<S: Store, C: Clock = BootClock> {
 }
 
 impl<S: Store> Lease<S> {
-    /// A lease over a store, with the default options.
+    /// Creates a lease over a store, with the default options.
     pub fn new(store: S) -> Self {
         Self::with_options(store, LeaseOptions::default())
     }
 
-    /// A lease over a store, with these options.
+    /// Creates a lease over a store, with these options.
     pub fn with_options(store: S, options: LeaseOptions) -> Self {
         Self::with_clock(store, options, BootClock)
     }
 }
 
 impl<S: Store, C: Clock> Lease<S, C> {
-    /// A lease on another clock, for tests.
+    /// Creates a lease on another clock, for tests.
     pub fn with_clock(store: S, options: LeaseOptions, clock: C) -> Self {
         Self { lender: Arc::new(Lender::new(store, options, clock)) }
     }
 
-    /// How many tokens the lease holds, of all keys.
+    /// The tokens that the lease holds, of all keys.
     #[must_use]
     pub fn leased_tokens(&self) -> u64 {
         self.lender.table.held()
     }
 
-    /// The number of busy combinations of key, rule and minimum remaining that it holds tokens for.
+    /// The number of combinations of key, rule and minimum remaining for which the lease holds tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lender.table.len()
     }
 
-    /// Whether it holds tokens for no key.
+    /// Returns whether the lease holds tokens for no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -108,7 +108,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
 
     /// Gives back all held tokens and those in flight, and returns how many. From now on every request goes to the store.
     ///
-    /// Dropping a lease does the same in a task, if a runtime is there and goes on.
+    /// Dropping a lease does the same in a task, provided that a Tokio runtime goes on.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         self.lender.store.capabilities()
     }
 
-    /// Serves the requests that it can, and asks the store for the others in one call, in their order.
+    /// Serves requests from the held tokens, and calls the store once for the others, in their order.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut rest: Vec<Take> = Vec::new();
         let served: Vec<Option<Outcome>> = takes
@@ -185,8 +185,8 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
     }
 }
 
-/// A call that lowers a bucket. When it ends or is dropped, it discards the tokens that were taken meanwhile: they may have been
-/// taken before the bucket was lowered, and giving them back would raise it.
+/// A call that lowers a bucket. When it ends or is dropped, it discards the tokens that were taken meanwhile. They may have been
+/// taken before the bucket was lowered, and a refund would raise it.
 struct ThrottleGuard<'a, S: Store, C: Clock>(&'a Lender<S, C>, &'a Key);
 
 impl<S: Store, C: Clock> Drop for ThrottleGuard<'_, S, C> {
@@ -221,18 +221,20 @@ impl LeaseOptions {
         Self { target: target.clamp(Duration::from_millis(1), MAX_LIFETIME), ..self }
     }
 
-    /// Sets how many tokens it holds at most for each key, rule and minimum remaining: 16 million at most. Default: a million.
+    /// Sets how many tokens the lease holds at most for each key, rule and minimum remaining, up to 16 million. Default: a
+    /// million.
     pub fn max_tokens(self, max_tokens: u64) -> Self {
         Self { max_tokens: max_tokens.min(entry::MAX_SLOT_TOKENS), ..self }
     }
 
-    /// Sets for how many combinations of key, rule and minimum remaining it holds tokens at most. Default: 1000. The first busy
-    /// keys keep their places until they are idle.
+    /// Sets for how many combinations of key, rule and minimum remaining the lease holds tokens at most. Default: 1000.
+    ///
+    /// The first busy keys keep their places until they are idle.
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
     }
 
-    /// How long tokens can be used, from when they were requested: five times the target, and a second at most.
+    /// The time for which tokens can be used after the request for them: five times the target, at most a second.
     #[must_use]
     pub fn lifetime(&self) -> Duration {
         (self.target * 5).min(MAX_LIFETIME)

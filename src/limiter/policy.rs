@@ -188,7 +188,8 @@ pub(super) async fn before_deadline<T>(
 /// A failure after this time opens the breaker, so that later requests need not wait as long.
 const MIN_OUTAGE_WAIT: Duration = Duration::from_secs(1);
 
-/// What a limiter answers while its store does not answer in time.
+/// The answers of a limiter while its store does not answer in time: see
+/// [`LimiterBuilder::fallback`](crate::LimiterBuilder::fallback).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
