@@ -216,8 +216,8 @@ impl Scope {
     }
 }
 
-/// What a database has: the versions in its ledger, if there is one, each with whether its migration completed, and the
-/// names of all objects.
+/// The migrations of a database: the versions in its ledger, if it has one, and the names of all objects. Each version
+/// has a flag that tells whether its migration completed.
 struct Ledger {
     versions: Option<Vec<(i64, bool)>>,
     names: HashSet<String>,
