@@ -30,12 +30,12 @@ use lender::Lender;
 /// holds for a period of an interval quota.
 ///
 /// Tokens expire after [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the host sleeps. A process
-/// that was stopped uses no older tokens, except for a request that it was answering. Unused tokens are given back; if their
+/// that was stopped uses no older tokens, except for a request that it was answering. Unused tokens are given back. If their
 /// expiry is noticed too late, the refill replaces them. The held tokens of a process that dies count as used.
 ///
 /// A reset, another plan or another mode takes effect when the held tokens are used or expired: within a second.
 ///
-/// A request that can wait is served if enough tokens are held and no earlier request waits. It acts at once. Tokens of a lease
+/// A request that can wait is served, without a wait, if enough tokens are held and no earlier request waits. Tokens of a lease
 /// have no receipt, so cancelling or refunding a reservation gives none back. The store decides every request that is
 /// [refundable](Take::refundable), has an id, names several buckets or is under a sliding window. No tokens are prefetched from a
 /// [`Fallback`](crate::Fallback), or while a mode grants or denies every request. Answers from a lease have the source
@@ -215,8 +215,8 @@ pub struct LeaseOptions {
 impl LeaseOptions {
     /// Sets how long a batch of tokens should last, from a millisecond to a second. Default: 100 ms.
     ///
-    /// Each busy key costs about two calls of the store in that time, whatever its rate. So the target should be several times
-    /// the duration of a call.
+    /// Each busy key costs about two calls of the store in that time, regardless of its rate. So the target should be
+    /// several times the duration of a call.
     pub fn target(self, target: Duration) -> Self {
         Self { target: target.clamp(Duration::from_millis(1), MAX_LIFETIME), ..self }
     }

@@ -111,7 +111,7 @@ impl<S: SharedWindows> LocalReads<S> {
         let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
             let mut asked = asked;
-            // A later denial asks again.
+            // A later denial retries the read.
             asked.failed = asking.ask(&asked.key, &window, None).await.is_err();
         });
     }

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_between_failures_begins_a_new_row() {
+    fn answer_between_failures_keeps_the_circuit_closed() {
         let circuit_breaker = CircuitBreaker::new();
         for request in 0..10 * FAILURE_THRESHOLD {
             let asking = circuit_breaker.ask(&key(0)).expect("no row is so long");

@@ -6,7 +6,7 @@ use crate::model::{Mode, Take, Window};
 
 /// The answer to a request: a grant or a denial. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a decision that nobody looks at limits nothing"]
+#[must_use = "a decision limits nothing unless you check it"]
 pub struct Decision {
     granted: bool,
     mode: Mode,

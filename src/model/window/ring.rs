@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_forgotten_gives_nothing_back_in_a_part_of_others() {
+    fn forgotten_part_gives_nothing_back_in_a_later_part() {
         let (fine, coarse) = (window(10, 10_000, 1000), window(10, 10_000, 10_000));
         let mut ring = Ring::default();
         let first = ask(&mut ring, &fine, START + 500 * MS, 1, 0).expect("the first");

@@ -140,7 +140,7 @@ pub(super) async fn finish<T: Send + 'static>(
 
 /// Waits for a conversation that makes a change, which it commits only if it wins [`CommitClaim::claim`].
 ///
-/// So a change is rolled back if its caller was cancelled before, or was told that nothing was changed.
+/// So a change is rolled back if its caller was cancelled before, or got an error that excludes the change.
 pub(super) async fn finish_change<T: Send + 'static, F>(
     deadline: Instant,
     conversation: impl FnOnce(CommitClaim) -> F,

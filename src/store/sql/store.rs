@@ -36,7 +36,7 @@ pub struct SqlStore<DB: Dialect> {
     reconnect: Reconnect,
 }
 
-/// The level of the transactions that [`SqlStore::isolation`](crate::SqlStore::isolation) asks for.
+/// The isolation level of transactions: see [`SqlStore::isolation`](crate::SqlStore::isolation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// Sufficient, and the fastest.

@@ -118,7 +118,7 @@ pub(super) fn push_state(states: &mut Array, key: &Key, BucketRow { bucket, .. }
     states.push_row(&[key.as_str().into(), anchor, full_at, granted, max_granted_wait]);
 }
 
-/// Reads a bucket from columns, of which the first is at a place.
+/// Reads a bucket from the columns that begin at a place.
 pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<BucketRow, sqlx::Error> {
     let number = |place: usize| columns.try_get::<i64, _>(first + place);
     let plan: Option<String> = columns.try_get(first + 8)?;
