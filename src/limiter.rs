@@ -83,7 +83,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the rule is not valid.
+    /// Returns an error if the rule is not valid.
     pub fn new<R>(store: S, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
@@ -97,13 +97,13 @@ impl<S: Store> Limiter<S> {
         LimiterBuilder::new(store)
     }
 
-    /// How many times the fallback answered.
+    /// Returns how many times the fallback answered.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
         self.policy.count()
     }
 
-    /// The current rule.
+    /// Returns the current rule.
     #[must_use]
     pub fn rule(&self) -> Rule {
         self.rule.get()
@@ -116,7 +116,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the rule is not valid.
+    /// Returns an error if the rule is not valid.
     pub fn set_rule<R>(&self, rule: R) -> Result<(), Error>
     where
         R: TryInto<Rule>,
@@ -126,7 +126,7 @@ impl<S: Store> Limiter<S> {
         Ok(())
     }
 
-    /// The mode of this limiter itself.
+    /// Returns the mode of this limiter itself.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode.get()
@@ -146,7 +146,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`].
+    /// Returns an error if the text is not a valid [`Key`].
     pub fn bind<K>(&self, key: K) -> Result<Bound<S>, Error>
     where
         K: TryInto<Key>,
@@ -176,8 +176,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`], the cost is 0 or above the bucket's capacity, or the store fails and there is no
-    /// [`fallback`](LimiterBuilder::fallback).
+    /// Returns an error if the text is not a valid [`Key`], the cost is 0 or above the bucket's capacity, or the store fails
+    /// and there is no [`fallback`](LimiterBuilder::fallback).
     ///
     /// # Cancel safety
     ///
@@ -192,7 +192,8 @@ impl<S: Store> Limiter<S> {
 
     /// Takes a token now or later. The reservation states how long to wait.
     ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait) (default: 30 s).
+    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait).
+    /// Default: 30 s.
     ///
     /// # Errors
     ///
@@ -207,7 +208,7 @@ impl<S: Store> Limiter<S> {
 
     /// Takes `cost` tokens now or later. The reservation states how long to wait. Later requests queue behind it.
     ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait) (default: 30 s).
+    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait). Default: 30 s.
     /// If the process dies, the tokens of its reservations count as used. A cost above the bucket's capacity is an error, not a
     /// denial.
     ///
@@ -229,7 +230,8 @@ impl<S: Store> Limiter<S> {
 
     /// Waits for a token, and takes it.
     ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait) (default: 30 s).
+    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait).
+    /// Default: 30 s.
     ///
     /// # Errors
     ///
@@ -248,8 +250,8 @@ impl<S: Store> Limiter<S> {
 
     /// Waits at most `max_wait` for `cost` tokens, and takes them.
     ///
-    /// Denies at once, and takes nothing, if the wait would be longer. The limiter calls the store once and then sleeps. Requests
-    /// that wait for one key of one limiter and its clones are served in the order of their calls.
+    /// Denies at once, and takes nothing, if the wait would be longer. The limiter calls the store once and then sleeps.
+    /// Requests that wait for one key of one limiter and its clones are served in the order of their calls.
     ///
     /// # Errors
     ///
@@ -268,8 +270,8 @@ impl<S: Store> Limiter<S> {
         Ok(self.wait_all(&take).await?.into_decision())
     }
 
-    /// Lowers a key's bucket to the level that an upstream states, such as one that answers 429. Returns whether the bucket held
-    /// more. Applies to every process that shares the bucket.
+    /// Lowers a key's bucket to the level that an upstream states, such as one that answers 429. Returns whether the bucket
+    /// held more. Applies to every process that shares the bucket.
     ///
     /// The bucket is never raised, so repeated calls are safe. Granted requests keep their scheduled times, and tokens that they
     /// give back by a cancellation, refund or settlement are available again. Tokens that this process has
@@ -277,8 +279,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the rule is a sliding window or unlimited, or if a bucket that never refills is throttled for a time alone. If there is
-    /// no answer; a [local fallback](Fallback::Local) of this process is throttled then.
+    /// Returns an error if the rule is a sliding window or unlimited, or if a bucket that never refills is throttled for a time
+    /// alone. Also if there is no answer; then a [local fallback](Fallback::Local) of this process is throttled.
     pub async fn throttle<K>(&self, key: K, hold: Throttle) -> Result<bool, Error>
     where
         K: TryInto<Key>,
@@ -353,9 +355,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`], or the rule is a sliding window (see [`peek_window`](Self::peek_window)). If the plan
-    /// or the provisioned bucket does not exist. If the store cannot report levels, the role may not read, or there is no answer.
-    /// The fallback does not apply.
+    /// Returns an error if the text is not a valid [`Key`], or if the rule is a sliding window (see
+    /// [`peek_window`](Self::peek_window)). Also if the plan or the provisioned bucket does not exist, the store cannot report
+    /// levels, the role may not read, or there is no answer. The fallback does not apply.
     pub async fn peek<K>(&self, key: K) -> Result<BucketLevel, Error>
     where
         K: TryInto<Key>,
@@ -402,8 +404,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`], the rule is not a sliding window, the store cannot report levels, the role may
-    /// not read, or there is no answer. The fallback does not apply.
+    /// Returns an error if the text is not a valid [`Key`], or if the rule is not a sliding window. Also if the store cannot
+    /// report levels, the role may not read, or there is no answer. The fallback does not apply.
     pub async fn peek_window<K>(&self, key: K) -> Result<WindowLevel, Error>
     where
         K: TryInto<Key>,
@@ -429,7 +431,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer. The call is not retried: the tokens may have been given back, and otherwise count as used.
+    /// Returns an error if there is no answer. The call is not retried: the tokens may have been given back, and otherwise
+    /// count as used.
     pub async fn close(&self) -> Result<u64, Error> {
         let telling = async {
             if let Some(denied) = &self.denied {
@@ -440,7 +443,7 @@ impl<S: Store> Limiter<S> {
         self.stack.close(telling).await
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.stack.store
@@ -463,7 +466,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`].
+    /// Returns an error if the text is not a valid [`Key`].
     pub fn request<K>(&self, key: K) -> Result<Take, Error>
     where
         K: TryInto<Key>,
@@ -474,8 +477,8 @@ impl<S: Store> Limiter<S> {
 
     /// Builds a request for tokens of `limit` instead of the limiter's own.
     ///
-    /// The request has the limiter's [minimum remaining](LimiterBuilder::min_remaining), unless the limit states its own cost or
-    /// minimum. A [local fallback](Fallback::Local) uses the limit's quota, not the limiter's.
+    /// The request has the limiter's [minimum remaining](LimiterBuilder::min_remaining), unless the limit states its own cost
+    /// or minimum. A [local fallback](Fallback::Local) uses the limit's quota, not the limiter's.
     ///
     /// ```
     /// use tollgate::{Key, Limit, Limiter, MemoryStore, Rule};
@@ -517,8 +520,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer, or none by the [`deadline`](LimiterBuilder::deadline). The call is not retried, and the changes may
-    /// have been made.
+    /// Returns an error if there is no answer, or none by the [`deadline`](LimiterBuilder::deadline). The call is not retried,
+    /// and the changes may have been made.
     ///
     /// # Cancel safety
     ///

@@ -42,7 +42,7 @@ pub trait TokenRequester: Send + Sync {
     ///
     /// # Errors
     ///
-    /// If there is no answer. See [`Error::is_outcome_unknown`] for whether a token may have been taken.
+    /// Returns an error if there is no answer. See [`Error::is_outcome_unknown`] for whether a token may have been taken.
     fn request_token(&self) -> impl Future<Output = Result<Decision, Error>> + Send;
 
     /// Waits until a token is available, and takes it. Denies only if there will never be a token.
@@ -135,8 +135,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`LimitError::Denied`] if no token was available, and [`LimitError::Request`] if there was no answer. The action did not
-    /// run then.
+    /// Returns [`LimitError::Denied`] if no token was available, and [`LimitError::Request`] if there was no answer. The action
+    /// did not run then.
     ///
     /// # Cancel safety
     ///

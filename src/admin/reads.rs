@@ -216,7 +216,7 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// The rows that were skipped: their key is not valid, or their limits or counts are out of bounds.
+    /// Returns the number of rows that were skipped: their key is not valid, or their limits or counts are out of bounds.
     ///
     /// Only writes past the database's own checks leave such rows. `tollgate doctor` names their tables.
     #[must_use]
@@ -224,7 +224,7 @@ impl<T> Page<T> {
         self.unreadable
     }
 
-    /// The rows.
+    /// Returns the rows.
     #[must_use]
     pub fn into_vec(self) -> Vec<T> {
         self.rows

@@ -79,7 +79,7 @@ impl<S> DenyCache<S> {
         Self { denials: DeniedKeys::new(max_keys), ..self }
     }
 
-    /// The number of keys that the cache remembers.
+    /// Returns the number of keys that the cache remembers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.denials.len()
@@ -98,7 +98,7 @@ impl<S> DenyCache<S> {
         self.denials.forget(key);
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store

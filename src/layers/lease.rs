@@ -82,13 +82,13 @@ impl<S: Store, C: Clock> Lease<S, C> {
         Self { lender: Arc::new(Lender::new(store, options, clock)) }
     }
 
-    /// The tokens that the lease holds, of all keys.
+    /// Returns the number of tokens that the lease holds, of all keys.
     #[must_use]
     pub fn leased_tokens(&self) -> u64 {
         self.lender.table.held()
     }
 
-    /// The number of combinations of key, rule and minimum remaining for which the lease holds tokens.
+    /// Returns the number of combinations of key, rule and minimum remaining for which the lease holds tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lender.table.len()
@@ -100,7 +100,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
         self.len() == 0
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.lender.store
@@ -112,7 +112,8 @@ impl<S: Store, C: Clock> Lease<S, C> {
     ///
     /// # Errors
     ///
-    /// If the store does not answer. The call is not retried: the tokens may have been given back, and otherwise count as used.
+    /// Returns an error if the store does not answer. The call is not retried: the tokens may have been given back, and
+    /// otherwise count as used.
     ///
     /// # Cancel safety
     ///
@@ -185,8 +186,8 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
     }
 }
 
-/// A call that lowers a bucket. When it ends or is dropped, it discards the tokens that were taken meanwhile. They may have been
-/// taken before the bucket was lowered, and a refund would raise it.
+/// A call that lowers a bucket. When it ends or is dropped, it discards the tokens that were taken meanwhile. They may have
+/// been taken before the bucket was lowered, and a refund would raise it.
 struct ThrottleGuard<'a, S: Store, C: Clock>(&'a Lender<S, C>, &'a Key);
 
 impl<S: Store, C: Clock> Drop for ThrottleGuard<'_, S, C> {
@@ -234,7 +235,7 @@ impl LeaseOptions {
         Self { max_keys, ..self }
     }
 
-    /// The time for which tokens can be used after the request for them: five times the target, at most a second.
+    /// Returns the time for which tokens can be used after the request for them: five times the target, at most a second.
     #[must_use]
     pub fn lifetime(&self) -> Duration {
         (self.target * 5).min(MAX_LIFETIME)

@@ -59,7 +59,7 @@ impl<S: SharedWindows> LocalReads<S> {
         Self { max_keys, ..self }
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
@@ -194,8 +194,8 @@ struct LocalWindow {
     mode: Mode,
     /// Under `Block`: when the mode ends.
     blocked_until: Option<i64>,
-    /// When the store last read the window, by the store's clock and by this process's. When that call was sent, and when it was
-    /// answered.
+    /// When the store last read the window, by the store's clock and by this process's. When that call was sent, and when it
+    /// was answered.
     asked: i64,
     asked_at: Instant,
     sent: Instant,

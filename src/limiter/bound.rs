@@ -35,7 +35,7 @@ impl<S: Store> Clone for Bound<S> {
 }
 
 impl<S: Store> Bound<S> {
-    /// The limiter, for its other methods.
+    /// Returns the limiter, for its other methods.
     #[must_use]
     pub fn limiter(&self) -> &Limiter<S> {
         &self.limiter
@@ -142,7 +142,7 @@ impl<S: Store> Bound<S> {
         }
     }
 
-    /// The key.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key

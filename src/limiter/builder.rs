@@ -158,8 +158,8 @@ impl<S: Store> LimiterBuilder<S> {
     /// Counts the denials of the `max_keys` keys that are denied most, at most 1000 keys, for
     /// [`Admin::most_denied`](crate::Admin::most_denied). Default: denials are not counted.
     ///
-    /// Requests that pass only because of [shadow](Mode::Shadow) mode count as denials, in the mode of the store, the limiter
-    /// or a layer. So the counts show which keys a new limit would deny.
+    /// Requests that pass only because of the [shadow](Mode::Shadow) mode of the store, the limiter or a layer count as
+    /// denials. So the counts show which keys a new limit would deny.
     ///
     /// A background task reports the counts to the store every ten seconds, and [`close`](Limiter::close) reports the last
     /// ones. No decision waits for a report. If the process dies, the counts of the last ten seconds are lost, so the counts
@@ -196,7 +196,7 @@ impl<S: Store> LimiterBuilder<S> {
     ///
     /// # Errors
     ///
-    /// If the rule is not valid, or `TOLLGATE_MODE` is not a valid mode.
+    /// Returns an error if the rule is not valid, or `TOLLGATE_MODE` is not a valid mode.
     pub fn build<R>(self, rule: R) -> Result<Limiter<S>, Error>
     where
         R: TryInto<Rule>,

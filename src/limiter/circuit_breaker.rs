@@ -70,7 +70,8 @@ impl CircuitBreaker {
         Ok(Attempt { circuit_breaker: self, since: now, turn: asking })
     }
 
-    /// The tenths of a second since the start, from 1. Coarse, so that answers write the shared tick ten times a second at most.
+    /// The tenths of a second since the start, from 1. Coarse, so that answers write the shared tick ten times a second at
+    /// most.
     fn tick(&self, instant: Instant) -> u64 {
         let tenths = (instant - self.since).as_millis() / 100;
         u64::try_from(tenths).unwrap_or(u64::MAX - 1) + 1

@@ -17,8 +17,8 @@ impl<S: Store> Limiter<S> {
     /// If tokens are not available, denies. If the request has a [longest wait](Take::max_wait), takes tokens that become
     /// available within it, and the decision states the [wait](Decision::wait).
     ///
-    /// The limiter's rule, minimum remaining and longest wait do not apply, except as far as
-    /// [`request`](Self::request) copies them.
+    /// The limiter's own rule, minimum remaining and longest wait do not apply. [`request`](Self::request) builds a request
+    /// with the limiter's rule and minimum remaining.
     ///
     /// # Errors
     ///
@@ -43,8 +43,8 @@ impl<S: Store> Limiter<S> {
     /// [`decide`](Self::decide), which calls the store.
     ///
     /// The process knows the answer with a [`MemoryStore`](crate::MemoryStore), from a [lease](crate::layers::Lease), for a key
-    /// that was just [denied](crate::layers::DenyCache), and if the limiter's [mode](Self::set_mode) decides. Returns `None` for
-    /// a request with a [longest wait](Take::max_wait).
+    /// that was just [denied](crate::layers::DenyCache), and if the limiter's [mode](Self::set_mode) decides. Returns `None`
+    /// for a request with a [longest wait](Take::max_wait).
     ///
     /// # Errors
     ///

@@ -49,7 +49,7 @@ impl<S: Store> Reservation<S> {
         self.decision.is_granted()
     }
 
-    /// The time from now until the tokens can be used. [`Duration::MAX`] if they were not taken.
+    /// Returns the time from now until the tokens can be used. [`Duration::MAX`] if they were not taken.
     #[must_use]
     pub fn delay(&self) -> Duration {
         if self.is_granted() { self.decision.wait().saturating_sub(self.since.elapsed()) } else { Duration::MAX }
@@ -86,7 +86,7 @@ impl<S: Store> Reservation<S> {
         }
     }
 
-    /// The decision.
+    /// Returns the decision.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -95,7 +95,8 @@ impl<S: Store> Reservation<S> {
         self.decision
     }
 
-    /// The receipts of the taken tokens, one for each bucket, to cancel, refund or settle them elsewhere by [`Store::adjust`].
+    /// Returns the receipts of the taken tokens, one for each bucket, to cancel, refund or settle them elsewhere by
+    /// [`Store::adjust`].
     #[must_use]
     pub fn receipts(&self) -> &[Receipt] {
         &self.receipts
@@ -106,8 +107,9 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer, or none by the [`deadline`](crate::LimiterBuilder::deadline). The call is not retried: the tokens may
-    /// have been given back. Also if a bucket does not exist any more; the request's other buckets have their tokens back then.
+    /// Returns an error if there is no answer, or none by the [`deadline`](crate::LimiterBuilder::deadline). The call is not
+    /// retried: the tokens may have been given back. Also if a bucket does not exist any more; the request's other buckets have
+    /// their tokens back then.
     ///
     /// # Cancel safety
     ///
@@ -120,9 +122,9 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost), even the same cost; nothing is given
-    /// back then. Also if there is no answer, as for [`cancel`](Self::cancel). A bucket that was swept was full, and gets nothing
-    /// back.
+    /// Returns [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost), even the same cost; nothing
+    /// is given back then. Also if there is no answer, as for [`cancel`](Self::cancel). A bucket that was swept was full, and
+    /// gets nothing back.
     ///
     /// # Cancel safety
     ///
@@ -137,7 +139,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer, as for [`refund`](Self::refund).
+    /// Returns an error if there is no answer, as for [`refund`](Self::refund).
     ///
     /// # Cancel safety
     ///
@@ -156,7 +158,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::MissingId`] if the request had no id. [`TakeError::CostsDiffer`] if a limit has a
+    /// Returns [`TakeError::MissingId`] if the request had no id. [`TakeError::CostsDiffer`] if a limit has a
     /// [cost of its own](crate::Limit::cost), even the same cost; the estimate stands then. Also as for
     /// [`cancel`](Self::cancel).
     ///
@@ -191,7 +193,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::MissingId`] if the request had no id. Also as for [`cancel`](Self::cancel).
+    /// Returns [`TakeError::MissingId`] if the request had no id. Also as for [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///

@@ -123,8 +123,8 @@ const ROWS_PER_STEP: u32 = 256;
 const MAX_STEPS: u32 = 8;
 /// A run keeps the full pace if at least one of this many rows was expired. A lower pace would leave as many rows as it finds.
 const MUCH_EXPIRED_RATIO: u64 = 4;
-/// The most that runs slow down while they find few expired rows, for instance if the same keys repeat. Such runs also pause for
-/// 49 times their duration, so they take at most a fiftieth of the time.
+/// The most that runs slow down while they find few expired rows, for instance if the same keys repeat. Such runs also pause
+/// for 49 times their duration, so they take at most a fiftieth of the time.
 const MAX_SLOWDOWN: u64 = 8;
 const PAUSE_PER_RUN: u32 = 49;
 const MAX_PAUSE: Duration = Duration::from_secs(60);

@@ -55,28 +55,29 @@ impl BucketQuota {
         self.step_ns == 1 && self.step_ticks == 1
     }
 
-    /// Ticks from empty to full.
+    /// Returns the ticks from empty to full.
     #[must_use]
     #[inline]
     pub fn burst(&self) -> i64 {
         self.capacity * self.token_ticks
     }
 
-    /// Nanoseconds from empty to full. For an interval quota, its period. [`NEVER_NS`] if the bucket never refills.
+    /// Returns the nanoseconds from empty to full. For an interval quota, returns its period. [`NEVER_NS`] if the bucket never
+    /// refills.
     #[must_use]
     #[inline]
     pub fn refill_ns(&self) -> i64 {
         if self.is_continuous() { self.burst() } else { self.step_ns }
     }
 
-    /// The reading of the bucket's clock at `now`, in ticks.
+    /// Returns the reading of the bucket's clock at `now`, in ticks.
     #[must_use]
     #[inline]
     pub fn clock(&self, anchor: i64, now: i64) -> i64 {
         if self.is_continuous() { now - anchor } else { (now - anchor) / self.step_ns * self.step_ticks }
     }
 
-    /// The first tick at or after `tick` that the clock ever shows.
+    /// Returns the first tick at or after `tick` that the clock ever shows.
     #[must_use]
     #[inline]
     pub fn step(&self, tick: i64) -> i64 {
@@ -86,7 +87,7 @@ impl BucketQuota {
         (tick + self.step_ticks - 1) / self.step_ticks * self.step_ticks
     }
 
-    /// The first instant at which the clock shows `tick`, in nanoseconds since 1970. [`NEVER_NS`] if it never does.
+    /// Returns the first instant at which the clock shows `tick`, in nanoseconds since 1970. [`NEVER_NS`] if it never does.
     #[must_use]
     #[inline]
     pub fn instant(&self, anchor: i64, tick: i64) -> i64 {
@@ -97,8 +98,8 @@ impl BucketQuota {
         steps.saturating_mul(self.step_ns).saturating_add(anchor)
     }
 
-    /// The start of the clock of a bucket that is created at `now`. The clock also steps at `now`, and the start lies in
-    /// the first period after 1970 because a host's clock can be set back to before `now`.
+    /// Returns the start of the clock of a bucket that is created at `now`. The clock also steps at `now`, and the start lies
+    /// in the first period after 1970 because a host's clock can be set back to before `now`.
     #[must_use]
     pub fn anchor(&self, now: i64) -> i64 {
         if self.calendar { 0 } else { now % self.step_ns }
@@ -154,7 +155,7 @@ pub struct Verdict {
 }
 
 impl Bucket {
-    /// A full bucket, created at `now`.
+    /// Creates a full bucket at `now`.
     #[must_use]
     pub fn full(terms: &BucketQuota, now: i64) -> Self {
         Self { anchor: terms.anchor(now), ..Self::default() }
@@ -180,7 +181,7 @@ impl Bucket {
         self.verdict(terms, now, request, granted)
     }
 
-    /// The result of a request that was `granted` or not at `now`, computed from the state after the request.
+    /// Returns the result of a request that was `granted` or not at `now`, computed from the state after the request.
     #[must_use]
     #[expect(clippy::inline_always, reason = "as a call it is a tenth of a decision in memory")]
     #[inline(always)]
@@ -212,7 +213,7 @@ impl Bucket {
         }
     }
 
-    /// Whether the clock was set back: `full_at` is later than any grant can have made it. Tolerates clocks that differ
+    /// Returns whether the clock was set back: `full_at` is later than any grant can have made it. Tolerates clocks that differ
     /// by a second.
     #[must_use]
     #[inline]

@@ -70,7 +70,7 @@ impl Decision {
         }
     }
 
-    /// A grant without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester).
+    /// Creates a grant without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester).
     #[inline]
     pub fn grant(remaining: u64) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Decision {
         }
     }
 
-    /// A denial without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester).
+    /// Creates a denial without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester).
     pub fn denial(retry_after: Duration) -> Self {
         let retry_after = Span::from(retry_after);
         Self { granted: false, retry_after, reset_after: retry_after, ..Self::grant(0) }
@@ -216,7 +216,7 @@ impl Decision {
         Some(Self { each, ..merged })
     }
 
-    /// The capacity of the bucket, or the maximum of the sliding window, under the effective limit.
+    /// Returns the capacity of the bucket, or the maximum of the sliding window, under the effective limit.
     ///
     /// `None`: the bucket is unlimited, or the decision was made without it.
     #[must_use]
@@ -224,7 +224,7 @@ impl Decision {
         self.terms.map(|(capacity, _)| capacity)
     }
 
-    /// The time from empty to full, or the sliding window's interval. [`Duration::MAX`]: the bucket never refills.
+    /// Returns the time from empty to full, or the sliding window's interval. [`Duration::MAX`]: the bucket never refills.
     ///
     /// `None`: as for [`capacity`](Self::capacity).
     #[must_use]
@@ -232,7 +232,7 @@ impl Decision {
         self.terms.map(|(_, refill)| refill.into())
     }
 
-    /// The answers of the request's buckets, in the order of the request. Unlimited buckets have no answer, so
+    /// Returns the answers of the request's buckets, in the order of the request. Unlimited buckets have no answer, so
     /// [`limit`](Self::limit) states the place of each.
     pub fn each(&self) -> &[Self] {
         if self.each.is_empty() { std::slice::from_ref(self) } else { &self.each }
@@ -244,8 +244,8 @@ impl Decision {
         self.granted
     }
 
-    /// The whole tokens left. With several buckets, those of [the bucket that decided](Self::limit); [`each`](Self::each)
-    /// has those of the others.
+    /// Returns the whole tokens left. With several buckets, those of [the bucket that decided](Self::limit);
+    /// [`each`](Self::each) has those of the others.
     ///
     /// [`u64::MAX`] if no bucket was read: the quota is unlimited, or
     /// [`Limiter::set_mode`](crate::Limiter::set_mode) or [`Fallback::Open`](crate::Fallback::Open) decided. If a
@@ -255,13 +255,13 @@ impl Decision {
         self.remaining
     }
 
-    /// The time to wait before the tokens can be used. Zero, unless the request has a longest wait.
+    /// Returns the time to wait before the tokens can be used. Zero, unless the request has a longest wait.
     #[must_use]
     pub fn wait(&self) -> Duration {
         self.wait.into()
     }
 
-    /// The time until the bucket has the tokens of an equal request, provided that no other request takes them first.
+    /// Returns the time until the bucket has the tokens of an equal request, provided that no other request takes them first.
     ///
     /// A request with a longest wait is granted earlier by that wait. [`Duration::MAX`]: never, or unknown.
     #[must_use]
@@ -269,13 +269,13 @@ impl Decision {
         self.retry_after.into()
     }
 
-    /// The time until the bucket is full again, provided that no other request takes tokens. [`Duration::MAX`]: never.
+    /// Returns the time until the bucket is full again, provided that no other request takes tokens. [`Duration::MAX`]: never.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after.into()
     }
 
-    /// The place, from 0, of the bucket that decided, in the order of the request.
+    /// Returns the place, from 0, of the bucket that decided, in the order of the request.
     ///
     /// For a denial, the bucket that denies for longest. For a grant, the bucket that has tokens left for the fewest equal
     /// requests.
@@ -284,7 +284,7 @@ impl Decision {
         self.limit
     }
 
-    /// The mode that decided.
+    /// Returns the mode that decided.
     ///
     /// [`Enforce`](Mode::Enforce): the tokens decided. [`Shadow`](Mode::Shadow): the request was let pass without tokens.
     /// [`Off`](Mode::Off) granted, and [`Block`](Mode::Block) denied, regardless of the tokens.
@@ -293,13 +293,13 @@ impl Decision {
         self.mode
     }
 
-    /// Where the decision was made.
+    /// Returns where the decision was made.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// The number of calls of the database.
+    /// Returns the number of calls of the database.
     ///
     /// More than 1 after serialization failures and deadlocks. 0 for answers of [`DenyCache`](crate::layers::DenyCache) and
     /// [`Lease`](crate::layers::Lease), and for denials from the memory of [`LocalReads`](crate::layers::LocalReads).
@@ -329,7 +329,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The word for the source in metrics.
+    /// Returns the word for the source in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -69,7 +69,7 @@ impl Key {
         Self(format_smolstr!("hmac={:032x}", secret.hash(text.as_ref())))
     }
 
-    /// The key as text.
+    /// Returns the key as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

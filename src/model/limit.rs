@@ -26,7 +26,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit of one token of the bucket `key` under a rule.
+    /// Creates a limit of one token of the bucket `key` under a rule.
     #[must_use]
     pub fn new(key: Key, rule: Rule) -> Self {
         Self::of(key, rule, 1, 0)
@@ -71,28 +71,28 @@ impl Limit {
         Self { local: Some(Box::new(quota)), ..self }
     }
 
-    /// The bucket.
+    /// Returns the key of the bucket.
     #[must_use]
     #[inline]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The rule.
+    /// Returns the rule.
     #[must_use]
     #[inline]
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// How many tokens are taken.
+    /// Returns how many tokens the request takes.
     #[must_use]
     #[inline]
     pub fn tokens(&self) -> u64 {
         self.cost
     }
 
-    /// The minimum remaining.
+    /// Returns the minimum remaining.
     #[must_use]
     #[inline]
     pub fn required_remaining(&self) -> u64 {

@@ -23,7 +23,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The word for the mode in databases, configuration and the CLI.
+    /// Returns the word for the mode in databases, configuration and the CLI.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

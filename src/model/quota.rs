@@ -41,7 +41,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// If the capacity is 0, or the period 0, above a century, or shorter than a nanosecond a token.
+    /// Returns an error if the capacity is 0, or the period 0, above a century, or shorter than a nanosecond a token.
     pub fn interval(capacity: u64, period: Duration) -> Result<Self, QuotaError> {
         Self::new(capacity, period, Refill::Interval)
     }
@@ -70,7 +70,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// If the capacity is 0.
+    /// Returns an error if the capacity is 0.
     pub fn once(capacity: u64) -> Result<Self, QuotaError> {
         Self::new(capacity, Duration::ZERO, Refill::Once)
     }
@@ -131,19 +131,19 @@ impl Quota {
         Ok(self)
     }
 
-    /// The number of tokens that a full bucket holds: the burst.
+    /// Returns the number of tokens that a full bucket holds: the burst.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity.unsigned_abs()
     }
 
-    /// The time from empty to full. For an interval quota, its period.
+    /// Returns the time from empty to full. For an interval quota, returns its period.
     #[must_use]
     pub fn refill_time(&self) -> Duration {
         Duration::from_nanos(self.refill_ns.unsigned_abs())
     }
 
-    /// How the tokens come back.
+    /// Returns how the tokens come back.
     #[must_use]
     pub fn refill(&self) -> Refill {
         self.refill
@@ -288,7 +288,8 @@ impl QuotaBuilder {
     ///
     /// # Errors
     ///
-    /// If the values are not a valid quota: see [`Quota::continuous`]. Also if the rate is negative or not a number.
+    /// Returns an error if the values are not a valid quota: see [`Quota::continuous`]. Also if the rate is negative or not a
+    /// number.
     pub fn build(self) -> Result<Quota, QuotaError> {
         match self.rate {
             Rate::Tokens(0, _) => Quota::once(self.burst.unwrap_or(0)),

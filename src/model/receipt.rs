@@ -51,19 +51,19 @@ impl Receipt {
         self
     }
 
-    /// The request's id, or one that was made for the receipt.
+    /// Returns the request's id, or one that was made for the receipt.
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.id
     }
 
-    /// The bucket.
+    /// Returns the key of the bucket.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The tokens taken.
+    /// Returns the tokens taken.
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.taken.cost.unsigned_abs()
@@ -121,19 +121,19 @@ impl Adjustment {
         Self { max_debt: nanoseconds(max_debt).min(MAX_WAIT_NS), ..self }
     }
 
-    /// The longest debt that the settlement can leave: see [`max_debt`](Self::max_debt).
+    /// Returns the longest debt that the settlement can leave: see [`max_debt`](Self::max_debt).
     #[must_use]
     pub fn debt_limit(&self) -> Duration {
         Duration::from_nanos(self.max_debt.unsigned_abs())
     }
 
-    /// The receipt of the tokens.
+    /// Returns the receipt of the tokens.
     #[must_use]
     pub fn receipt(&self) -> &Receipt {
         &self.receipt
     }
 
-    /// The kind of the adjustment.
+    /// Returns the kind of the adjustment.
     #[must_use]
     pub fn kind(&self) -> AdjustmentKind {
         self.kind

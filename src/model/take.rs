@@ -189,42 +189,42 @@ impl Take {
         Self { shadow: true, ..self }
     }
 
-    /// The limits of the request. This method and the following ones matter to implementations of
+    /// Returns the limits of the request. This method and the following ones matter to implementations of
     /// [`Store`](crate::Store).
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.limits.iter()
     }
 
-    /// How many tokens the request takes from each bucket that has no cost of its own.
+    /// Returns how many tokens the request takes from each bucket that has no cost of its own.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.cost
     }
 
-    /// How many tokens must remain in each bucket that has no minimum of its own.
+    /// Returns how many tokens must remain in each bucket that has no minimum of its own.
     #[must_use]
     pub fn required_remaining(&self) -> u64 {
         self.min_remaining
     }
 
-    /// The longest wait for the tokens.
+    /// Returns the longest wait for the tokens.
     #[must_use]
     pub fn wait_limit(&self) -> Duration {
         self.max_wait
     }
 
-    /// The id, if the request has one.
+    /// Returns the id, if the request has one.
     #[must_use]
     pub fn request_id(&self) -> Option<Uuid> {
         self.id
     }
 
-    /// The keys of all buckets.
+    /// Returns the keys of all buckets.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.limits.iter().map(Limit::key)
     }
 
-    /// The key of the first bucket.
+    /// Returns the key of the first bucket.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.limits[0].key

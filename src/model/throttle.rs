@@ -74,7 +74,7 @@ impl Throttle {
         Self { max_wait: Some(max_wait), ..self }
     }
 
-    /// The time for which the bucket is emptied, within the bound of [`max_wait`](Self::max_wait).
+    /// Returns the time for which the bucket is emptied, within the bound of [`max_wait`](Self::max_wait).
     #[must_use]
     pub fn wait(&self) -> Duration {
         let max_wait =
@@ -82,7 +82,7 @@ impl Throttle {
         self.retry_after.unwrap_or_default().min(max_wait)
     }
 
-    /// The tokens to which the bucket is lowered, if the upstream states them.
+    /// Returns the tokens to which the bucket is lowered, if the upstream states them.
     #[must_use]
     pub fn remaining_tokens(&self) -> Option<u64> {
         self.remaining

@@ -45,8 +45,8 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// If `max_requests` is 0 or above 10¹², the interval is above 366 days, the resolution is below a microsecond, or the
-    /// interval is not 1 to 1000 times the resolution.
+    /// Returns an error if `max_requests` is 0 or above 10¹², or if the interval is above 366 days. Also if the resolution is
+    /// below a microsecond, or if the interval is not 1 to 1000 times the resolution.
     pub fn new(max_requests: u64, interval: Duration, resolution: Duration) -> Result<Self, QuotaError> {
         let too_large = QuotaError::CapacityTooLarge(max_requests);
         let max_requests = i64::try_from(max_requests).ok().filter(|max| *max <= MAX_REQUESTS).ok_or(too_large)?;
@@ -64,19 +64,19 @@ impl Window {
         Ok(Self { max_requests, interval_ns, resolution_ns })
     }
 
-    /// The maximum of requests in any interval.
+    /// Returns the maximum of requests in any interval.
     #[must_use]
     pub fn max_requests(&self) -> u64 {
         self.max_requests.unsigned_abs()
     }
 
-    /// The interval.
+    /// Returns the interval.
     #[must_use]
     pub fn interval(&self) -> Duration {
         Duration::from_nanos(self.interval_ns.unsigned_abs())
     }
 
-    /// The length of the sub-intervals.
+    /// Returns the length of the sub-intervals.
     #[must_use]
     pub fn resolution(&self) -> Duration {
         Duration::from_nanos(self.resolution_ns.unsigned_abs())
@@ -146,7 +146,7 @@ pub struct WindowLevel {
 }
 
 impl WindowLevel {
-    /// How many more requests pass now. A negative number is promised to requests that wait.
+    /// Returns how many more requests pass now. A negative number is promised to requests that wait.
     #[must_use]
     pub fn available(&self) -> i64 {
         self.window.max_requests - i64::try_from(self.counted).unwrap_or(i64::MAX)
@@ -188,13 +188,14 @@ pub struct WindowUsage {
 }
 
 impl WindowUsage {
-    /// The requests of all sub-intervals that the store still keeps.
+    /// Returns the requests of all sub-intervals that the store still keeps.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count.unsigned_abs()).fold(0, u64::saturating_add)
     }
 
-    /// How many requests the window had left at the instant of the answer. A negative number is promised to requests that wait.
+    /// Returns how many requests the window had left at the instant of the answer. A negative number is promised to requests
+    /// that wait.
     #[must_use]
     pub fn available(&self, window: &Window) -> i64 {
         let ring = Ring { counts: self.counts.clone(), ..Ring::default() };

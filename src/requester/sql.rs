@@ -33,7 +33,7 @@ impl<DB: Dialect> SqlTokenRequester<DB> {
     ///
     /// # Errors
     ///
-    /// If the id is not a valid [`Key`].
+    /// Returns an error if the id is not a valid [`Key`].
     pub fn new<K>(pool: Pool<DB>, bucket_id: K) -> Result<Self, Error>
     where
         K: TryInto<Key>,

@@ -16,19 +16,19 @@ use crate::store::Store;
 /// Limits the items of a stream, for instance of a batch job. Each item takes a token before the stream yields it. The order
 /// stays the same.
 ///
-/// When no token is available, the stream waits for one. Over a [`Bound`](crate::Bound) limiter, the stream waits in the bucket's
-/// queue.
+/// When no token is available, the stream waits for one. Over a [`Bound`](crate::Bound) limiter, the stream waits in the
+/// bucket's queue.
 ///
 /// # Errors
 ///
 /// The stream yields [`LimitError::Denied`] instead of the item if there will never be a token, and [`LimitError::Request`] if
-/// there is no answer. The stream keeps the item. If you poll the stream again, it requests the item's token again after a pause:
-/// a millisecond, doubled after each further error, up to a second.
+/// there is no answer. The stream keeps the item. If you poll the stream again, it requests the item's token again after a
+/// pause: a millisecond, doubled after each further error, up to a second.
 ///
 /// # Cancel safety
 ///
-/// If dropped, the stream has taken the tokens of the items that it yielded. A token for which it waits is given back, as far as
-/// the requester supports that. The item that was to be yielded next is dropped.
+/// If dropped, the stream has taken the tokens of the items that it yielded. A token for which it waits is given back, as far
+/// as the requester supports that. The item that was to be yielded next is dropped.
 ///
 /// ```
 /// use std::pin::pin;
@@ -85,8 +85,8 @@ pin_project! {
 impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
     /// Sets how many tokens an item takes, such as its bytes or rows. Default: 1.
     ///
-    /// An item waits for all of its tokens at once. An item of 0 tokens does not wait. An item that takes more than the bucket's
-    /// capacity is always an error: [`ExceedsCapacity`](crate::TakeError::ExceedsCapacity).
+    /// An item waits for all of its tokens at once. An item of 0 tokens does not wait. An item that takes more than the
+    /// bucket's capacity is always an error: [`ExceedsCapacity`](crate::TakeError::ExceedsCapacity).
     ///
     /// ```
     /// use std::pin::pin;

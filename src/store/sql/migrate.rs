@@ -100,7 +100,7 @@ pub fn migrations<DB: Migrate>() -> &'static [Migration] {
     DB::MIGRATIONS
 }
 
-/// The roles `tollgate_app` and `tollgate_operator` with their grants, as a script for psql, mysql or mariadb.
+/// Returns the roles `tollgate_app` and `tollgate_operator` with their grants, as a script for psql, mysql or mariadb.
 ///
 /// An administrator runs the script after each [`migrate`]. `None` on SQLite, which has no roles.
 ///
@@ -124,26 +124,26 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// The place of the migration, from 1.
+    /// Returns the place of the migration, from 1.
     #[must_use]
     pub fn version(&self) -> i64 {
         self.version
     }
 
-    /// The name of the migration.
+    /// Returns the name of the migration.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The statements, as one text. The last statement enters the migration in the ledger, where [`migrate`] looks it
+    /// Returns the statements, as one text. The last statement enters the migration in the ledger, where [`migrate`] looks it
     /// up.
     #[must_use]
     pub fn sql(&self) -> &'static str {
         self.sql
     }
 
-    /// The text in parts, each with a semicolon at its end: on MySQL and MariaDB one statement each, elsewhere one or
+    /// Returns the text in parts, each with a semicolon at its end: on MySQL and MariaDB one statement each, elsewhere one or
     /// more.
     ///
     /// For tools that would end a statement at a semicolon within a routine.
