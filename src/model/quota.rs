@@ -448,7 +448,7 @@ pub enum QuotaError {
     /// The interval and the resolution are not a valid sliding window.
     #[error(
         "a window of {interval:?} in parts of {resolution:?} is not valid: the interval is at most a year, \
-         the resolution at least 1 µs, with 1 to 1000 whole parts"
+         the resolution at least 1 µs, with 1 to 1000 parts"
     )]
     InvalidWindow {
         /// The interval given.
