@@ -1,4 +1,4 @@
-//! A limit for each user and one for their tenant: a request takes from both or from none, in one round trip.
+//! A limit for each user and one for their tenant. A request takes from both buckets or from none, in one round trip.
 //!
 //! ```text
 //! cargo run --example many_limits                             # on SQLite, in memory
@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
     for name in ["user:1", "user:1", "user:1", "user:1", "user:2", "user:2"] {
         let user = Take::from(database.key(name)?).rule(of_user.clone());
         let decision = store.take_one(&user.and(tenant.clone(), of_tenant.clone())).await??;
-        // The tenant's limit was named last, so it is the second one.
+        // The tenant's limit was added last, so it is the second one.
         let limit = [name, "tenant:7"][decision.limit()];
         if decision.is_granted() {
             println!("{name}: granted, {} left of {limit}", decision.remaining());
@@ -31,7 +31,7 @@ async fn main() -> anyhow::Result<()> {
         }
     }
 
-    // The request that the tenant's limit denied took nothing from the user's.
+    // The request that the tenant's limit denied took nothing from the user's bucket.
     let alone = Take::from(database.key("user:2")?).rule(of_user);
     println!("user:2 without a tenant: granted, {} left", store.take_one(&alone).await??.remaining());
     Ok(())

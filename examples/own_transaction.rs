@@ -1,4 +1,4 @@
-//! A token that counts only if the rest of your transaction does.
+//! A token that is taken only if the rest of your transaction commits.
 //!
 //! ```text
 //! cargo run --example own_transaction                             # on SQLite, in memory
@@ -39,12 +39,12 @@ async fn three_invoices<DB: Dialect>(pool: &Pool<DB>, key: &Key) -> anyhow::Resu
     Ok(())
 }
 
-/// Takes a token and does its work in one transaction. The token's bucket stays locked until that ends.
+/// Takes a token and works in one transaction. The bucket stays locked until the transaction ends.
 async fn send<DB: Dialect>(pool: &Pool<DB>, key: &Key, paid: bool) -> anyhow::Result<bool> {
     let mut transaction = pool.begin().await?;
     let take = Take::from(key.clone());
     let granted = take_within::<DB::Connection>(&mut transaction, &take).await??.is_granted();
-    // Here your own statements would follow, on the same transaction.
+    // Your own statements follow here, in the same transaction.
     if granted && paid {
         transaction.commit().await?;
         return Ok(true);

@@ -1,4 +1,4 @@
-//! Clients by plan: a bucket for each client, and a row for each plan that one statement changes while everything runs.
+//! Clients with plans: a bucket for each client, and a row for each plan. One statement changes the plan at run time.
 //!
 //! ```text
 //! cargo run --example plans                             # on SQLite, in memory
@@ -17,17 +17,17 @@ async fn main() -> anyhow::Result<()> {
     let (free, paid) = (database.key("free")?, database.key("paid")?);
     database.create_plan(&free, Quota::per_hour(10).build()?).await?;
     database.create_plan(&paid, Quota::per_hour(1000).build()?).await?;
-    // A client that was just denied is denied from memory for a second otherwise, and this does not wait so long.
+    // Without the deny cache, because it would deny a client from memory for a second after the plan has changed.
     let limiter = |plan| Limiter::builder(database.store()).without_deny_cache().build(Rule::Plan(plan));
     let limiters = (limiter(free.clone())?, limiter(paid.clone())?);
 
-    // A client's bucket is made, full, by its first request.
+    // A client's first request creates its bucket, full.
     println!("ten an hour for free, a thousand for who pays");
     ask(&database, &limiters.0, "ada", 10).await?;
     ask(&database, &limiters.0, "ada", 1).await?;
     ask(&database, &limiters.1, "bob", 10).await?;
 
-    // Every process follows within a second: at the new rate, with the tokens that are there.
+    // Every process uses the new quota within a second. Buckets keep their tokens.
     println!("sixty for free, and twenty for who pays");
     database.create_plan(&free, Quota::per_hour(60).build()?).await?;
     database.create_plan(&paid, Quota::per_hour(20).build()?).await?;

@@ -1,12 +1,12 @@
-//! Five tasks start together every second and want tokens of a bucket that has two a second.
+//! Five tasks start at the same time every second, and request tokens of a bucket with two tokens a second.
 //!
 //! ```text
 //! cargo run --example quickstart                             # on a SQLite database that is removed afterwards
 //! cargo run --example quickstart -- postgres://localhost/app # or on one of yours; also mysql:// and sqlite://
 //! ```
 //!
-//! Each second prints `done` twice and `no tokens available` three times. Start it in two terminals to see two buckets:
-//! each run makes one of its own.
+//! Prints `done` twice and `no tokens available` three times each second. Each run creates its own bucket, so two runs at the
+//! same time do not affect each other.
 
 use std::time::Duration;
 
@@ -40,10 +40,10 @@ async fn replay<DB: Migrate>(url: &str) -> anyhow::Result<()> {
     tollgate::migrate(&pool).await?;
     open_all(&pool).await?;
 
-    // Provisioned under a new id, as the bucket's first second begins when it is made.
+    // Provisioned under a new id, because the bucket's first second begins when it is created.
     let id = Uuid::new_v4();
     tollgate::create_bucket(&pool, id, Quota::interval(GRANTED, Duration::from_secs(1))?).await?;
-    // A little into each second, so that no difference between two clocks puts a task into the second before.
+    // Starts shortly after the begin of each second, so that a difference of clocks puts no task into the second before.
     sleep(Duration::from_millis(20)).await;
     let start = Instant::now();
 
@@ -71,7 +71,7 @@ async fn replay<DB: Migrate>(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Connects beforehand, so that the tasks really start together.
+/// Connects beforehand, so that the tasks start at the same time.
 async fn open_all<DB: Migrate>(pool: &sqlx::Pool<DB>) -> anyhow::Result<()> {
     let mut connections = Vec::new();
     for _ in 0..TASKS {

@@ -1,4 +1,4 @@
-//! Requests whose cost is known only afterwards: pay an estimate first, and what it came to in the end.
+//! Requests whose cost is known only afterwards: take an estimate first, and settle the actual cost later.
 //!
 //! ```text
 //! cargo run --example settle                             # on SQLite, in memory
@@ -21,7 +21,7 @@ async fn main() -> anyhow::Result<()> {
     let limiter = Limiter::new(database.store(), thousand_a_day.clone())?;
     let key = database.key("language-model")?;
     let estimate = |tokens| {
-        // Remembered for an hour: until then it can be repeated and settled, and if nobody does, the estimate stands.
+        // The id is remembered for an hour. Until then, the request can be repeated and settled. Otherwise the estimate stands.
         Take::from(key.clone()).rule(thousand_a_day.clone()).cost(tokens).id(Uuid::new_v4(), Duration::from_hours(1))
     };
 
@@ -42,7 +42,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Negative: so many more were taken.
+/// The tokens given back. A negative number of tokens was charged.
 fn given_back(adjusted: Adjusted) -> anyhow::Result<i64> {
     match adjusted {
         Adjusted::Done(tokens) => Ok(tokens),

@@ -1,4 +1,4 @@
-//! At most so many requests in any interval, whenever it begins: counted by the database, and from what a process has seen.
+//! A sliding window: at most a maximum of requests in any interval. Decided by the database, and by local reads.
 //!
 //! ```text
 //! cargo run --example sliding_window                             # on SQLite, in memory
@@ -25,12 +25,12 @@ async fn main() -> anyhow::Result<()> {
         let decision = exact.allow(&search).await?;
         println!("/search {n}: granted {}, {} left", decision.is_granted(), decision.remaining());
     }
-    // Those of this hour count until a day after its end.
+    // The requests of this hour count until a day after its end.
     let denied = exact.allow(&search).await?;
     println!("/search again in a day: {}", minutes(denied.retry_after()) > 24 * 60);
     println!("/upload: granted {}", exact.allow(&upload).await?.is_granted());
 
-    // A denial asks nobody; a grant is counted in the database for the other processes.
+    // A denial makes no call. A grant is counted in the database for the other processes.
     let near = Limiter::new(database.local_reads(), window)?;
     for n in 1..=5 {
         let decision = near.allow(&upload).await?;

@@ -1,4 +1,4 @@
-//! `allow`, `reserve` and `wait`: what each does when there is a token, and when there is none.
+//! `allow`, `reserve` and `wait`, each with and without available tokens.
 //!
 //! ```text
 //! cargo run --example three_methods                             # on SQLite, in memory
@@ -20,7 +20,7 @@ async fn main() -> anyhow::Result<()> {
         Limiter::builder(database.store()).max_wait(Duration::from_hours(1)).build(Quota::per_hour(6).burst(3))?;
     let slow = slow.bind(database.key("reports")?)?;
 
-    // Now or not at all.
+    // Takes a token now, or denies.
     for n in 1..=4 {
         let decision = slow.allow().await?;
         if decision.is_granted() {
@@ -30,14 +30,14 @@ async fn main() -> anyhow::Result<()> {
         }
     }
 
-    // Now or later: the token is taken, and the answer says when to use it.
+    // Takes a token now or later. The answer states when to use it.
     let first = slow.reserve().await?;
     println!("reserve: granted, to be used in {} min", minutes(first.delay()));
     let second = slow.reserve().await?;
     println!("reserve: granted, to be used in {} min", minutes(second.delay()));
     println!("cancel: {} given back", second.cancel().await?);
 
-    // Sleeps until its turn; if that would come too late, it is denied at once and takes nothing.
+    // Sleeps until the scheduled time. Denies at once, and takes nothing, if the wait would be too long.
     let too_long = slow.wait_n(1, Duration::from_secs(1)).await?;
     println!("wait for 1 s at most: granted {}", too_long.is_granted());
 

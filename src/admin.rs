@@ -51,7 +51,7 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the quota is unlimited, or the store is unreachable or has no room.
+    /// Returns an error if the quota is unlimited, or the store is unreachable or has no room.
     fn create_bucket(&self, key: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Reads a bucket, if it exists, without a lock. Takes and writes nothing.
@@ -60,8 +60,8 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the store is unreachable, or the role may not read the buckets. [`Error::Unreadable`] if a limit or count of the row is
-    /// out of bounds.
+    /// Returns an error if the store is unreachable, or the role may not read the buckets. [`Error::Unreadable`] if a limit or
+    /// count of the row is out of bounds.
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<BucketLevel>, Error>> + Send;
 
     /// Reads a key's sliding window without a lock, if it has counted a request and was not swept since. Counts and writes
@@ -81,7 +81,7 @@ pub trait Admin: Store {
     /// bucket. In a large table with few matches, the scan does not end within the deadline: list by prefix there, and filter
     /// each page.
     ///
-    /// Skips and [counts](Page::unreadable) rows that cannot be read; so do the other methods that return a [`Page`].
+    /// Skips rows that cannot be read, and [counts](Page::unreadable) them, as all methods that return a [`Page`] do.
     ///
     /// # Errors
     ///
@@ -110,12 +110,12 @@ pub trait Admin: Store {
 
     /// Fills a key's bucket and clears its window. Returns whether either existed.
     ///
-    /// The bucket gets the capacity of the effective quota; while its mode is [off](Mode::Off), of the quota of its last request.
-    /// Cancelling an earlier reservation gives nothing back any more.
+    /// The bucket gets the capacity of the effective quota. While its mode is [off](Mode::Off), the capacity is that of its
+    /// last request's quota. Cancelling an earlier reservation then gives nothing back.
     ///
     /// # Errors
     ///
-    /// If the store is unreachable, or the role may not change the buckets.
+    /// Returns an error if the store is unreachable, or the role may not change the buckets.
     fn reset(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Deletes a key's bucket and window. Returns whether either existed. If the next request creates the bucket again, it is full.
@@ -140,14 +140,14 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the quota is unlimited, the store is unreachable, or the role may not change plans.
+    /// Returns an error if the quota is unlimited, the store is unreachable, or the role may not change plans.
     fn create_plan(&self, name: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Sets a plan's own mode, or removes it with `None`. Returns whether the plan exists.
     ///
     /// # Errors
     ///
-    /// If the end is past, the reason is too long, the store is unreachable, or the role may not change plans.
+    /// Returns an error if the end is past, the reason is too long, the store is unreachable, or the role may not change plans.
     fn set_plan_mode(
         &self,
         name: &Key,
@@ -174,14 +174,15 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the store is unreachable, or the role may not change plans.
+    /// Returns an error if the store is unreachable, or the role may not change plans.
     fn delete_plan(&self, name: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Sets the mode of every key whose override and plan have none.
     ///
     /// # Errors
     ///
-    /// If the end is past, the reason is too long, the store is unreachable, or the role may not change the mode.
+    /// Returns an error if the end is past, the reason is too long, the store is unreachable, or the role may not change the
+    /// mode.
     fn set_mode(
         &self,
         mode: Mode,
@@ -201,15 +202,15 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// If the override changes nothing, expires in the past, has an unlimited quota or too long a reason, the store is
-    /// unreachable, or the role may not change overrides.
+    /// Returns an error if the override changes nothing, expires in the past, or has an unlimited quota or too long a reason.
+    /// Also if the store is unreachable, or the role may not change overrides.
     fn set_override(&self, key: &Key, over: Override) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Removes a key's override. Returns whether it had one.
     ///
     /// # Errors
     ///
-    /// If the store is unreachable, or the role may not remove overrides.
+    /// Returns an error if the store is unreachable, or the role may not remove overrides.
     fn clear_override(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Lists at most `limit` overrides after `after`, or the first ones, in the byte order of their keys. Expired overrides are

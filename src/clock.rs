@@ -14,7 +14,7 @@ use crate::model::quota::{SECOND_NS, nanoseconds};
 /// The time of stores without a server: [`MemoryStore`](crate::MemoryStore), [`LocalBucket`](crate::requester::LocalBucket) and
 /// SQLite. Also the time of a [`Lease`](crate::layers::Lease), which can begin anywhere.
 ///
-/// Stores on a database server never use it: their clock is the server's.
+/// Stores on a database server use the server's clock instead.
 pub trait Clock: Send + Sync + 'static {
     /// Nanoseconds since 1970.
     fn now(&self) -> i64;
@@ -41,7 +41,7 @@ pub(crate) fn read(clock: ClockId) -> i64 {
     i64::from(time.tv_sec()).saturating_mul(SECOND_NS).saturating_add(i64::from(time.tv_nsec()))
 }
 
-/// A clock that stands still until a test moves it, so that the test need not sleep.
+/// A clock that stands still until a test moves it, so that the test need not sleep. Starts at 1970.
 ///
 /// Clones show the same time.
 ///
@@ -62,7 +62,7 @@ impl ManualClock {
         self.0.fetch_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX), Ordering::SeqCst);
     }
 
-    /// Sets the clock, backwards too, to nanoseconds since 1970.
+    /// Sets the clock to nanoseconds since 1970. Can also set it back.
     pub fn set(&self, now: i64) {
         self.0.store(now, Ordering::SeqCst);
     }
@@ -74,11 +74,11 @@ impl Clock for ManualClock {
     }
 }
 
-/// The time of tokio's runtime: a test that pauses it (`tokio::time::pause`) or advances it moves the buckets and the waiting
-/// requests, too.
+/// The time of tokio's runtime. A test that pauses the runtime's time (`tokio::time::pause`) or advances it also moves the
+/// buckets and the waiting requests.
 ///
-/// Each clock begins in 2001 when it is created. So each test creates its own, and only for buckets in memory. Outside a runtime
-/// it shows real time. Pausing needs tokio's feature `test-util`.
+/// Each clock begins in 2001 when it is created. So create a clock for each test, and only for buckets in memory. Outside a
+/// runtime, the clock shows real time. Pausing needs tokio's feature `test-util`.
 ///
 /// ```
 /// use tollgate::{clock::RuntimeClock, Error, Limiter, MemoryStore};
@@ -113,13 +113,13 @@ const START_NS: i64 = 1_000_000_000_000_000_000;
 /// The host's clock, at most ten microseconds old: for stores that decide in one process under a lock, as
 /// [`MemoryStore`](crate::MemoryStore) and [`LocalBucket`](crate::requester::LocalBucket) do.
 ///
-/// Tokens come that much later, and never earlier. A read takes a third of the time of [`SystemClock`], because it reads only the
-/// processor's counter while the thread's last reading of the system clock is recent.
+/// So tokens come at most ten microseconds later, and never earlier. A read takes a third of the time of [`SystemClock`]: while
+/// the thread's last reading of the system clock is recent, it reads only the processor's counter.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessClock(());
 
 impl Default for ProcessClock {
-    /// Measures the speed of the counter, once in a process, which takes a millisecond or more.
+    /// Creates the clock. The first call in a process measures the speed of the counter, which takes a millisecond or more.
     fn default() -> Self {
         LazyLock::force(&COUNTER);
         Self(())
@@ -194,7 +194,7 @@ mod tests {
     const HOUR: i64 = 3600 * SECOND_NS;
 
     #[test]
-    fn the_system_is_asked_again_when_what_it_said_is_old() {
+    fn old_reading_reads_the_system_clock_again() {
         let (last, set, good) = (Cell::new(NOTHING), AtomicU32::new(1), COUNTER.good);
         let shown = |ticks, system| read_system_clock(&last, &set, ticks, || system);
         assert_eq!([shown(7, HOUR), shown(6 + good, HOUR + 1), shown(7 + good, HOUR + 2)], [HOUR, HOUR, HOUR + 2]);
@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_heard_that_the_clock_was_set_asks_again() {
+    fn clock_change_makes_every_thread_read_again() {
         let (set, good) = (AtomicU32::new(1), COUNTER.good);
         let [one, other] = [NOTHING; 2].map(Cell::new);
         let begun = 10 * good;
         read_system_clock(&one, &set, begun, || HOUR);
         read_system_clock(&other, &set, begun + good / 2, || HOUR);
-        // Forwards and back: the first one hears of it, and what the other heard would be good for a while.
+        // Forwards and back: the first thread notices the change while the reading of the other is still recent.
         for (ticks, now) in [(begun + good, 2 * HOUR), (begun + 2 * good, HOUR)] {
             assert_eq!(read_system_clock(&one, &set, ticks, || now), now);
             assert_eq!(read_system_clock(&other, &set, ticks + good / 4, || now), now);

@@ -1,4 +1,4 @@
-//! What tasks and threads share, whatever a limit is.
+//! State that tasks and threads share, independent of limits.
 
 pub(crate) mod single_flight;
 

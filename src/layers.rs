@@ -1,4 +1,4 @@
-//! Stores over stores: each answers what it can from this process, and passes the rest on.
+//! Layers: stores over stores. Each layer answers some requests from this process, and passes the others on.
 
 pub(crate) mod batcher;
 pub(crate) mod deny_cache;

@@ -15,7 +15,7 @@ pub mod store;
 pub mod telemetry;
 
 pub use admin::Admin;
-/// The version of chrono whose instants an operator's calls take, such as the end of an [`Override`](admin::Override).
+/// The version of chrono for the instants in calls of operators, such as the end of an [`Override`](admin::Override).
 #[doc(no_inline)]
 pub use chrono;
 pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
@@ -26,7 +26,7 @@ pub use model::{
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use requester::SqlTokenRequester;
 pub use requester::{LimitError, TokenRequester, limit};
-/// The version of sqlx whose pools and connections the stores take.
+/// The version of sqlx for the pools and connections of the stores.
 #[cfg(feature = "_sql")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 #[doc(no_inline)]
@@ -41,11 +41,11 @@ pub use store::{AnyStore, MemoryStore, Store};
 #[cfg(feature = "_sql")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use store::{SqlStore, create_bucket, migrate};
-/// The version of uuid of which a request's id is: see [`Take::id`]. Its feature `v4` is on.
+/// The version of uuid for the ids of requests: see [`Take::id`]. Its feature `v4` is on.
 #[doc(no_inline)]
 pub use uuid;
 
-/// The programs in the book compile.
+/// Compiles the examples in the guides.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/start/postgres.md")]
 #[doc = include_str!("../docs/start/mysql.md")]

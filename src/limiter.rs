@@ -75,15 +75,15 @@ pub struct Limiter<S: Store = AnyStore> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over a store. The rule is a [`Quota`], the builder of one, a [`Window`](crate::Window), a text
-    /// such as `10/s burst 20`, or a [`Rule`].
+    /// Creates a limiter over a store. The rule is a [`Quota`], a [`QuotaBuilder`](crate::model::QuotaBuilder), a
+    /// [`Window`](crate::Window), a text such as `10/s burst 20`, or a [`Rule`].
     ///
     /// The limiter has no fallback: while the database does not answer, each call waits for the store's deadline (default: 5 s) and
     /// then fails. [`LimiterBuilder::fallback`] answers sooner.
     ///
     /// # Errors
     ///
-    /// If the rule is not valid.
+    /// Returns an error if the rule is not valid.
     pub fn new<R>(store: S, rule: R) -> Result<Self, Error>
     where
         R: TryInto<Rule>,
@@ -92,19 +92,18 @@ impl<S: Store> Limiter<S> {
         Self::builder(store).build(rule)
     }
 
-    /// Builder for a limiter with non-default settings, such as a [fallback](LimiterBuilder::fallback). Without one, calls wait for
-    /// the store's deadline (default: 5 s) while the database does not answer.
+    /// Returns a builder for a limiter with non-default settings, such as a [fallback](LimiterBuilder::fallback).
     pub fn builder(store: S) -> LimiterBuilder<S> {
         LimiterBuilder::new(store)
     }
 
-    /// How many times the fallback answered.
+    /// Returns how many times the fallback answered.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
         self.policy.count()
     }
 
-    /// The current rule.
+    /// Returns the current rule.
     #[must_use]
     pub fn rule(&self) -> Rule {
         self.rule.get()
@@ -117,7 +116,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the rule is not valid.
+    /// Returns an error if the rule is not valid.
     pub fn set_rule<R>(&self, rule: R) -> Result<(), Error>
     where
         R: TryInto<Rule>,
@@ -127,14 +126,14 @@ impl<S: Store> Limiter<S> {
         Ok(())
     }
 
-    /// The mode of this limiter itself.
+    /// Returns the mode of this limiter itself.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode.get()
     }
 
-    /// Sets the mode of this limiter and its clones, from the next request on, whatever mode the store has. Works without a
-    /// database.
+    /// Sets the mode of this limiter and its clones, from the next request on, in addition to the mode in the store. Works
+    /// without a database.
     ///
     /// [`Off`](Mode::Off) grants every request and [`Block`](Mode::Block) denies every request, both without a call of the store. In
     /// [`Shadow`](Mode::Shadow) the store decides, denied requests pass, and no request waits. Limiters of other processes keep
@@ -143,11 +142,11 @@ impl<S: Store> Limiter<S> {
         self.mode.set(mode);
     }
 
-    /// The same limiter, bound to one key.
+    /// Returns this limiter, bound to one key.
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`].
+    /// Returns an error if the text is not a valid [`Key`].
     pub fn bind<K>(&self, key: K) -> Result<Bound<S>, Error>
     where
         K: TryInto<Key>,
@@ -156,7 +155,9 @@ impl<S: Store> Limiter<S> {
         Ok(Bound { limiter: self.clone(), key: key.try_into()? })
     }
 
-    /// Takes a token now, or none.
+    /// Takes a token now.
+    ///
+    /// Denies immediately, and takes nothing, if no token is available.
     ///
     /// # Errors
     ///
@@ -171,10 +172,16 @@ impl<S: Store> Limiter<S> {
 
     /// Takes `cost` tokens now, or none.
     ///
+    /// Denies immediately, and takes nothing, if fewer tokens are available.
+    ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`], the cost is 0 or more than the bucket ever holds, or the store fails and there is no
-    /// [`fallback`](LimiterBuilder::fallback).
+    /// Returns an error if the text is not a valid [`Key`], the cost is 0 or above the bucket's capacity, or the store fails
+    /// and there is no [`fallback`](LimiterBuilder::fallback).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the tokens may have been taken.
     pub async fn allow_n<K>(&self, key: K, cost: u64) -> Result<Decision, Error>
     where
         K: TryInto<Key>,
@@ -184,6 +191,9 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Takes a token now or later. The reservation states how long to wait.
+    ///
+    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait).
+    /// Default: 30 s.
     ///
     /// # Errors
     ///
@@ -198,10 +208,15 @@ impl<S: Store> Limiter<S> {
 
     /// Takes `cost` tokens now or later. The reservation states how long to wait. Later requests queue behind it.
     ///
-    /// Takes nothing if the wait would exceed the [longest wait](LimiterBuilder::max_wait). If the process dies, the tokens
-    /// of its reservations count as used. A cost above the bucket's capacity is an error, not a denial.
+    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait). Default: 30 s.
+    /// If the process dies, the tokens of its reservations count as used. A cost above the bucket's capacity is an error, not a
+    /// denial.
     ///
     /// # Errors
+    ///
+    /// As for [`allow_n`](Self::allow_n).
+    ///
+    /// # Cancel safety
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn reserve_n<K>(&self, key: K, cost: u64) -> Result<Reservation<S>, Error>
@@ -215,9 +230,16 @@ impl<S: Store> Limiter<S> {
 
     /// Waits for a token, and takes it.
     ///
+    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait).
+    /// Default: 30 s.
+    ///
     /// # Errors
     ///
     /// As for [`allow_n`](Self::allow_n).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`wait_n`](Self::wait_n).
     pub async fn wait<K>(&self, key: K) -> Result<Decision, Error>
     where
         K: TryInto<Key>,
@@ -228,8 +250,8 @@ impl<S: Store> Limiter<S> {
 
     /// Waits at most `max_wait` for `cost` tokens, and takes them.
     ///
-    /// Denies at once and takes nothing if the wait would be longer. Requests that wait for one key of one limiter and its clones are
-    /// served in the order in which they came. The limiter calls the store once and then sleeps.
+    /// Denies at once, and takes nothing, if the wait would be longer. The limiter calls the store once and then sleeps.
+    /// Requests that wait for one key of one limiter and its clones are served in the order of their calls.
     ///
     /// # Errors
     ///
@@ -237,8 +259,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Cancel safety
     ///
-    /// If dropped before the scheduled time, the tokens are given back, as far as no later request queues behind them. Tokens that
-    /// were granted without a wait count as used.
+    /// If dropped before the scheduled time, the tokens that no later request queues behind are given back. Tokens that were
+    /// granted without a wait count as used.
     pub async fn wait_n<K>(&self, key: K, cost: u64, max_wait: Duration) -> Result<Decision, Error>
     where
         K: TryInto<Key>,
@@ -248,8 +270,8 @@ impl<S: Store> Limiter<S> {
         Ok(self.wait_all(&take).await?.into_decision())
     }
 
-    /// Lowers a key's bucket to what an upstream states, such as one that answers 429, for every process that shares the bucket.
-    /// Returns whether the bucket held more.
+    /// Lowers a key's bucket to the level that an upstream states, such as one that answers 429. Returns whether the bucket
+    /// held more. Applies to every process that shares the bucket.
     ///
     /// The bucket is never raised, so repeated calls are safe. Granted requests keep their scheduled times, and tokens that they
     /// give back by a cancellation, refund or settlement are available again. Tokens that this process has
@@ -257,8 +279,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the rule is a sliding window or unlimited, or if a bucket that never refills is throttled for a time alone. If there is
-    /// no answer; a [local fallback](Fallback::Local) of this process is throttled then.
+    /// Returns an error if the rule is a sliding window or unlimited, or if a bucket that never refills is throttled for a time
+    /// alone. Also if there is no answer; then a [local fallback](Fallback::Local) of this process is throttled.
     pub async fn throttle<K>(&self, key: K, hold: Throttle) -> Result<bool, Error>
     where
         K: TryInto<Key>,
@@ -267,7 +289,7 @@ impl<S: Store> Limiter<S> {
         self.throttle_under(&key.try_into()?, None, None, hold).await
     }
 
-    /// Lowers a bucket under another limit than the limiter's, such as one of several that a request names. See
+    /// Lowers a bucket under another limit than the limiter's, such as an additional limit of a request. See
     /// [`throttle`](Self::throttle).
     ///
     /// Changes nothing if the limiter's own [mode](Self::set_mode) is [`Off`](Mode::Off) or [`Block`](Mode::Block).
@@ -333,9 +355,9 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`], the rule is a sliding window (see [`peek_window`](Self::peek_window)), the plan or the
-    /// provisioned bucket does not exist, the store cannot report levels, the role may not read, or there is no answer. The
-    /// fallback does not apply.
+    /// Returns an error if the text is not a valid [`Key`], or if the rule is a sliding window (see
+    /// [`peek_window`](Self::peek_window)). Also if the plan or the provisioned bucket does not exist, the store cannot report
+    /// levels, the role may not read, or there is no answer. The fallback does not apply.
     pub async fn peek<K>(&self, key: K) -> Result<BucketLevel, Error>
     where
         K: TryInto<Key>,
@@ -344,7 +366,8 @@ impl<S: Store> Limiter<S> {
         self.peek_with_rule(key, &self.rule()).await
     }
 
-    /// Reads a bucket under another rule than the limiter's: a client's plan, or one of several that a request names.
+    /// Reads a bucket under another rule than the limiter's, such as a client's plan or an additional limit of a request. See
+    /// [`peek`](Self::peek).
     ///
     /// # Errors
     ///
@@ -381,8 +404,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`], the rule is not a sliding window, the store cannot report levels, the role may
-    /// not read, or there is no answer. The fallback does not apply.
+    /// Returns an error if the text is not a valid [`Key`], or if the rule is not a sliding window. Also if the store cannot
+    /// report levels, the role may not read, or there is no answer. The fallback does not apply.
     pub async fn peek_window<K>(&self, key: K) -> Result<WindowLevel, Error>
     where
         K: TryInto<Key>,
@@ -400,15 +423,16 @@ impl<S: Store> Limiter<S> {
     /// Gives back [prefetched](LimiterBuilder::lease) tokens, and returns how many. From then on every request goes to the store.
     /// Reports the [counted](LimiterBuilder::count_denials) denials to the store.
     ///
-    /// Ends when the tokens of cancelled requests are given back, answers are delivered and the limiter's tasks have ended, or after
-    /// ten seconds if requests go on. So a service stops taking requests, closes its limiters, and then closes its pool.
+    /// Ends when the tokens of cancelled requests are given back, answers are delivered and the limiter's tasks have ended. If
+    /// requests go on, ends after ten seconds. So stop taking requests first, then close the limiters, and then the pool.
     ///
     /// [Without batching](LimiterBuilder::without_batching), calls run in the tasks of their callers, and `close` does not wait
-    /// for them: let them end first.
+    /// for these calls.
     ///
     /// # Errors
     ///
-    /// If there is no answer. The call is not retried: the tokens may have been given back, and otherwise count as used.
+    /// Returns an error if there is no answer. The call is not retried: the tokens may have been given back, and otherwise
+    /// count as used.
     pub async fn close(&self) -> Result<u64, Error> {
         let telling = async {
             if let Some(denied) = &self.denied {
@@ -419,14 +443,14 @@ impl<S: Store> Limiter<S> {
         self.stack.close(telling).await
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.stack.store
     }
 
-    /// Builds a request for a token under the limiter's rule and [minimum remaining](LimiterBuilder::min_remaining). Add another limit, an id
-    /// or a wait, and [decide](Self::decide) it.
+    /// Builds a request for a token under the limiter's rule and [minimum remaining](LimiterBuilder::min_remaining), without a
+    /// wait. Add another limit, an id or a wait, and [decide](Self::decide) the request.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota, Rule};
@@ -442,7 +466,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// If the text is not a valid [`Key`].
+    /// Returns an error if the text is not a valid [`Key`].
     pub fn request<K>(&self, key: K) -> Result<Take, Error>
     where
         K: TryInto<Key>,
@@ -453,8 +477,8 @@ impl<S: Store> Limiter<S> {
 
     /// Builds a request for tokens of `limit` instead of the limiter's own.
     ///
-    /// The request has the limiter's [minimum remaining](LimiterBuilder::min_remaining), unless the limit states its own cost or minimum.
-    /// A [local fallback](Fallback::Local) uses the limit's quota, not the one of the limiter.
+    /// The request has the limiter's [minimum remaining](LimiterBuilder::min_remaining), unless the limit states its own cost
+    /// or minimum. A [local fallback](Fallback::Local) uses the limit's quota, not the limiter's.
     ///
     /// ```
     /// use tollgate::{Key, Limit, Limiter, MemoryStore, Rule};
@@ -490,14 +514,14 @@ impl<S: Store> Limiter<S> {
         Take::under(key, self.rule(), cost, self.min_remaining)
     }
 
-    /// Cancels, refunds or settles what was granted, by its receipts, and returns what became of each.
+    /// Cancels, refunds or settles grants by their receipts, and returns the result of each.
     ///
-    /// The receipts may be of several requests, and of other processes.
+    /// The receipts can come from several requests and from other processes.
     ///
     /// # Errors
     ///
-    /// If there is no answer, or none by the [`deadline`](LimiterBuilder::deadline). The store is not asked again, and may have
-    /// made the changes.
+    /// Returns an error if there is no answer, or none by the [`deadline`](LimiterBuilder::deadline). The call is not retried,
+    /// and the changes may have been made.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! What a request, a limit and an answer are, and the arithmetic that decides. Pure: no store, no clock, no task.
+//! The types of requests, limits and answers, and the arithmetic of decisions. Pure: no store, no clock, no task.
 
 pub(crate) mod answer;
 pub mod bucket;

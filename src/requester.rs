@@ -1,4 +1,4 @@
-//! One bucket: the `TokenRequester` trait, a bucket in this process, and actions that run only with a token.
+//! Tokens of one bucket: the `TokenRequester` trait, a bucket in this process, and actions that run only with a token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ pub use sql::SqlTokenRequester;
 #[cfg(feature = "stream")]
 pub use stream::{LimitedStream, limit_stream};
 
-/// Something that hands out tokens: a bucket in a database, in this process, or a double in a test.
+/// A source of tokens: a bucket in a database or in this process, or a test double.
 ///
-/// When there is no token, it says so at once; it never waits.
+/// When no token is available, a requester denies at once and does not wait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,16 +38,17 @@ pub use stream::{LimitedStream, limit_stream};
 /// }
 /// ```
 pub trait TokenRequester: Send + Sync {
-    /// Takes one token, or says that there is none.
+    /// Takes one token, or denies at once if none is available.
     ///
     /// # Errors
     ///
-    /// If there is no answer. See [`Error::is_outcome_unknown`] for whether a token may have been taken.
+    /// Returns an error if there is no answer. See [`Error::is_outcome_unknown`] for whether a token may have been taken.
     fn request_token(&self) -> impl Future<Output = Result<Decision, Error>> + Send;
 
-    /// Waits until there is a token, and takes it; denied only if there will never be one.
+    /// Waits until a token is available, and takes it. Denies only if there will never be a token.
     ///
-    /// It sleeps until there could be one and asks again, unless the requester can stand in line.
+    /// The default implementation sleeps until a token can be available and requests it again. A
+    /// [`Bound`](crate::Bound) limiter waits in the bucket's queue instead.
     ///
     /// # Errors
     ///
@@ -91,9 +92,9 @@ impl<R: TokenRequester + ?Sized> TokenRequester for Arc<R> {
     }
 }
 
-/// Puts a limit before an action: each call first takes a token.
+/// Limits an action: each call first takes a token.
 ///
-/// A call without a token fails at once, and the action does not run; nothing ever queues.
+/// If no token is available, the call fails at once, and the action does not run. No call waits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -134,8 +135,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`LimitError::Denied`] if there was no token, and [`LimitError::Request`] if there was no answer. The action has not run
-    /// then.
+    /// Returns [`LimitError::Denied`] if no token was available, and [`LimitError::Request`] if there was no answer. The action
+    /// did not run then.
     ///
     /// # Cancel safety
     ///
@@ -149,14 +150,14 @@ where
     }
 }
 
-/// Why a limited action did not run.
+/// The reason why a limited action did not run.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// The tokens are used up.
+    /// No token was available.
     #[error("no tokens available")]
     Denied {
-        /// When there could be one.
+        /// The time until a token can be available.
         retry_after: Duration,
     },
     /// There was no answer.
@@ -164,10 +165,10 @@ pub enum LimitError {
     Request(#[from] Error),
 }
 
-/// A bucket in this process, with the arithmetic of the buckets in a database.
+/// A bucket in this process, with the same arithmetic as the buckets in a database.
 ///
-/// It starts full, and is full again when its period ends: tokens that are left expire. When it is empty, requests are denied
-/// until then.
+/// The bucket starts full, and is full again when its period ends. When it is empty, requests are denied until then. Unused
+/// tokens do not carry over to the next period.
 ///
 /// ```
 /// use std::time::Duration;
@@ -190,7 +191,7 @@ pub struct LocalBucket<C = ProcessClock> {
 }
 
 impl LocalBucket {
-    /// Grants at most `max_calls` in each period. The first period begins now.
+    /// Creates a bucket that grants at most `max_calls` in each period. The first period begins now.
     ///
     /// # Errors
     ///
@@ -201,7 +202,7 @@ impl LocalBucket {
 }
 
 impl<C: Clock> LocalBucket<C> {
-    /// A full bucket of any quota, on another clock.
+    /// Creates a full bucket of any quota, on another clock.
     pub fn with_clock(quota: Quota, clock: C) -> Self {
         let terms = BucketQuota::from(&quota);
         Self { terms, bucket: Mutex::new(Bucket::full(&terms, clock.now())), clock }

@@ -1,4 +1,4 @@
-//! Where buckets are kept: the `Store` trait, and the stores in memory and in SQL databases.
+//! Stores of buckets: the `Store` trait, and the stores in memory and in SQL databases.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,15 +40,15 @@ tokio::task_local! {
 ///
 /// A store denies a request for which there are no tokens. It never waits for tokens, and a denial writes nothing.
 pub trait Store: Send + Sync + 'static {
-    /// Returns what a caller can count on: always the same value. A layer returns that of the underlying store.
+    /// Returns the store's capabilities, which never change. A layer returns those of the underlying store.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
     /// Decides each request independently, and returns the outcomes in the order of the requests.
     ///
-    /// The store decides requests for the same bucket in the order given. If another transaction has locked a row, the
-    /// store repeats the call until the deadline.
+    /// A request without enough tokens is denied at once. The store decides requests for the same bucket in the order
+    /// given. If another transaction has locked a row, the store repeats the call until the deadline.
     ///
     /// ```
     /// use std::time::Duration;
@@ -78,22 +78,26 @@ pub trait Store: Send + Sync + 'static {
     /// If the future is dropped, it leaves no transaction open, but the tokens may have been taken.
     fn take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send;
 
-    /// Refunds or charges what granted requests took, each once, and returns the results in the order of the
-    /// adjustments.
+    /// Refunds or charges tokens of granted requests, and returns the results in the order of the adjustments. Each
+    /// receipt is adjusted once.
     ///
-    /// A database makes each 256 adjustments in one transaction.
+    /// A database makes 256 adjustments in one transaction.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no answer to one of the adjustments. The store does not repeat the call: the
+    /// Returns an error if there is no answer to one of the adjustments. The store does not repeat the call. The
     /// adjustments may have been made, unless the error rules that out for all of them.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the adjustments may have been made.
     fn adjust(
         &self,
         adjustments: &[Adjustment],
     ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send;
 
-    /// Lowers a bucket to what an upstream says is left, and returns whether the bucket held more. Creates the bucket
-    /// if its rule can create it. A repeated call changes nothing.
+    /// Lowers a bucket to the level that an upstream states, and returns whether the bucket held more. Never raises the
+    /// bucket, so a repeated call changes nothing. Creates the bucket if its rule can create it.
     ///
     /// # Errors
     ///
@@ -113,15 +117,16 @@ pub trait Store: Send + Sync + 'static {
         async { Ok(self.take(std::slice::from_ref(take)).await?.pop().expect("a store answers each request")) }
     }
 
-    /// Decides one request from what this process knows, or returns `None`. With `None` nothing was taken, and
-    /// [`take`](Self::take) decides. A limiter calls this method first.
+    /// Decides one request without a call, if this process knows the answer. A limiter calls this method first.
+    ///
+    /// `None`: nothing was taken, and [`take`](Self::take) decides the request. Default: `None`.
     fn try_take(&self, take: &Take) -> Option<Outcome> {
         let _ = take;
         None
     }
 
     /// Returns the interface that reads, sweeps and counts, if this kind of store has one. A layer returns that of the
-    /// underlying store.
+    /// underlying store. Default: `None`.
     fn maintenance(&self) -> Option<&dyn Maintenance> {
         None
     }
@@ -171,7 +176,7 @@ impl<S: SharedWindows> SharedWindows for Arc<S> {
     }
 }
 
-/// What operators and housekeeping need from a [`Store`] beside decisions. Only stores that keep buckets have it.
+/// The methods of a [`Store`] that read levels, sweep, and count denials. Only stores that keep buckets have them.
 ///
 /// ```
 /// use tollgate::{store::Maintenance, MemoryStore, Store};
@@ -192,8 +197,8 @@ pub trait Maintenance: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if the rule is a sliding window, there is no such plan or provisioned bucket, this kind of
-    /// store cannot tell, the store cannot be reached, or the role may not read.
+    /// Returns an error if the rule is a sliding window, or if the plan or the provisioned bucket does not exist. Also if
+    /// this kind of store cannot report levels, the store is unreachable, or the role may not read.
     fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
         let _ = (key, rule);
         Box::pin(async { Err(AdminError::Unsupported.into()) })
@@ -206,24 +211,24 @@ pub trait Maintenance: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if this kind of store cannot tell, the store cannot be reached, or the role may not read.
+    /// Returns an error if this kind of store cannot report levels, the store is unreachable, or the role may not read.
     fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
         let _ = (key, window);
         Box::pin(async { Err(AdminError::Unsupported.into()) })
     }
 
-    /// Deletes expired rows in one bounded step that reads about `limit` rows: full buckets that were not provisioned,
-    /// windows in which nothing counts, expired receipts and overrides, and counts of denials that are two days old.
+    /// Deletes expired rows in one bounded step that reads about `limit` rows. On a server, a step reads at most 1000 rows.
     ///
-    /// The store remembers where a step ended, for all processes that use it: the next step goes on there. On a server
-    /// a step reads 1000 rows at most.
+    /// Expired rows are full buckets that were not provisioned, windows in which no request counts, expired receipts and
+    /// overrides, and denial counts that are two days old. Deleting a full bucket changes no decision, because a bucket
+    /// that is created again is full.
     ///
-    /// A request that names its limits is decided as before: a bucket that is created again is full as well. A store
-    /// that keeps no rows of its own does nothing.
+    /// The store remembers where a step ended, and the next step of any process continues there. A store that keeps no
+    /// rows of its own does nothing.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, or the role may not sweep.
+    /// Returns an error if the store is unreachable, or the role may not sweep.
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
         let _ = limit;
         Box::pin(async { Ok(SweepResult::default()) })
@@ -234,7 +239,7 @@ pub trait Maintenance: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, or the role may not add counts. Some may have been added.
+    /// Returns an error if the store is unreachable, or the role may not add counts. Some counts may have been added.
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
         let _ = denials;
         Box::pin(async { Ok(()) })
@@ -244,7 +249,7 @@ pub trait Maintenance: Send + Sync {
 /// The future of a [`Maintenance`] method, boxed so that layers can pass it on without naming its type.
 pub type MaintenanceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// What a [`Store`] can do, as its callers need to know.
+/// The properties of a [`Store`] on which its callers depend.
 ///
 /// ```
 /// use tollgate::{store::Capabilities, MemoryStore, Store};
@@ -259,30 +264,30 @@ pub type MaintenanceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>
 pub struct Capabilities {
     /// Whether the store decides in this process.
     pub in_process: bool,
-    /// How many requests for several buckets each fit in one call.
+    /// The most requests for several buckets each that fit in one call.
     pub max_take_all: usize,
-    /// With how many concurrent calls of many requests each the store is fastest.
+    /// The number of concurrent calls with which the store is fastest, if each carries many requests.
     pub concurrent_calls: usize,
 }
 
 impl Capabilities {
-    /// Declares that the store decides in this process: a limiter has no calls to save.
+    /// Declares that the store decides in this process, so that a limiter needs no layers. Default: false.
     #[inline]
     pub const fn in_process(self) -> Self {
         Self { in_process: true, ..self }
     }
 
-    /// Sets how many requests for several buckets each fit in one call. With more than 1, they are worth batching.
+    /// Sets how many requests for several buckets each fit in one call. With more than 1, the limiter batches them.
     /// Default: 1.
     #[inline]
     pub const fn max_take_all(self, requests: usize) -> Self {
         Self { max_take_all: requests, ..self }
     }
 
-    /// Sets with how many concurrent calls of many requests each the store is fastest, from 1 to 64. Default: 2, so
-    /// that one call is on the network while the other is in the database.
+    /// Sets the number of concurrent calls with which the store is fastest, from 1 to 64. Default: 2, so that one call is
+    /// on the network while the other is in the database.
     ///
-    /// With 1, a lock holds the whole store: a call that was [`Contended`](crate::Error::Contended) is not repeated in
+    /// With 1, a lock applies to the whole store, so a [`Contended`](crate::Error::Contended) call is not repeated in
     /// parts.
     #[inline]
     pub fn concurrent_calls(self, calls: usize) -> Self {

@@ -59,7 +59,7 @@ fn a_configuration_has_keys_rules_and_modes_in_words() {
         (r#"{"key": "", "limit": "1/s"}"#, "empty"),
         (r#"{"key": "a", "limit": "1/x"}"#, "1/x"),
         (r#"{"key": "a", "limit": "1 in 1s at 1x"}"#, "1 in 1s at 1x"),
-        (r#"{"key": "a", "limit": "1/s", "mode": "of"}"#, "\"of\" is no mode"),
+        (r#"{"key": "a", "limit": "1/s", "mode": "of"}"#, "\"of\" is not a mode"),
     ] {
         let error = read(json).expect_err(json);
         assert!(error.contains(wrong), "{error}");

@@ -117,7 +117,8 @@ fn environment_mode_applies_unless_the_program_sets_one() -> anyhow::Result<()> 
 #[test]
 fn invalid_mode_builds_no_limiter_and_lists_the_modes() -> anyhow::Result<()> {
     for word in ["of", " ", "OFF"] {
-        let error = format!("TOLLGATE_MODE: {word:?} is no mode: give \"enforce\", \"shadow\", \"off\" or \"block\"");
+        let error =
+            format!("TOLLGATE_MODE: {word:?} is not a mode: give \"enforce\", \"shadow\", \"off\" or \"block\"");
         assert_eq!(with_environment(Some(word))?, format!("{error}, or shadow"));
     }
     Ok(())

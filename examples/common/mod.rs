@@ -1,4 +1,4 @@
-//! Opens the database that an example is given, or one in memory.
+//! Opens the database of an example: the one in its argument, or one in memory.
 #![allow(dead_code, reason = "each example uses a part of it")]
 
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tollgate::{
 };
 use uuid::Uuid;
 
-/// The database whose URL is the first argument, or else one of SQLite that ends with the example.
+/// Opens the database whose URL is the first argument. Default: SQLite in memory.
 pub(crate) async fn open() -> anyhow::Result<Database> {
     open_at(&std::env::args().nth(1).unwrap_or_else(|| "sqlite::memory:".to_owned())).await
 }
 
-/// The database with this URL.
+/// Opens the database with this URL.
 pub(crate) async fn open_at(url: &str) -> anyhow::Result<Database> {
     let engine = match url.split(':').next() {
         Some("postgres" | "postgresql") => Engine::Postgres(connect(url).await?),
@@ -28,7 +28,7 @@ pub(crate) async fn open_at(url: &str) -> anyhow::Result<Database> {
 }
 
 async fn connect<DB: Migrate>(url: &str) -> anyhow::Result<Pool<DB>> {
-    // One connection, which stays, in memory: each has a database of its own there.
+    // In memory, each connection has its own database, so the pool keeps exactly one.
     let connections = if url.contains(":memory:") { 1 } else { 4 };
     let pool = PoolOptions::<DB>::new().max_connections(connections).idle_timeout(None).max_lifetime(None);
     let pool = pool.connect(url).await.context("cannot connect")?;
@@ -60,7 +60,7 @@ impl Database {
         Ok(Key::try_from(format!("{name} {}", self.run))?)
     }
 
-    /// Makes a plan, or gives it another quota.
+    /// Creates a plan, or changes its quota.
     pub(crate) async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
         match &self.engine {
             Engine::MySql(pool) => MySqlStore::from(pool.clone()).create_plan(name, quota).await,
@@ -71,7 +71,7 @@ impl Database {
 }
 
 impl Database {
-    /// Its buckets.
+    /// The store of its buckets.
     pub(crate) fn store(&self) -> AnyStore {
         match &self.engine {
             Engine::MySql(pool) => AnyStore::new(MySqlStore::from(pool.clone())),
@@ -80,7 +80,7 @@ impl Database {
         }
     }
 
-    /// The same, with sliding windows from what this process has seen.
+    /// The store, with local reads of sliding windows.
     pub(crate) fn local_reads(&self) -> AnyStore {
         match &self.engine {
             Engine::MySql(pool) => AnyStore::new(LocalReads::new(MySqlStore::from(pool.clone()))),
@@ -90,7 +90,7 @@ impl Database {
     }
 }
 
-/// Whole seconds, rounded up, as a client is told them: one that comes back too early is denied again.
+/// Whole seconds, rounded up, because a client that retries too early is denied again.
 pub(crate) fn seconds(span: Duration) -> u128 {
     span.as_nanos().div_ceil(1_000_000_000)
 }

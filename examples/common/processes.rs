@@ -1,6 +1,6 @@
-//! Processes of this program that begin together: each is given its orders, and says at the end what it saw.
+//! Child processes of this executable that start at the same time. Each gets orders, and reports its results at the end.
 //!
-//! They talk in lines: orders, `ready`, what to go by, and the report.
+//! Parent and child exchange lines: the orders, `ready`, the start message, and the report.
 
 use std::io::{Write, stdin, stdout};
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// They stop when their owner does.
+/// The child processes. They stop when this value is dropped.
 pub(crate) struct Processes(Vec<Process>);
 
 struct Process {
@@ -21,7 +21,7 @@ struct Process {
 }
 
 impl Processes {
-    /// Returns when all of them are ready.
+    /// Starts the processes, and returns when all of them are ready.
     pub(crate) async fn start(orders: &[impl Serialize], command: impl Fn() -> Command) -> anyhow::Result<Self> {
         let mut processes = Vec::with_capacity(orders.len());
         for orders in orders {
@@ -35,7 +35,7 @@ impl Processes {
         Ok(Self(processes))
     }
 
-    /// Ends them where they are, and returns when they are gone.
+    /// Kills the processes, and returns when they have ended.
     #[allow(dead_code, reason = "of use to the tests alone")]
     pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
         for process in &mut self.0 {
@@ -44,7 +44,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Lets them begin, and returns their reports.
+    /// Sends the start message, and returns the reports.
     pub(crate) async fn go<R: DeserializeOwned>(mut self, by: &impl Serialize) -> anyhow::Result<Vec<R>> {
         for process in &mut self.0 {
             process.tell(by).await?;
@@ -76,20 +76,20 @@ impl Process {
     }
 }
 
-/// In such a process: what it is told, first its orders and then what to go by.
+/// Reads the next message in a child process: first its orders, then the start message.
 pub(crate) fn told<T: DeserializeOwned>() -> anyhow::Result<T> {
     let mut line = String::new();
     stdin().read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
-/// In such a process: waits until all are ready.
+/// Reports that a child process is ready, and waits for the start message.
 pub(crate) fn ready<T: DeserializeOwned>() -> anyhow::Result<T> {
     writeln!(stdout(), "ready")?;
     told()
 }
 
-/// In such a process: its last words.
+/// Sends the report of a child process.
 pub(crate) fn report(report: &impl Serialize) -> anyhow::Result<()> {
     Ok(writeln!(stdout(), "{}", serde_json::to_string(report)?)?)
 }

@@ -1,5 +1,5 @@
-//! Goes through the history of one bucket: every window in which it granted too much, and every denial although it
-//! had the tokens.
+//! Checks the history of one bucket: reports every window in which it granted too much, and every denial for which it had
+//! the tokens.
 
 use std::fmt;
 
@@ -9,25 +9,25 @@ use tollgate::model::bucket::BucketQuota;
 /// A request for tokens and its answer. Times are in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Call {
-    /// When the caller asked, by its own clock.
+    /// When the caller sent the request, by its own clock.
     pub(crate) sent: i64,
-    /// When it had the answer, by its own clock.
+    /// When the caller had the answer, by its own clock.
     pub(crate) done: i64,
-    /// When it was decided, by the database's clock, if the caller was told.
+    /// When the request was decided, by the database's clock, if the answer states it.
     pub(crate) at: Option<i64>,
     pub(crate) cost: i64,
     pub(crate) granted: bool,
 }
 
-/// What a bucket should have kept to.
+/// The limit of the bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) terms: BucketQuota,
-    /// Where its grid of periods starts.
+    /// The start of the bucket's clock.
     pub(crate) anchor: i64,
 }
 
-/// What it did not keep to.
+/// A deviation of the bucket from its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     TooManyByDatabase(Window),
@@ -53,11 +53,11 @@ impl Limit {
         faults
     }
 
-    /// By the database's time no window may hold a token more than the burst and what comes back within it, and no
-    /// period of an interval quota more than the capacity.
+    /// The windows that hold too many tokens by the database's time. A window can hold the burst and the tokens that are
+    /// refilled within it. A period of an interval quota can hold the capacity.
     ///
-    /// All windows in one pass, by virtual scheduling: what is owed after a grant is the largest excess over the
-    /// rate of all the windows that end with it, and it must not exceed the burst.
+    /// Checks all windows in one pass, by virtual scheduling. The debt after a grant is the largest excess over the rate of
+    /// all windows that end with the grant. The debt must not exceed the burst.
     fn over_by_database(&self, calls: &[Call]) -> Vec<Window> {
         let mut faults = Vec::new();
         let mut full_at = i64::MIN;
@@ -74,7 +74,7 @@ impl Limit {
             if excess > 0 {
                 let tokens = (excess + self.terms.token_ticks - 1) / self.terms.token_ticks;
                 faults.push(Window { to: at, allowed: window.granted - tokens, ..window });
-                // Those are told of: the next fault is of further ones.
+                // These tokens are reported, so the next fault does not include them.
                 full_at -= tokens * self.terms.token_ticks;
                 window.granted -= tokens;
             }
@@ -82,8 +82,9 @@ impl Limit {
         faults
     }
 
-    /// By the callers' clocks a call counts at some instant between its question and its answer. So the calls that
-    /// lie in a window as a whole must not have more than any window of its length may hold, wherever the grid is.
+    /// The windows that hold too many tokens by the callers' clocks. A call was decided at some instant between its request
+    /// and its answer. So the calls that lie entirely in a window must not exceed the most tokens of any window of that
+    /// length.
     fn over_by_callers(&self, calls: &[Call]) -> Vec<Window> {
         let mut granted: Vec<&Call> = calls.iter().filter(|call| call.granted).collect();
         granted.sort_unstable_by_key(|call| call.done);
@@ -103,15 +104,16 @@ impl Limit {
         starts.into_iter().filter_map(worst).collect()
     }
 
-    /// The most that a window of this length may hold, both its ends included.
+    /// The most tokens that a window of this length can hold, including both of its ends.
     fn most_in(&self, length: i64) -> i64 {
         let BucketQuota { step_ns, step_ticks, token_ticks, .. } = self.terms;
         (self.terms.burst() + (length / step_ns + 1) * step_ticks) / token_ticks
     }
 
-    /// A denial is right if its tokens were not there at its time. What others took within the milliseconds after it
-    /// counts too, as a database may read its clock that much before it looks at the bucket; for the same reason, grants
-    /// that are so close may have been made in another order, the last of them first.
+    /// The denials for which the bucket had the tokens at the time of the denial.
+    ///
+    /// Grants within [`STALE`] after a denial also count, because a database can read its clock that long before it reads
+    /// the bucket. For the same reason, grants that are so close can have been made in any order, even the last one first.
     fn lost_to_denials(&self, calls: &[Call]) -> Vec<i64> {
         let grants = grants(calls);
         let (mut next, mut latest) = (0, 0);
@@ -148,7 +150,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// When how much was granted, by the database's time, in its order.
+/// The instants and costs of the grants, by the database's time, in its order.
 fn grants(calls: &[Call]) -> Vec<(i64, i64)> {
     let granted = calls.iter().filter(|call| call.granted);
     let mut grants: Vec<(i64, i64)> = granted.filter_map(|call| Some((call.at?, call.cost))).collect();
@@ -156,5 +158,5 @@ fn grants(calls: &[Call]) -> Vec<(i64, i64)> {
     grants
 }
 
-/// By how much a clock may be read before the lock is had, in nanoseconds.
+/// The longest time from reading the clock to taking the lock, in nanoseconds.
 const STALE: i64 = 3_000_000;

@@ -1,7 +1,7 @@
-//! A bucket in a database, asked as any SQL client can ask.
+//! A bucket in a database, requested by SQL as any client can.
 //!
-//! The routine answers with the instant of its decision, on the database's clock: that is what a checker needs, and
-//! a `Decision` tells durations only. SQLite has no routines; there the host's clock decides, and is listened to.
+//! The checker needs the instant of each decision, on the database's clock. The routine returns the instant, and a
+//! `Decision` has only durations. SQLite has no routines, so the example records the host's clock there.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) enum Database {
 }
 
 impl Database {
-    /// Opens all the connections at once, so that the first requests do not wait for one.
+    /// Opens all connections at once, so that the first requests do not wait for one.
     pub(crate) async fn connect(url: &str, connections: u32) -> anyhow::Result<Self> {
         Ok(match url.split(':').next() {
             Some("postgres" | "postgresql") => {
@@ -84,15 +84,15 @@ impl Database {
         }
     }
 
-    /// Asks for one token: whether it was granted, and when that was decided.
+    /// Requests one token. Returns whether it was granted, and the instant of the decision.
     pub(crate) async fn take(&self, id: &str) -> anyhow::Result<(bool, i64)> {
         let (outcome, at): (String, i64) = match self {
             Self::MySql(pool) => {
-                // The server answers the twelve parameters at the end as a row.
+                // The server returns the twelve out parameters as a row.
                 let take = "call token_take_v1(?, 1, 0, 0, null, null, null, null, null, null, true, false,
                                                ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
                 let take = (0..11).fold(sqlx::query(take).bind(id).bind(1_i64), |take, _| take.bind(None::<i64>));
-                // A CALL also ends with a result of its own, so all is fetched.
+                // Fetches all results, because a CALL also ends with a result of its own.
                 let rows = take.fetch_all(pool).await?;
                 let row = rows.first().context("the routine answers")?;
                 (String::from_utf8(row.try_get(1)?)?, row.try_get(3)?)
@@ -124,7 +124,7 @@ impl Database {
     }
 }
 
-/// The host's clock. What it showed last is the time of the decision.
+/// The host's clock, with its last reading: the time of the decision.
 #[derive(Clone, Default)]
 struct Listened(Arc<AtomicI64>);
 

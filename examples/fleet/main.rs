@@ -1,4 +1,4 @@
-//! A fleet of processes wants the tokens of one bucket, and a checker goes through all that they were given.
+//! Many processes take tokens of one bucket, and a checker verifies all answers.
 //!
 //! ```text
 //! cargo run --example fleet                                  # on a SQLite database that is removed afterwards
@@ -6,7 +6,7 @@
 //! cargo run --example fleet -- --capacity 20 --refill-seconds 2 --refill continuous
 //! ```
 //!
-//! It prints what each second granted, and fails if any window was exceeded or a token lost to a false denial.
+//! Prints the grants of each second. Fails if a window exceeded its limit, or if a token was lost to a false denial.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -30,12 +30,12 @@ mod database;
 mod processes;
 mod worker;
 
-/// Starts processes that share one bucket, and checks every window of what they were granted.
+/// Starts processes that share one bucket, and checks every window of their grants
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
     role: Option<Role>,
-    /// The database; a SQLite file of its own if not said
+    /// The database. Default: a temporary SQLite file
     #[arg(long)]
     url: Option<String>,
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -55,7 +55,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Role {
-    /// What the program starts itself as
+    /// A process of the fleet
     #[command(hide = true)]
     Worker,
 }
@@ -117,13 +117,13 @@ async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<ExitCode> {
 
     let mut faults = limit.faults(&calls);
     if !lost.is_empty() {
-        // A call whose answer was lost may have taken the token that a denial was for.
+        // A call without an answer may have taken the token that a denied call requested.
         faults.retain(|fault| !matches!(fault, Fault::LostToDenial { .. }));
     }
     Ok(verdict(&faults))
 }
 
-/// What each second of the bucket's life granted, by the database's time.
+/// Prints the grants and denials of each second since the bucket was created, by the database's time.
 fn print_seconds(limit: &Limit, calls: &[Call]) {
     let mut seconds = BTreeMap::new();
     for call in calls {
@@ -140,7 +140,7 @@ fn print_seconds(limit: &Limit, calls: &[Call]) {
     }
 }
 
-/// The most that a window may hold, both its ends included.
+/// The most tokens that a window can hold, including both of its ends.
 fn most(Limit { terms, anchor }: &Limit, from: i64, to: i64) -> i64 {
     let steps = (to - anchor).div_euclid(terms.step_ns) - (from - anchor).div_euclid(terms.step_ns);
     (terms.burst() + steps * terms.step_ticks) / terms.token_ticks

@@ -1,4 +1,4 @@
-//! One process of the fleet: its tasks ask for tokens as fast as they are let.
+//! One process of the fleet. Its tasks request tokens as fast as they are granted.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ pub(crate) struct Orders {
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Seen {
     pub(crate) calls: Vec<Call>,
-    /// Answers of the database that say that nothing was done. The task asks again.
+    /// The errors after which nothing was taken. The task repeats such a request.
     pub(crate) retries: u64,
-    /// Calls without an answer, which may have taken a token.
+    /// The errors of calls without an answer, which may have taken a token.
     pub(crate) lost: Vec<String>,
 }
 
-/// Does what it is told to, for as long as it is told to.
+/// Runs the orders of the parent process, for the time that it states.
 pub(crate) async fn work() -> anyhow::Result<()> {
     let orders: Orders = processes::told()?;
     let database = Database::connect(&orders.url, orders.tasks).await?;
@@ -68,7 +68,7 @@ async fn hammer(database: Database, id: String, until: Instant) -> Seen {
     seen
 }
 
-/// Whether the server itself said no: a statement that fails does nothing.
+/// Whether the server reported the error. A failed statement takes nothing.
 fn is_refusal(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(sqlx::Error::Database(_)))
 }

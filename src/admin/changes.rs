@@ -50,7 +50,7 @@ impl ModeSetting {
     }
 }
 
-/// A quota, a mode or both that replace one key's own, and the reason.
+/// A quota, a mode or both that replace one key's own, and the reason. The default changes nothing, and is not valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Override {
     /// The quota. `None`: the key keeps its own, and only the mode changes.

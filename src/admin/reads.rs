@@ -208,7 +208,7 @@ impl Filter {
 
 /// A page of rows, and how many were skipped because they cannot be read.
 ///
-/// Dereferences to the `Vec` of the rows. A page shorter than its limit is the last one, whatever was skipped.
+/// Dereferences to the `Vec` of the rows. A page shorter than its limit is the last one, even if rows were skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
     rows: Vec<T>,
@@ -216,7 +216,7 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// The rows that were skipped: their key is not valid, or their limits or counts are out of bounds.
+    /// Returns the number of rows that were skipped: their key is not valid, or their limits or counts are out of bounds.
     ///
     /// Only writes past the database's own checks leave such rows. `tollgate doctor` names their tables.
     #[must_use]
@@ -224,7 +224,7 @@ impl<T> Page<T> {
         self.unreadable
     }
 
-    /// The rows.
+    /// Returns the rows.
     #[must_use]
     pub fn into_vec(self) -> Vec<T> {
         self.rows

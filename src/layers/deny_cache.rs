@@ -31,13 +31,13 @@ use forget_counts::ForgetCounts;
 /// denied request was sent. So a refund elsewhere, a reset, a larger plan or another mode takes effect within a second.
 /// [`adjust`](Store::adjust) of this store takes effect at once.
 ///
-/// After that time one request asks the store. Requests that arrive meanwhile wait for its answer, 100 ms at most: if it is
-/// denied, so are they, and if it is granted, they ask the store, too.
+/// After that time one request calls the store. Requests that arrive meanwhile wait for its answer, 100 ms at most. If it is
+/// denied, so are they. If it is granted, they call the store, too.
 ///
 /// Apart from that second, memory never denies a request that the store would grant. A request for fewer tokens than were
 /// denied goes to the store. So does a request for more tokens than the store has called possible, because more than the
-/// capacity is an error. Each costs a call of its own. [`retry_after`](crate::Decision::retry_after) is the denied request's,
-/// and too short for requests of more tokens.
+/// capacity is an error. Each costs a call of its own. [`retry_after`](crate::Decision::retry_after) is that of the denied
+/// request, and too short for requests of more tokens.
 ///
 /// The store decides every request that can wait, has an id, names several buckets or is under a sliding window. Grants, errors
 /// and the answers of a [`Fallback`](crate::Fallback) are never kept. Answers from memory have the source
@@ -65,7 +65,7 @@ pub struct DenyCache<S> {
 impl<S> DenyCache<S> {
     pub(crate) const MAX_KEYS: usize = 65_536;
 
-    /// A cache of 65,536 keys over a store.
+    /// Creates a cache of 65,536 keys over a store.
     pub fn new(store: S) -> Self {
         Self { store, denials: DeniedKeys::new(Self::MAX_KEYS), probes: Probes::default() }
     }
@@ -79,13 +79,13 @@ impl<S> DenyCache<S> {
         Self { denials: DeniedKeys::new(max_keys), ..self }
     }
 
-    /// The number of keys that the cache remembers.
+    /// Returns the number of keys that the cache remembers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.denials.len()
     }
 
-    /// Whether the cache remembers no key.
+    /// Returns whether the cache remembers no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -98,7 +98,7 @@ impl<S> DenyCache<S> {
         self.denials.forget(key);
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
@@ -136,7 +136,7 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.capabilities()
     }
 
-    /// Asks the store in one call, in their order, for the requests that memory does not deny.
+    /// Calls the store once for the requests that memory does not deny, in their order.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if let [take] = takes {
             return Ok(vec![self.take_or_wait_for_probe(take).await?]);
@@ -163,7 +163,7 @@ impl<S: Store> Store for DenyCache<S> {
     fn try_take(&self, take: &Take) -> Option<Outcome> {
         match self.denials.find(take) {
             CachedAnswer::Denied(decision) => Some(Ok(decision)),
-            // `take` asks again for a denial, so that it is remembered.
+            // A denial is left to `take`, which remembers it.
             CachedAnswer::Nothing => {
                 self.store.try_take(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted))
             }
@@ -172,7 +172,7 @@ impl<S: Store> Store for DenyCache<S> {
         }
     }
 
-    /// Forgets the keys, whatever the result.
+    /// Forgets the keys, regardless of the result.
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let _adjusted = AdjustGuard(&self.denials, adjustments);
         self.store.adjust(adjustments).await
@@ -208,7 +208,7 @@ struct DeniedKeys {
     hasher: RandomState,
 }
 
-/// What the cache knows about the answer to a request.
+/// The answer to a request, as far as the cache knows it.
 enum CachedAnswer {
     Denied(Decision),
     /// A denial has expired.
@@ -244,7 +244,7 @@ impl DeniedKeys {
         self.cache.len()
     }
 
-    /// What the cache knows about the answer to a request.
+    /// Looks up the answer to a request.
     #[inline]
     fn find(&self, take: &Take) -> CachedAnswer {
         let Some(Limit { key, rule, .. }) = take.plain().filter(|_| take.max_wait.is_zero()) else {

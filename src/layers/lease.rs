@@ -30,12 +30,12 @@ use lender::Lender;
 /// holds for a period of an interval quota.
 ///
 /// Tokens expire after [`LeaseOptions::lifetime`], a second at most, on a clock that goes on while the host sleeps. A process
-/// that was stopped uses no older tokens, except for a request that it was answering. Unused tokens are given back; if their
+/// that was stopped uses no older tokens, except for a request that it was answering. Unused tokens are given back. If their
 /// expiry is noticed too late, the refill replaces them. The held tokens of a process that dies count as used.
 ///
 /// A reset, another plan or another mode takes effect when the held tokens are used or expired: within a second.
 ///
-/// A request that can wait is served if enough tokens are held and no earlier request waits. It acts at once. Tokens of a lease
+/// A request that can wait is served, without a wait, if enough tokens are held and no earlier request waits. Tokens of a lease
 /// have no receipt, so cancelling or refunding a reservation gives none back. The store decides every request that is
 /// [refundable](Take::refundable), has an id, names several buckets or is under a sliding window. No tokens are prefetched from a
 /// [`Fallback`](crate::Fallback), or while a mode grants or denies every request. Answers from a lease have the source
@@ -65,42 +65,42 @@ pub struct Lease<S: Store, C: Clock = BootClock> {
 }
 
 impl<S: Store> Lease<S> {
-    /// A lease over a store, with the default options.
+    /// Creates a lease over a store, with the default options.
     pub fn new(store: S) -> Self {
         Self::with_options(store, LeaseOptions::default())
     }
 
-    /// A lease over a store, with these options.
+    /// Creates a lease over a store, with these options.
     pub fn with_options(store: S, options: LeaseOptions) -> Self {
         Self::with_clock(store, options, BootClock)
     }
 }
 
 impl<S: Store, C: Clock> Lease<S, C> {
-    /// A lease on another clock, for tests.
+    /// Creates a lease on another clock, for tests.
     pub fn with_clock(store: S, options: LeaseOptions, clock: C) -> Self {
         Self { lender: Arc::new(Lender::new(store, options, clock)) }
     }
 
-    /// How many tokens the lease holds, of all keys.
+    /// Returns the number of tokens that the lease holds, of all keys.
     #[must_use]
     pub fn leased_tokens(&self) -> u64 {
         self.lender.table.held()
     }
 
-    /// The number of busy combinations of key, rule and minimum remaining that it holds tokens for.
+    /// Returns the number of combinations of key, rule and minimum remaining for which the lease holds tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lender.table.len()
     }
 
-    /// Whether it holds tokens for no key.
+    /// Returns whether the lease holds tokens for no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.lender.store
@@ -108,11 +108,12 @@ impl<S: Store, C: Clock> Lease<S, C> {
 
     /// Gives back all held tokens and those in flight, and returns how many. From now on every request goes to the store.
     ///
-    /// Dropping a lease does the same in a task, if a runtime is there and goes on.
+    /// Dropping a lease does the same in a task, provided that a Tokio runtime goes on.
     ///
     /// # Errors
     ///
-    /// If the store does not answer. The call is not retried: the tokens may have been given back, and otherwise count as used.
+    /// Returns an error if the store does not answer. The call is not retried: the tokens may have been given back, and
+    /// otherwise count as used.
     ///
     /// # Cancel safety
     ///
@@ -138,7 +139,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         self.lender.store.capabilities()
     }
 
-    /// Serves the requests that it can, and asks the store for the others in one call, in their order.
+    /// Serves requests from the held tokens, and calls the store once for the others, in their order.
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut rest: Vec<Take> = Vec::new();
         let served: Vec<Option<Outcome>> = takes
@@ -185,8 +186,8 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
     }
 }
 
-/// A call that lowers a bucket. When it ends or is dropped, it discards the tokens that were taken meanwhile: they may have been
-/// taken before the bucket was lowered, and giving them back would raise it.
+/// A call that lowers a bucket. When it ends or is dropped, it discards the tokens that were taken meanwhile. They may have
+/// been taken before the bucket was lowered, and a refund would raise it.
 struct ThrottleGuard<'a, S: Store, C: Clock>(&'a Lender<S, C>, &'a Key);
 
 impl<S: Store, C: Clock> Drop for ThrottleGuard<'_, S, C> {
@@ -215,24 +216,26 @@ pub struct LeaseOptions {
 impl LeaseOptions {
     /// Sets how long a batch of tokens should last, from a millisecond to a second. Default: 100 ms.
     ///
-    /// Each busy key costs about two calls of the store in that time, whatever its rate. So the target should be several times
-    /// the duration of a call.
+    /// Each busy key costs about two calls of the store in that time, regardless of its rate. So the target should be
+    /// several times the duration of a call.
     pub fn target(self, target: Duration) -> Self {
         Self { target: target.clamp(Duration::from_millis(1), MAX_LIFETIME), ..self }
     }
 
-    /// Sets how many tokens it holds at most for each key, rule and minimum remaining: 16 million at most. Default: a million.
+    /// Sets how many tokens the lease holds at most for each key, rule and minimum remaining, up to 16 million. Default: a
+    /// million.
     pub fn max_tokens(self, max_tokens: u64) -> Self {
         Self { max_tokens: max_tokens.min(entry::MAX_SLOT_TOKENS), ..self }
     }
 
-    /// Sets for how many combinations of key, rule and minimum remaining it holds tokens at most. Default: 1000. The first busy
-    /// keys keep their places until they are idle.
+    /// Sets for how many combinations of key, rule and minimum remaining the lease holds tokens at most. Default: 1000.
+    ///
+    /// The first busy keys keep their places until they are idle.
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
     }
 
-    /// How long tokens can be used, from when they were requested: five times the target, and a second at most.
+    /// Returns the time for which tokens can be used after the request for them: five times the target, at most a second.
     #[must_use]
     pub fn lifetime(&self) -> Duration {
         (self.target * 5).min(MAX_LIFETIME)

@@ -46,20 +46,20 @@ pub struct LocalReads<S> {
 }
 
 impl<S: SharedWindows> LocalReads<S> {
-    /// Local reads of at most 100,000 keys over a store.
+    /// Creates local reads of at most 100,000 keys over a store.
     pub fn new(store: S) -> Self {
         Self { store: Arc::new(store), seen: Arc::default(), max_keys: MAX_KEYS }
     }
 
-    /// Sets how many keys it remembers at most. Default: 100,000.
+    /// Sets how many keys this process remembers at most. Default: 100,000.
     ///
-    /// Beyond the limit it forgets empty windows. If no window is empty, the store decides the requests for other keys.
+    /// Beyond the limit, it forgets empty windows. If no window is empty, the store decides the requests for other keys.
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
@@ -111,7 +111,7 @@ impl<S: SharedWindows> LocalReads<S> {
         let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
             let mut asked = asked;
-            // A later denial asks again.
+            // A later denial retries the read.
             asked.failed = asking.ask(&asked.key, &window, None).await.is_err();
         });
     }
@@ -189,12 +189,13 @@ struct LocalWindows {
 #[derive(Clone, Debug)]
 struct LocalWindow {
     ring: Ring,
-    /// How many requests were granted here and are not in an answer yet.
+    /// The requests that were granted here and are not in an answer yet.
     on_their_way: i64,
     mode: Mode,
-    /// If blocked, until when.
+    /// Under `Block`: when the mode ends.
     blocked_until: Option<i64>,
-    /// When the store last read the window, by its clock and by ours; when that call was sent, and when it was answered.
+    /// When the store last read the window, by the store's clock and by this process's. When that call was sent, and when it
+    /// was answered.
     asked: i64,
     asked_at: Instant,
     sent: Instant,
@@ -311,7 +312,7 @@ impl LocalWindow {
         counted(self) >= counted(other) || self.sent >= other.answered
     }
 
-    /// When no request counts any more, by our clock.
+    /// When no request counts any more, by this process's clock.
     fn empty_from(&self) -> Instant {
         self.asked_at + Duration::from_nanos(self.empty_at.saturating_sub(self.asked).max(0).unsigned_abs())
     }

@@ -6,7 +6,7 @@ use crate::model::{Decision, Error, Key, Source, Throttle, WindowLevel};
 use crate::requester::{MAX_PAUSE, MIN_PAUSE, TokenRequester};
 use crate::store::{AnyStore, Store};
 
-/// A [`Limiter`] of one key, which makes a global limit as simple to use as a local one.
+/// A [`Limiter`] for one key, such as a global limit.
 ///
 /// When its bucket is empty, `allow` denies, `reserve` returns how long to wait, and `wait` waits.
 ///
@@ -35,13 +35,13 @@ impl<S: Store> Clone for Bound<S> {
 }
 
 impl<S: Store> Bound<S> {
-    /// The limiter, to change its rule, close it, or count its fallbacks.
+    /// Returns the limiter, for its other methods.
     #[must_use]
     pub fn limiter(&self) -> &Limiter<S> {
         &self.limiter
     }
 
-    /// See [`Limiter::allow`].
+    /// Takes a token now, or denies: see [`Limiter::allow`].
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl<S: Store> Bound<S> {
         self.limiter.allow(&self.key).await
     }
 
-    /// See [`Limiter::allow_n`].
+    /// Takes `cost` tokens now, or denies: see [`Limiter::allow_n`].
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl<S: Store> Bound<S> {
         self.limiter.allow_n(&self.key, cost).await
     }
 
-    /// See [`Limiter::reserve`].
+    /// Takes a token now or later: see [`Limiter::reserve`].
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl<S: Store> Bound<S> {
         self.limiter.reserve(&self.key).await
     }
 
-    /// See [`Limiter::reserve_n`].
+    /// Takes `cost` tokens now or later: see [`Limiter::reserve_n`].
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl<S: Store> Bound<S> {
         self.limiter.reserve_n(&self.key, cost).await
     }
 
-    /// See [`Limiter::wait`].
+    /// Waits for a token, and takes it: see [`Limiter::wait`].
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl<S: Store> Bound<S> {
         self.limiter.wait(&self.key).await
     }
 
-    /// See [`Limiter::wait_n`].
+    /// Waits at most `max_wait` for `cost` tokens, and takes them: see [`Limiter::wait_n`].
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl<S: Store> Bound<S> {
         self.limiter.wait_n(&self.key, cost, max_wait).await
     }
 
-    /// See [`Limiter::throttle`].
+    /// Lowers the bucket to an upstream's level: see [`Limiter::throttle`].
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl<S: Store> Bound<S> {
         self.limiter.throttle(&self.key, hold).await
     }
 
-    /// See [`Limiter::peek`].
+    /// Reads the key's tokens without taking any: see [`Limiter::peek`].
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl<S: Store> Bound<S> {
         self.limiter.peek(&self.key).await
     }
 
-    /// See [`Limiter::peek_window`].
+    /// Reads the counts of the key's sliding window: see [`Limiter::peek_window`].
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl<S: Store> Bound<S> {
         }
     }
 
-    /// The key.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
@@ -154,7 +154,8 @@ impl<S: Store> TokenRequester for Bound<S> {
         self.allow().await
     }
 
-    /// Waits in the queue. Beyond the [longest wait](crate::LimiterBuilder::max_wait), it queues again and again.
+    /// Waits in the queue. If the wait would exceed the [longest wait](crate::LimiterBuilder::max_wait), queues again after a
+    /// pause, until the token is granted or can never be.
     async fn wait_for_token(&self) -> Result<Decision, Error> {
         self.wait_for_tokens(1).await
     }

@@ -14,7 +14,7 @@ use crate::model::{Error, Mode, Rule};
 use crate::store::Store;
 use crate::telemetry::Decisions;
 
-/// A [`Limiter`] to be, with what is not as usual: see [`Limiter::builder`].
+/// Builder for a [`Limiter`] with non-default settings: see [`Limiter::builder`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -63,116 +63,140 @@ impl<S: Store> LimiterBuilder<S> {
         }
     }
 
-    /// How many tokens must remain after each request: a limiter for batch jobs that keeps 20 leaves them for people.
+    /// Sets how many tokens must remain after each request. Default: 0.
+    ///
+    /// A limiter for batch jobs with 20, for instance, leaves 20 tokens for interactive requests.
     pub fn min_remaining(self, min_remaining: u64) -> Self {
         Self { min_remaining, ..self }
     }
 
-    /// How far ahead [`reserve`](Limiter::reserve) and [`wait`](Limiter::wait) may take tokens; 30 seconds if not said.
-    /// Without a bound one caller could lock all others out.
+    /// Sets the longest wait of [`reserve`](Limiter::reserve) and [`wait`](Limiter::wait), at most 366 days. Default: 30 s.
+    ///
+    /// Requests that would wait longer are denied at once. Without a bound, one caller could reserve all tokens of the future.
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
     }
 
-    /// Every call has its answer by then, the time in line for earlier calls included, or is
-    /// [`DeadlineExceeded`](Error::DeadlineExceeded); if not said, it has its answer when the store gives one.
+    /// Sets a deadline for each call, including its time in the queue behind earlier calls. Default: none, so each call waits
+    /// for the store's own deadline (default: 5 s). The time that a `wait` sleeps does not count.
     ///
-    /// Who leaves the line then takes nothing, and what a `wait` takes later is given back, as if it had been
-    /// [cancelled](super::Reservation::cancel). Of `allow` and `reserve` nobody knows whether they took something: give such
-    /// a request an [id](crate::Take::id), and ask again.
+    /// Calls without an answer by then fail with [`DeadlineExceeded`](Error::DeadlineExceeded). A request that is still in the
+    /// queue takes nothing. Tokens that a `wait` takes later are given back, as by a
+    /// [cancellation](super::Reservation::cancel). An `allow` or a `reserve` may have taken tokens: give such requests an
+    /// [id](crate::Take::id), and repeat them.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// Every call has its answer by this [`deadline`](Self::deadline), and the store's failures are answered by `fallback`.
-    /// Default: they are errors. After sixteen in a row it answers at once, and one request at a time asks the store. Normal
+    /// Sets the [`deadline`](Self::deadline), and answers failures of the store by `fallback`. Default: failures are errors.
+    ///
+    /// After sixteen failures in a row the fallback answers at once, and one request at a time tests the store. Normal
     /// service resumes soon after the server accepts connections, usually within 300 ms.
     ///
-    /// Without a fallback and a deadline, each call waits for the store's own deadline while the database does not answer: 5 seconds
-    /// by default.
+    /// Without a fallback and a deadline, each call waits for the store's own deadline (default: 5 s) while the database does
+    /// not answer.
     pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
         Self { fallback: Some(fallback), ..self.deadline(deadline) }
     }
 
-    /// Has each request ask the store, however long it has not answered. If not said, after sixteen failures in a row, while
-    /// nobody was answered, one request at a time asks; the others have the fallback's answer at once, or without one are
-    /// [`CircuitOpen`](Error::CircuitOpen).
+    /// Makes each request call the store, even during an outage. Use it for jobs that wait rather than fail.
     ///
-    /// Without a fallback only those failures count for which a request has waited, by its deadline or for a second and more: what
-    /// the store says at once, each is told. That it is contended is an answer; a bucket that is locked for longer than the
-    /// deadline has none, which counts if no other is answered meanwhile; but then one request for another bucket asks as well,
-    /// and its answer lets all ask again. Jobs that would rather wait than fail want this.
+    /// Default: after sixteen failures in a row, without an answer to any request, the circuit breaker opens. One request at a
+    /// time then tests the store. The others get the fallback's answer at once, or fail with
+    /// [`CircuitOpen`](Error::CircuitOpen) without a fallback.
+    ///
+    /// Without a fallback, a failure counts only if the request exceeded its deadline or waited for a second or longer. Fast
+    /// errors go to each caller.
+    ///
+    /// A [`Contended`](Error::Contended) bucket counts as an answer. A bucket that is locked for longer than the deadline
+    /// counts as a failure, unless another request is answered meanwhile. If all failures are for one bucket, one request for
+    /// another bucket also tests the store, and its answer closes the circuit breaker.
     pub fn without_circuit_breaker(self) -> Self {
         Self { breaks: false, ..self }
     }
 
-    /// Makes a call for each request.
+    /// Makes a call of the store for each request.
     ///
-    /// Default: requests that arrive while calls are in flight share the next one, see [`Batcher`](crate::layers::Batcher). Without
-    /// batching, a caller that is dropped while its call is in flight loses the tokens.
+    /// Default: requests that arrive while calls are in flight share the next one, see [`Batcher`](crate::layers::Batcher).
+    ///
+    /// # Cancel safety
+    ///
+    /// Without batching, a caller that is dropped while its call is in flight loses the tokens.
     pub fn without_batching(self) -> Self {
         Self { layers: Layers { batches: false, ..self.layers }, ..self }
     }
 
-    /// Asks the store again after each denial. If not said, what was just denied is denied from memory for a second at
-    /// most, and an attack costs the database next to nothing: see [`DenyCache`](crate::layers::DenyCache).
+    /// Makes requests call the store even if it has just denied the key.
+    ///
+    /// Default: a key that was just denied is denied from memory for at most a second, so that an attack hardly loads the
+    /// database. See [`DenyCache`](crate::layers::DenyCache).
     pub fn without_deny_cache(self) -> Self {
         Self { layers: Layers { denials: None, ..self.layers }, ..self }
     }
 
-    /// Remembers the denials of so many keys at most; 65,536 if not said.
+    /// Sets how many keys the [`DenyCache`](crate::layers::DenyCache) holds at most. Default: 65,536.
     pub fn max_denials(self, keys: usize) -> Self {
         Self { layers: Layers { denials: Some(keys), ..self.layers }, ..self }
     }
 
-    /// Takes tokens of busy buckets ahead of time, and serves requests from them in this process: see
-    /// [`Lease`](crate::layers::Lease) for what that costs in exactness. [`close`](Limiter::close) the limiter before the process ends.
+    /// Prefetches tokens of busy buckets, and serves requests from them in this process. Default: no tokens are prefetched.
+    ///
+    /// [`Lease`](crate::layers::Lease) states the bound on the loss of exactness. [`close`](Limiter::close) the limiter before
+    /// the process ends.
     pub fn lease(self, options: LeaseOptions) -> Self {
         Self { layers: Layers { lease: Some(options), ..self.layers }, ..self }
     }
 
-    /// Leaves it to others to clear away what says nothing any more. A limiter does it by itself if not said: now and then
-    /// a task of its own makes a few steps of [`Maintenance::sweep`](crate::store::Maintenance::sweep), and a failure of it disturbs nobody.
+    /// Leaves the cleanup of expired rows to other processes.
+    ///
+    /// Default: while requests come, a background task makes a few steps of
+    /// [`Maintenance::sweep`](crate::store::Maintenance::sweep) now and then. Its failures do not affect requests.
     pub fn without_sweep(self) -> Self {
         Self { sweeper: None, ..self }
     }
 
-    /// Counts how often keys are denied, of the `max_keys` that are denied most, 1000 at most, and tells the store every ten
-    /// seconds, for [`Admin::most_denied`](crate::Admin::most_denied). If not said, nobody counts: a denial writes nothing.
+    /// Counts the denials of the `max_keys` keys that are denied most, at most 1000 keys, for
+    /// [`Admin::most_denied`](crate::Admin::most_denied). Default: denials are not counted.
     ///
-    /// What [shadow](Mode::Shadow) lets pass is counted as well, be it the store's, the limiter's or a layer's: who a limit that is
-    /// tried out would have denied.
+    /// Requests that pass only because of the [shadow](Mode::Shadow) mode of the store, the limiter or a layer count as
+    /// denials. So the counts show which keys a new limit would deny.
     ///
-    /// It is told beside requests, and no decision waits for it. When the process dies, ten seconds' counts are lost;
-    /// [`close`](Limiter::close) tells the last ones. So the counts are at least so many, never too many.
+    /// A background task reports the counts to the store every ten seconds, and [`close`](Limiter::close) reports the last
+    /// ones. No decision waits for a report. If the process dies, the counts of the last ten seconds are lost, so the counts
+    /// are lower bounds.
     pub fn count_denials(self, max_keys: usize) -> Self {
         Self { denied: Some(Arc::new(DenialReporter::new(max_keys))), ..self }
     }
 
-    /// What the limiter is called in metrics and traces: `default` if not said. It is no part of keys. With the feature `metrics`, the recorder has to
-    /// be there before the limiter is built, which keeps the counters that it finds.
+    /// Sets the limiter's name in metrics and traces. Default: `default`. The name does not affect keys.
+    ///
+    /// With the feature `metrics`, install the recorder before you build the limiter, because the limiter keeps the counters of
+    /// the recorder that it finds.
     pub fn name(self, name: impl Into<SmolStr>) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// Tells keys in the events of `tracing`, which may be addresses or accounts of people. If not said, nothing that the
-    /// crate tells of itself names a key; metrics never do.
+    /// Includes keys in the events of `tracing`. Keys can be personal data, such as addresses or accounts.
+    ///
+    /// Default: events do not name keys. Metrics never do.
     pub fn trace_keys(self) -> Self {
         Self { traces_keys: true, ..self }
     }
 
-    /// The mode of the limiter itself: see [`Limiter::set_mode`]. If not said, the environment variable `TOLLGATE_MODE`
-    /// says it when the limiter is built, so that a service can be started with its limiters off, or blocking.
+    /// Sets the mode of the limiter itself: see [`Limiter::set_mode`].
+    ///
+    /// Default: the environment variable `TOLLGATE_MODE` at the time of [`build`](Self::build), so that you can start a service
+    /// with its limiters off or blocking. Without the variable: [`Enforce`](Mode::Enforce).
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode: Some(mode), ..self }
     }
 
-    /// The limiter. The rule is a [`Quota`](crate::Quota), the builder of one, a [`Window`](crate::Window), a text such as
-    /// `10/s burst 20`, or a [`Rule`].
+    /// Builds the limiter. The rule is a [`Quota`](crate::Quota), a [`QuotaBuilder`](crate::model::QuotaBuilder), a
+    /// [`Window`](crate::Window), a text such as `10/s burst 20`, or a [`Rule`].
     ///
     /// # Errors
     ///
-    /// If the figures make no quota, or `TOLLGATE_MODE` holds no mode.
+    /// Returns an error if the rule is not valid, or `TOLLGATE_MODE` is not a valid mode.
     pub fn build<R>(self, rule: R) -> Result<Limiter<S>, Error>
     where
         R: TryInto<Rule>,

@@ -8,16 +8,16 @@ use tokio::time::Instant;
 use crate::model::error::Cause;
 use crate::model::{Error, Key};
 
-/// Who asks a store that does not answer: after some failures in a row one request at a time, so that the others need not
-/// wait for what they will hardly get. If all that failed were for one bucket, it may be that somebody holds it: then one more
-/// asks, for any other.
+/// Opens after several failures in a row. One request at a time then tests the store, so that the others need not wait for an
+/// answer that is unlikely. If all failures were for one bucket, another transaction may have locked only that bucket: then one
+/// request for another bucket also tests the store.
 ///
-/// Nothing depends on the order in which threads see its parts: at worst a request more or less asks.
+/// The parts are updated without order. At worst, one request more or less calls the store.
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
-    /// How many failed since one was answered.
+    /// The failures since the last answer.
     failed: AtomicU32,
-    /// When one was answered last, as a tick.
+    /// The tick of the last answer.
     answered: AtomicU64,
     since: Instant,
     rest: Mutex<ProbeState>,
@@ -25,27 +25,27 @@ pub(super) struct CircuitBreaker {
 
 #[derive(Debug, Default)]
 struct ProbeState {
-    /// Since when somebody asks meanwhile; and somebody for another bucket than the only one that fails.
+    /// When each of the two probes began. The second probe is for other buckets than `only`.
     probed: [Option<Instant>; 2],
-    /// Why there was no answer, the last time.
+    /// The last failure.
     why: Option<Cause>,
-    /// The bucket that all that failed in a row were for, if it is one.
+    /// The bucket of all failures in a row, if they were for one bucket.
     only: Option<Key>,
 }
 
 impl ProbeState {
-    /// In which place those stand that take turns with a request for this bucket.
+    /// The probe that a request for this bucket would be: its place in `probed`.
     fn turn(&self, key: &Key) -> usize {
         usize::from(self.only.as_ref().is_some_and(|only| only != key))
     }
 }
 
-/// Somebody who asks. Dropped without an answer, it has found out nothing.
+/// A request that calls the store. If it is dropped without an answer, the circuit breaker stays as it is.
 #[derive(Debug)]
 pub(super) struct Attempt<'a> {
     circuit_breaker: &'a CircuitBreaker,
     since: Instant,
-    /// With whom it takes turns, if it asks alone.
+    /// The place of the probe, if the request is one.
     turn: Option<usize>,
 }
 
@@ -54,7 +54,7 @@ impl CircuitBreaker {
         Self { failed: AtomicU32::new(0), answered: AtomicU64::new(0), since: Instant::now(), rest: Mutex::default() }
     }
 
-    /// Whether this request may ask; if not, it is [`Error::CircuitOpen`].
+    /// Admits the request to the store, or returns [`Error::CircuitOpen`].
     pub(super) fn ask(&self, key: &Key) -> Result<Attempt<'_>, Error> {
         let (now, mut asking) = (Instant::now(), None);
         if self.failed.load(Ordering::Relaxed) >= FAILURE_THRESHOLD {
@@ -70,7 +70,8 @@ impl CircuitBreaker {
         Ok(Attempt { circuit_breaker: self, since: now, turn: asking })
     }
 
-    /// Tenths of a second, from 1: so often at most all threads have to be told that there was an answer.
+    /// The tenths of a second since the start, from 1. Coarse, so that answers write the shared tick ten times a second at
+    /// most.
     fn tick(&self, instant: Instant) -> u64 {
         let tenths = (instant - self.since).as_millis() / 100;
         u64::try_from(tenths).unwrap_or(u64::MAX - 1) + 1
@@ -81,7 +82,7 @@ impl Attempt<'_> {
     pub(super) fn answered(self) {
         let circuit_breaker = self.circuit_breaker;
         let tick = circuit_breaker.tick(Instant::now());
-        // Written only where it changes: all threads read it, for each decision.
+        // Written only if it changes, because all threads read it for each decision.
         if circuit_breaker.answered.load(Ordering::Relaxed) != tick {
             circuit_breaker.answered.store(tick, Ordering::Relaxed);
         }
@@ -92,7 +93,7 @@ impl Attempt<'_> {
 
     pub(super) fn failed(self, key: &Key, error: &Error) {
         let circuit_breaker = self.circuit_breaker;
-        // Others were answered while it waited: it is its bucket that somebody holds, or the line before it.
+        // The store answered other requests meanwhile, so the delay is a lock of this bucket or the queue.
         if circuit_breaker.answered.load(Ordering::Relaxed) > circuit_breaker.tick(self.since) {
             return;
         }
@@ -109,7 +110,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// How long it has waited for its answer.
+    /// How long the request has waited for its answer.
     pub(super) fn waited(&self) -> Duration {
         self.since.elapsed()
     }
@@ -123,10 +124,10 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Fewer may be those of one call that came to nothing.
+/// Failures in a row that open the circuit breaker. Fewer can come from one failed call with several requests.
 const FAILURE_THRESHOLD: u32 = 16;
 
-/// Who asks for longer may be held by somebody who does not look at it any more: then another one does.
+/// After this time another request tests the store, because the caller of a probe may have stopped polling it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -143,7 +144,7 @@ mod tests {
         Key::try_from(format!("user:{number}")).expect("a key")
     }
 
-    /// Of a bucket each.
+    /// Fails requests for different buckets.
     fn fail(circuit_breaker: &CircuitBreaker, times: u32) {
         for number in 0..times {
             circuit_breaker.ask(&key(number)).expect("not yet").failed(&key(number), &failure());
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_between_failures_begins_a_new_row() {
+    fn answer_between_failures_keeps_the_circuit_closed() {
         let circuit_breaker = CircuitBreaker::new();
         for request in 0..10 * FAILURE_THRESHOLD {
             let asking = circuit_breaker.ask(&key(0)).expect("no row is so long");

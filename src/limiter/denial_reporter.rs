@@ -12,18 +12,18 @@ use crate::concurrency::single_flight::SingleFlight;
 use crate::model::{Error, Key};
 use crate::store::Store;
 
-/// How often keys were denied, of those that are denied most. A task of its own tells the store now and then: what was not
-/// told when the process dies is lost.
+/// The denial counts of the keys that are denied most. A background task reports them to the store now and then. Counts that
+/// were not reported when the process dies are lost.
 pub(super) struct DenialReporter {
     counts: Cache<Key, u64, UnitWeighter, RandomState>,
-    /// Whether a task is about to tell.
+    /// Whether a task is about to report.
     telling: SingleFlight,
 }
 
 impl DenialReporter {
     pub(super) fn new(max_keys: usize) -> Self {
         let most = max_keys.clamp(1, MAX_KEYS);
-        // One shard, so that keys that are denied often do not compete for a small part of the room.
+        // With several shards, keys that are denied often could share a small part of the capacity.
         let options =
             OptionsBuilder::new().estimated_items_capacity(most).weight_capacity(most as u64).shards(1).build();
         let options = options.expect("its capacity was said");
@@ -31,35 +31,35 @@ impl DenialReporter {
         Self { counts: Cache::with_options(options, UnitWeighter, hasher, lifecycle), telling: SingleFlight::default() }
     }
 
-    /// Counts a denial; if nobody is about to tell of it, a task will.
+    /// Counts a denial, and spawns a task to report it unless one is pending.
     pub(super) fn count<S: Store>(self: &Arc<Self>, key: &Key, store: &Arc<S>) {
         let known = self.counts.entry(key, None, |_, count| {
             *count += 1;
             EntryAction::Retain(())
         });
         if let EntryResult::Vacant(place) = known {
-            // Fails if it is taken away at this moment.
+            // Fails if another thread removes the entry at this moment.
             let _ = place.insert(1);
         }
         if !self.telling.begin() {
             return;
         }
-        // Who drops the limiter does not want it any more.
+        // Weak, because the task must not keep a dropped limiter alive.
         let (telling, store) = (ReportTask(Arc::downgrade(self)), Arc::downgrade(store));
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 sleep(REPORT_INTERVAL).await;
                 if let (Some(denied), Some(store)) = (telling.0.upgrade(), store.upgrade()) {
-                    // First: what is counted from now on finds nobody about to tell.
+                    // Before the report, so that denials counted from now on spawn the next task.
                     drop(telling);
-                    // A role that may not tell limits all the same.
+                    // Ignored: a role without the privilege to report can still limit.
                     drop(denied.report(&*store).await);
                 }
             });
         }
     }
 
-    /// Tells what was counted since the last time, which is forgotten whatever comes of it.
+    /// Reports the counts since the last report. On an error, these counts are lost.
     pub(super) async fn report<S: Store>(&self, store: &S) -> Result<(), Error> {
         let counts: Vec<(Key, u64)> = self.counts.drain().collect();
         match store.maintenance() {
@@ -69,7 +69,7 @@ impl DenialReporter {
     }
 }
 
-/// The task that is about to tell. If there is no runtime for it, or its runtime ends, the next denial makes another one.
+/// The pending report. If there is no runtime to run it, or the runtime ends, the next denial spawns another one.
 struct ReportTask(Weak<DenialReporter>);
 
 impl Drop for ReportTask {
@@ -86,7 +86,7 @@ impl fmt::Debug for DenialReporter {
     }
 }
 
-/// As many as a store is told of at once.
+/// The most keys of one report.
 const MAX_KEYS: usize = 1000;
 
 /// Rarely enough to cost the store nothing, and often enough to see an attack while it lasts.

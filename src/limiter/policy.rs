@@ -92,7 +92,7 @@ impl Policy {
         match &answer {
             Ok(Ok(answer)) if answer.decision().attempts() > 0 => self.asked.answers(),
             Err(error) if self.instead.is_none() && error.is_failure() => self.asked.fails(error),
-            // Answers from memory and requests that can never be granted tell nothing about the store.
+            // Answers from memory and requests that can never be granted do not show whether the store answers.
             Ok(_) | Err(_) => {}
         }
         answer
@@ -105,12 +105,12 @@ impl Policy {
             Ok(Ok(answer)) if answer.decision().attempts() > 0 => asking.answered(),
             Err(Error::Contended { .. }) => asking.answered(),
             Ok(Err(error)) if is_store_answer(error) => asking.answered(),
-            // Too many requests wait in this process, which tells nothing about the store.
+            // The queue of this process is full, which does not show whether the store answers.
             Err(Error::Overloaded(_)) => {}
             Err(error) if error.is_failure() && self.counts_as_failure(error, asking.waited()) => {
                 asking.failed(key, error);
             }
-            // Answers from memory and invalid requests tell nothing about the store.
+            // Answers from memory and invalid requests do not show whether the store answers.
             Ok(_) | Err(_) => {}
         }
     }
@@ -188,7 +188,8 @@ pub(super) async fn before_deadline<T>(
 /// A failure after this time opens the breaker, so that later requests need not wait as long.
 const MIN_OUTAGE_WAIT: Duration = Duration::from_secs(1);
 
-/// What a limiter answers while its store does not answer in time.
+/// The answers of a limiter while its store does not answer in time: see
+/// [`LimiterBuilder::fallback`](crate::LimiterBuilder::fallback).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {

@@ -1,4 +1,4 @@
-//! Requests of the caller's own making, which all verbs come to.
+//! The methods for requests that the caller builds. All other methods of the limiter use them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,8 +12,13 @@ use crate::store::Store;
 use crate::telemetry::{DecisionTimer, GaugeShare, WAITERS};
 
 impl<S: Store> Limiter<S> {
-    /// Decides a request of the caller's own making, for instance for several limits at once. It says all by itself: the
-    /// limiter's rule, what it keeps and its longest wait are those of [`request`](Self::request) and of the other verbs.
+    /// Decides a request that you build, for instance with several limits.
+    ///
+    /// If tokens are not available, denies. If the request has a [longest wait](Take::max_wait), takes tokens that become
+    /// available within it, and the decision states the [wait](Decision::wait).
+    ///
+    /// The limiter's own rule, minimum remaining and longest wait do not apply. [`request`](Self::request) builds a request
+    /// with the limiter's rule and minimum remaining.
     ///
     /// # Errors
     ///
@@ -22,7 +27,7 @@ impl<S: Store> Limiter<S> {
         let mode = self.mode();
         let at_once;
         let take = if mode == Mode::Shadow && !take.max_wait.is_zero() {
-            // Who would have to wait passes instead.
+            // In shadow mode, a request that would wait passes instead.
             at_once = Box::new(take.clone().max_wait(Duration::ZERO));
             &*at_once
         } else {
@@ -34,11 +39,12 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Decides a request without waiting, if this process knows the answer, or returns `None`.
+    /// Decides a request without waiting, if this process knows the answer. Otherwise returns `None`: then call
+    /// [`decide`](Self::decide), which calls the store.
     ///
-    /// It does for a [`MemoryStore`](crate::MemoryStore), from a [lease](crate::layers::Lease), for what was just
-    /// [denied](crate::layers::DenyCache), and where a [mode](Self::set_mode) decides. After `None`, [`decide`](Self::decide) asks
-    /// the store. So does a request with a [longest wait](Take::max_wait).
+    /// The process knows the answer with a [`MemoryStore`](crate::MemoryStore), from a [lease](crate::layers::Lease), for a key
+    /// that was just [denied](crate::layers::DenyCache), and if the limiter's [mode](Self::set_mode) decides. Returns `None`
+    /// for a request with a [longest wait](Take::max_wait).
     ///
     /// # Errors
     ///
@@ -49,7 +55,7 @@ impl<S: Store> Limiter<S> {
         if take.max_wait.is_zero() { self.decide_now(take, self.mode()) } else { None }
     }
 
-    /// What is not known at once.
+    /// Decides a request by the store, by the deadline.
     async fn decide_in_time(&self, take: &Take, mode: Mode) -> Result<Decision, Error> {
         let begun = self.decisions.begin();
         let answer = match self.policy.bounded(take.key(), pin!(self.stack.take_one(take))).await {
@@ -61,7 +67,8 @@ impl<S: Store> Limiter<S> {
         answer
     }
 
-    /// Without the futures of the layers and of the policy, which are large, and only to be moved about for such an answer.
+    /// Decides a request from this process. Not async, because moving the large futures of the layers costs more than such an
+    /// answer.
     #[inline]
     fn decide_now(&self, take: &Take, mode: Mode) -> Option<Result<Decision, Error>> {
         let answer = match CurrentMode::answer(mode) {
@@ -75,7 +82,9 @@ impl<S: Store> Limiter<S> {
         Some(answer)
     }
 
-    /// Reserves what a request of the caller's own making says, for instance of several limits at once, or with an id.
+    /// Reserves the tokens of a request that you build, for instance with several limits or an id.
+    ///
+    /// Denies at once, and takes nothing, if the wait would exceed the request's [longest wait](Take::max_wait).
     ///
     /// # Errors
     ///
@@ -85,9 +94,9 @@ impl<S: Store> Limiter<S> {
         Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
     }
 
-    /// Waits for the turn of a request of the caller's own making, and for its [longest wait](Take::max_wait) at most.
+    /// Takes the tokens of a request that you build, and waits for its scheduled time.
     ///
-    /// If its turn would come later, it is denied at once, and takes nothing.
+    /// Denies at once, and takes nothing, if the wait would exceed the request's [longest wait](Take::max_wait).
     ///
     /// # Errors
     ///
@@ -95,20 +104,20 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`wait_n`](Self::wait_n). A turn of a request with an [id](Take::id) is not given back: who asked with the same id,
-    /// or asks again, goes on with it. Whoever knows that nobody will cancels it, by [`reserve_all`](Self::reserve_all) with that
-    /// id and [`Reservation::cancel`].
+    /// As for [`wait_n`](Self::wait_n), except for a request with an [id](Take::id): its tokens are not given back, and a
+    /// repeated request keeps the scheduled time. To give them back, call [`reserve_all`](Self::reserve_all) with the same id,
+    /// and then [`Reservation::cancel`].
     pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
         let _waiting = GaugeShare::one(WAITERS);
         let turn = match self.mode() {
-            // Nobody waits then, but for the turn that the same request was given before.
+            // No request waits in shadow mode, except a repeated request that was scheduled before.
             Mode::Shadow => self.turn(take, self.decide(take).await?),
             mode => self.wait_with_mode(mode, take).await?,
         };
         Ok(turn.sleep_until_scheduled().await)
     }
 
-    /// Its turn, or the answer that needs none.
+    /// Reserves the tokens in a mode other than shadow.
     async fn wait_with_mode(&self, mode: Mode, take: &Take) -> Result<ScheduledReservation<S>, Error> {
         let begun = self.decisions.begin();
         let turn = match CurrentMode::answer(mode) {
@@ -133,7 +142,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Tells those who watch what a request came to.
+    /// Records the answer in metrics, traces and denial counts, and counts the request for the sweeper.
     #[inline]
     fn end(&self, begun: DecisionTimer, take: &Take, answer: Result<&Decision, &Error>) {
         let passed;
@@ -147,9 +156,9 @@ impl<S: Store> Limiter<S> {
         self.decisions.end(begun, take, answer);
         if let Some(sweeper) = &self.sweeper {
             match answer.map_or(Source::Store, Decision::source) {
-                // What a lease gives back makes rows, though not for each request: a sample will do.
+                // A lease makes some rows, but not one for each request, so it counts a sample of 1 in 256.
                 Source::Lease if fastrand::u8(..) == 0 => sweeper.count(256, &self.stack),
-                // What memory answers makes none, however much of it there is.
+                // Answers from memory make no rows.
                 Source::DenyCache | Source::Fallback | Source::Lease | Source::Limiter => {}
                 Source::LocalReads | Source::Store => sweeper.count(1, &self.stack),
             }
@@ -166,7 +175,7 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// What is to be said of a request whether the store answers or not.
+/// The answer to a request that needs no store: the request is not valid, or all its limits are unlimited.
 fn known(take: &Take) -> Option<Outcome> {
     match take.request() {
         Err(error) => Some(Err(error)),

@@ -37,25 +37,25 @@ impl<S: Store> Reservation<S> {
         Self { store, decision, receipts, has_own_costs, is_remembered: take.id.is_some(), since: Instant::now() }
     }
 
-    /// The scheduled time, if the tokens cannot be used at once.
+    /// The scheduled time, unless the tokens can be used at once.
     fn turn(&self) -> Option<Instant> {
         let wait = Some(self.decision.wait()).filter(|wait| !wait.is_zero());
         wait.and_then(|wait| self.since.checked_add(wait))
     }
 
-    /// Whether the tokens were taken.
+    /// Returns whether the tokens were taken.
     #[must_use]
     pub fn is_granted(&self) -> bool {
         self.decision.is_granted()
     }
 
-    /// How long to wait from now before using the tokens. [`Duration::MAX`] if they were not taken.
+    /// Returns the time from now until the tokens can be used. [`Duration::MAX`] if they were not taken.
     #[must_use]
     pub fn delay(&self) -> Duration {
         if self.is_granted() { self.decision.wait().saturating_sub(self.since.elapsed()) } else { Duration::MAX }
     }
 
-    /// Sleeps until the tokens may be used, or returns at once if they were not taken.
+    /// Sleeps until the tokens can be used. Returns at once if they were not taken.
     ///
     /// # Cancel safety
     ///
@@ -86,7 +86,7 @@ impl<S: Store> Reservation<S> {
         }
     }
 
-    /// The decision.
+    /// Returns the decision.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -95,7 +95,8 @@ impl<S: Store> Reservation<S> {
         self.decision
     }
 
-    /// The receipts of the taken tokens, one for each bucket, to cancel, refund or settle them elsewhere by [`Store::adjust`].
+    /// Returns the receipts of the taken tokens, one for each bucket, to cancel, refund or settle them elsewhere by
+    /// [`Store::adjust`].
     #[must_use]
     pub fn receipts(&self) -> &[Receipt] {
         &self.receipts
@@ -106,8 +107,9 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer, or none by the [`deadline`](crate::LimiterBuilder::deadline). The call is not retried: the tokens may
-    /// have been given back. Also if a bucket does not exist any more; the request's other buckets have their tokens back then.
+    /// Returns an error if there is no answer, or none by the [`deadline`](crate::LimiterBuilder::deadline). The call is not
+    /// retried: the tokens may have been given back. Also if a bucket does not exist any more; the request's other buckets have
+    /// their tokens back then.
     ///
     /// # Cancel safety
     ///
@@ -120,8 +122,9 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost), whatever it is; nothing is given back then.
-    /// Also if there is no answer, as for [`cancel`](Self::cancel). A bucket that was swept was full, and gets nothing back.
+    /// Returns [`TakeError::CostsDiffer`] if a limit has a [cost of its own](crate::Limit::cost), even the same cost; nothing
+    /// is given back then. Also if there is no answer, as for [`cancel`](Self::cancel). A bucket that was swept was full, and
+    /// gets nothing back.
     ///
     /// # Cancel safety
     ///
@@ -136,7 +139,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// If there is no answer, as for [`refund`](Self::refund).
+    /// Returns an error if there is no answer, as for [`refund`](Self::refund).
     ///
     /// # Cancel safety
     ///
@@ -155,8 +158,9 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::MissingId`] if the request had no id. [`TakeError::CostsDiffer`] if a limit has a
-    /// [cost of its own](crate::Limit::cost), whatever it is; the estimate stands then. Also as for [`cancel`](Self::cancel).
+    /// Returns [`TakeError::MissingId`] if the request had no id. [`TakeError::CostsDiffer`] if a limit has a
+    /// [cost of its own](crate::Limit::cost), even the same cost; the estimate stands then. Also as for
+    /// [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///
@@ -189,7 +193,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// # Errors
     ///
-    /// [`TakeError::MissingId`] if the request had no id. Also as for [`cancel`](Self::cancel).
+    /// Returns [`TakeError::MissingId`] if the request had no id. Also as for [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///
@@ -243,7 +247,7 @@ impl<S: Store> ScheduledReservation<S> {
         &self.reservation().decision
     }
 
-    /// Sleeps until the tokens may be used.
+    /// Sleeps until the tokens can be used.
     pub(super) async fn sleep_until_scheduled(mut self) -> Reservation<S> {
         if let Some(turn) = self.reservation().turn() {
             sleep_until(turn).await;
@@ -253,7 +257,8 @@ impl<S: Store> ScheduledReservation<S> {
 }
 
 impl<S: Store> Drop for ScheduledReservation<S> {
-    /// Tokens that were there at once are used. A request with an id keeps its tokens: another caller may go on with that id.
+    /// Cancels a reservation whose caller stopped waiting. Tokens that were available at once count as used. A request with an
+    /// id keeps its tokens, because a repeated request may use them.
     fn drop(&mut self) {
         let left = self.0.take().filter(|reservation| {
             !reservation.is_remembered && !reservation.receipts.is_empty() && !reservation.decision.wait().is_zero()
@@ -290,7 +295,7 @@ pub(super) async fn adjust_each<S: Store>(
     Ok(adjusted.collect())
 }
 
-/// The least of several results.
+/// The least of the results.
 fn least(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeError> {
     let adjusted = adjusted.into_iter().collect::<Result<Vec<Adjusted>, TakeError>>()?;
     // Late and repeated adjustments changed nothing. They come before `Done(0)`, because they tell more.

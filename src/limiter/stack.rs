@@ -8,14 +8,14 @@ use crate::layers::{Batcher, DenyCache, Lease, LeaseOptions};
 use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
 use crate::store::{Capabilities, Maintenance, Store};
 
-/// A limiter's store, with what it asks it through.
+/// A limiter's store below its layers.
 #[derive(Debug)]
 pub(super) struct Stack<S: Store> {
     /// The store itself.
     pub(super) store: Arc<S>,
-    /// By when a call for somebody who waits for it ends, if that was said.
+    /// The deadline of calls for a waiting caller, if there is one.
     pub(super) deadline: Option<Duration>,
-    /// What goes on without a caller.
+    /// The tasks that run without a caller.
     pub(super) tasks: TaskTracker,
     asked: Cached<S>,
 }
@@ -24,7 +24,7 @@ type Cached<S> = Optional<DenyCache<Leased<S>>, Leased<S>>;
 type Leased<S> = Optional<Lease<Batched<S>>, Batched<S>>;
 type Batched<S> = Optional<Batcher<S>, Arc<S>>;
 
-/// What lies between a limiter and its store.
+/// The layers between a limiter and its store.
 #[derive(Clone, Debug)]
 pub(super) struct Layers {
     pub(super) denials: Option<usize>,
@@ -42,7 +42,7 @@ impl<S: Store> Stack<S> {
     pub(super) fn new(store: S, layers: Layers, deadline: Option<Duration>) -> Self {
         let (store, tasks) = (Arc::new(store), TaskTracker::new());
         let Layers { denials, lease, batches } =
-            // There are no calls to save.
+            // A store in this process has no calls to save.
             if store.capabilities().in_process { Layers { denials: None, lease: None, batches: false } } else { layers };
         let asked = if batches {
             Optional::With(Batcher::tracked(Arc::clone(&store), &tasks))
@@ -60,8 +60,7 @@ impl<S: Store> Stack<S> {
         Self { store, deadline, tasks, asked }
     }
 
-    /// Gives back what was taken ahead, and says how many tokens that is; tells what is left to be told, and waits for what is
-    /// under way.
+    /// Gives back prefetched tokens, and returns how many. Reports the last denial counts, and waits for running tasks.
     pub(super) async fn close(&self, telling: impl Future<Output = ()>) -> Result<u64, Error> {
         let leased = match &self.asked {
             Optional::With(cache) => cache.store(),
@@ -79,10 +78,10 @@ impl<S: Store> Stack<S> {
             }
             None => Ok(0),
         };
-        // What may be lost comes after what costs tokens.
+        // After the tokens, because counts can be lost and tokens cannot.
         let _told = timeout_at(latest, telling).await;
         self.tasks.close();
-        // Who goes on asking does not keep it waiting for ever.
+        // Bounded, because further requests can keep spawning tasks.
         let _ended = timeout_at(latest, self.tasks.wait()).await;
         given_back
     }
@@ -104,7 +103,7 @@ impl<S: Store> Store for Stack<S> {
 
     #[inline]
     fn try_take(&self, take: &Take) -> Option<Outcome> {
-        // Known when the store's kind is: the fast one has no layers to pass through.
+        // The compiler knows the kind of the store here, and a store in this process needs no layers.
         if self.store.capabilities().in_process { self.store.try_take(take) } else { self.asked.try_take(take) }
     }
 
@@ -117,10 +116,10 @@ impl<S: Store> Store for Stack<S> {
     }
 }
 
-/// Longer than a call of a store takes, unless it was given a longer deadline.
+/// The bound on closing. Longer than a call with the store's default deadline.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A store with a layer above it, or without.
+/// A store with or without a layer.
 #[derive(Debug)]
 enum Optional<L, S> {
     With(L),

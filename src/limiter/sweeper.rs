@@ -11,26 +11,26 @@ use crate::admin::SweepResult;
 use crate::store::Store;
 use crate::telemetry;
 
-/// Sweeps in the background while requests come, a bounded run of steps at a time.
+/// Sweeps in the background while requests come. Each run has a bounded number of steps.
 #[derive(Debug)]
 pub(super) struct Sweeper {
     requests: AtomicU64,
-    /// From how many requests on the next run is due.
+    /// The number of requests at which the next run is due.
     due: AtomicU64,
-    /// Between how many times `REQUESTS_PER_RUN` requests runs are made.
+    /// The distance between runs, in multiples of `REQUESTS_PER_RUN`.
     pace: AtomicU64,
     progress: Mutex<Progress>,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Whether a run is under way.
+    /// Whether a run is in progress.
     busy: bool,
     rests_until: Option<Instant>,
 }
 
 impl Progress {
-    /// Whether the caller is the one to begin a run.
+    /// Returns whether the caller begins a run.
     fn begin(&mut self) -> bool {
         if self.busy || self.rests_until.is_some_and(|until| Instant::now() < until) {
             return false;
@@ -48,27 +48,27 @@ impl Default for Sweeper {
 }
 
 impl Sweeper {
-    /// Counts requests that may have made rows; after so many, a task of its own goes on sweeping, if none is at it.
+    /// Counts requests that may have made rows. When a run is due and none is in progress, spawns a task for it.
     pub(super) fn count<S: Store>(self: &Arc<Self>, requests: u64, stack: &Stack<S>) {
-        // What others count at this moment is lost, which puts a run off and no more; to exclude them costs all of them.
+        // Not atomic: a lost count only delays a run, and an atomic add would slow down every request.
         let requests = self.requests.load(Ordering::Relaxed) + requests;
         self.requests.store(requests, Ordering::Relaxed);
         if requests < self.due.load(Ordering::Relaxed) {
             return;
         }
-        // So that those who come while it is under way, or where there is no runtime, pass by this.
+        // Requests return early during a run, and also without a runtime.
         self.due.store(requests + REQUESTS_PER_RUN, Ordering::Relaxed);
         if !self.progress.lock().begin() {
             return;
         }
         let (busy, store) = (RunGuard(Arc::clone(self)), Arc::clone(&stack.store));
-        // Without a runtime there is only this process's memory, which clears away by itself when it is full.
+        // Without a runtime the store is in memory, which deletes expired buckets when it is full.
         if let Ok(runtime) = Handle::try_current() {
-            // A role that may not sweep limits all the same.
+            // Errors are ignored: a role without the privilege to sweep can still limit.
             let run = async move {
                 let began = Instant::now();
                 let much = run(&*store).await;
-                // What is in memory is bounded, and a step there walks more rows than it was asked to.
+                // A store in memory is bounded, and its steps read more rows than the limit, so it always pauses.
                 let rest = if much && !store.capabilities().in_process {
                     Duration::ZERO
                 } else {
@@ -80,7 +80,7 @@ impl Sweeper {
         }
     }
 
-    /// Says when the next run is due, after one that began at so many requests, and whether it found much.
+    /// Sets when the next run is due. `requests`: the count at the start of this run. `much`: whether many rows were expired.
     fn rest(&self, requests: u64, much: bool, rest: Duration) {
         let pace = if much { 1 } else { (self.pace.load(Ordering::Relaxed) * 2).min(MAX_SLOWDOWN) };
         self.pace.store(pace, Ordering::Relaxed);
@@ -89,8 +89,8 @@ impl Sweeper {
     }
 }
 
-/// Steps through as many rows as keep up with the requests, to the end, or until there is no answer; says whether so many
-/// said nothing any more that they may soon outnumber the others.
+/// Sweeps until the step limit, the end of the rows, or an error. Returns whether many rows were expired, so that they could
+/// soon outnumber the others.
 async fn run<S: Store>(store: &S) -> bool {
     let Some(store) = store.maintenance() else { return false };
     let (mut deleted, mut looked_at) = (0, 0);
@@ -107,7 +107,7 @@ async fn run<S: Store>(store: &S) -> bool {
     deleted > 0 && deleted >= looked_at / MUCH_EXPIRED_RATIO
 }
 
-/// One run at a time, however it ends.
+/// Allows the next run when this one ends, even by a panic or a dropped runtime.
 struct RunGuard(Arc<Sweeper>);
 
 impl Drop for RunGuard {
@@ -116,15 +116,15 @@ impl Drop for RunGuard {
     }
 }
 
-/// A run that finds much looks at two rows for each request. A row that says nothing any more so goes within half as many
-/// requests as there are rows; if requests make a row each, half of the rows are such at most.
+/// At full pace, a run reads two rows for each request. So an expired row is deleted within half as many requests as there are
+/// rows. If each request makes a row, at most half of the rows are expired.
 const REQUESTS_PER_RUN: u64 = 1024;
 const ROWS_PER_STEP: u32 = 256;
 const MAX_STEPS: u32 = 8;
-/// One row of so many that says nothing any more is much: what comes more seldom would leave behind as many as it finds.
+/// A run keeps the full pace if at least one of this many rows was expired. A lower pace would leave as many rows as it finds.
 const MUCH_EXPIRED_RATIO: u64 = 4;
-/// While runs find little, as where the same keys are asked for again and again, they would cost more than they save: they are
-/// made this much more seldom, and take no more than a fiftieth of the time, however many requests go in a call.
+/// The most that runs slow down while they find few expired rows, for instance if the same keys repeat. Such runs also pause
+/// for 49 times their duration, so they take at most a fiftieth of the time.
 const MAX_SLOWDOWN: u64 = 8;
 const PAUSE_PER_RUN: u32 = 49;
 const MAX_PAUSE: Duration = Duration::from_secs(60);

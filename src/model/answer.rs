@@ -6,23 +6,23 @@ use crate::model::{Decision, Limit, Mode, Take, TakeError};
 /// The answer to one request.
 pub type Outcome = Result<Decision, TakeError>;
 
-/// What became of a request, for one of its buckets.
+/// The result of a request for one of its buckets.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutcomeCode {
     Granted,
     Denied,
-    /// It could have been granted, but another of the request's buckets denied.
+    /// The bucket has the tokens, but another bucket of the request denied.
     Spared,
-    /// Cost and keep exceed the capacity.
+    /// The sum of the cost and the minimum remaining exceeds the capacity.
     Never,
-    /// No such bucket.
+    /// The bucket does not exist.
     Unknown,
-    /// No such plan.
+    /// The plan does not exist.
     Unplanned,
-    /// Provisioned with other terms than those given.
+    /// The bucket was provisioned with another limit than the request's.
     Conflict,
-    /// The id is another request's.
+    /// The id belongs to another request.
     Reused,
 }
 
@@ -31,18 +31,18 @@ pub enum OutcomeCode {
 #[derive(Clone, Copy, Debug)]
 pub struct BucketAnswer {
     pub(crate) word: OutcomeCode,
-    /// What decided: if it is not to enforce, instead of the tokens.
+    /// The mode that decided. Under `Enforce` the tokens decided.
     pub(crate) mode: Mode,
     pub(crate) now: i64,
-    /// When the tokens may be used; if blocked, until when.
+    /// When the tokens can be used. Under `Block`: when the mode ends.
     pub(crate) scheduled_at: Option<i64>,
-    /// The tokens that it would hold, of a bucket that does not exist yet.
+    /// The capacity that a bucket that does not exist yet would have.
     pub(crate) capacity: Option<i64>,
     pub(crate) state: Option<(BucketQuota, Bucket)>,
 }
 
 impl BucketAnswer {
-    /// Why there is no decision.
+    /// An answer without a state, for a request that is not decided.
     pub(crate) fn refused(word: OutcomeCode, now: i64) -> Self {
         Self { word, mode: Mode::Enforce, now, scheduled_at: None, capacity: None, state: None }
     }
@@ -57,7 +57,7 @@ impl BucketAnswer {
         }
     }
 
-    /// What it was to an earlier one of equal requests, before so many later ones.
+    /// The answer to an earlier one of equal requests: takes the tokens of the `later` requests out of the state.
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn before(mut self, later: i64, request: BucketRequest) -> Self {
         if let (true, Some((terms, bucket))) = (self.took(), &mut self.state) {
@@ -68,7 +68,7 @@ impl BucketAnswer {
         self
     }
 
-    /// What it is once so many more tokens of the bucket were taken; or so many fewer, if they are below 0.
+    /// Takes more tokens from the state. A negative number puts tokens back.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn debit(&mut self, tokens: i64) {
         if let (true, Some((terms, bucket))) = (tokens != 0, &mut self.state) {
@@ -77,7 +77,7 @@ impl BucketAnswer {
         }
     }
 
-    /// Whether the bucket as it is has enough for a request.
+    /// Whether the bucket has enough tokens for a request now.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn has(&self, BucketRequest { cost, min_remaining, .. }: BucketRequest) -> bool {
         self.state.is_none_or(|(terms, bucket)| {
@@ -86,7 +86,7 @@ impl BucketAnswer {
         })
     }
 
-    /// Takes nothing after all, because another bucket denied.
+    /// Changes the grant to `Spared`, with the state before the grant, because another bucket denied.
     pub(crate) fn spare(&mut self, before: Option<Bucket>) {
         self.word = OutcomeCode::Spared;
         if let (Some(before), Some((_, bucket))) = (before, &mut self.state) {
@@ -94,7 +94,7 @@ impl BucketAnswer {
         }
     }
 
-    /// What the grant took, if it took anything.
+    /// The record of the tokens taken, if the request took any.
     pub(crate) fn receipt(&self, request: BucketRequest) -> Option<GrantRecord> {
         let (_, bucket) = self.state?;
         let scheduled_at = self.scheduled_at.unwrap_or(self.now);
@@ -105,7 +105,7 @@ impl BucketAnswer {
         self.word == OutcomeCode::Granted && self.mode == Mode::Enforce
     }
 
-    /// The decision, in terms that the caller of the store understands.
+    /// Converts the answer to the decision or error for the store's caller.
     pub(crate) fn outcome(self, take: &Take, place: usize) -> Outcome {
         let Limit { key, rule, cost, min_remaining, .. } = &take.limits[place];
         let key = || key.clone();

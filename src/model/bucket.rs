@@ -1,20 +1,20 @@
 //! The arithmetic of a token bucket, as pure functions: the oracle that every SQL routine is tested against.
 //!
-//! A bucket is one number, `full_at`: when it is full again, on the bucket's own clock. That clock starts at the bucket's
-//! anchor, in the first period after 1970, and advances by `step_ticks` every `step_ns`. For a continuous quota a tick is a
-//! nanosecond and a token takes `token_ticks` of them; for an interval quota a tick is a token, and a step is the whole
-//! period. So one comparison serves both, and nothing is ever rounded in the caller's favour:
+//! The state of a bucket is one number, `full_at`: when it is full again, on the bucket's own clock. The clock starts at the
+//! bucket's anchor, in the first period after 1970, and advances by `step_ticks` every `step_ns`. For a continuous quota, a
+//! tick is a nanosecond and a token takes `token_ticks` of them. For an interval quota, a tick is a token and a step is the
+//! whole period. So one comparison decides both kinds, and rounding never favours the caller:
 //!
 //! ```text
-//! due = full_at + (cost + min_remaining − capacity) × token_ticks           the tick at which the tokens are there
+//! due = full_at + (cost + min_remaining − capacity) × token_ticks        the tick at which the tokens are available
 //! granted if and only if due ≤ clock(now + max_wait)
-//! full_at ← max(full_at, clock(now), step(due)) + cost × token_ticks     and only then
+//! full_at ← max(full_at, clock(now), step(due)) + cost × token_ticks     only if granted
 //! ```
 //!
-//! `step(due)` is when a request that waits acts: the next step of the clock. Its tokens all count from there, so an
-//! interval's left-over is not carried into the next.
+//! A request that waits acts at `step(due)`, the next step of the clock. All its tokens count from there, so an interval's
+//! unused tokens do not carry over to the next interval.
 //!
-//! This is the generic cell rate algorithm (ITU-T I.371) in its virtual scheduling form, with a wait.
+//! This is the generic cell rate algorithm (ITU-T I.371) in its virtual scheduling form, extended by a wait.
 
 use crate::model::quota::{Quota, Refill, SECOND_NS};
 
@@ -25,11 +25,11 @@ pub struct BucketQuota {
     pub capacity: i64,
     /// Nanoseconds from one step of the bucket's clock to the next.
     pub step_ns: i64,
-    /// Ticks by which a step advances it.
+    /// Ticks by which a step advances the clock.
     pub step_ticks: i64,
-    /// Ticks for one token. Rounded up: a quota is never exceeded. 0 if there is no limit.
+    /// Ticks for one token. Rounded up, so that the quota is never exceeded. 0 if the quota is unlimited.
     pub token_ticks: i64,
-    /// Whether the clock started in 1970, whatever the bucket's anchor says.
+    /// Whether the clock started in 1970, regardless of the bucket's anchor.
     pub calendar: bool,
 }
 
@@ -40,7 +40,7 @@ impl From<&Quota> for BucketQuota {
         let (step_ns, step_ticks, token_ticks) = match quota.refill() {
             Refill::Continuous => (1, 1, quota.token_ns()),
             Refill::Interval | Refill::Calendar => (quota.refill_ns(), capacity, 1),
-            // A clock that stands still.
+            // The clock never advances.
             Refill::Once => (NEVER_NS, 1, 1),
             Refill::Unlimited => (NEVER_NS, 1, 0),
         };
@@ -49,34 +49,35 @@ impl From<&Quota> for BucketQuota {
 }
 
 impl BucketQuota {
-    /// Whether its clock shows nanoseconds: there is nothing to divide by then, which is what costs most here.
+    /// Whether the clock shows nanoseconds. The methods then avoid the division, which is their slowest step.
     #[inline]
     fn is_continuous(&self) -> bool {
         self.step_ns == 1 && self.step_ticks == 1
     }
 
-    /// Ticks from empty to full.
+    /// Returns the ticks from empty to full.
     #[must_use]
     #[inline]
     pub fn burst(&self) -> i64 {
         self.capacity * self.token_ticks
     }
 
-    /// Nanoseconds from empty to full, or the period of an interval quota; [`NEVER_NS`] if nothing comes back.
+    /// Returns the nanoseconds from empty to full. For an interval quota, returns its period. [`NEVER_NS`] if the bucket never
+    /// refills.
     #[must_use]
     #[inline]
     pub fn refill_ns(&self) -> i64 {
         if self.is_continuous() { self.burst() } else { self.step_ns }
     }
 
-    /// What the clock of a bucket shows at `now`, in ticks.
+    /// Returns the reading of the bucket's clock at `now`, in ticks.
     #[must_use]
     #[inline]
     pub fn clock(&self, anchor: i64, now: i64) -> i64 {
         if self.is_continuous() { now - anchor } else { (now - anchor) / self.step_ns * self.step_ticks }
     }
 
-    /// The first tick from `tick` on that it ever shows.
+    /// Returns the first tick at or after `tick` that the clock ever shows.
     #[must_use]
     #[inline]
     pub fn step(&self, tick: i64) -> i64 {
@@ -86,7 +87,7 @@ impl BucketQuota {
         (tick + self.step_ticks - 1) / self.step_ticks * self.step_ticks
     }
 
-    /// The first instant at which it shows `tick`, in nanoseconds since 1970; the end of time if it never does.
+    /// Returns the first instant at which the clock shows `tick`, in nanoseconds since 1970. [`NEVER_NS`] if it never does.
     #[must_use]
     #[inline]
     pub fn instant(&self, anchor: i64, tick: i64) -> i64 {
@@ -97,20 +98,20 @@ impl BucketQuota {
         steps.saturating_mul(self.step_ns).saturating_add(anchor)
     }
 
-    /// Where the clock of a bucket starts that is made at `now`: it steps then, and did so all the way back, because
-    /// clocks can be set to before `now`.
+    /// Returns the start of the clock of a bucket that is created at `now`. The clock also steps at `now`, and the start lies
+    /// in the first period after 1970 because a host's clock can be set back to before `now`.
     #[must_use]
     pub fn anchor(&self, now: i64) -> i64 {
         if self.calendar { 0 } else { now % self.step_ns }
     }
 }
 
-/// What a bucket's row holds beside its terms.
+/// The state of a bucket, without its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// Where the bucket's clock starts, in nanoseconds since 1970.
     pub anchor: i64,
-    /// When the bucket is full again, in ticks. It only grows, except by settling.
+    /// When the bucket is full again, in ticks.
     pub full_at: i64,
     /// All tokens that were ever granted.
     pub granted: i64,
@@ -123,45 +124,46 @@ pub struct Bucket {
 pub struct BucketRequest {
     /// How many tokens to take.
     pub cost: i64,
-    /// How long the caller would wait for them, a year at most.
+    /// The longest wait for the tokens, at most a year.
     pub max_wait: i64,
     /// How many tokens must remain.
     pub min_remaining: i64,
 }
 
-/// What is known of a limit that somebody else keeps, in tokens and nanoseconds.
+/// The level to which an upstream lowers a bucket, in tokens and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleLevel {
-    /// No more tokens than these are left.
+    /// The most tokens that remain. `None`: the upstream did not state it.
     pub remaining: Option<i64>,
-    /// None comes before, a year at most; 0: not said.
+    /// The time until the next token, at most a year. 0: the upstream did not state it.
     pub wait: i64,
 }
 
-/// What a request came to. Times are in nanoseconds from now; [`NEVER_NS`] if there is none.
+/// The result of a request. Times are in nanoseconds from now. [`NEVER_NS`]: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether the tokens were taken.
     pub granted: bool,
     /// The whole tokens left.
     pub remaining: i64,
-    /// When the tokens taken may be used.
+    /// When the tokens taken can be used.
     pub wait: i64,
-    /// When the next request like this one could be granted.
+    /// When an equal request could be granted.
     pub retry_after: i64,
     /// When the bucket is full again.
     pub reset_after: i64,
 }
 
 impl Bucket {
-    /// A bucket that is made at `now`.
+    /// Creates a full bucket at `now`.
     #[must_use]
     pub fn full(terms: &BucketQuota, now: i64) -> Self {
         Self { anchor: terms.anchor(now), ..Self::default() }
     }
 
-    /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted; a denial
-    /// changes nothing, unless the clock was set back: then the bucket is empty from now on.
+    /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted.
+    ///
+    /// A denial changes nothing, unless the clock was set back: then the bucket becomes empty.
     #[inline]
     pub fn take(&mut self, terms: &BucketQuota, now: i64, request: BucketRequest) -> Verdict {
         if self.stepped_back(terms, now) {
@@ -179,7 +181,7 @@ impl Bucket {
         self.verdict(terms, now, request, granted)
     }
 
-    /// What to tell the caller of a request that was `granted` or not at `now`, from the state that it left.
+    /// Returns the result of a request that was `granted` or not at `now`, computed from the state after the request.
     #[must_use]
     #[expect(clippy::inline_always, reason = "as a call it is a tenth of a decision in memory")]
     #[inline(always)]
@@ -187,7 +189,7 @@ impl Bucket {
         let clock = terms.clock(self.anchor, now);
         let owed = (self.full_at - clock).max(0);
         let until = |ticks: i64| {
-            // Of a clock that was set back to before its start, too.
+            // Also for a clock that was set back to before its start.
             if ticks <= 0 {
                 return 0;
             }
@@ -199,7 +201,7 @@ impl Bucket {
                 instant => instant.saturating_sub(now).max(0),
             }
         };
-        // More than the bucket ever holds may have been granted before its terms changed, or whatever the tokens.
+        // The bucket can owe more than its capacity, after a change of its limits or a charge. The sum saturates.
         let lacking =
             |tokens: i64| until((tokens - terms.capacity).saturating_mul(terms.token_ticks).saturating_add(owed));
         Verdict {
@@ -211,22 +213,22 @@ impl Bucket {
         }
     }
 
-    /// Whether the bucket is full later than any grant can have put it, a second's difference between clocks
-    /// aside: the clock was set back since.
+    /// Returns whether the clock was set back: `full_at` is later than any grant can have made it. Tolerates clocks that differ
+    /// by a second.
     #[must_use]
     #[inline]
     pub fn stepped_back(&self, terms: &BucketQuota, now: i64) -> bool {
         let slack =
             if terms.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / terms.step_ns + 1) * terms.step_ticks };
-        // A limit of a century, and a wait as long, come near the end of the integer's range.
+        // The sum of a refill time of a century and a long wait is near the end of the integer's range.
         let most_owed = terms.burst().saturating_add(self.max_granted_wait).saturating_add(slack);
         self.full_at - terms.clock(self.anchor, now) > most_owed
     }
 
-    /// Brings the bucket from the terms that it was written under to `new` ones.
+    /// Converts the bucket from the limits that it was written under to `new` ones.
     ///
-    /// Tokens that are there stay, fractions too, up to the new capacity. If the clock was set back it is
-    /// empty, so nobody is locked out for longer than a refill.
+    /// The bucket keeps its tokens and fractions of tokens, up to the new capacity. If the clock was set back, the
+    /// bucket becomes empty, so that callers wait for one refill at most.
     pub fn settle(&mut self, old: &BucketQuota, new: &BucketQuota, now: i64) {
         let owed = self.full_at - old.clock(self.anchor, now);
         let available = if self.stepped_back(old, now) { 0 } else { i128::from(old.burst() - owed.max(0)) };
@@ -244,8 +246,8 @@ impl Bucket {
         self.max_granted_wait = (-kept).max(0);
     }
 
-    /// Gives back what a request took whose time to act has not passed, and says how many tokens that is: those that no later
-    /// request queues behind. If it was the last one, it is as if it had never been.
+    /// Gives back a request's tokens before its scheduled time, and returns how many. Tokens that later requests queue
+    /// behind are not given back. Cancelling the last request restores the state before it.
     pub fn cancel(&mut self, terms: &BucketQuota, now: i64, receipt: &GrantRecord) -> i64 {
         if now > receipt.scheduled_at || self.granted < receipt.granted {
             return 0;
@@ -259,17 +261,18 @@ impl Bucket {
         given_back
     }
 
-    /// Gives tokens back that were taken and not used; what exceeds the capacity is lost. They may be more than that: what is
-    /// owed may be from before the bucket held less.
+    /// Gives back tokens that were taken and not used, up to a full bucket. The tokens can be more than the capacity,
+    /// because the capacity can have been larger when they were taken.
     pub fn refund(&mut self, terms: &BucketQuota, tokens: i64) {
-        // Full is full: however often that is repeated, no sum overflows.
+        // Bounded, so that repeated refunds cannot overflow a sum.
         self.full_at = self.full_at.saturating_sub(tokens.saturating_mul(terms.token_ticks)).max(-terms.burst());
         self.granted = self.granted.min(MAX_COUNTED);
     }
 
-    /// Takes tokens that are used already, there or not: later requests wait until they have come.
+    /// Takes tokens that were used already, even if the bucket does not have them. Later requests wait until the bucket
+    /// has refilled.
     ///
-    /// The wait for the next token is at most `max_debt`, a year at most, or the wait of an empty bucket if that is longer.
+    /// The wait for the next token is then at most `max_debt`, or the wait of an empty bucket if that is longer.
     pub fn charge(&mut self, terms: &BucketQuota, now: i64, tokens: i64, max_debt: i64) {
         if self.stepped_back(terms, now) {
             self.settle(terms, terms, now);
@@ -282,10 +285,10 @@ impl Bucket {
         self.granted = self.granted.saturating_add(tokens).min(MAX_COUNTED);
     }
 
-    /// Lowers the bucket to what somebody else says of it, and says whether it held more: it is never raised.
+    /// Lowers the bucket to an upstream's level, and returns whether it held more. Never raises it.
     ///
-    /// Tokens come with the steps of the clock, so an interval's come with the first one that begins when the wait is
-    /// over. What was granted keeps its turn.
+    /// Tokens come with the steps of the clock, so an interval quota's come with the first period after the wait.
+    /// Granted requests keep their scheduled times.
     pub fn throttle(&mut self, terms: &BucketQuota, now: i64, hold: ThrottleLevel) -> bool {
         if self.stepped_back(terms, now) {
             self.settle(terms, terms, now);
@@ -301,13 +304,13 @@ impl Bucket {
         true
     }
 
-    /// `full_at` of a bucket whose next token comes when the wait is over: one tick after the last one that the clock shows
-    /// before.
+    /// The `full_at` of a bucket whose next token comes when the wait is over: one tick after the last tick that the clock
+    /// shows before the end of the wait.
     fn none_before(&self, terms: &BucketQuota, now: i64, wait: i64) -> i64 {
         terms.clock(self.anchor, now + wait - 1) + 1 + terms.burst() - terms.token_ticks
     }
 
-    /// Makes the bucket full. It counts as a grant of the capacity, so that no earlier request gives anything back.
+    /// Makes the bucket full. Counts as a grant of the capacity, so that no earlier request can give tokens back.
     pub fn reset(&mut self, terms: &BucketQuota, now: i64) {
         self.full_at = terms.clock(self.anchor, now);
         self.max_granted_wait = 0;
@@ -315,26 +318,25 @@ impl Bucket {
     }
 }
 
-/// What a grant leaves in the hands of the caller, to give tokens back with.
+/// The record of a grant, with which its tokens can be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantRecord {
     /// The tokens taken.
     pub cost: i64,
-    /// What the bucket's `granted` was after it.
+    /// The bucket's `granted` after the grant.
     pub granted: i64,
-    /// When they may be used, in nanoseconds since 1970.
+    /// When the tokens can be used, in nanoseconds since 1970.
     pub scheduled_at: i64,
 }
 
-/// No bucket holds more tokens: as many as a century has nanoseconds.
+/// The largest capacity in tokens: the nanoseconds of a century.
 pub const MAX_TOKENS: i64 = 36_525 * 86_400 * SECOND_NS;
 
-/// How many tokens count as granted at most once some were given back, charged, or the bucket was reset: what time can bring
-/// after that is no sum that overflows.
+/// The most tokens that count as granted after a refund, charge or reset, so that later grants cannot overflow the sum.
 const MAX_COUNTED: i64 = i64::MAX / 2;
 
-/// The end of time.
+/// An instant or a time that never comes.
 pub const NEVER_NS: i64 = i64::MAX;
 
-/// No request waits longer than a year. With a burst of at most a century, no sum here overflows before 2160.
+/// The longest wait of a request, a year. With a burst of at most a century, no sum here overflows before 2160.
 pub const MAX_WAIT_NS: i64 = 366 * 86_400 * SECOND_NS;

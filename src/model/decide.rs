@@ -1,5 +1,5 @@
-//! What rules a bucket and what a request makes of it, for the stores that decide in this process. Pure: the stores read
-//! and write, under a lock of theirs.
+//! The effective limit and mode of a bucket, and the effect of a request on it, for the stores that decide in this
+//! process. Pure: the stores read and write under their own locks.
 
 use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::{
@@ -8,19 +8,19 @@ use crate::model::bucket::{
 use crate::model::receipt::AdjustmentKind;
 use crate::model::{Adjusted, Adjustment, Decision, Key, Mode, Quota, Rule};
 
-/// A bucket as a store keeps it. What few have is boxed: a store in memory waits for each of its bytes.
+/// A bucket as a store keeps it. Rare fields are boxed, because each byte of a row slows down a store in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BucketRow {
-    /// Its own terms, or those that its plan or its last request had.
+    /// The quota of the bucket itself, of its plan, or of its last request.
     pub(crate) own: Quota,
-    /// The override's terms that the state was written under, if so.
+    /// The override's quota, if the state was written under one.
     pub(crate) over: Option<Box<Quota>>,
     pub(crate) plan: Option<Box<Key>>,
     pub(crate) provisioned: bool,
     pub(crate) bucket: Bucket,
 }
 
-/// What rules a key, as far as somebody chose.
+/// The settings of an operator that apply to a key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyRules {
     pub(crate) all: TimedMode,
@@ -35,7 +35,7 @@ pub(crate) struct PlanRules {
     pub(crate) setting: TimedMode,
 }
 
-/// A mode, until an instant in nanoseconds since 1970 if it has an end.
+/// A mode, and its end in nanoseconds since 1970, if it has one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimedMode {
     pub(crate) mode: Option<Mode>,
@@ -48,19 +48,19 @@ pub(crate) struct OverrideRules {
     pub(crate) setting: TimedMode,
 }
 
-/// A bucket that is under the terms that rule now, and the mode.
+/// A bucket under its effective quota, with its effective mode.
 #[derive(Clone, Debug)]
 pub(crate) struct EffectiveBucket {
     /// `None` if the mode is [`Mode::Off`] and the bucket does not exist.
     pub(crate) row: Option<BucketRow>,
     pub(crate) mode: Mode,
     pub(crate) until: Option<i64>,
-    /// Of the terms that rule.
+    /// The capacity of the effective quota.
     pub(crate) capacity: Option<i64>,
 }
 
 impl KeyRules {
-    /// The mode that holds now, and until when: the nearest to the key that says one.
+    /// The effective mode and its end: the override's before the plan's before the mode of every key.
     pub(crate) fn mode(&self, plan: Option<&PlanRules>, now: i64) -> (Mode, Option<i64>) {
         let nearest = [self.over.map(|over| over.setting), plan.map(|plan| plan.setting), Some(self.all)];
         let setting = nearest.into_iter().flatten().find(|setting| setting.mode.is_some() && setting.holds(now));
@@ -75,7 +75,7 @@ impl TimedMode {
     }
 }
 
-/// Makes the bucket if its first request may, and settles it under the terms that rule now.
+/// Creates the bucket if the rule can create it, and settles it under the effective quota.
 pub(crate) fn rule(
     row: Option<BucketRow>,
     rule: &Rule,
@@ -128,9 +128,9 @@ pub(crate) fn rule(
     Ok(EffectiveBucket { row: Some(row), mode, until, capacity })
 }
 
-/// Makes a bucket full under the terms that rule it now.
+/// Makes a bucket full under its effective quota.
 pub(crate) fn reset(row: &mut BucketRow, rules: &KeyRules, now: i64) {
-    // What no plan rules any more keeps its terms.
+    // A bucket whose plan was deleted keeps its quota.
     if let Ok(EffectiveBucket { row: Some(brought), .. }) = rule(Some(row.clone()), &Rule::Provisioned, rules, now) {
         *row = brought;
     }
@@ -138,8 +138,8 @@ pub(crate) fn reset(row: &mut BucketRow, rules: &KeyRules, now: i64) {
 }
 
 impl EffectiveBucket {
-    /// The bucket if a request takes nothing of it: as it is, unless the clock was set back. Then it is empty, for any request
-    /// that is possible and weighed.
+    /// The bucket after a request that takes nothing. If the clock was set back, the bucket is empty, provided that the mode
+    /// evaluates tokens and the request fits the capacity. Otherwise it is unchanged.
     pub(crate) fn untaken(&self, request: BucketRequest, now: i64) -> Option<BucketRow> {
         let mut row = self.row.clone()?;
         let capacity = row.terms().capacity;
@@ -159,7 +159,7 @@ impl BucketRow {
         Self { own: quota, over: None, plan: None, provisioned: true, bucket }
     }
 
-    /// Decides a request that is possible, if nothing rules the bucket but its tokens.
+    /// Decides a request by the tokens alone. `None` if the request exceeds the capacity.
     #[expect(
         clippy::inline_always,
         reason = "what it answers would be written as words and read as vectors, which stalls"
@@ -176,7 +176,7 @@ impl BucketRow {
         Some(Decision::of(verdict, verdict.granted.then_some(receipt)).of_terms(&terms))
     }
 
-    /// Gives it terms of its own, as its owner's; while an override rules, they wait.
+    /// Provisions the bucket with a quota of its own. While an override has a quota, the override stays in effect.
     pub(crate) fn provision(&mut self, quota: Quota, now: i64) {
         self.provisioned = true;
         self.plan = None;
@@ -187,13 +187,13 @@ impl BucketRow {
         }
     }
 
-    /// The terms that the state was written under.
+    /// The limits that the state was written under.
     #[inline]
     pub(crate) fn terms(&self) -> BucketQuota {
         BucketQuota::from(self.over.as_deref().unwrap_or(&self.own))
     }
 
-    /// Empties it if the clock was set back.
+    /// Empties the bucket if the clock was set back.
     pub(crate) fn step_back(&mut self, now: i64) {
         let terms = self.terms();
         if self.bucket.stepped_back(&terms, now) {
@@ -201,14 +201,14 @@ impl BucketRow {
         }
     }
 
-    /// Whether it says nothing any more: it was not provisioned, and is full.
+    /// Whether the bucket is expired: it is full and was not provisioned.
     pub(crate) fn is_idle(&self, now: i64) -> bool {
         !self.provisioned && self.bucket.full_at <= self.terms().clock(self.bucket.anchor, now)
     }
 
-    /// Brings the bucket to an override's terms, or else to those asked for, if any, as its own.
+    /// Settles the bucket under an override's quota. Without an override, under the quota asked for, if there is one.
     ///
-    /// While an override rules, its own terms are left as they are, so that they need no second settling.
+    /// An override leaves the bucket's own quota unchanged, so that only one change needs settling.
     pub(crate) fn follow(&mut self, asked: Option<Quota>, over: Option<Quota>, now: i64) {
         let old = self.terms();
         if over.is_none() {
@@ -222,13 +222,13 @@ impl BucketRow {
     }
 }
 
-/// A bucket as it is.
+/// The answer for a bucket from which nothing is taken.
 pub(crate) fn look(EffectiveBucket { row, mode, capacity, .. }: &EffectiveBucket, now: i64) -> BucketAnswer {
     let state = row.as_ref().map(|row| (row.terms(), row.bucket));
     BucketAnswer { word: OutcomeCode::Granted, mode: *mode, now, scheduled_at: Some(now), capacity: *capacity, state }
 }
 
-/// Decides a request for a bucket that nothing rules but its tokens.
+/// Decides a request by the tokens alone, regardless of the mode.
 pub(crate) fn take_row(row: &mut BucketRow, request: BucketRequest, now: i64) -> BucketAnswer {
     let terms = row.terms();
     let answer = |word, row: &BucketRow| BucketAnswer {
@@ -244,7 +244,7 @@ pub(crate) fn take_row(row: &mut BucketRow, request: BucketRequest, now: i64) ->
     BucketAnswer { scheduled_at: Some(now.saturating_add(verdict.wait)), ..answer(word, row) }
 }
 
-/// Decides a request for a bucket. It is changed if tokens were taken, and only then.
+/// Decides a request for a bucket.
 pub(crate) fn take(ruled: &mut EffectiveBucket, request: BucketRequest, now: i64) -> BucketAnswer {
     let answer = look(ruled, now);
     let Some(row) = &mut ruled.row else {
@@ -254,7 +254,7 @@ pub(crate) fn take(ruled: &mut EffectiveBucket, request: BucketRequest, now: i64
         Mode::Off => answer,
         Mode::Block => BucketAnswer { word: OutcomeCode::Denied, scheduled_at: ruled.until, ..answer },
         Mode::Enforce => take_row(row, request, now),
-        // Nobody waits for what would not be denied.
+        // No request waits in shadow mode.
         Mode::Shadow => match take_row(row, BucketRequest { max_wait: 0, ..request }, now) {
             denied @ BucketAnswer { word: OutcomeCode::Denied, .. } => {
                 BucketAnswer { word: OutcomeCode::Granted, mode: Mode::Shadow, scheduled_at: Some(now), ..denied }
@@ -264,7 +264,7 @@ pub(crate) fn take(ruled: &mut EffectiveBucket, request: BucketRequest, now: i64
     }
 }
 
-/// Lowers a bucket, and says whether it held more; `None` if it would never have a token again.
+/// Lowers a bucket, and returns whether it held more. `None` if the bucket would never have a token again.
 pub(crate) fn throttle(ruled: &mut EffectiveBucket, hold: ThrottleLevel, now: i64) -> Option<bool> {
     let Some(row) = ruled.row.as_mut().filter(|_| ruled.mode != Mode::Off) else {
         return Some(false);
@@ -273,7 +273,7 @@ pub(crate) fn throttle(ruled: &mut EffectiveBucket, hold: ThrottleLevel, now: i6
     (hold.wait == 0 || terms.step_ns != NEVER_NS).then(|| row.bucket.throttle(&terms, now, hold))
 }
 
-/// What is remembered of a grant.
+/// A receipt as a store keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredReceipt {
     pub(crate) receipt: GrantRecord,
@@ -308,7 +308,7 @@ impl State {
 }
 
 impl StoredReceipt {
-    /// What a request comes to that was granted before under its id.
+    /// The answer to a repeated request whose id was granted before.
     pub(crate) fn again(&self, request: BucketRequest, answer: BucketAnswer) -> BucketAnswer {
         let same = self.receipt.cost == request.cost && self.state != State::Cancelled;
         let state = answer.state.map(|(terms, bucket)| (terms, Bucket { granted: self.receipt.granted, ..bucket }));
@@ -322,18 +322,18 @@ impl StoredReceipt {
     }
 }
 
-/// What grants were taken from.
+/// A bucket or window that grants take from.
 pub(crate) trait Account {
     /// The most that one request can have used.
     const MAX_USED: i64;
 
-    /// Gives back what will not be used; says how many tokens, unless it is too late.
+    /// Gives back tokens that will not be used, and returns how many. `None` if it is too late.
     fn cancel(&mut self, receipt: &GrantRecord, now: i64) -> Option<i64>;
 
-    /// Gives back what was not used.
+    /// Gives back tokens that were not used.
     fn refund(&mut self, receipt: &GrantRecord, tokens: i64);
 
-    /// Takes what was used beyond the grant. A bucket's next token then comes within `max_debt`.
+    /// Takes tokens that were used beyond the grant. A bucket's next token then comes within `max_debt`.
     fn charge(&mut self, now: i64, tokens: i64, max_debt: i64);
 }
 
@@ -356,14 +356,14 @@ impl Account for BucketRow {
     }
 }
 
-/// Gives back, or pays for, what a grant took, and says what to remember of it from now on.
+/// Refunds or charges a grant, and returns the receipt to keep, if it changes.
 pub(crate) fn adjust<A: Account>(
     &Adjustment { ref receipt, kind, max_debt, .. }: &Adjustment,
     held: Option<StoredReceipt>,
     account: Option<&mut A>,
     now: i64,
 ) -> (Result<Adjusted, OutcomeCode>, Option<StoredReceipt>) {
-    // What was remembered counts, whatever the caller says.
+    // The stored receipt overrides the caller's, except for the cost.
     let receipt = held.map_or(receipt.taken, |held| GrantRecord { cost: receipt.taken.cost, ..held.receipt });
     if kind == AdjustmentKind::Cancel && now > receipt.scheduled_at {
         return (Ok(Adjusted::Late), None);
@@ -398,8 +398,8 @@ pub(crate) fn adjust<A: Account>(
     (Ok(Adjusted::Done(given_back)), Some(StoredReceipt { state, expires_at, ..held }))
 }
 
-/// How long an adjustment is remembered: as long as it could be asked for again, and no longer than the longest wait, whatever a
-/// receipt of the caller's says.
+/// How long an adjustment is remembered: until a day after it or until the scheduled time, whichever is later. Bounded by the
+/// longest wait, because the receipt comes from the caller.
 fn remembered_until(receipt: GrantRecord, now: i64) -> i64 {
     receipt.scheduled_at.max(now + DAY_NS).min(now + MAX_WAIT_NS)
 }

@@ -4,9 +4,9 @@ use crate::model::bucket::{BucketQuota, GrantRecord, NEVER_NS, Verdict};
 use crate::model::quota::nanoseconds;
 use crate::model::{Mode, Take, Window};
 
-/// What a request came to. A denial is an answer like a grant, not an error.
+/// The answer to a request: a grant or a denial. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a decision that nobody looks at limits nothing"]
+#[must_use = "a decision limits nothing unless you check it"]
 pub struct Decision {
     granted: bool,
     mode: Mode,
@@ -16,16 +16,16 @@ pub struct Decision {
     wait: Span,
     retry_after: Span,
     reset_after: Span,
-    /// The terms that it was decided under, if they are known: the capacity, and in which time an empty bucket is full.
+    /// The limit that was in effect, if it is known: the capacity, and the time from empty to full.
     terms: Option<(u64, Span)>,
     limit: usize,
-    /// Of several buckets, what each said.
+    /// The answer of each bucket, if the request has several.
     each: Box<[Self]>,
-    /// What the bucket granted; of several, what it is to each of them.
+    /// The bucket's record of the grant. With several buckets, `each` has the records.
     taken: Option<GrantRecord>,
 }
 
-/// In nanoseconds, as the arithmetic has them: they are moved about more often than read. What is past is none.
+/// Nanoseconds, as the arithmetic uses them, because spans are moved more often than read. A negative span counts as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Span(i64);
 
@@ -57,7 +57,7 @@ impl Decision {
         Self::of(verdict, None)
     }
 
-    /// Of the only bucket, with what it granted.
+    /// The decision of a single bucket, with its record of the grant.
     #[inline]
     pub(crate) fn of(verdict: Verdict, receipt: Option<GrantRecord>) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Decision {
         }
     }
 
-    /// A grant without a bucket behind it, for doubles of [`TokenRequester`](crate::TokenRequester) in tests.
+    /// Creates a grant without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester).
     #[inline]
     pub fn grant(remaining: u64) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Decision {
         }
     }
 
-    /// A denial without a bucket behind it, for doubles of [`TokenRequester`](crate::TokenRequester) in tests.
+    /// Creates a denial without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester).
     pub fn denial(retry_after: Duration) -> Self {
         let retry_after = Span::from(retry_after);
         Self { granted: false, retry_after, reset_after: retry_after, ..Self::grant(0) }
@@ -100,24 +100,24 @@ impl Decision {
         Self { attempts, ..self }
     }
 
-    /// Says under which terms it was decided.
+    /// Sets the quota that was in effect.
     #[inline]
     pub(crate) fn of_terms(self, terms: &BucketQuota) -> Self {
         let of_terms = (terms.token_ticks > 0).then(|| (terms.capacity.unsigned_abs(), Span(terms.refill_ns())));
         Self { terms: of_terms, ..self }
     }
 
-    /// The same for those of a sliding window.
+    /// Sets the sliding window that was in effect.
     pub(crate) fn of_window(self, window: &Window) -> Self {
         Self { terms: Some((window.max_requests(), window.interval().into())), ..self }
     }
 
-    /// Says what decided instead of the tokens.
+    /// Sets the mode that decided instead of the tokens.
     pub(crate) fn under(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// Takes away what could be given back: the store knows nothing of it.
+    /// Removes the records of the grant, because the store does not know the grant.
     pub(crate) fn untaken(mut self) -> Self {
         self.taken = None;
         for one in &mut self.each {
@@ -126,47 +126,47 @@ impl Decision {
         self
     }
 
-    /// Lets a request pass that was denied.
+    /// Turns the denial into a grant by a mode.
     pub(crate) fn pass(mut self, mode: Mode) -> Self {
         self.granted = true;
         self.under(mode)
     }
 
-    /// In one word.
+    /// The outcome in one word.
     pub(crate) fn outcome(&self) -> &'static str {
         if self.granted { "granted" } else { "denied" }
     }
 
-    /// Says where it was decided.
+    /// Sets where the decision was made.
     pub(crate) fn by(self, source: Source) -> Self {
         Self { source, ..self }
     }
 
-    /// A grant from tokens that were taken before: nothing of it can be given back.
+    /// A grant from prefetched tokens, which cannot be given back.
     #[inline]
     pub(crate) fn lent(remaining: u64, reset_after: Duration, terms: Option<(u64, Duration)>) -> Self {
         let terms = terms.map(|(capacity, refill)| (capacity, refill.into()));
         Self { reset_after: reset_after.into(), terms, attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
     }
 
-    /// The same so much later, without having asked the store again.
+    /// The decision from a cache, after some time has passed. Counts no call of the store.
     pub(crate) fn aged(self, by: Duration) -> Self {
         let (retry_after, reset_after) = (self.retry_after.less(by), self.reset_after.less(by));
         Self { retry_after, reset_after, attempts: 0, ..self }
     }
 
-    /// What was taken from the buckets of the request, and at which places among them they are.
+    /// The records of the grants, each with the place of its bucket in the request.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, GrantRecord)> {
         self.each().iter().filter_map(|one| one.taken.map(|receipt| (one.limit, receipt)))
     }
 
-    /// When it was decided, by the store's clock, if it took something.
+    /// When the request was decided, by the store's clock, if it took tokens.
     pub(crate) fn decided_at(&self) -> Option<i64> {
         let decided_at = |one: &Self| Some(one.taken?.scheduled_at.saturating_sub(one.wait.0));
         self.each().iter().find_map(decided_at)
     }
 
-    /// Says how long to wait from an instant of the store's clock, after it was decided.
+    /// Sets the wait as seen from a later instant of the store's clock.
     pub(crate) fn waiting_from(mut self, now: i64) -> Self {
         if let Some(scheduled_at) = self.taken().map(|(_, receipt)| receipt.scheduled_at).max() {
             self.wait = Span(scheduled_at.saturating_sub(now).max(0));
@@ -174,15 +174,16 @@ impl Decision {
         self
     }
 
-    /// The places of the buckets that denied it, or that would have, but for the mode: of a denial it is the one that decided.
+    /// The places of the buckets that denied the request, or would have denied it without shadow mode. For a denial, the
+    /// bucket that decided.
     pub(crate) fn short(&self) -> impl Iterator<Item = usize> {
-        // What the limiter or a layer let pass instead of the store is a denial still in what each bucket said.
+        // A denial that the limiter or a layer lets pass is still a denial in the buckets' own answers.
         let denies = self.each().iter().any(|one| !one.granted);
         let each = self.each().iter().filter(move |one| !denies && one.granted && one.mode == Mode::Shadow);
         denies.then_some(self.limit).into_iter().chain(each.map(|one| one.limit))
     }
 
-    /// Says at which places of the request its buckets are, when others were left out.
+    /// Converts the places of the buckets to those in a request from which some buckets were left out.
     pub(crate) fn among(mut self, places: &[usize]) -> Self {
         self.limit = places[self.limit];
         for one in &mut self.each {
@@ -191,10 +192,10 @@ impl Decision {
         self
     }
 
-    /// One answer for all the buckets of a request: what holds for each of them holds for it. The one that decided is
-    /// the one that denies for longest, or else has tokens left for the fewest requests like this one.
+    /// Merges the buckets' answers into one, with the longest times of all. [`limit`](Self::limit) is the bucket that
+    /// denies for longest. For a grant, it is the bucket that has tokens left for the fewest equal requests.
     pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>, take: &Take) -> Option<Self> {
-        // For as many requests as tokens ÷ cost.
+        // Compares remaining ÷ cost without a division.
         let suffices = |one: &Self, other: &Self| one.remaining.saturating_mul(take.limits[other.limit].cost);
         let mut decisions: Vec<Self> =
             decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).collect();
@@ -215,82 +216,93 @@ impl Decision {
         Some(Self { each, ..merged })
     }
 
-    /// How many tokens the bucket holds at most, or how many requests pass in the window, by the terms that ruled it: those
-    /// of its override or its plan, if they did. `None`: it has no limit, or nobody asked for it.
+    /// Returns the capacity of the bucket, or the maximum of the sliding window, under the effective limit.
+    ///
+    /// `None`: the bucket is unlimited, or the decision was made without it.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
         self.terms.map(|(capacity, _)| capacity)
     }
 
-    /// In which time an empty bucket is full, or the window's interval; [`Duration::MAX`]: never. `None` as for
-    /// [`capacity`](Self::capacity).
+    /// Returns the time from empty to full, or the sliding window's interval. [`Duration::MAX`]: the bucket never refills.
+    ///
+    /// `None`: as for [`capacity`](Self::capacity).
     #[must_use]
     pub fn refill_time(&self) -> Option<Duration> {
         self.terms.map(|(_, refill)| refill.into())
     }
 
-    /// The answers of the request's buckets, in the order in which it named them: [`limit`](Self::limit) says whose each is,
-    /// as those without a limit say nothing. What is said of a request as a whole is what holds for all of them.
+    /// Returns the answers of the request's buckets, in the order of the request. Unlimited buckets have no answer, so
+    /// [`limit`](Self::limit) states the place of each.
     pub fn each(&self) -> &[Self] {
         if self.each.is_empty() { std::slice::from_ref(self) } else { &self.each }
     }
 
-    /// Whether the request may go on. If not, nothing was taken.
+    /// Returns whether the request is granted. A denied request took nothing.
     #[must_use]
     pub fn is_granted(&self) -> bool {
         self.granted
     }
 
-    /// The whole tokens left; of several buckets, in [the one that decided](Self::limit): if their requests cost different
-    /// things, [`each`](Self::each) tells of its own. [`u64::MAX`] if no bucket was asked: a quota without a limit,
-    /// [`Limiter::set_mode`](crate::Limiter::set_mode) and [`Fallback::Open`](crate::Fallback::Open) have no number to tell. Where
-    /// a [mode](Self::mode) decided instead of the tokens, it says nothing of whether the next request passes.
+    /// Returns the whole tokens left. With several buckets, those of [the bucket that decided](Self::limit);
+    /// [`each`](Self::each) has those of the others.
+    ///
+    /// [`u64::MAX`] if no bucket was read: the quota is unlimited, or
+    /// [`Limiter::set_mode`](crate::Limiter::set_mode) or [`Fallback::Open`](crate::Fallback::Open) decided. If a
+    /// [mode](Self::mode) decided instead of the tokens, the number does not tell whether the next request passes.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// How long to wait before using the tokens: nothing, unless the request allowed for a wait.
+    /// Returns the time to wait before the tokens can be used. Zero, unless the request has a longest wait.
     #[must_use]
     pub fn wait(&self) -> Duration {
         self.wait.into()
     }
 
-    /// When the tokens of the next request like this one are there, if nobody else takes tokens before: one that states
-    /// a longest wait is granted so much earlier. [`Duration::MAX`]: never, or nobody knows.
+    /// Returns the time until the bucket has the tokens of an equal request, provided that no other request takes them first.
+    ///
+    /// A request with a longest wait is granted earlier by that wait. [`Duration::MAX`]: never, or unknown.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.retry_after.into()
     }
 
-    /// When the bucket is full again, if nobody takes tokens before; [`Duration::MAX`]: never.
+    /// Returns the time until the bucket is full again, provided that no other request takes tokens. [`Duration::MAX`]: never.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reset_after.into()
     }
 
-    /// Which of the request's buckets decided, in the order in which it named them: the one that denies for longest, or
-    /// else has tokens left for the fewest requests like this one.
+    /// Returns the place, from 0, of the bucket that decided, in the order of the request.
+    ///
+    /// For a denial, the bucket that denies for longest. For a grant, the bucket that has tokens left for the fewest equal
+    /// requests.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// What decided: the tokens, unless it is a grant that was not one ([`Shadow`](Mode::Shadow), [`Off`](Mode::Off)) or
-    /// a denial whatever the tokens ([`Block`](Mode::Block)).
+    /// Returns the mode that decided.
+    ///
+    /// [`Enforce`](Mode::Enforce): the tokens decided. [`Shadow`](Mode::Shadow): the request was let pass without tokens.
+    /// [`Off`](Mode::Off) granted, and [`Block`](Mode::Block) denied, regardless of the tokens.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Where it was decided.
+    /// Returns where the decision was made.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// How often the database was asked: more than once after serialization failures and deadlocks, and not at all by
-    /// [`DenyCache`](crate::layers::DenyCache), [`Lease`](crate::layers::Lease) and what [`LocalReads`](crate::layers::LocalReads) denies from memory.
+    /// Returns the number of calls of the database.
+    ///
+    /// More than 1 after serialization failures and deadlocks. 0 for answers of [`DenyCache`](crate::layers::DenyCache) and
+    /// [`Lease`](crate::layers::Lease), and for denials from the memory of [`LocalReads`](crate::layers::LocalReads).
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
@@ -301,23 +313,23 @@ impl Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// Where the buckets are.
+    /// In the store.
     Store,
-    /// In this process, from what it has seen of a sliding window: see [`LocalReads`](crate::layers::LocalReads).
+    /// In this process, from counts of a sliding window that it has read: see [`LocalReads`](crate::layers::LocalReads).
     LocalReads,
-    /// In this process, because the store denied as much a moment before: see [`DenyCache`](crate::layers::DenyCache).
+    /// In this process, because the store denied such a request shortly before: see
+    /// [`DenyCache`](crate::layers::DenyCache).
     DenyCache,
-    /// In this process, from tokens taken before: see [`Lease`](crate::layers::Lease).
+    /// In this process, from prefetched tokens: see [`Lease`](crate::layers::Lease).
     Lease,
     /// In this process, because the store did not answer in time: see [`Fallback`](crate::Fallback).
     Fallback,
-    /// By the limiter, without the store, because it is switched off or blocks: see
-    /// [`Limiter::set_mode`](crate::Limiter::set_mode).
+    /// In the limiter, whose mode is off or block: see [`Limiter::set_mode`](crate::Limiter::set_mode).
     Limiter,
 }
 
 impl Source {
-    /// In one word, as metrics have it.
+    /// Returns the word for the source in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -7,26 +7,25 @@ use uuid::Uuid;
 
 use crate::model::{Key, KeyError, ModeError, QuotaError, ThrottleError};
 
-/// Why there is no answer. That there is no token is an answer: see [`Decision`](crate::Decision).
+/// The reason why a request has no decision. A denial is a [`Decision`](crate::Decision), not an error.
 ///
-/// No variant ever means that tokens were granted. Where it is not certain that none were taken,
-/// [`is_outcome_unknown`](Self::is_outcome_unknown) says so.
+/// No error grants tokens. If [`is_outcome_unknown`](Self::is_outcome_unknown) is true, tokens may have been taken all the
+/// same. With every other error, nothing was taken.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What an operator asked for can never be. Nothing was changed.
+    /// The operator's change is not valid. Nothing was changed.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The database stayed busy with others: every attempt was rolled back.
+    /// Every attempt was rolled back, because other transactions locked the bucket or were serialized first.
     #[error(
-        "every one of {attempts} attempts was rolled back: too many requests contend for this bucket (a lease spares the \
-         database most of them), another transaction stays open that holds it, or the isolation \
-         level is above READ COMMITTED, which decisions do not need"
+        "every one of {attempts} attempts was rolled back: too many requests contend for the bucket (use a lease), \
+         another transaction locks it, or the isolation level is above READ COMMITTED"
     )]
     Contended {
-        /// How often the database was asked.
+        /// The number of attempts.
         attempts: u32,
-        /// What it said last.
+        /// The error of the last attempt.
         source: Cause,
     },
     /// The deadline passed while the database had the request.
@@ -40,48 +39,47 @@ pub enum Error {
     /// The limit cannot be throttled. Nothing was changed.
     #[error(transparent)]
     Throttle(#[from] ThrottleError),
-    /// The text is no key.
+    /// The text is not a valid key.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The environment variable `TOLLGATE_MODE` holds no mode. Nothing was built.
+    /// The environment variable `TOLLGATE_MODE` is not a valid mode. No limiter was built.
     #[error("TOLLGATE_MODE: {0}")]
     Mode(#[from] ModeError),
-    /// A newer version of this crate has been here, and took away what this one needs.
+    /// A newer version of this crate has migrated the database, and removed objects that this version needs.
     #[error(
         "the database is at schema version {found}, which no longer has what this version of tollgate, that knows {known}, \
          needs: update the tollgate dependency of this service"
     )]
     NewerSchema {
-        /// The database's version.
+        /// The database's schema version.
         found: i64,
-        /// The newest that this crate knows.
+        /// The newest schema version that this crate supports.
         known: i64,
     },
-    /// The tables or routines are missing.
+    /// The database lacks tables or routines.
     #[error(
         "tollgate's tables and routines are not in this database, or not all of them: \
          run `tollgate migrate` or tollgate::migrate(&pool) once, or copy its migrations into your own"
     )]
     NotMigrated(#[source] Cause),
-    /// The store has answered none of many requests in a row, so one at a time asks it until it does, and this one did not.
-    /// Nothing was taken.
+    /// The circuit breaker is open, because the store answered none of many requests in a row. One request at a time tests
+    /// the store; this request did not call it. Nothing was taken.
     #[error(
-        "the database was not asked: it has answered none of many requests in a row, so one at a time asks until it does, \
-         the next one in {} s at the latest; see what it waits for, or say what to answer meanwhile: \
-         LimiterBuilder::fallback",
+        "the circuit breaker is open: many requests in a row had no answer; the next test call comes within {} s; \
+         set LimiterBuilder::fallback to answer meanwhile",
         retry_after.as_secs() + 1
     )]
     CircuitOpen {
-        /// When the next one asks, at the latest.
+        /// The longest time until the next request tests the store.
         retry_after: Duration,
-        /// Why there was no answer, the last time.
+        /// The last failure of the store.
         source: Cause,
     },
     /// The role may not call the routines.
     #[error(
         "this database role may not do that: `tollgate migrate --print grants` or migrations/grants makes roles that may; \
-         run it again after each upgrade. tollgate_app takes tokens, and looks at keys that it names; \
-         who lists keys, or changes what rules them, has tollgate_operator"
+         run it again after each upgrade. tollgate_app takes tokens, and reads keys that it names; \
+         to list keys, or to change limits and modes, a role needs tollgate_operator"
     )]
     NotPermitted(#[source] Cause),
     /// Another implementation of a trait of this crate failed.
@@ -93,10 +91,10 @@ pub enum Error {
          which pays once"
     )]
     OutcomeUnknown(#[source] Cause),
-    /// So many requests wait in this process for the database that no more are taken on. Nothing was taken.
+    /// Too many requests wait for the database in this process. Nothing was taken.
     #[error("{0} requests wait for the database already: is it slow, or does another transaction hold their buckets?")]
     Overloaded(usize),
-    /// The figures make no quota.
+    /// The values are not a valid quota.
     #[error(transparent)]
     Quota(#[from] QuotaError),
     /// The database takes no writes. Nothing was taken.
@@ -113,26 +111,27 @@ pub enum Error {
     Unreadable {
         /// The key, the name of the plan, or `token_mode` for the mode of every key.
         key: Key,
-        /// What is wrong with the row.
+        /// The reason why the row cannot be decoded.
         source: Cause,
     },
-    /// There was no connection to send the request on. Nothing was taken.
+    /// No connection to the database was available. Nothing was taken.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] Cause),
 }
 
 impl Error {
-    /// Wraps the error of another store or requester.
+    /// Wraps the error of another implementation of [`Store`](crate::Store) or
+    /// [`TokenRequester`](crate::TokenRequester).
     pub fn other(error: impl StdError + Send + Sync + 'static) -> Self {
         Self::Other(Arc::new(error))
     }
 
-    /// What it means to all that were asked for together, if some of them have taken what they have.
+    /// The error for a batch that failed. If some of its requests have taken tokens, the outcome is unknown.
     pub(crate) fn after(self, some: bool) -> Self {
         if some { Self::OutcomeUnknown(Arc::new(self)) } else { self }
     }
 
-    /// Whether the store failed, and not the request: what a [`Fallback`](crate::Fallback) answers instead.
+    /// Returns whether the store failed, and not the request. A [`Fallback`](crate::Fallback) answers such requests.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         !matches!(
@@ -141,7 +140,8 @@ impl Error {
         )
     }
 
-    /// Whether tokens may have been taken all the same. Asking again may then pay twice.
+    /// Returns whether tokens may have been taken all the same. A repeated request without an [id](crate::Take::id) can
+    /// then pay twice.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Self::DeadlineExceeded(_) | Self::OutcomeUnknown(_))
@@ -154,7 +154,7 @@ impl From<std::convert::Infallible> for Error {
     }
 }
 
-/// What the server says of a connection that it refuses, or what may be wrong if it says nothing.
+/// The server's reason for refusing the connection, or likely causes if there is none.
 fn unavailable(cause: &Cause) -> String {
     let refusal = refusal(cause).unwrap_or_default();
     if refusal.is_empty() {
@@ -179,17 +179,17 @@ fn refusal(_: &Cause) -> Option<&str> {
     None
 }
 
-/// What lies beneath an [`Error`]. Shared, so that one failed call can answer several callers.
+/// The underlying error of an [`Error`]. Shared, so that one failed call can answer several callers.
 pub type Cause = Arc<dyn StdError + Send + Sync>;
 
-/// Why a request can never be granted, decided before any token moves.
+/// The reason why a request can never be granted. Nothing was taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeError {
-    /// The bucket was provisioned with other terms than the quota of the request.
-    #[error("bucket '{0}' is provisioned with terms of its own: take from it without a quota, or use another key")]
+    /// The bucket was provisioned with another limit than the quota or plan of the request.
+    #[error("bucket '{0}' is provisioned with another limit: take from it without a quota, or use another key")]
     Conflict(Key),
-    /// More tokens than the bucket ever holds.
+    /// The cost and the minimum remaining exceed the capacity of the bucket.
     #[error(
         "bucket '{key}' holds {capacity} token{}: {cost}, with {min_remaining} to keep, can never be had at once",
         if *capacity == 1 { "" } else { "s" }
@@ -204,42 +204,43 @@ pub enum TakeError {
         /// The tokens that the bucket holds when full.
         capacity: u64,
     },
-    /// The store holds as many keys as it may, and none of their buckets is full.
+    /// The store holds the maximum number of keys, and none of their buckets is full.
     #[error(
         "there is no room for bucket '{0}': the store holds as many keys as it may, and none that it can forget; \
          raise MemoryStore::max_keys"
     )]
     TooManyKeys(Key),
-    /// The store remembers the ids of as many requests as it may, and none of them has expired. Nothing was taken or given back.
+    /// The store remembers the maximum number of request ids, and none of them has expired. Nothing was taken or given
+    /// back.
     #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::max_keys")]
     TooManyIds(Uuid),
-    /// The limits of the request have costs of their own, and were to be settled or refunded as if they had one.
+    /// The limits of the request have different costs, but one number was given to settle or refund them all.
     #[error("the limits of the request cost different things: say what each used, by settle_each or refund_each")]
     CostsDiffer,
-    /// A request for no token, of one of its buckets at least.
+    /// The request takes 0 tokens from at least one of its buckets.
     #[error("a request takes 1 token or more of each of its buckets, and this one takes 0")]
     ZeroCost,
-    /// The id is that of another request: for other buckets, at another cost, or cancelled.
+    /// The id belongs to another request, which has other buckets or another cost, or was cancelled.
     #[error(
-        "the id {0} is that of another request, for other buckets, at another cost, or cancelled: repeat a request as it \
-         was, and give each other one an id of its own"
+        "the id {0} belongs to another request, with other buckets or another cost, or to a cancelled one: \
+         repeat a request unchanged, and give every other request a new id"
     )]
     IdReused(Uuid),
-    /// A request without an id cannot be settled: nothing was remembered of it. Nothing was changed.
+    /// The request has no id, so the store does not remember it and cannot settle it. Nothing was changed.
     #[error("only a request with an id can be settled: give it one, and say for how long to remember it, by Take::id")]
     MissingId,
-    /// A sliding window among several limits of one request.
+    /// The request has several limits, and one of them is a sliding window.
     #[error("'{0}' is under a sliding window, which is decided by itself: ask for it in a request of its own")]
     WindowNotAlone(Key),
-    /// No such plan.
+    /// The plan does not exist.
     #[error("{}: insert its name, capacity and refill_seconds into token_plans, or call create_plan", absent(key, plan.as_ref()))]
     UnknownPlan {
         /// The bucket.
         key: Key,
-        /// The plan that the request named; `None`: the one that the bucket follows is not there any more.
+        /// The plan that the request named. `None`: the bucket's plan was deleted.
         plan: Option<Key>,
     },
-    /// No such bucket.
+    /// The bucket does not exist, and the request has no limit to create it with.
     #[error(
         "there is no bucket '{0}': insert its id, capacity and refill_seconds into token_buckets, or call create_bucket"
     )]
@@ -253,29 +254,29 @@ fn absent(key: &Key, plan: Option<&Key>) -> String {
     }
 }
 
-/// Why an operator's change is not valid. No store was called.
+/// The reason why an operator's call is not valid. No store was called.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// An override without a quota and without a mode.
+    /// The override has neither a quota nor a mode.
     #[error("the override changes nothing: give it a quota, or a mode")]
     ChangesNothing,
-    /// An end in the past.
+    /// The end is in the past.
     #[error("it would end at {0}, which is past: give a later time, or none")]
     EndInPast(DateTime<Utc>),
-    /// A reason that not every database can hold, and its length in bytes.
+    /// The reason has more than 65,535 bytes, or a NUL. Holds the number of bytes.
     #[error("a reason of {0} bytes, or with a NUL in it, cannot be stored: give 65535 bytes or less, without NUL")]
     InvalidReason(usize),
-    /// An unlimited quota, which no store keeps.
+    /// The quota is unlimited, which no store can keep.
     #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
     UnlimitedQuota,
-    /// A store that cannot report levels.
+    /// The store cannot report levels.
     #[error("this kind of store does not say what it holds: it has no Maintenance::level and window_level")]
     Unsupported,
-    /// A key under a sliding window, which has no bucket.
+    /// The key is under a sliding window, which has no bucket.
     #[error("'{0}' is under a sliding window, which has no bucket to look at: peek_window says what it has counted")]
     Window(Key),
-    /// A key under a quota, which has no sliding window.
+    /// The key is not under a sliding window.
     #[error("'{0}' is under no sliding window: peek says what its bucket has")]
     NoWindow(Key),
 }

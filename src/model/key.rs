@@ -5,11 +5,11 @@ use hmac::{Hmac, KeyInit, Mac};
 use smol_str::{SmolStr, format_smolstr};
 use uuid::Uuid;
 
-/// Whose tokens: the id of a bucket.
+/// The id of a bucket: whose tokens it holds, or what it limits.
 ///
-/// Keys are compared byte for byte, on every engine: `A`, `a` and `a ` are three buckets. A key has 1 to 255
-/// bytes of UTF-8, no NUL, and does not begin with U+0001; hash longer ones, or raw bytes. Up to 23 bytes need no
-/// allocation, and clones never do.
+/// A key has 1 to 255 bytes of UTF-8, no NUL, and does not begin with U+0001. Hash longer texts and raw bytes:
+/// [`Key::from_hash`]. Every engine compares keys byte for byte: `A`, `a` and `a ` are three buckets. Keys of up to 23
+/// bytes need no allocation, and clones never do.
 ///
 /// ```
 /// use tollgate::Key;
@@ -30,12 +30,12 @@ impl std::hash::Hash for Key {
 }
 
 impl Key {
-    /// Under which the receipts of a key's window are kept, beside those of its bucket. It is nobody's key.
+    /// The key of the receipts of a key's window, apart from those of its bucket. No caller can have this key.
     pub(crate) fn of_window(&self) -> Self {
         Self(format_smolstr!("{WINDOW_PREFIX}{}", self.0))
     }
 
-    /// That of a 64-bit hash: its 16 hexadecimal digits.
+    /// Returns the key of a 64-bit hash: its 16 hexadecimal digits.
     ///
     /// ```
     /// use tollgate::Key;
@@ -50,8 +50,8 @@ impl Key {
         Self(format_smolstr!("{hash:016x}"))
     }
 
-    /// That of personal data, such as an address or a user's name: a keyed hash, which tells nothing of the text without the
-    /// secret.
+    /// Returns the key of personal data, such as an address or a user's name. The key is a keyed hash, which cannot be
+    /// traced to the text without the secret.
     ///
     /// The format is stable across processes and versions: `hmac=`, then the first 16 bytes of the HMAC-SHA-256 of
     /// `tollgate-key-v1:` and the text, in lower-case hexadecimal.
@@ -69,7 +69,7 @@ impl Key {
         Self(format_smolstr!("hmac={:032x}", secret.hash(text.as_ref())))
     }
 
-    /// The key as text.
+    /// Returns the key as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -143,20 +143,21 @@ impl TryFrom<&String> for Key {
     }
 }
 
-/// What keys are [hashed](Key::hashed) with. Every process that shares limits needs the same one; another one makes other keys.
+/// The secret that [`Key::hashed`] uses. All processes that share limits need the same secret, because another secret makes
+/// other keys.
 ///
-/// It is never printed.
+/// `Debug` does not print the secret.
 #[cfg(feature = "hashed-keys")]
 #[derive(Clone)]
 pub struct KeySecret(Hmac<sha2::Sha256>);
 
 #[cfg(feature = "hashed-keys")]
 impl KeySecret {
-    /// Takes at least 32 bytes, which should be random: `openssl rand -hex 32` prints as many.
+    /// Creates a secret from at least 32 random bytes, such as those of `openssl rand -hex 32`.
     ///
     /// # Errors
     ///
-    /// Returns [`KeySecretError`] if there are fewer.
+    /// Returns [`KeySecretError`] if the secret has fewer than 32 bytes.
     pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, KeySecretError> {
         let secret = secret.as_ref();
         let too_short = KeySecretError(secret.len());
@@ -181,26 +182,26 @@ impl fmt::Debug for KeySecret {
     }
 }
 
-/// A secret is too short.
+/// The secret has fewer than 32 bytes.
 #[cfg(feature = "hashed-keys")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a secret for keys has 32 bytes or more, and this one has {0}: make one, such as by `openssl rand -hex 32`")]
 pub struct KeySecretError(usize);
 
-/// Why a text is no key.
+/// The reason why a text is not a valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// No text at all.
+    /// The text is empty.
     #[error("a key has 1 to 255 bytes, and this one is empty")]
     Empty,
-    /// A NUL, which PostgreSQL's text cannot hold.
+    /// The text has a NUL, which PostgreSQL's text cannot hold. Holds its position in bytes.
     #[error("a key has no NUL byte, and this one has one at byte {0}")]
     Nul(usize),
-    /// U+0001 at the beginning, under which the receipts of windows are kept.
+    /// The text begins with U+0001, which is reserved for the receipts of windows.
     #[error("a key does not begin with U+0001, and this one does: put something before it, or hash it")]
     Reserved,
-    /// More than 255 bytes.
+    /// The text has more than 255 bytes. Holds the number of bytes.
     #[error("a key has 1 to 255 bytes, and this one has {0}: hash it, or choose a shorter one")]
     TooLong(usize),
 }
@@ -208,9 +209,9 @@ pub enum KeyError {
 const MAX_KEY_BYTES: usize = 255;
 #[cfg(feature = "hashed-keys")]
 const MIN_SECRET_BYTES: usize = 32;
-/// Before the text that is hashed, so that other uses of the secret make other hashes.
+/// Precedes the text to hash, so that other uses of the secret make other hashes.
 #[cfg(feature = "hashed-keys")]
 const HASH_DOMAIN: &[u8] = b"tollgate-key-v1:";
 
-/// Before the key of a window's receipts.
+/// Precedes the key of a window's receipts.
 const WINDOW_PREFIX: char = '\u{1}';

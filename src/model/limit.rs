@@ -26,7 +26,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit of one token of the bucket `key` under a rule.
+    /// Creates a limit of one token of the bucket `key` under a rule.
     #[must_use]
     pub fn new(key: Key, rule: Rule) -> Self {
         Self::of(key, rule, 1, 0)
@@ -37,17 +37,17 @@ impl Limit {
         Self { key, rule, cost, min_remaining, own_cost: false, own_min_remaining: false, local: None }
     }
 
-    /// Sets how many tokens to take, 1 or more, whatever the request takes from other buckets. The tokens may count other
-    /// things, so the minimum remaining becomes 0 unless [`min_remaining`](Self::min_remaining) sets it.
+    /// Sets how many tokens to take from this bucket, 1 or more, regardless of the request's cost.
     ///
-    /// To settle such a request, state the use of [each limit](crate::Reservation::settle_each).
+    /// The minimum remaining becomes 0 unless [`min_remaining`](Self::min_remaining) sets it, because the bucket can count
+    /// another unit. To settle such a request, state the use of [each limit](crate::Reservation::settle_each).
     #[must_use]
     pub fn cost(self, cost: u64) -> Self {
         let min_remaining = if self.own_min_remaining { self.min_remaining } else { 0 };
         Self { cost, min_remaining, own_cost: true, own_min_remaining: true, ..self }
     }
 
-    /// Sets the minimum remaining, whatever it is for the request's other buckets.
+    /// Sets how many tokens must remain in this bucket, regardless of the request's minimum.
     #[must_use]
     pub fn min_remaining(self, min_remaining: u64) -> Self {
         Self { min_remaining, own_min_remaining: true, ..self }
@@ -71,35 +71,35 @@ impl Limit {
         Self { local: Some(Box::new(quota)), ..self }
     }
 
-    /// The bucket.
+    /// Returns the key of the bucket.
     #[must_use]
     #[inline]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The rule.
+    /// Returns the rule.
     #[must_use]
     #[inline]
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// How many tokens are taken.
+    /// Returns how many tokens the request takes.
     #[must_use]
     #[inline]
     pub fn tokens(&self) -> u64 {
         self.cost
     }
 
-    /// The minimum remaining.
+    /// Returns the minimum remaining.
     #[must_use]
     #[inline]
     pub fn required_remaining(&self) -> u64 {
         self.min_remaining
     }
 
-    /// Returns whether the limit states a [cost](Self::cost) of its own, whatever the request costs.
+    /// Returns whether the limit has a [cost](Self::cost) of its own.
     #[must_use]
     #[inline]
     pub fn has_own_cost(&self) -> bool {
@@ -113,7 +113,7 @@ impl Limit {
         self.min_remaining = if self.own_min_remaining { self.min_remaining } else { min_remaining };
     }
 
-    /// Whether it limits nothing.
+    /// Whether the quota is unlimited.
     #[inline]
     pub(crate) fn is_unlimited(&self) -> bool {
         self.rule == Rule::Quota(Quota::unlimited())

@@ -1,15 +1,20 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What rules a bucket beside its tokens: chosen for all, for a plan or for a key.
+/// Whether the tokens of a bucket decide. An operator sets the mode of all keys, of a plan, or of a key.
+///
+/// The mode of a key takes precedence over that of its plan, and that of a plan over the mode of all keys. Default:
+/// [`Enforce`](Self::Enforce).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
     /// The tokens decide.
     Enforce,
-    /// Tokens are taken as usual, and requests that find none now pass all the same, take nothing, and are told so: to try a
-    /// limit out, or let go of it in an incident. Nobody waits: whoever would have to passes, too, unless it was given its turn
-    /// before.
+    /// Requests take tokens. A request that finds no token passes all the same: it takes nothing, and its
+    /// [`Decision::mode`](crate::Decision::mode) is `Shadow`.
+    ///
+    /// No request waits, except those that were already scheduled. Use it to try out a limit, or to lift a limit in an
+    /// incident.
     Shadow,
     /// Every request passes, and no bucket is touched.
     Off,
@@ -18,7 +23,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The word that databases hold.
+    /// Returns the word for the mode in databases, configuration and the CLI.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -37,15 +42,15 @@ impl Mode {
 impl FromStr for Mode {
     type Err = ModeError;
 
-    /// A mode in words: `enforce`, `shadow`, `off` or `block`.
+    /// Parses `enforce`, `shadow`, `off` or `block`.
     fn from_str(word: &str) -> Result<Self, ModeError> {
         Self::parse(word).ok_or_else(|| ModeError(word.chars().take(40).collect()))
     }
 }
 
-/// A word that is no [`Mode`].
+/// The word is not a [`Mode`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no mode: give \"enforce\", \"shadow\", \"off\" or \"block\"")]
+#[error("{0:?} is not a mode: give \"enforce\", \"shadow\", \"off\" or \"block\"")]
 pub struct ModeError(String);
 
 impl fmt::Display for Mode {

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// [`Interval`](Refill::Interval) quota grants nothing until its period ends, and then everything at once. A
 /// [`Once`](Refill::Once) quota never grants again.
 ///
-/// Every `Quota` is valid: its burst lasts at most a century, it refills at most 10⁹ tokens a second, and rounding to whole
-/// nanoseconds slows it by at most 0.1 %.
+/// Every `Quota` is valid. An empty bucket is full after at most a century, and refills at most 10⁹ tokens a second.
+/// Rounding to whole nanoseconds slows the refill by at most 0.1 %.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,7 +41,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// If the capacity is 0, or the period 0, above a century, or shorter than a nanosecond a token.
+    /// Returns an error if the capacity is 0, or the period 0, above a century, or shorter than a nanosecond a token.
     pub fn interval(capacity: u64, period: Duration) -> Result<Self, QuotaError> {
         Self::new(capacity, period, Refill::Interval)
     }
@@ -70,7 +70,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// If the capacity is 0.
+    /// Returns an error if the capacity is 0.
     pub fn once(capacity: u64) -> Result<Self, QuotaError> {
         Self::new(capacity, Duration::ZERO, Refill::Once)
     }
@@ -131,19 +131,19 @@ impl Quota {
         Ok(self)
     }
 
-    /// The number of tokens that a full bucket holds: the burst.
+    /// Returns the number of tokens that a full bucket holds: the burst.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity.unsigned_abs()
     }
 
-    /// The time from empty to full. For an interval quota, its period.
+    /// Returns the time from empty to full. For an interval quota, returns its period.
     #[must_use]
     pub fn refill_time(&self) -> Duration {
         Duration::from_nanos(self.refill_ns.unsigned_abs())
     }
 
-    /// How the tokens come back.
+    /// Returns how the tokens come back.
     #[must_use]
     pub fn refill(&self) -> Refill {
         self.refill
@@ -192,9 +192,9 @@ pub enum Refill {
     Interval,
     /// All at once, at the end of each period of the calendar, in UTC.
     Calendar,
-    /// Never: the capacity can be used once.
+    /// Never. The capacity can be used once.
     Once,
-    /// There is no limit, and nothing to come back.
+    /// Not at all: the quota is unlimited.
     Unlimited,
 }
 
@@ -268,8 +268,9 @@ impl Quota {
         QuotaBuilder { rate: Rate::Tokens(tokens, period), burst: None }
     }
 
-    /// Grants any number of tokens a second, evenly: 0 grants the burst and then nothing, infinity has no limit. Default
-    /// burst: the tokens of a second, rounded up.
+    /// Grants any number of tokens a second, evenly. Default burst: the tokens of a second, rounded up.
+    ///
+    /// A rate of 0 grants the burst, and then nothing. An infinite rate is an [unlimited](Self::unlimited) quota.
     #[must_use]
     pub const fn rate(tokens_a_second: f64) -> QuotaBuilder {
         QuotaBuilder { rate: Rate::Fraction(tokens_a_second), burst: None }
@@ -287,7 +288,8 @@ impl QuotaBuilder {
     ///
     /// # Errors
     ///
-    /// If the values make no valid quota: see [`Quota::continuous`]. Also if the rate is negative or not a number.
+    /// Returns an error if the values are not a valid quota: see [`Quota::continuous`]. Also if the rate is negative or not a
+    /// number.
     pub fn build(self) -> Result<Quota, QuotaError> {
         match self.rate {
             Rate::Tokens(0, _) => Quota::once(self.burst.unwrap_or(0)),
@@ -334,7 +336,7 @@ impl TryFrom<QuotaBuilder> for Quota {
 }
 
 impl fmt::Display for Quota {
-    /// The shortest text that [`parse`](str::parse) makes the same quota of.
+    /// Writes the shortest text that [`parse`](str::parse) converts to the same quota.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (capacity, refill) = (self.capacity(), Span(self.refill_time()));
         match self.refill {
@@ -430,23 +432,23 @@ pub(crate) fn nanoseconds(span: Duration) -> i64 {
     seconds.saturating_mul(SECOND_NS).saturating_add(span.subsec_nanos().into())
 }
 
-/// Why values or a text make no valid quota.
+/// The reason why values or a text are not a valid quota or sliding window.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuotaError {
-    /// More tokens than a century has nanoseconds.
+    /// The capacity is more than the nanoseconds of a century.
     #[error("a capacity of {0} tokens is too large: at most 3 155 760 000 000 000 000")]
     CapacityTooLarge(u64),
-    /// No tokens at all.
+    /// The capacity is 0.
     #[error("a capacity of 0 grants nothing: give 1 or more")]
     ZeroCapacity,
-    /// No time to refill in.
+    /// The refill time is 0.
     #[error("a refill time of 0 limits nothing: give 1 nanosecond or more")]
     ZeroRefillTime,
-    /// An interval and a resolution that make no valid sliding window.
+    /// The interval and the resolution are not a valid sliding window.
     #[error(
-        "a window of {interval:?} in parts of {resolution:?} cannot be counted: give an interval of a year or less, and a \
-         resolution of 1 µs or more that divides it into 1 to 1000 parts"
+        "a window of {interval:?} in parts of {resolution:?} is not valid: the interval is at most a year, \
+         the resolution at least 1 µs, with 1 to 1000 parts"
     )]
     InvalidWindow {
         /// The interval given.
@@ -454,20 +456,20 @@ pub enum QuotaError {
         /// The resolution given.
         resolution: Duration,
     },
-    /// A negative rate, or one that is not a number.
-    #[error("a rate of {0} tokens a second is no rate: give 0 or more")]
+    /// The rate is negative or not a number.
+    #[error("a rate of {0} tokens a second is not valid: give 0 or more")]
     InvalidRate(f64),
-    /// More than a century from empty to full.
+    /// The time from empty to full is more than a century.
     #[error("the time from empty to full is at most 100 years (36525 days)")]
     RefillTooLong,
-    /// A text that is not a valid quota.
+    /// The text is not a valid quota.
     #[error(
-        "'{0}' is no quota: write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d', '100 once' or \
+        "'{0}' is not a quota: write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d', '100 once' or \
          'unlimited'; units are ns, us, ms, s, min, h and d; \
          '100 in 60s at 5s' is a sliding window"
     )]
     InvalidText(String),
-    /// More than a token a nanosecond.
+    /// The quota refills more than one token a nanosecond.
     #[error("{capacity} tokens in {refill_ns} ns are more than one a nanosecond: count in larger units, 1 for 1000")]
     TooFast {
         /// The capacity given.
@@ -475,7 +477,7 @@ pub enum QuotaError {
         /// The refill time given, in nanoseconds.
         refill_ns: i64,
     },
-    /// Whole nanoseconds a token would lose more than 0.1 % of the rate.
+    /// Rounding the time of one token to whole nanoseconds would slow the refill by more than 0.1 %.
     #[error(
         "{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: count in larger \
          units, 1 for 1000"
@@ -486,16 +488,16 @@ pub enum QuotaError {
         /// The refill time given, in nanoseconds.
         refill_ns: i64,
     },
-    /// A text that is not a valid sliding window.
+    /// The text is not a valid sliding window.
     #[error(
-        "'{0}' is no sliding window: write '100 in 60s at 5s' for at most 100 in any 60 seconds, counted in parts of 5 \
-         seconds; units are ns, us, ms, s, min, h and d"
+        "'{0}' is not a sliding window: write '100 in 60s at 5s' for 100 in any 60 seconds, in parts of 5 seconds; \
+         units are ns, us, ms, s, min, h and d"
     )]
     InvalidWindowText(String),
 }
 
 impl QuotaError {
-    /// The error of a rate, whatever the burst.
+    /// The error of a rate, regardless of the burst.
     fn too_fine(tokens: u64, period: Duration) -> Self {
         let (capacity, refill_ns) = (i64::try_from(tokens).unwrap_or(i64::MAX), nanoseconds(period));
         Self::TooFine { capacity, refill_ns }

@@ -8,11 +8,11 @@ use crate::model::quota::nanoseconds;
 use crate::model::take::IdOf;
 use crate::model::{Decision, Key, Take};
 
-/// What a grant leaves in the hands of the caller for each bucket, to give tokens back with.
+/// The record of one bucket's grant, with which its tokens can be cancelled, refunded or settled: each receipt once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) id: Uuid,
-    /// One that the crate made is nobody's to repeat a request with.
+    /// The maker of the id. A caller cannot repeat a request with an id that the crate made.
     pub(crate) id_of: IdOf,
     pub(crate) key: Key,
     pub(crate) taken: bucket::GrantRecord,
@@ -32,8 +32,9 @@ impl Receipt {
         decision.taken().map(receipt).collect()
     }
 
-    /// A receipt for tokens that may be used at once, from what is known of the request: to refund or settle it in
-    /// another process.
+    /// Creates a receipt from a request's id, key and cost, to refund or settle the request in another process.
+    ///
+    /// The cost is bounded to 1 or more.
     #[must_use]
     pub fn new(id: Uuid, key: Key, cost: u64) -> Self {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX).clamp(1, bucket::MAX_TOKENS);
@@ -41,7 +42,7 @@ impl Receipt {
         Self { id, id_of: IdOf::Caller, key, taken, window: false }
     }
 
-    /// The same, for requests that the key's sliding window granted at this time since 1970.
+    /// Makes this the receipt of requests that the key's sliding window granted, at this time since 1970.
     #[must_use]
     pub fn in_window(mut self, granted_at: Duration) -> Self {
         self.taken.cost = self.taken.cost.min(crate::model::window::MAX_REQUESTS);
@@ -50,37 +51,38 @@ impl Receipt {
         self
     }
 
-    /// The request's id, or one that was made for the receipt.
+    /// Returns the request's id, or one that was made for the receipt.
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.id
     }
 
-    /// The bucket.
+    /// Returns the key of the bucket.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The tokens taken.
+    /// Returns the tokens taken.
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.taken.cost.unsigned_abs()
     }
 
-    /// The tokens will not be used, and their time to act has not passed.
+    /// Cancels the request before its scheduled time. Gives back the tokens that no later request queues behind.
     #[must_use]
     pub fn cancel(self) -> Adjustment {
         Adjustment::new(self, AdjustmentKind::Cancel)
     }
 
-    /// So many of the tokens were not used.
+    /// Gives back `unused` of the tokens.
     #[must_use]
     pub fn refund(self, unused: u64) -> Adjustment {
         Adjustment::new(self, AdjustmentKind::Refund(unused))
     }
 
-    /// So many tokens were used in the end, more or fewer than were taken. The request must have had an id.
+    /// Settles the request: `used` tokens were used, which can be more or fewer than were taken. The request must have an
+    /// [id](Take::id).
     #[must_use]
     pub fn settle(self, used: u64) -> Adjustment {
         Adjustment::new(self, AdjustmentKind::Settle(used))
@@ -109,48 +111,48 @@ impl Adjustment {
         Self { receipt, kind, max_debt: MAX_WAIT_NS }
     }
 
-    /// Limits the debt that a settlement can leave: the wait for the bucket's next token is at most this long, or as long as
-    /// that of an empty bucket. Default: a year, which is also the longest.
+    /// Limits the debt that a settlement can leave. The wait for the bucket's next token is then at most this long, or as
+    /// long as that of an empty bucket. Default: 366 days, which is also the maximum.
     ///
-    /// State it where an upstream says what was used. With an interval or calendar quota, tokens come with the first period
-    /// after the wait. A sliding window owes nothing longer than its own interval.
+    /// Set it if an upstream reports the tokens used. With a quota by fixed windows, tokens come with the first period after
+    /// the wait. The debt of a sliding window ends after its interval.
     #[must_use]
     pub fn max_debt(self, max_debt: Duration) -> Self {
         Self { max_debt: nanoseconds(max_debt).min(MAX_WAIT_NS), ..self }
     }
 
-    /// The longest debt that it can leave: see [`max_debt`](Self::max_debt).
+    /// Returns the longest debt that the settlement can leave: see [`max_debt`](Self::max_debt).
     #[must_use]
     pub fn debt_limit(&self) -> Duration {
         Duration::from_nanos(self.max_debt.unsigned_abs())
     }
 
-    /// What was taken.
+    /// Returns the receipt of the tokens.
     #[must_use]
     pub fn receipt(&self) -> &Receipt {
         &self.receipt
     }
 
-    /// What is to become of it.
+    /// Returns the kind of the adjustment.
     #[must_use]
     pub fn kind(&self) -> AdjustmentKind {
         self.kind
     }
 }
 
-/// What is to become of tokens that were taken: for a [`Store`](crate::Store) or a log of your own.
+/// How to adjust tokens that were taken. Matters to implementations of [`Store`](crate::Store).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdjustmentKind {
-    /// They are given back unless their time to act has passed.
+    /// Gives all tokens back, unless their scheduled time has passed.
     Cancel,
-    /// So many were not used.
+    /// Gives this number of tokens back.
     Refund(u64),
-    /// So many were used.
+    /// Gives back or charges the difference to this number of used tokens.
     Settle(u64),
 }
 
 impl AdjustmentKind {
-    /// The word that routines take, and the tokens with it.
+    /// The arguments of the routines: the word for the kind, and the tokens.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn figures(self) -> (&'static str, i64) {
         let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(bucket::MAX_TOKENS);
@@ -162,26 +164,26 @@ impl AdjustmentKind {
     }
 }
 
-/// What became of an [`Adjustment`].
+/// The result of an [`Adjustment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Adjusted {
-    /// So many tokens were given back: perhaps none, if later requests queue behind them already; negative if more had
-    /// to be paid.
+    /// The adjustment was made. Holds the tokens given back: 0 if later requests queue behind them, negative if tokens were
+    /// charged.
     Done(i64),
-    /// Too late: the tokens' time to act has passed, or the receipt has expired. Nothing changed.
+    /// The tokens' scheduled time has passed, or the receipt has expired. Nothing changed.
     Late,
     /// The receipt was adjusted before. Nothing changed.
     Repeated,
 }
 
-/// An id that nobody else has, nor can guess: a request whose id is known already is granted and takes nothing.
+/// Creates an id that no other caller can guess, because a request with a known id is granted and takes nothing.
 pub(crate) fn random_id() -> Uuid {
     Uuid::new_v4()
 }
 
-/// An id for the receipts of a request that has none: only what is given back by it is remembered, so it need not be secret,
-/// and costs no call of the system.
+/// Creates an id for the receipts of a request without an id. The store remembers it only with a refund, so it need not be
+/// secret, and costs no system call.
 pub(crate) fn receipt_id() -> Uuid {
     let mut bytes = [0; 16];
     fastrand::fill(&mut bytes);

@@ -8,9 +8,9 @@ use crate::model::quota::nanoseconds;
 use crate::model::receipt::random_id;
 use crate::model::{Key, Limit, Rule, TakeError, Window};
 
-/// A request for tokens of one bucket, or of several: then from all of them or from none.
+/// A request for tokens of one or more buckets. It takes tokens from all of them, or from none.
 ///
-/// Built by [`Limiter::request`](crate::Limiter::request), or from a [`Key`] or a [`Limit`]: `Take::from(key).rule(rule)`.
+/// Build it by [`Limiter::request`](crate::Limiter::request), or from a [`Key`] or a [`Limit`]: `Take::from(key).rule(rule)`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,31 +24,32 @@ use crate::model::{Key, Limit, Rule, TakeError, Window};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
     pub(crate) limits: SmallVec<[Limit; 1]>,
-    /// Of the limits that have none of their own, as what to keep is.
+    /// The cost of the limits that have no cost of their own.
     pub(crate) cost: u64,
     pub(crate) max_wait: Duration,
+    /// The minimum remaining of the limits that have none of their own.
     pub(crate) min_remaining: u64,
     pub(crate) id: Option<Uuid>,
     pub(crate) hold: Duration,
     pub(crate) id_of: IdOf,
-    /// Whether the first bucket is the limiter's own, and not one that others share with it.
+    /// Whether the first bucket is under the limiter's own rule, and not under a limit that the request adds.
     pub(crate) own: bool,
     pub(crate) refundable: bool,
-    /// Whether what is denied passes all the same, and is told so.
+    /// Whether the caller lets the request pass even if it is denied.
     pub(crate) shadow: bool,
 }
 
-/// Who made the id of a request.
+/// The maker of a request's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdOf {
-    /// Who may repeat the request with it.
+    /// The caller, which can repeat the request with the id.
     Caller,
-    /// For that request alone.
+    /// This crate, for one request alone.
     Crate,
 }
 
 impl Take {
-    /// How many tokens to take from each bucket that has no [cost of its own](Limit::cost); 1 if not said.
+    /// Sets how many tokens to take from each bucket that has no [cost of its own](Limit::cost). Default: 1.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
@@ -56,14 +57,16 @@ impl Take {
         self.with_limit_values()
     }
 
-    /// How long the caller would wait for them; not at all if not said. A year at most.
+    /// Sets the longest wait for the tokens, at most 366 days. Default: 0, so that the request is denied if the tokens are not
+    /// available now.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
     }
 
-    /// How many tokens must remain for others, in each bucket that has no [such number](Limit::min_remaining) and no cost of its own; none
-    /// if not said.
+    /// Sets how many tokens must remain for other requests. Default: 0.
+    ///
+    /// Applies to each bucket that has no [minimum](Limit::min_remaining) and no cost of its own.
     #[must_use]
     pub fn min_remaining(mut self, min_remaining: u64) -> Self {
         self.min_remaining = min_remaining;
@@ -71,7 +74,7 @@ impl Take {
         self.with_limit_values()
     }
 
-    /// Under which terms; the bucket's own if not said. Of several buckets, the last one named.
+    /// Sets the rule of the bucket named last. Default: [`Rule::Provisioned`], the bucket's own limit.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
         if let Some(last) = self.limits.last_mut() {
@@ -80,16 +83,17 @@ impl Take {
         self
     }
 
-    /// Another bucket that the same number of tokens is taken from: from all or from none, in one call.
+    /// Adds a bucket from which the same number of tokens is taken. The request takes from all buckets or from none, in one
+    /// call of the store.
     ///
-    /// A bucket named twice is named once, under the rule given last.
+    /// Replaces an earlier limit of the same key.
     #[must_use]
     pub fn and(self, key: Key, rule: Rule) -> Self {
         self.and_limit(Limit::new(key, rule))
     }
 
-    /// Another bucket, as by [`and`](Self::and), of which perhaps not the same number of tokens is taken: a call of a model
-    /// is one request, and so many tokens.
+    /// Adds a bucket, as [`and`](Self::and) does, with a cost of its own. A call of a language model, for instance, takes one
+    /// token of a limit on requests and many of a limit on model tokens.
     ///
     /// ```
     /// use tollgate::{Key, Limit, Rule, Take};
@@ -109,14 +113,14 @@ impl Take {
         self.with_limit_values()
     }
 
-    /// The same at another cost, whatever its only limit says for itself.
+    /// The request at another cost, regardless of its limit's own cost.
     pub(crate) fn costing(mut self, cost: u64) -> Self {
         self.cost = cost;
         self.limits.iter_mut().for_each(|limit| limit.cost = cost);
         self
     }
 
-    /// What its only limit says for itself, the request says.
+    /// Copies the cost and the minimum of a single limit to the request.
     pub(crate) fn with_limit_values(self) -> Self {
         match self.limits[..] {
             [Limit { cost, min_remaining, .. }] => Self { cost, min_remaining, ..self },
@@ -124,25 +128,30 @@ impl Take {
         }
     }
 
-    /// Gives the request an id, which is remembered for `hold`: repeated with it, because nobody knows what became of
-    /// the first, it takes nothing more. It can also be settled until then. No id is remembered for longer than 366 days.
+    /// Gives the request an id, which the store remembers for `hold`, at most 366 days. Until then, a repeated request takes
+    /// nothing more, and the request can be settled. Repeat a request if its outcome is unknown.
     ///
-    /// A grant writes one row more for each bucket; a denial is not remembered. Who waits with an id and gives up, by a deadline
-    /// or by dropping the future, has not given its tokens back: whoever repeats the request goes on with its turn.
+    /// A grant writes one more row for each bucket. A denial is not remembered.
+    ///
+    /// # Cancel safety
+    ///
+    /// If a wait with an id ends by a deadline, or if its future is dropped, the tokens are not given back. A repeated request
+    /// keeps the scheduled time.
     #[must_use]
     pub fn id(self, id: Uuid, hold: Duration) -> Self {
         Self { id: Some(id), hold, id_of: IdOf::Caller, ..self }
     }
 
-    /// Whether its id was made for it alone, so that nobody repeats it.
+    /// Whether the id was made for this request alone, so that no caller repeats it.
     pub(crate) fn has_fresh_id(&self) -> bool {
         self.id_of == IdOf::Crate
     }
 
     /// Gives the request a random [id](Self::id), so that it can be settled until `hold` has passed.
     ///
-    /// For requests that nobody repeats: a repetition, also of a clone, takes nothing. A [`MemoryStore`](crate::MemoryStore)
-    /// forgets the id once it is settled, and a [local fallback](crate::Fallback::Local) does not remember it.
+    /// Use it for requests that you do not repeat: a repeated request, also a clone, takes nothing. A
+    /// [`MemoryStore`](crate::MemoryStore) forgets the id after the settlement. A [local fallback](crate::Fallback::Local)
+    /// does not remember it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -162,8 +171,10 @@ impl Take {
         Self { id: Some(random_id()), hold, id_of: IdOf::Crate, ..self }
     }
 
-    /// Its tokens may have to be given back, for instance if what they are for fails: then they are the store's, and none
-    /// that a [`Lease`](crate::layers::Lease) took ahead, of which nothing can be given back.
+    /// Makes the tokens refundable, for instance for work that can fail.
+    ///
+    /// The tokens then come from the store, because the prefetched tokens of a [`Lease`](crate::layers::Lease) cannot be given
+    /// back.
     #[must_use]
     pub fn refundable(self) -> Self {
         Self { refundable: true, ..self }
@@ -178,49 +189,48 @@ impl Take {
         Self { shadow: true, ..self }
     }
 
-    /// The buckets that it takes from, how many tokens, and under which terms: for a [`Store`](crate::Store) or a log of your
-    /// own, as what follows is.
+    /// Returns the limits of the request. This method and the following ones matter to implementations of
+    /// [`Store`](crate::Store).
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.limits.iter()
     }
 
-    /// How many tokens it takes from each bucket that has no cost of its own.
+    /// Returns how many tokens the request takes from each bucket that has no cost of its own.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.cost
     }
 
-    /// How many must remain for others, in each that has no such number of its own.
+    /// Returns how many tokens must remain in each bucket that has no minimum of its own.
     #[must_use]
     pub fn required_remaining(&self) -> u64 {
         self.min_remaining
     }
 
-    /// How long the caller would wait for them.
+    /// Returns the longest wait for the tokens.
     #[must_use]
     pub fn wait_limit(&self) -> Duration {
         self.max_wait
     }
 
-    /// Its id, if it has one.
+    /// Returns the id, if the request has one.
     #[must_use]
     pub fn request_id(&self) -> Option<Uuid> {
         self.id
     }
 
-    /// The buckets that it takes from.
+    /// Returns the keys of all buckets.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.limits.iter().map(Limit::key)
     }
 
-    /// The bucket; of several, the first.
+    /// Returns the key of the first bucket.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.limits[0].key
     }
 
-    /// The only limit, if it asks for the tokens of one bucket and no store has to remember it: what may be answered without
-    /// asking the store.
+    /// The single limit, if a layer can answer the request without the store: it has one bucket and no id.
     #[inline]
     pub(crate) fn plain(&self) -> Option<&Limit> {
         match &self.limits[..] {
@@ -230,23 +240,23 @@ impl Take {
         }
     }
 
-    /// The same, if it may also be answered with tokens that cannot be given back.
+    /// The single limit, if a layer can also answer with tokens that cannot be given back.
     #[inline]
     pub(crate) fn lendable(&self) -> Option<&Limit> {
         self.plain().filter(|_| !self.refundable)
     }
 
-    /// Whether it is decided now and not remembered, so that it can be one of many in a call.
+    /// Whether the request neither waits nor is remembered, so that it can be one of many in a call.
     pub(crate) fn is_momentary(&self) -> bool {
         self.max_wait.is_zero() && self.id.is_none()
     }
 
-    /// Whether nothing limits it.
+    /// Whether all limits are unlimited.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.limits.iter().all(Limit::is_unlimited)
     }
 
-    /// The same without the buckets that have no limit, and the places of those that are left; `None` if all have one.
+    /// The request without its unlimited buckets, and the places of the others. `None` if no bucket is unlimited.
     pub(crate) fn limited(&self) -> Option<(Self, SmallVec<[usize; 4]>)> {
         let has_limit = |limit: &Limit| !limit.is_unlimited();
         if self.limits.iter().all(has_limit) {
@@ -258,7 +268,7 @@ impl Take {
         Some((limited.with_limit_values(), places.map(|(place, _)| place).collect()))
     }
 
-    /// For its only bucket, or for the first of several, in the arithmetic's units.
+    /// The request for the first bucket, in the arithmetic's units, after a check of the whole request.
     #[inline]
     pub(crate) fn request(&self) -> Result<BucketRequest, TakeError> {
         if self.limits.iter().any(|limit| limit.cost == 0) {
@@ -272,10 +282,10 @@ impl Take {
         Ok(self.request_at(0))
     }
 
-    /// For the bucket at a place, if it was found to be possible by [`request`](Self::request).
+    /// The request for the bucket at a place. The caller has called [`request`](Self::request), which checks it.
     #[inline]
     pub(crate) fn request_at(&self, place: usize) -> BucketRequest {
-        // Larger figures than any bucket holds stay so; half of the range keeps their sums within it.
+        // Bounded to half of the range, so that sums cannot overflow. Still more than any bucket holds.
         let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);
         let Limit { cost, min_remaining, .. } = self.limits[place];
         BucketRequest {
@@ -285,7 +295,7 @@ impl Take {
         }
     }
 
-    /// The sliding window that it is under, if it is.
+    /// The sliding window, if the request is under one.
     pub(crate) fn window(&self) -> Option<&Window> {
         match &self.limits[0].rule {
             Rule::Window(window) => Some(window),
@@ -293,14 +303,14 @@ impl Take {
         }
     }
 
-    /// For how many nanoseconds the id is remembered.
+    /// How long the id is remembered, in nanoseconds.
     pub(crate) fn hold_ns(&self) -> i64 {
         nanoseconds(self.hold).min(MAX_WAIT_NS)
     }
 }
 
 impl Take {
-    /// All that a limiter says, in one move.
+    /// Creates a limiter's request, without a move for each setting.
     #[inline]
     pub(crate) fn under(key: Key, rule: Rule, cost: u64, min_remaining: u64) -> Self {
         Self::of(Limit::of(key, rule, cost, min_remaining))
@@ -330,7 +340,8 @@ impl From<Key> for Take {
 }
 
 impl From<Limit> for Take {
-    /// A request whose cost is the limit's, and what it keeps, too: also of buckets added to it that say no cost of their own.
+    /// Creates a request with the limit's cost and minimum remaining. Buckets that are added take both, unless they have their
+    /// own.
     fn from(limit: Limit) -> Self {
         Self::of(limit)
     }

@@ -5,11 +5,12 @@ use crate::model::bucket::{MAX_WAIT_NS, ThrottleLevel};
 use crate::model::quota::nanoseconds;
 use crate::model::{Error, Key, Quota, Rule, TakeError};
 
-/// What somebody else says of a limit that it keeps, such as the `Retry-After` of a third party's answer: a bucket is
-/// lowered to it, for everybody who shares the bucket, and never raised.
+/// The state of an upstream's own limit, such as the `Retry-After` of its answer.
+/// [`Limiter::throttle`](crate::Limiter::throttle) lowers a bucket to it, for all callers that share the bucket, and never
+/// raises the bucket.
 ///
-/// When no token is left, requests are denied, or wait, as ever. A hold is tokens that are owed: other terms rescale it, and
-/// what others give back opens it earlier. See [`Limiter::throttle`](crate::Limiter::throttle).
+/// When no token is left, requests are denied or wait, as in any empty bucket. A throttled bucket owes tokens: another limit
+/// rescales the debt, and refunds reduce it, so the bucket can refill earlier.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,24 +35,23 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// The longest wait that counts, unless [`max_wait`](Self::max_wait) says otherwise: an hour. Of a quota by interval or by
-    /// the calendar, tokens come with the first period after it.
+    /// The longest wait that applies without [`max_wait`](Self::max_wait): an hour.
     pub const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(3600);
 
-    /// So many tokens are left now, at most.
+    /// Lowers the bucket to at most `tokens` now.
     pub const fn remaining(tokens: u64) -> Self {
         Self { remaining: Some(tokens), retry_after: None, max_wait: None }
     }
 
-    /// No token comes before so much time from now has passed; then they come at the bucket's own rate.
+    /// Empties the bucket for `span` from now. After that, tokens come at the bucket's own rate.
     ///
-    /// Of a quota by interval or by the calendar they come when the first period begins after that, so what is left of the
-    /// present one is lost: use a continuous quota where a third party's periods are long.
+    /// With a quota by fixed windows, tokens come with the first period that begins after `span`, so the rest of the current
+    /// period is lost. Use a continuous quota for an upstream with long periods.
     pub const fn retry_after(span: Duration) -> Self {
         Self { remaining: None, retry_after: Some(span), max_wait: None }
     }
 
-    /// Both, the stricter of each.
+    /// Combines both, with the stricter value of each.
     pub fn and(self, other: Self) -> Self {
         let least = |one: Option<Duration>, other: Option<Duration>| match (one, other) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -67,13 +67,14 @@ impl Throttle {
         }
     }
 
-    /// The longest wait that counts, whatever was said: [`DEFAULT_MAX_WAIT`](Self::DEFAULT_MAX_WAIT) if not set, a year at most. Of a quota by
-    /// interval or by the calendar, tokens come with the first period after it.
+    /// Bounds the time of [`retry_after`](Self::retry_after), because the value comes from an upstream.
+    ///
+    /// At most 366 days. Default: [`DEFAULT_MAX_WAIT`](Self::DEFAULT_MAX_WAIT), an hour.
     pub const fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait: Some(max_wait), ..self }
     }
 
-    /// The wait that counts: no token comes before.
+    /// Returns the time for which the bucket is emptied, within the bound of [`max_wait`](Self::max_wait).
     #[must_use]
     pub fn wait(&self) -> Duration {
         let max_wait =
@@ -81,13 +82,13 @@ impl Throttle {
         self.retry_after.unwrap_or_default().min(max_wait)
     }
 
-    /// How many tokens are left, if that is said.
+    /// Returns the tokens to which the bucket is lowered, if the upstream states them.
     #[must_use]
     pub fn remaining_tokens(&self) -> Option<u64> {
         self.remaining
     }
 
-    /// In the arithmetic's units, for a bucket that can be throttled.
+    /// The level in the arithmetic's units, if a limit of this rule can be throttled.
     pub(crate) fn of(&self, key: &Key, rule: &Rule) -> Result<ThrottleLevel, ThrottleError> {
         match rule {
             Rule::Window(_) => return Err(ThrottleError::Window(key.clone())),
@@ -99,25 +100,25 @@ impl Throttle {
     }
 }
 
-/// Why a limit cannot be throttled. Nothing was changed.
+/// The reason why a limit cannot be throttled. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThrottleError {
-    /// A bucket that never refills: throttled for a time, it would be for ever.
+    /// The bucket never refills, so a throttle for a time would never end.
     #[error("bucket '{0}' never refills, so it can be throttled to a number of tokens, and not for a time")]
     NeverRefills(Key),
-    /// No limit.
+    /// The quota is unlimited.
     #[error("'{0}' has no limit that could be throttled: give it a quota")]
     Unlimited(Key),
-    /// A store that does not know how.
+    /// The store does not implement [`Store::throttle`](crate::Store::throttle).
     #[error("this store does not throttle: implement Store::throttle for it")]
     Unsupported,
-    /// A sliding window, which counts what has passed.
+    /// The limit is a sliding window, which counts past requests and holds no tokens.
     #[error("'{0}' is under a sliding window, which cannot be throttled: limit it by a quota")]
     Window(Key),
 }
 
-/// What a store in this process, or a routine, says.
+/// Converts the answer of a store in this process, or of a routine.
 pub(crate) fn held(lowered: Result<Option<bool>, OutcomeCode>, key: &Key, rule: &Rule) -> Result<bool, Error> {
     match lowered {
         Ok(Some(lowered)) => Ok(lowered),

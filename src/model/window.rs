@@ -45,8 +45,8 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// If `max_requests` is 0 or above 10¹², the interval is above 366 days, the resolution is below a microsecond, or the
-    /// interval is not 1 to 1000 times the resolution.
+    /// Returns an error if `max_requests` is 0 or above 10¹², or if the interval is above 366 days. Also if the resolution is
+    /// below a microsecond, or if the interval is not 1 to 1000 times the resolution.
     pub fn new(max_requests: u64, interval: Duration, resolution: Duration) -> Result<Self, QuotaError> {
         let too_large = QuotaError::CapacityTooLarge(max_requests);
         let max_requests = i64::try_from(max_requests).ok().filter(|max| *max <= MAX_REQUESTS).ok_or(too_large)?;
@@ -64,19 +64,19 @@ impl Window {
         Ok(Self { max_requests, interval_ns, resolution_ns })
     }
 
-    /// The maximum of requests in any interval.
+    /// Returns the maximum of requests in any interval.
     #[must_use]
     pub fn max_requests(&self) -> u64 {
         self.max_requests.unsigned_abs()
     }
 
-    /// The interval.
+    /// Returns the interval.
     #[must_use]
     pub fn interval(&self) -> Duration {
         Duration::from_nanos(self.interval_ns.unsigned_abs())
     }
 
-    /// The length of the sub-intervals that it is counted in.
+    /// Returns the length of the sub-intervals.
     #[must_use]
     pub fn resolution(&self) -> Duration {
         Duration::from_nanos(self.resolution_ns.unsigned_abs())
@@ -108,7 +108,7 @@ const MIN_RESOLUTION_NS: i64 = 1000;
 const MAX_SUB_INTERVALS: u64 = 1000;
 
 impl fmt::Display for Window {
-    /// The shortest text that [`parse`](str::parse) makes the same window of.
+    /// Writes the shortest text that [`parse`](str::parse) converts to the same window.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in {} at {}", self.max_requests, Span(self.interval()), Span(self.resolution()))
     }
@@ -129,7 +129,7 @@ impl FromStr for Window {
     }
 }
 
-/// What a sliding window has counted, at the instant when the store read it.
+/// The counts of a sliding window, at the instant when the store read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WindowLevel {
@@ -146,7 +146,7 @@ pub struct WindowLevel {
 }
 
 impl WindowLevel {
-    /// How many more requests pass now. A negative number is promised to requests that wait.
+    /// Returns how many more requests pass now. A negative number is promised to requests that wait.
     #[must_use]
     pub fn available(&self) -> i64 {
         self.window.max_requests - i64::try_from(self.counted).unwrap_or(i64::MAX)
@@ -180,7 +180,7 @@ pub struct WindowUsage {
     pub(crate) word: OutcomeCode,
     pub(crate) mode: Mode,
     pub(crate) now: i64,
-    /// When the request acts; if blocked, until when.
+    /// When the request acts. Under `Block`: when the mode ends.
     pub(crate) scheduled_at: Option<i64>,
     pub(crate) counts: Counts,
     /// The resolution that the newest sub-interval was counted in.
@@ -188,13 +188,14 @@ pub struct WindowUsage {
 }
 
 impl WindowUsage {
-    /// The requests of all sub-intervals that the store still keeps.
+    /// Returns the requests of all sub-intervals that the store still keeps.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count.unsigned_abs()).fold(0, u64::saturating_add)
     }
 
-    /// How many requests the window had left at the instant of the answer. A negative number is promised to requests that wait.
+    /// Returns how many requests the window had left at the instant of the answer. A negative number is promised to requests
+    /// that wait.
     #[must_use]
     pub fn available(&self, window: &Window) -> i64 {
         let ring = Ring { counts: self.counts.clone(), ..Ring::default() };

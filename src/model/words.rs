@@ -1,4 +1,4 @@
-//! What configuration files say, with the feature `serde`: as the text that people write.
+//! Serialization of the model's types as text, for configuration files. Needs the feature `serde`.
 
 use std::borrow::Cow;
 use std::fmt::Display;

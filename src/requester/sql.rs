@@ -6,10 +6,10 @@ use super::TokenRequester;
 use crate::model::{Decision, Error, Key, Take};
 use crate::store::{Dialect, Isolation, SqlStore, Store};
 
-/// Asks for tokens of one bucket in a SQL database, through the host's own pool.
+/// Requests tokens of one bucket in a SQL database, through your own pool.
 ///
-/// When the bucket is empty, the request is denied at once; it never waits for tokens and writes nothing. The
-/// bucket must have been provisioned: see [`create_bucket`](crate::create_bucket). Each request is one round trip.
+/// When the bucket is empty, the request is denied at once, and nothing is written. The bucket must be provisioned: see
+/// [`create_bucket`](crate::create_bucket). Each request is one round trip.
 ///
 /// ```no_run
 /// use tollgate::{limit, SqlTokenRequester};
@@ -29,11 +29,11 @@ pub struct SqlTokenRequester<DB: Dialect> {
 }
 
 impl<DB: Dialect> SqlTokenRequester<DB> {
-    /// A requester for a bucket: its id is a text or a [`Uuid`](uuid::Uuid).
+    /// Creates a requester for a bucket, without a call of the database. The id is a text or a [`Uuid`](uuid::Uuid).
     ///
     /// # Errors
     ///
-    /// If the id is no [`Key`]. The database is not asked yet.
+    /// Returns an error if the id is not a valid [`Key`].
     pub fn new<K>(pool: Pool<DB>, bucket_id: K) -> Result<Self, Error>
     where
         K: TryInto<Key>,
@@ -48,7 +48,7 @@ impl<DB: Dialect> SqlTokenRequester<DB> {
         Self { store: self.store.isolation(isolation), ..self }
     }
 
-    /// Every request ends by then: see [`SqlStore::deadline`].
+    /// Sets the deadline of each request: see [`SqlStore::deadline`].
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { store: self.store.deadline(deadline), ..self }

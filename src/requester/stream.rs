@@ -13,18 +13,22 @@ use crate::model::{Decision, Error};
 use crate::requester::{LimitError, TokenRequester};
 use crate::store::Store;
 
-/// Puts a limit before the items of a stream, for batch jobs: each takes a token before it comes out, in their order.
+/// Limits the items of a stream, for instance of a batch job. Each item takes a token before the stream yields it. The order
+/// stays the same.
 ///
-/// When there is no token the stream waits until there is, and asks nobody meanwhile; over a [`Bound`](crate::Bound) it
-/// stands in line with everybody else. If there will never be one, the item's place is taken by
-/// [`LimitError::Denied`], and if there is no answer by [`LimitError::Request`]: the item is kept, and asked for again if the
-/// stream is polled on, after a pause: a millisecond, and twice that after each further error, up to a second. So break off at
-/// an error, or go on.
+/// When no token is available, the stream waits for one. Over a [`Bound`](crate::Bound) limiter, the stream waits in the
+/// bucket's queue.
+///
+/// # Errors
+///
+/// The stream yields [`LimitError::Denied`] instead of the item if there will never be a token, and [`LimitError::Request`] if
+/// there is no answer. The stream keeps the item. If you poll the stream again, it requests the item's token again after a
+/// pause: a millisecond, doubled after each further error, up to a second.
 ///
 /// # Cancel safety
 ///
-/// A stream that is dropped has taken the tokens of the items that came out, and no others: one that it waits for is given
-/// back as far as its requester can, and the item that it was for is dropped with it.
+/// If dropped, the stream has taken the tokens of the items that it yielded. A token for which it waits is given back, as far
+/// as the requester supports that. The item that was to be yielded next is dropped.
 ///
 /// ```
 /// use std::pin::pin;
@@ -59,7 +63,7 @@ where
 
 type TokenFuture = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
-/// How the tokens of an item are asked for, if it needs any.
+/// Requests the tokens of an item. `None` if the item needs no token.
 type RequestToken<R, I> = Box<dyn Fn(Arc<R>, &I) -> Option<TokenFuture> + Send + Sync>;
 
 pin_project! {
@@ -72,18 +76,17 @@ pin_project! {
         stream: T,
         item: Option<T::Item>,
         turn: Option<TokenFuture>,
-        // Before it asks again, after an error: who polls on must not ask as fast as it can.
+        // The pause before the next request after an error, so that a caller that polls on does not flood the store.
         pause: Duration,
         ended: bool,
     }
 }
 
 impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
-    /// How many tokens an item takes, such as its bytes or rows; one if not said, and 0: none, it comes out at once. It waits for all of
-    /// them together.
+    /// Sets how many tokens an item takes, such as its bytes or rows. Default: 1.
     ///
-    /// An item that takes more than the bucket ever holds is an error ([`ExceedsCapacity`](crate::TakeError::ExceedsCapacity)) however
-    /// often it is asked for.
+    /// An item waits for all of its tokens at once. An item of 0 tokens does not wait. An item that takes more than the
+    /// bucket's capacity is always an error: [`ExceedsCapacity`](crate::TakeError::ExceedsCapacity).
     ///
     /// ```
     /// use std::pin::pin;
@@ -119,7 +122,7 @@ impl<R: TokenRequester + 'static, T: Stream> Stream for LimitedStream<R, T> {
             if *this.ended {
                 return Poll::Ready(None);
             }
-            // First the item: no token is taken for one that does not come.
+            // The item comes first, so that the end of the stream takes no token.
             *this.item = ready!(this.stream.poll_next(context));
         }
         let Some(item) = &*this.item else {
@@ -147,7 +150,7 @@ impl<R: TokenRequester + 'static, T: Stream> Stream for LimitedStream<R, T> {
     fn size_hint(&self) -> (usize, Option<usize>) {
         let kept = usize::from(self.item.is_some());
         let (least, _) = if self.ended { (0, Some(0)) } else { self.stream.size_hint() };
-        // Errors come between the items, nobody knows how many.
+        // The number of errors between the items is unknown.
         (least.saturating_add(kept), None)
     }
 }

@@ -8,8 +8,8 @@ use crate::store::{Capabilities, Maintenance, Store};
 
 /// A store of any kind, chosen at run time: memory for a test, a database in production.
 ///
-/// Without tokens, it answers as the underlying store does. Clones are the same store, with the same buckets. A
-/// [`Limiter`](crate::Limiter) whose type names no store uses this one, so that types that hold the limiter need no
+/// Each method behaves as that of the underlying store. Clones are the same store, with the same buckets. `Limiter`
+/// without a type parameter is a [`Limiter`](crate::Limiter) over this store, so that types that hold the limiter need no
 /// parameter.
 ///
 /// A memory store answers `allow` and `reserve` without a future. A call of another store allocates one.

@@ -29,7 +29,7 @@ mod receipts;
 mod rules;
 mod shard;
 
-/// Buckets in this process, which mean the same as those in a database.
+/// A store of buckets in this process, with the same arithmetic as the buckets in a database.
 ///
 /// When a bucket is empty, the store denies requests at once.
 ///
@@ -40,8 +40,8 @@ mod shard;
 /// The store also remembers the ids of a million requests until they expire. It has no room for more of them, or for
 /// more than half a million of one key: then it takes and refunds nothing ([`TakeError::TooManyIds`]).
 ///
-/// Refunds of requests without an id, and what a client's limit has settled, need none of that room. Each shard
-/// remembers the latest of those, half as many as it holds keys: some 7,800 of one key. For as long, a repeated
+/// Refunds of requests without an id, and settlements of [fresh ids](Take::fresh_id), need none of that room. Each shard
+/// remembers the latest of them, half as many as it holds keys: some 7,800 of one key. For as long, a repeated
 /// [`adjust`](Store::adjust) counts once.
 ///
 /// ```

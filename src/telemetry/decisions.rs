@@ -132,9 +132,9 @@ impl Decisions {
         }
     }
 
-    /// Reports a refused request without a key. A `reason` is a fault of the service, which applies to many requests.
+    /// Reports a refused request without a key. A `reason` states a fault of the service, which affects many requests.
     fn refused_without_key(&self, status: u16, reason: Option<&str>) {
-        // A client that leaves its key out is no fault of the service.
+        // Without a reason, the client left its key out, so the service is not at fault.
         self.undecided(Source::Limiter.as_str(), if reason.is_some() { "not_set_up" } else { "no_key" });
         let limiter = self.limiter.as_str();
         if reason.is_some() && self.refusals.is_due() {
@@ -156,7 +156,7 @@ impl Decisions {
 
     /// Reports a request whose rule failed. It was refused, or passed in shadow mode.
     fn rule_failed(&self, error: &Error) {
-        // The rule is the service's own, whatever is wrong with it.
+        // The service sets the rule, so every error counts as a fault of the service.
         let kind = "not_set_up";
         self.undecided(Source::Limiter.as_str(), kind);
         let (limiter, error, cause) = (self.limiter.as_str(), kind, self.cause(error));
@@ -242,14 +242,14 @@ impl Decisions {
         }
     }
 
-    /// The key that decided, if the host wants keys to be told.
+    /// The key that decided, if keys are traced.
     fn key<'a>(&self, take: &'a Take, place: usize) -> Option<&'a str> {
         let limit = take.limits.get(place).filter(|_| self.traces_keys);
         limit.map(|limit| limit.key.as_str())
     }
 }
 
-/// What was wrong, in one word that never names a key.
+/// The kind of an error, in one word that never names a key.
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::Contended { .. } => "contended",
@@ -283,7 +283,7 @@ fn chain(error: &Error) -> String {
     beneath.fold(error.to_string(), |text, error| text + ": " + &error.to_string())
 }
 
-/// The database's error code beneath an error, if there is one. It names no key.
+/// The underlying error code of the database, if there is one. The code names no key.
 #[cfg(feature = "_sql")]
 fn code(error: &Error) -> Option<SmolStr> {
     use crate::store::sql::code_of;
@@ -334,7 +334,8 @@ impl LogThrottle {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What a middleware did with a request without a decision of its limiter: see [`Limiter::record`](crate::Limiter::record).
+/// The action of a middleware on a request for which its limiter made no decision: see
+/// [`Limiter::record`](crate::Limiter::record).
 ///
 /// ```
 /// use tollgate::telemetry::MiddlewareEvent;
@@ -350,17 +351,17 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum MiddlewareEvent<'a> {
-    /// It refused a request that has no key.
+    /// The middleware refused a request that has no key.
     RefusedWithoutKey {
         /// The HTTP status of the answer.
         status: u16,
-        /// What is wrong with the service, which is logged as a warning; `None` if the client left the key out.
+        /// The fault of the service, which is logged as a warning. `None`: the client left the key out.
         reason: Option<&'a str>,
     },
-    /// It admitted a request that has no key.
+    /// The middleware admitted a request that has no key.
     AdmittedWithoutKey,
-    /// It could not determine the rule of a request.
+    /// The middleware could not determine the rule of a request.
     RuleFailed(&'a Error),
-    /// It could not give unused tokens back.
+    /// The middleware could not give unused tokens back.
     RefundFailed(&'a Error),
 }

@@ -92,7 +92,10 @@ async fn stalled_store_is_probed_by_one_request_at_a_time() -> anyhow::Result<()
                 assert_eq!(waited, Duration::ZERO);
                 assert!(error.is_failure() && !error.is_outcome_unknown(), "nothing was taken");
                 let (text, why) = (error.to_string(), std::error::Error::source(&error).map(ToString::to_string));
-                assert!(text.contains("was not asked") && text.contains("LimiterBuilder::fallback"), "{text}");
+                assert!(
+                    text.contains("circuit breaker is open") && text.contains("LimiterBuilder::fallback"),
+                    "{text}"
+                );
                 assert_eq!(why, Some(Error::DeadlineExceeded(STALL).to_string()));
                 told += 1;
             }

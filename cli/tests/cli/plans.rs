@@ -97,7 +97,7 @@ fn repeated_request_with_id_takes_nothing() {
         assert_eq!(take(&["--json"]).ended(0).json()["granted"], true);
         assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["granted"], 2, "{engine:?}");
         // An id is that of one request.
-        database.run(&["take", "a", "--cost", "3", "--id", id]).ended(64).says(&["that of another request"]);
+        database.run(&["take", "a", "--cost", "3", "--id", id]).ended(64).says(&["belongs to another request"]);
         database.run(&["take", "a", "--cost", "3"]).ended(0);
         let other = ["take", "a", "--id", "67e55044-10b1-426f-9247-bb680e5fe0c9"];
         database.run(&other).ended(75);

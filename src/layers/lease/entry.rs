@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_used_until_their_instant_and_each_once() {
+    fn tokens_are_used_once_and_until_they_expire() {
         let slot = Slot::default();
         assert_eq!(slot.spend(1, 0), None);
         slot.fill(5, 3 * MS);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_use_what_is_there_and_no_more() {
+    fn threads_use_each_token_once() {
         let slot = Slot::default();
         slot.fill(100_000, MS);
         let spend = || (0..40_000).filter(|_| slot.spend(1, 0).is_some()).count();

@@ -23,7 +23,7 @@ impl KeeperFlag {
         nothing() || !self.begin()
     }
 
-    /// Ends the task, whatever is left. Another one can start.
+    /// Ends the task, even if leases are left. Another task can start.
     pub(super) fn break_off(&self) {
         self.0.store(false, Ordering::Release);
     }

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_hot_that_is_asked_for_often_in_one_period() {
+    fn key_is_hot_after_many_requests_in_one_period() {
         let key_frequency = KeyFrequency::new();
         assert_eq!([1, 1, 1, 1, 1].map(|period| key_frequency.count(7, period)), [None, None, None, Some(4), Some(5)]);
         assert_eq!(

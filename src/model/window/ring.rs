@@ -16,7 +16,7 @@ use crate::model::quota::SECOND_NS;
 /// How many were granted in each sub-interval, oldest first: its end, in nanoseconds since 1970, and the count.
 pub(crate) type Counts = Vec<(i64, i64)>;
 
-/// What a window's row holds beside its terms.
+/// The state of a window, without its limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ring {
     pub(crate) counts: Counts,
@@ -64,7 +64,7 @@ impl Ring {
         scheduled_at == now || begun || has_room
     }
 
-    /// Counts requests at an instant, whatever the maximum, and forgets requests that no longer count.
+    /// Counts requests at an instant, regardless of the maximum, and forgets requests that no longer count.
     pub(crate) fn count(&mut self, window: &Window, now: i64, at: i64, cost: i64) {
         let end = end(window, at);
         let kept = window.interval_ns.max(self.retention_ns);
@@ -225,7 +225,7 @@ impl WindowRow {
         self.ring.empty_at(&self.window) <= now
     }
 
-    /// Counts requests now, whatever the maximum, unless the mode is off or block.
+    /// Counts requests now, regardless of the maximum, unless the mode is off or block.
     pub(crate) fn count_now(
         &mut self,
         window: &Window,
@@ -290,8 +290,8 @@ mod tests {
         ring.take(window, now, BucketRequest { cost, min_remaining: 0, max_wait })
     }
 
-    /// Checks every grant against a log of the grants that were not given back: whatever the limits of the others, no interval
-    /// has more requests than the maximum.
+    /// Checks every grant against a log of the grants that were not given back: regardless of other requests' limits, no
+    /// interval has more requests than the maximum.
     #[test]
     fn no_interval_passes_more_than_the_maximum() {
         let mut most_counts = 0;
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_forgotten_gives_nothing_back_in_a_part_of_others() {
+    fn forgotten_part_gives_nothing_back_in_a_later_part() {
         let (fine, coarse) = (window(10, 10_000, 1000), window(10, 10_000, 10_000));
         let mut ring = Ring::default();
         let first = ask(&mut ring, &fine, START + 500 * MS, 1, 0).expect("the first");

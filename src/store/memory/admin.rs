@@ -179,7 +179,7 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    /// Adds counts as far as there is room, and forgets those that are older than two days.
+    /// Adds counts, up to the limit of keys, and forgets counts that are older than two days.
     pub(super) fn count(&mut self, denials: &[(Key, u64)], now: i64) {
         let hour = self.hours.entry(now.div_euclid(HOUR)).or_default();
         for (key, denied) in DenialCount::sound(denials) {

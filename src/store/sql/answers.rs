@@ -1,4 +1,4 @@
-//! What the routines of a server answer: rows, as answers in the order of the requests.
+//! Converts the rows that a server's routines return to answers in the order of the requests.
 
 use std::collections::HashMap;
 
@@ -82,7 +82,7 @@ impl TryFrom<AnswerColumns> for Entry {
     }
 }
 
-/// An answer of which only the outcome and the mode are known.
+/// An answer with only the outcome and the mode.
 pub(super) fn answer(outcome: &str, mode: Option<&str>) -> Result<BucketAnswer, sqlx::Error> {
     Ok(BucketAnswer { mode: parse_mode(mode)?, ..BucketAnswer::refused(word(outcome)?, 0) })
 }
@@ -96,9 +96,9 @@ pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(BucketQuota, Buc
     Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, max_granted_wait: 0 }))
 }
 
-/// The columns of the routines that decide under a sliding window: the outcome, the mode that decided instead of the
-/// counts, the instant of the decision, when the request acts, the sub-intervals' ends and counts, and their
-/// resolution.
+/// The columns of the routines that decide under a sliding window. The first are the outcome, the mode that decided
+/// instead of the counts, and the instant of the decision. Then follow the instant at which the request acts, the ends
+/// and counts of the sub-intervals, and their resolution.
 type WindowColumns = (String, Option<String>, i64, Option<i64>, Counts, i64);
 
 pub(super) fn counted(columns: WindowColumns) -> Result<WindowUsage, sqlx::Error> {
@@ -145,9 +145,9 @@ fn word(word: &str) -> Result<OutcomeCode, sqlx::Error> {
     })
 }
 
-/// What a batch of requests for several buckets each answers about each bucket of each request.
+/// The answers to a batch of requests for several buckets each: one for each bucket of each request.
 ///
-/// For most requests, the routine only says how the buckets stood before the batch.
+/// For most requests, the routine only returns the buckets' states before the batch.
 pub(super) struct AllAnswers<'a> {
     asks: &'a [SqlRequest],
     /// By the request, and by the bucket's place in it.
@@ -162,8 +162,8 @@ impl<'a> AllAnswers<'a> {
         Self { asks, answers, decided: vec![false; asks.len()] }
     }
 
-    /// Adds an answer about a bucket: how it stood before the batch (`standing`), or the outcome of a request that the
-    /// routine decided by itself. Such an outcome replaces the standing.
+    /// Adds an answer about a bucket: its state before the batch (`standing`), or the outcome of a request that the
+    /// routine decided by itself. The outcome replaces the state.
     pub(super) fn tell(
         &mut self,
         (request, place): (usize, usize),
@@ -201,7 +201,7 @@ impl<'a> AllAnswers<'a> {
                 let bucket = buckets.entry(key.as_str()).or_default();
                 let request = ask.request_at(place);
                 if decided {
-                    // Of several buckets that granted, one can have the mode `off`.
+                    // A bucket in mode `off` grants without taking tokens.
                     bucket.taken += if answer.took() { request.cost } else { 0 };
                     answer.debit(-bucket.behind);
                     continue;

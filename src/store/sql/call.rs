@@ -1,4 +1,4 @@
-//! What one call of a routine asks, and what its reply means.
+//! The requests of one call of a routine, and the interpretation of its reply.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::model::{
 /// A request as a call passes it to the database.
 #[derive(Clone, Debug)]
 pub struct SqlRequest {
-    /// What the request asks of its first bucket.
+    /// The request for the first bucket, in the arithmetic's units.
     pub(super) request: BucketRequest,
     pub(super) take: Take,
     /// How many equal requests this one stands for. The database decides them one after the other.
@@ -28,7 +28,7 @@ impl SqlRequest {
         self.take.key()
     }
 
-    /// What the request asks of the bucket at a place.
+    /// The request for the bucket at a place.
     pub(super) fn request_at(&self, place: usize) -> BucketRequest {
         self.take.request_at(place)
     }
@@ -81,7 +81,7 @@ impl SqlRequest {
         self.id().map(|id| id.hyphenated().to_string())
     }
 
-    /// For how many nanoseconds the database remembers the id.
+    /// How long the database remembers the id, in nanoseconds.
     pub(super) fn hold(&self) -> i64 {
         self.take.hold_ns()
     }
@@ -115,7 +115,7 @@ pub enum Counting {
     Count,
 }
 
-/// What the routine of a [`RoutineCall`] answers.
+/// The answer of the routine to a [`RoutineCall`].
 #[derive(Debug)]
 pub(super) enum RoutineReply {
     Answers(Vec<BucketAnswer>),
@@ -188,7 +188,8 @@ impl RoutineReply {
 #[allow(unreachable_pub)]
 pub type AdjustedColumns = (String, i64);
 
-/// The outcomes of requests for one bucket each, in their order: for each ask as many as it stands for.
+/// The outcomes of requests for one bucket each, in their order. A [`SqlRequest`] has as many outcomes as the equal
+/// requests that it stands for.
 pub(super) fn of_each(answers: Vec<BucketAnswer>, asks: &[SqlRequest], attempts: u32) -> Result<Vec<Outcome>, Error> {
     complete(answers.len(), asks.iter().map(|ask| ask.times).sum())?;
     let mut answers = answers.into_iter();

@@ -18,19 +18,21 @@ use super::store::SqlStore;
 use crate::model::Error;
 use crate::telemetry;
 
-/// What a crash of the database can forget.
+/// Whether a crash of the database can lose the latest grants.
 ///
 /// Durability is a setting of connections, so you choose it for a pool of the store's own: see [`SqlStore::connect`].
+/// Default: [`Asynchronous`](Self::Asynchronous).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// A crash can forget the latest grants: answers do not wait for the disk. On PostgreSQL these are the grants of
-    /// three times `wal_writer_delay`: 0.6 s by default. On SQLite these are the grants since the last checkpoint, and
-    /// only if the host itself crashes. So a crash grants a bucket at most its capacity once more, and what came in
-    /// that time.
+    /// Answers do not wait for the disk, so a crash can lose the latest grants.
+    ///
+    /// On PostgreSQL these are the grants of three times `wal_writer_delay`: 0.6 s by default. On SQLite these are the
+    /// grants since the last checkpoint, and only if the host itself crashes. So after a crash, a bucket can grant at most
+    /// its capacity once more, plus the tokens that were refilled in that time.
     #[default]
     Asynchronous,
-    /// A crash forgets no answer.
+    /// A crash loses no answer.
     ///
     /// On `MySQL` and `MariaDB` no connection can choose this. It holds only if the server has
     /// `innodb_flush_log_at_trx_commit = 1` and, with a binary log, `sync_binlog = 1`. Otherwise the store's first

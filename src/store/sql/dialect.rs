@@ -89,7 +89,7 @@ pub trait Dialect: Operations {
     ) -> impl Future<Output = Result<Vec<AdjustedColumns>, sqlx::Error>> + Send;
 
     #[doc(hidden)]
-    /// What an error that the server reported means for the request.
+    /// Classifies an error that the server reported, by its effect on the request.
     fn classify(error: &dyn DatabaseError) -> ErrorClass;
 
     #[doc(hidden)]

@@ -22,7 +22,7 @@ mod sqlite;
 /// instances can start at once, and the next one completes a run that was killed. Each instance waits for the others
 /// for a minute at most, or for a shorter `lock_timeout` (on MySQL and MariaDB `lock_wait_timeout`) of its session.
 ///
-/// A migration is done if the ledger says so and everything that it creates is there. So `migrate` also completes a
+/// A migration is complete if the ledger lists it and all objects that it creates exist. So `migrate` also completes a
 /// database that was restored without its routines, views or triggers, or without the rows of the ledger. It keeps the
 /// rows of every table.
 ///
@@ -48,8 +48,8 @@ pub async fn migrate<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Err
     run(pool, Scope::Pending).await
 }
 
-/// Runs every migration again, and returns them: routines, views and triggers are made anew as this role, and tables
-/// keep their rows.
+/// Runs every migration again, and returns them. Replaces routines, views and triggers, with this role as their owner.
+/// Tables keep their rows.
 ///
 /// Repairs routines whose owner or definer is gone or lacks rights, and routines that were changed by hand. On MySQL
 /// and MariaDB requests fail while their routine is replaced, and a routine loses its grants: run the grants again.
@@ -100,7 +100,7 @@ pub fn migrations<DB: Migrate>() -> &'static [Migration] {
     DB::MIGRATIONS
 }
 
-/// The roles `tollgate_app` and `tollgate_operator` with their grants, as a script for psql, mysql or mariadb.
+/// Returns the roles `tollgate_app` and `tollgate_operator` with their grants, as a script for psql, mysql or mariadb.
 ///
 /// An administrator runs the script after each [`migrate`]. `None` on SQLite, which has no roles.
 ///
@@ -115,7 +115,7 @@ pub fn grants<DB: Migrate>() -> Option<&'static str> {
     DB::GRANTS
 }
 
-/// A step of the schema: a file of statements that can be run again, of which the last enters it in the ledger.
+/// A step of the schema: a file of statements that can be run again. The last statement enters the step in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
     version: i64,
@@ -124,26 +124,26 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// The place of the migration, from 1.
+    /// Returns the place of the migration, from 1.
     #[must_use]
     pub fn version(&self) -> i64 {
         self.version
     }
 
-    /// The name of the migration.
+    /// Returns the name of the migration.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The statements, as one text. The last statement enters the migration in the ledger, where [`migrate`] looks it
+    /// Returns the statements, as one text. The last statement enters the migration in the ledger, where [`migrate`] looks it
     /// up.
     #[must_use]
     pub fn sql(&self) -> &'static str {
         self.sql
     }
 
-    /// The text in parts, each with a semicolon at its end: on MySQL and MariaDB one statement each, elsewhere one or
+    /// Returns the text in parts, each with a semicolon at its end: on MySQL and MariaDB one statement each, elsewhere one or
     /// more.
     ///
     /// For tools that would end a statement at a semicolon within a routine.
@@ -216,8 +216,8 @@ impl Scope {
     }
 }
 
-/// What a database has: the versions in its ledger, if there is one, each with whether its migration completed, and the
-/// names of all objects.
+/// The migrations of a database: the versions in its ledger, if it has one, and the names of all objects. Each version
+/// has a flag that tells whether its migration completed.
 struct Ledger {
     versions: Option<Vec<(i64, bool)>>,
     names: HashSet<String>,

@@ -112,7 +112,7 @@ impl Dialect for MySql {
     }
 
     fn classify(error: &dyn DatabaseError) -> ErrorClass {
-        // Signalled by a routine that gives up.
+        // A routine signals this if the bucket or its limits changed during each of its attempts.
         if error.code().as_deref() == Some("40001") {
             return ErrorClass::RolledBack;
         }
@@ -185,8 +185,8 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// The bytes of a key or a name, as the server must receive them: the server would convert bound text from the
-/// session's character set, and store the key under other bytes.
+/// The bytes of a key or a name. Bound as text, the server would convert them from the session's character set, and store
+/// the key under other bytes.
 fn bytes(key: &Key) -> &[u8] {
     key.as_str().as_bytes()
 }

@@ -101,7 +101,7 @@ impl Failure {
     }
 }
 
-/// What an error of the database means for the request.
+/// The effect of a database error on the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// Nothing was applied: the database could not get a lock in time.
@@ -140,7 +140,7 @@ pub(super) async fn finish<T: Send + 'static>(
 
 /// Waits for a conversation that makes a change, which it commits only if it wins [`CommitClaim::claim`].
 ///
-/// So a change is rolled back if its caller was cancelled before, or was told that nothing was changed.
+/// So a change is rolled back if its caller was cancelled before, or got an error that excludes the change.
 pub(super) async fn finish_change<T: Send + 'static, F>(
     deadline: Instant,
     conversation: impl FnOnce(CommitClaim) -> F,
@@ -210,7 +210,7 @@ impl<T: Send + 'static> Future for Handover<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken out while it is polled, so that a future that panics is not polled again.
+        // Taken out during the poll, so that `drop` does not continue a future that has panicked.
         let mut future = self.future.take().expect("a future is not polled after its end");
         let polled = future.as_mut().poll(context);
         if polled.is_pending() {

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_kind_go_in_one_call_whatever_is_between_them() {
+    fn requests_of_one_kind_share_a_call() {
         assert_eq!(calls(&["a", "b+c", "d", "e+f", "a"], 8), "a d a | b+c e+f");
     }
 
@@ -207,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn a_call_for_several_buckets_each_has_an_end_and_no_one_who_waits() {
+    fn batch_of_several_buckets_is_bounded_and_has_no_waits() {
         assert_eq!(calls(&["a+b", "c+d", "e+f"], 2), "a+b c+d | e+f");
         assert_eq!(calls(&["a+b", "c+d"], 1), "a+b | c+d");
         assert_eq!(calls(&["a+b", "~c+d", "~e+f", "g+h"], 8), "a+b g+h | ~c+d | ~e+f");
     }
 
     #[test]
-    fn a_window_is_a_call_and_what_needs_none_has_its_answer() {
+    fn window_takes_its_own_call_and_known_answers_take_none() {
         let window = Window::new(1, Duration::from_secs(2), Duration::from_secs(1)).unwrap();
         let take = || Take::from(Key::try_from("a").unwrap());
         let (runs, outcomes) =

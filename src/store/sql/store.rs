@@ -20,10 +20,10 @@ use crate::model::{
 use crate::store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store};
 use crate::telemetry;
 
-/// Buckets in a SQL database, reached through a pool of the host's.
+/// A store of buckets in a SQL database, through your own pool or a [small one](Self::connect) of the store.
 ///
-/// A call is one statement. On MySQL and MariaDB a call is two statements for a batch in which more than tokens
-/// decides, and for what an operator reads. What an operator changes is a transaction.
+/// A call is one statement. On MySQL and MariaDB, a call is two statements for a batch that modes or overrides affect, and
+/// for an operator's reads. An operator's change is a transaction.
 ///
 /// The store retries serialization failures and deadlocks with jitter until the deadline. It never repeats a request
 /// whose outcome is unknown, and never reports such a request as granted.
@@ -36,7 +36,7 @@ pub struct SqlStore<DB: Dialect> {
     reconnect: Reconnect,
 }
 
-/// The level of the transactions that [`SqlStore::isolation`](crate::SqlStore::isolation) asks for.
+/// The isolation level of transactions: see [`SqlStore::isolation`](crate::SqlStore::isolation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// Sufficient, and the fastest.

@@ -107,8 +107,8 @@ async fn same_definer(connection: &mut MySqlConnection) -> Result<(), Error> {
     ))))
 }
 
-/// Runs a file. Each DDL statement commits on its own, so the ledger lists the file without a time before it runs. What
-/// exists of the file is tollgate's then, and the next run repeats the file.
+/// Runs a file. Each DDL statement commits on its own, so the ledger lists the file without a time before it runs. If
+/// the run stops midway, the ledger shows that the file's objects are tollgate's, and the next run repeats the file.
 async fn apply(connection: &mut MySqlConnection, migration: &Migration) -> Result<(), sqlx::Error> {
     // The first file creates the ledger, before all else.
     if migration.version() > 1 {

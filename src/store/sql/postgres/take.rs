@@ -235,7 +235,7 @@ impl AnswerArrays {
     }
 }
 
-/// Returns the answers of several rows.
+/// Returns the answers of all rows.
 fn array_entries(rows: Vec<AnswerArrays>) -> Result<Vec<Entry>, sqlx::Error> {
     let mut entries = Vec::with_capacity(rows.iter().map(|row| row.entries.len()).sum());
     for row in rows {

@@ -4,8 +4,8 @@ use std::task::{Context, Waker};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-/// A transaction that begins in the message of its first statements and ends in the message of its last: each message
-/// to the database's thread costs more than most of the statements in it.
+/// A transaction that begins in the message of its first statements and ends in the message of its last. Each message to
+/// the database's thread costs more than most statements.
 ///
 /// Locks the database at once. In the caller's transaction, the first write locks the database. If dropped before its
 /// end, the transaction is rolled back.

@@ -118,7 +118,7 @@ pub(super) fn push_state(states: &mut Array, key: &Key, BucketRow { bucket, .. }
     states.push_row(&[key.as_str().into(), anchor, full_at, granted, max_granted_wait]);
 }
 
-/// Reads a bucket from columns, of which the first is at a place.
+/// Reads a bucket from the columns that begin at a place.
 pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<BucketRow, sqlx::Error> {
     let number = |place: usize| columns.try_get::<i64, _>(first + place);
     let plan: Option<String> = columns.try_get(first + 8)?;
@@ -138,8 +138,8 @@ pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<BucketRow,
 /// Writes what requests took from buckets that exist, with unchanged limits, and ends the transaction. The
 /// argument is a JSON array of arrays: key, `anchor`, `full_at`, `granted`, `max_granted_wait`.
 ///
-/// The statement is not an update from a join: the planner may scan all buckets for one, if it was once told that there
-/// are few. The terms in the statement are placeholders: every id exists.
+/// The statement is not an update from a join, because the planner can scan all buckets for a join if its statistics say
+/// that there are few. Every id exists, so the limits in the statement are placeholders.
 pub(super) const STATES: Script = closing!(
     "insert into token_buckets (id, anchor, full_at, granted, max_granted_wait, capacity, refill_seconds)
      select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 1, 1
