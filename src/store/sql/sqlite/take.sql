@@ -1,11 +1,12 @@
 -- Decides one request. The first statement grants it, if only the bucket's own limits apply.
 -- Otherwise the second statement reads the bucket.
--- ?1 key, ?2 cost, ?3 keep, ?4 now, ?5 max_wait, ?6 milliseconds since 1970 when ?4 was read,
--- ?7 how many milliseconds can have passed since; ?8 capacity, ?9 refill_ns and ?10 refill of the quota passed, or null
+-- ?1 key, ?2 cost, ?3 min_remaining, ?4 now, ?5 max_wait
+-- ?6 milliseconds since 1970 when ?4 was read, ?7 maximum of milliseconds that can have passed since.
+-- ?8 capacity, ?9 refill_ns and ?10 refill of the quota passed, or null
 -- Result: the instant of a grant or null, whether a mode or an override can apply, and the bucket.
 --
--- A statement that waited for the lock decides as of now. Milliseconds are cut off, so a grant is at most 3 ms older
--- than the lock.
+-- A statement that waited for the lock decides as of now. Milliseconds are truncated, so a grant is at most 3 ms older than the
+-- lock.
 with clock(now) as (
   select ?4 + max(passed - 2, 0) * 1000000
     from (select cast(unixepoch('subsec') * 1000 as integer) - ?6 as passed)

@@ -1,12 +1,13 @@
 -- Decides one request for several buckets, all or none. The first statement grants it, if all buckets exist and only
 -- their own limits apply. Otherwise the second statement reads the existing buckets.
--- ?1 a JSON array of keys, ?2 of costs, ?3 of what to keep, ?4 now, ?5 max_wait, ?6 and ?7 as for take.sql,
+-- ?1 a JSON array of keys, ?2 of costs, ?3 of minimum remaining tokens
+-- ?4 now, ?5 max_wait, ?6 and ?7 as for take.sql.
 -- ?8 a JSON array of the quotas passed: null, or a text of capacity, refill_ns and refill
--- Result: the key, and the columns of read.sql. The first is 'granted', 'ruled' or 'bucket', the second the instant of
--- a grant.
+-- Result: the key, and the columns of read.sql. The first column is 'granted', 'ruled' or 'bucket'; the second is the instant
+-- of a grant.
 --
--- An insert, and not an update from a join, for which the planner may scan all buckets. Every id exists, so the
--- inserted limits are placeholders. The inserted granted and max_granted_wait carry the cost and what to keep.
+-- An insert, because the planner could scan all buckets for an update from a join. Every id exists, so the inserted limits are
+-- placeholders. The inserted granted and max_granted_wait carry the cost and the minimum remaining tokens.
 with clock(now) as (
   select ?4 + max(passed - 2, 0) * 1000000
     from (select cast(unixepoch('subsec') * 1000 as integer) - ?6 as passed)
