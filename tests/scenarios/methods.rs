@@ -4,7 +4,7 @@ use tollgate::{Error, Mode, Quota, Take, TakeError, model::Source};
 
 use super::{START, World, left, ms, under};
 
-/// Ten a second and at most ten at once, for a key of its own.
+/// Builds a limiter with `quota`, such as ten per second and at most ten at once, for a new key.
 async fn limiter<W: World>(world: &W, quota: &str) -> anyhow::Result<tollgate::Bound<W::Store>> {
     world.at_ms(0).await?;
     Ok(world.limits().build(quota)?.bind(world.key())?)
@@ -27,7 +27,7 @@ pub(crate) async fn a_burst_of_ten_is_granted_and_then_a_token_a_millisecond<W: 
     world: &W,
 ) -> anyhow::Result<()> {
     let limiter = limiter(world, "1000/s burst 10").await?;
-    // Full at first, and again however long nobody asked.
+    // The bucket is full at first, and after any time without requests.
     for begun in [0, 86_400_000] {
         world.at_ms(begun).await?;
         for remaining in (0..10).rev() {
@@ -128,7 +128,7 @@ pub(crate) async fn a_reservation_whose_turn_has_come_gives_nothing_back<W: Worl
     Ok(())
 }
 
-/// As in Go's `x/time/rate`.
+/// Go's `x/time/rate` behaves the same way.
 pub(crate) async fn reservation_cancelled_at_its_time_is_given_back<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     assert_eq!(limiter.reserve_n(4).await?.cancel().await?, 4);
@@ -163,7 +163,7 @@ pub(crate) async fn a_wait_for_a_token_that_is_there_takes_it_at_once<W: World>(
 pub(crate) async fn those_who_wait_are_served_in_the_order_in_which_they_came<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
-    // A token a millisecond: each waits so much longer than the one before it.
+    // One token per millisecond: each wait is a millisecond longer than the one before.
     let limiter = limiter(world, "1000/s burst 1").await?;
     let mut waits = Vec::new();
     for _ in 0..20 {
@@ -183,7 +183,7 @@ pub(crate) async fn a_wait_that_is_given_up_gives_its_token_back<W: World>(world
     assert!(limiter.allow_n(2).await?.is_granted());
     let longest = std::time::Duration::from_hours(2);
     let mut waiting = Box::pin(limiter.wait_n(1, longest));
-    // It has its turn, an hour from now, when a token more would be two hours away.
+    // The waiter is scheduled in an hour. A second token would be available in two hours.
     let two_hours = |decision: &tollgate::Decision| decision.retry_after() > std::time::Duration::from_hours(1);
     while {
         assert!(poll(&mut waiting).await.is_none(), "nobody waits an hour here");
@@ -204,7 +204,7 @@ pub(crate) async fn a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repe
     let hour = std::time::Duration::from_hours(1);
     let take = under(limiter.key(), "1/h")?.max_wait(2 * hour);
     let job = take.clone().id(uuid::Uuid::new_v4(), 24 * hour);
-    // The job was delivered twice.
+    // The job is delivered twice.
     let again = limiter.limiter().clone();
     let more_than_an_hour = async || anyhow::Ok(limiter.allow().await?.retry_after() > hour);
     let mut waiting = [limiter.limiter(), &again].map(|limiter| Box::pin(limiter.wait_all(&job)));
@@ -216,7 +216,7 @@ pub(crate) async fn a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repe
     } {}
     let [one, other] = waiting;
     drop(one);
-    // It ends when what is given back is given back.
+    // close() returns when the cancelled waits have given their tokens back.
     limiter.limiter().close().await?;
     assert!(more_than_an_hour().await?, "the turn is the other one's");
     drop(other);
@@ -225,7 +225,7 @@ pub(crate) async fn a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repe
     assert_eq!((later.is_granted(), later.decision().wait()), (true, 2 * hour));
     let repeated = limiter.limiter().reserve_all(&job).await?;
     assert_eq!((repeated.is_granted(), repeated.decision().wait()), (true, hour));
-    // Whoever knows that nobody will go on with it says so.
+    // A caller that cancels explicitly gives the tokens back.
     assert_eq!(later.cancel().await?, 1);
     assert_eq!(repeated.cancel().await?, 1);
     assert!(!more_than_an_hour().await?);
@@ -304,13 +304,13 @@ pub(crate) async fn a_calendars_day_begins_at_midnight<W: World>(world: &W) -> a
     assert_eq!(world.decide(take()).await?.retry_after(), ms(1));
     world.at_ms(0).await?;
     assert_eq!(left(&world.decide(take()).await?), (true, 1));
-    // The same for one that its first request makes.
+    // A bucket that its first request creates behaves the same way.
     let first = world.decide(under(&world.key(), "5 per calendar 1d")?).await?;
     assert_eq!((left(&first), first.reset_after()), ((true, 4), day));
     Ok(())
 }
 
-/// Polls futures in their order until each has ended.
+/// Polls the futures in order until each has ended.
 pub(crate) async fn together<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

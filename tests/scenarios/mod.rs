@@ -1,4 +1,4 @@
-//! What every store must do, in a database or in memory, under a clock of the test's.
+//! The contract of every store, in a database or in memory, under a clock that the test sets.
 
 pub(crate) mod adjustments;
 pub(crate) mod admin;
@@ -19,30 +19,30 @@ use std::time::Duration;
 
 use tollgate::{Admin, Decision, Key, Limiter, LimiterBuilder, Mode, Quota, Rule, Store, Take, store::SharedWindows};
 
-/// A store with nothing in it that a scenario minds, and its clock.
+/// A store without data that affects a scenario, and the store's clock.
 pub(crate) trait World: Sync {
     type Store: Store + Admin + SharedWindows + Clone;
 
     fn store(&self) -> Self::Store;
 
-    /// A limiter that asks again after each denial: what is remembered of one ends by the host's time, not the world's.
+    /// Returns a limiter without a deny cache, whose entries would expire by the host's clock and not by the world's.
     fn limits(&self) -> LimiterBuilder<Self::Store> {
-        // A sweep at this clock would take away the buckets of other cases, which have clocks of their own.
+        // A sweep at this clock would delete the buckets of other cases, which have their own clocks.
         Limiter::builder(self.store()).without_deny_cache().without_sweep()
     }
 
     /// Sets the clock, in nanoseconds since 1970.
     async fn at(&self, now: i64) -> anyhow::Result<()>;
 
-    /// A key that nobody else uses.
+    /// Returns a key that no other case uses.
     fn key(&self) -> Key;
 
-    /// Provisions a bucket, or changes its terms.
+    /// Provisions a bucket, or changes its limits.
     async fn create(&self, key: &Key, quota: Quota) -> anyhow::Result<()> {
         Ok(self.store().create_bucket(key, quota).await?)
     }
 
-    /// Makes a plan, or changes it: its quota, and its mode if it has one of its own.
+    /// Creates a plan, or changes its quota, and sets its mode if `mode` is not `None`.
     async fn plan(&self, name: &Key, quota: Quota, mode: Option<Mode>) -> anyhow::Result<()> {
         self.store().create_plan(name, quota).await?;
         self.store().set_plan_mode(name, mode, None, None).await?;
@@ -54,18 +54,18 @@ pub(crate) trait World: Sync {
         self.at(START + ms * 1_000_000).await
     }
 
-    /// Asks for what a request says, which must be possible.
+    /// Decides a request that must not be an error.
     async fn decide(&self, take: Take) -> anyhow::Result<Decision> {
         Ok(self.store().take_one(&take).await??)
     }
 }
 
-/// A request under a quota in words.
+/// A request under a quota in text form.
 pub(crate) fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
     Ok(Take::from(key.clone()).rule(Rule::try_from(quota)?))
 }
 
-/// Granted, and the tokens left.
+/// Whether the decision granted the request, and the remaining tokens.
 pub(crate) fn left(decision: &Decision) -> (bool, u64) {
     (decision.is_granted(), decision.remaining())
 }
@@ -74,10 +74,10 @@ pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A whole day of UTC's begins then.
+/// A UTC day starts at this time.
 pub(crate) const START: i64 = 1_800_057_600_000_000_000;
 
-/// Names scenarios, and says how to run one.
+/// Lists the scenarios, and runs each one with `$run`.
 #[macro_export]
 macro_rules! for_each_scenario {
     ($run:ident) => {

@@ -1,4 +1,4 @@
-//! Clients by plan, and plans that change while they are in use.
+//! Clients with a plan, and plans that change while in use.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tollgate::{Admin, Decision, Key, Limit, Mode, Quota, Rule, Store, Take, Take
 use super::admin::{LATER, instant};
 use super::{World, left, ms, under};
 
-/// Its clock starts after the time that it is now.
+/// The bucket's clock starts later than the current time, because the clock was set back.
 pub(crate) async fn a_bucket_that_was_made_in_the_future_grants_at_once_or_not_at_all<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
-    // Waiting for it makes no difference, nor does another limit beside it.
+    // A wait or another limit does not change the decision.
     for (wait, with_another) in [(0, false), (3_600_000, false), (0, true), (3_600_000, true)] {
         world.at_ms(0).await?;
         let (key, other) = (world.key(), world.key());
@@ -28,7 +28,7 @@ pub(crate) async fn a_bucket_that_was_made_in_the_future_grants_at_once_or_not_a
     Ok(())
 }
 
-/// When an override has ended, the next request brings the bucket to its own terms, whatever they are by then.
+/// After the end of an override, the next request applies the bucket's own limits, even if they changed in the meantime.
 pub(crate) async fn terms_that_are_given_after_an_override_ended_begin_with_the_next_request<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
@@ -54,7 +54,7 @@ pub(crate) async fn terms_that_are_given_after_an_override_ended_begin_with_the_
     Ok(())
 }
 
-/// Though its terms are the bucket's own when it is made, or by the time that these change.
+/// The override's limits equal the bucket's own from the start, or after the bucket's own limits change.
 pub(crate) async fn an_override_that_equals_the_buckets_own_terms_rules_all_the_same<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
@@ -94,7 +94,7 @@ pub(crate) async fn an_override_that_equals_the_buckets_own_terms_rules_all_the_
     Ok(())
 }
 
-/// A client of a plan.
+/// A client with a plan.
 struct Client<'a, W> {
     world: &'a W,
     plan: Key,
@@ -130,7 +130,7 @@ pub(crate) async fn the_transcript_of_a_client_by_plan<W: World>(world: &W) -> a
     assert_eq!(left(&client.ask(5).await?), (true, 1));
     world.at_ms(1500).await?;
     assert_eq!(left(&client.ask(10).await?), (true, 0));
-    // A burst that straddles a refill passes no more than the capacity and what came meanwhile.
+    // A burst around a refill is limited to the capacity plus the refill.
     world.at_ms(1599).await?;
     assert_eq!(left(&client.ask(1).await?), (false, 0));
     Ok(())
@@ -188,7 +188,7 @@ pub(crate) async fn a_client_that_moves_to_another_plan_keeps_its_tokens<W: Worl
     assert_eq!(left(&paid.ask(2).await?), (true, 5));
     world.at_ms(3_600_000).await?;
     assert_eq!(left(&paid.ask(1).await?), (true, 999));
-    // Whoever names no plan gets the one that the bucket follows.
+    // A request without a plan uses the plan that the bucket follows.
     assert_eq!(left(&world.decide(Take::from(paid.key.clone())).await?), (true, 998));
     assert_eq!(left(&world.decide(under(&paid.key, "10/h")?).await?), (true, 9));
     Ok(())
@@ -208,7 +208,7 @@ pub(crate) async fn an_override_that_turns_to_the_calendar_follows_it<W: World>(
     Ok(())
 }
 
-/// Its terms are the override's until that ends, and then the other plan's.
+/// The override's limits apply until the override ends, and then the other plan's.
 pub(crate) async fn a_client_moves_to_another_plan_while_an_override_rules<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "10/h").await?;
     assert_eq!(left(&client.ask(1).await?), (true, 9));
@@ -238,7 +238,7 @@ pub(crate) async fn two_services_that_alternate_quotas_grant_no_more_than_the_la
         }
     }
     assert!(granted.len() >= 20, "{granted:?}");
-    // Each window: the larger burst, and the larger rate.
+    // In each window of time, the larger burst plus the larger rate is the maximum.
     for (first, from) in granted.iter().enumerate() {
         for (last, to) in granted.iter().enumerate().skip(first) {
             let tokens = i64::try_from(last - first)? + 1;
@@ -297,7 +297,7 @@ pub(crate) async fn a_plan_in_shadow_lets_pass_what_it_would_deny<W: World>(worl
     Ok(())
 }
 
-/// A trial: who would have been denied, and how often, is what it is for.
+/// Shadow mode is a trial: it shows which keys would have been denied, and how often.
 pub(crate) async fn what_shadow_lets_pass_is_counted_by_its_key<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, trial, other) = (world.store(), world.key(), world.key());
@@ -309,7 +309,7 @@ pub(crate) async fn what_shadow_lets_pass_is_counted_by_its_key<W: World>(world:
     for n in 0..5 {
         let decision = limiter.allow(alone).await?;
         assert_eq!(decision.mode(), if n < 2 { Mode::Enforce } else { Mode::Shadow });
-        // Of these the other decides, as it has tokens for fewer; from the fourth on it denies.
+        // The other limit decides these requests, because it has tokens for fewer. It denies from the fourth one on.
         let take = limiter.request(other.clone())?.rule("6/h".try_into()?).cost(2);
         let take = take.and_limit(Limit::new(among_others.clone(), of_plan.clone()).cost(1));
         let _ = limiter.decide(&take).await?;
@@ -386,11 +386,11 @@ pub(crate) async fn a_bucket_is_made_full_under_the_terms_that_rule_it_then<W: W
     uses_all_of(50).await?;
     store.set_override(&key, Override { quota: Some("1000/s".parse()?), ..Override::default() }).await?;
     uses_all_of(1000).await?;
-    // Back, and by then the plan is another one as well.
+    // The override is removed after the plan has changed, too.
     store.create_plan(&plan, "7 per 1h".parse()?).await?;
     assert!(store.clear_override(&key).await?);
     uses_all_of(7).await?;
-    // A bucket whose plan is gone keeps its terms.
+    // A bucket whose plan was deleted keeps its limits.
     assert!(store.delete_plan(&plan).await?);
     assert!(store.reset(&key).await?);
     assert_eq!(store.peek(&key).await?.expect("it is there").available, 7);

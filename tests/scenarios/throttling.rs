@@ -1,4 +1,4 @@
-//! Buckets that are throttled to what somebody else says of them.
+//! Buckets that are throttled to the limit that an upstream reports.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) async fn a_bucket_is_lowered_to_what_is_left_and_never_raised<W: Worl
     assert!(!lowered(world, &take, "10/s", Throttle::remaining(5)).await?);
     let decision = world.decide(take.clone()).await?;
     assert_eq!((left(&decision), decision.reset_after()), ((true, 3), ms(700)));
-    // Only its tokens were lowered: they come back at its rate.
+    // Only the tokens were lowered: they come back at the bucket's rate.
     world.at_ms(100).await?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 3));
     assert!(lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
@@ -36,14 +36,14 @@ pub(crate) async fn no_token_comes_before_the_time_that_was_said<W: World>(world
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/s")?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
-    // Thirty replicas saw the same answer.
+    // Thirty replicas report the same upstream answer.
     let hold = Throttle::retry_after(ms(60_000));
     for replica in 0..30 {
         assert_eq!(lowered(world, &take, "10/s", hold).await?, replica == 0);
     }
     let denied = world.decide(take.clone()).await?;
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(60_000)));
-    // A shorter one does not shorten it.
+    // A shorter wait does not shorten the current one.
     world.at_ms(10_000).await?;
     assert!(!lowered(world, &take, "10/s", Throttle::retry_after(ms(20_000))).await?);
     world.at_ms(59_999).await?;
@@ -115,11 +115,11 @@ pub(crate) async fn what_was_granted_before_keeps_its_turn<W: World>(world: &W) 
     assert!(!limiter.throttle(&key, Throttle::retry_after(ms(1000))).await?);
     let later = limiter.reserve(&key).await?;
     assert_eq!(later.decision().wait(), ms(2000));
-    // None was granted, so the level says what was.
+    // The level shows the grants before the next one.
     let level = world.store().peek(&key).await?.expect("it is there");
     assert_eq!(level.granted, 16);
     assert_eq!(later.cancel().await?, 1);
-    // What it cancels is there again, and no more.
+    // Cancelling gives back exactly the reserved tokens.
     assert_eq!(waiting.cancel().await?, 5);
     assert_eq!(world.decide(under(&key, "10/s")?).await?.retry_after(), ms(1500));
     drop(first);
@@ -214,7 +214,7 @@ pub(crate) async fn a_clock_set_back_shuts_a_held_bucket_for_no_longer_than_it_w
     assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(100));
     world.at_ms(100_000).await?;
     assert!(lowered(world, &take, "10/s", Throttle::retry_after(ms(5000))).await?);
-    // Here it is who throttles that finds it.
+    // Here, the throttle itself detects that the clock was set back.
     world.at_ms(0).await?;
     assert!(!lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
     assert_eq!(world.decide(take).await?.retry_after(), ms(100));

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{START, World, left, ms};
 
-/// At most 10 in any second, counted in tenths.
+/// At most ten in any second, counted in tenths.
 pub(super) fn ten_a_second() -> anyhow::Result<Window> {
     Ok(Window::new(10, ms(1000), ms(100))?)
 }
@@ -29,7 +29,7 @@ pub(crate) async fn window_grants_its_maximum_and_what_expires(world: &impl Worl
     assert_eq!(left(&world.decide(take.clone().cost(4)).await?), (true, 0));
     let denied = world.decide(take.clone()).await?;
     assert_eq!((left(&denied), denied.retry_after(), denied.reset_after()), ((false, 0), ms(650), ms(1050)));
-    // Those of the first tenth count until a second after its end.
+    // Requests of the first tenth count until a second after its end.
     world.at_ms(1099).await?;
     assert!(!world.decide(take.clone()).await?.is_granted());
     world.at_ms(1100).await?;
@@ -39,13 +39,13 @@ pub(crate) async fn window_grants_its_maximum_and_what_expires(world: &impl Worl
     world.at_ms(1500).await?;
     assert_eq!(available(world, &take).await?, 4);
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 3));
-    // What is promised is gone: five act when those of the second and third half-second count no more.
+    // Reserved requests count: five act when those of the second and third half-second have expired.
     assert!(world.decide(take.clone().cost(5).max_wait(ms(1000))).await?.is_granted());
     assert_eq!(available(world, &take).await?, -2);
     Ok(())
 }
 
-/// What is left of the window, looked at without asking for any.
+/// Reads the remaining requests of the window without counting one.
 async fn available(world: &impl World, take: &Take) -> anyhow::Result<i64> {
     let window = ten_a_second()?;
     Ok(world.store().count(take.key(), &window, 0).await?.available(&window))
@@ -79,14 +79,14 @@ pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -
     assert_eq!(shown().await?, (10, 0, 10, ms(650)));
     world.at_ms(1100).await?;
     assert_eq!(shown().await?, (4, 6, 10, ms(0)));
-    // What is promised counts already.
+    // Reserved requests already count.
     assert!(world.decide(take.clone().cost(6)).await?.is_granted());
     assert!(world.decide(take.clone().cost(5).max_wait(ms(1100))).await?.is_granted());
     assert_eq!(shown().await?, (15, -5, 21, ms(1100)));
     world.at_ms(3300).await?;
     assert_eq!(shown().await?, (0, 10, 21, ms(0)));
 
-    // A clock that is set back locks nobody out for longer than an interval.
+    // After the clock is set back, the window denies requests for one interval at most.
     world.at_ms(20_000).await?;
     assert!(world.decide(take.clone().cost(10)).await?.is_granted());
     assert_eq!(shown().await?, (10, 0, 31, ms(1100)));
@@ -95,7 +95,7 @@ pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -
     assert!(store.delete(key).await?);
     assert_eq!(level().await?, None);
 
-    // Terms are those of the last request that was counted; a denied one states none.
+    // The window shows the limits of the last counted request. A denied request does not change them.
     assert!(world.decide(take.clone()).await?.is_granted());
     let wider = Window::new(20, ms(2000), ms(100))?;
     assert!(world.decide(take.clone().rule(wider.into())).await?.is_granted());
@@ -315,7 +315,7 @@ pub(crate) async fn a_late_or_another_windows_receipt_changes_no_count(world: &i
         Receipt::new(id, take.key().clone(), cost).in_window(Duration::from_nanos(START.unsigned_abs()))
     };
     let adjust = async |adjustment| anyhow::Ok(world.store().adjust(&[adjustment]).await?.remove(0));
-    // Of a request that was not this window's, there is nothing to settle; nor is it another cost's.
+    // A receipt of another window or with another cost settles nothing.
     for settle in [receipt(&other, 8).settle(0), receipt(&other, u64::MAX).settle(u64::MAX)] {
         assert_eq!(adjust(settle).await?, Ok(Adjusted::Late));
     }
@@ -342,7 +342,7 @@ pub(crate) async fn forced_counts_fill_a_window_beyond_its_maximum(world: &impl 
     Ok(())
 }
 
-/// Random requests, one by one, under the oracle's eyes.
+/// Compares random requests, one by one, with the oracle.
 pub(crate) async fn every_window_is_decided_as_by_the_oracle(world: &impl World) -> anyhow::Result<()> {
     for seed in 0..6 {
         let mut random = fastrand::Rng::with_seed(seed);
