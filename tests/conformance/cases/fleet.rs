@@ -1,4 +1,4 @@
-//! The fleet of the example, which asks by SQL alone: the database says when it decided, and every window is checked.
+//! The fleet of the example, which only uses SQL. The database returns the time of each decision, and every window is checked.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What goes over the wire for a decision.
+//! Round trips of a decision.
 
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ async fn holding_back_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A limiter over one connection, and who counts what goes over it.
+/// A limiter over one connection, and a counter of its round trips.
 async fn limiter(rig: &Rig, rule: impl Into<Rule>) -> anyhow::Result<(Limiter<AnyStore>, Counter)> {
     let (proxied, proxy) = through_proxy(rig, 1).await?;
     let limiter = Limiter::builder(proxied.store()).max_wait(Duration::from_hours(1)).build(rule.into())?;
@@ -156,7 +156,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// So many since it was asked last, if the statements were prepared before.
+    /// Checks the number of round trips since the last check, for statements that were prepared before.
     async fn is(&self, expected: usize, warm: bool) {
         all_given_back(&self.proxied.pool).await;
         let mut requests = self.proxy.requests();
@@ -165,12 +165,12 @@ impl Counter {
     }
 }
 
-/// One, and those of `begin` and `commit` where a level was asked for.
+/// One, plus those of `begin` and `commit` with an isolation level.
 fn expected(rig: &Rig) -> usize {
     if rig.level.is_some() { 3 } else { 1 }
 }
 
-/// Counts those of a call on a connection on which such a call was prepared before.
+/// Counts the round trips of a call on a connection that has prepared such a call before.
 async fn round_trips(rig: &Rig, takes: &[Take]) -> anyhow::Result<usize> {
     let (proxied, proxy) = through_proxy(rig, 1).await?;
     let store = proxied.store();
@@ -187,7 +187,7 @@ async fn round_trips(rig: &Rig, takes: &[Take]) -> anyhow::Result<usize> {
     store.take(takes).await?;
     all_given_back(&proxied.pool).await;
     let mut requests = proxy.requests();
-    // The pool tests a connection that it gets back, after the answer.
+    // The pool tests a returned connection after the answer.
     requests.retain(|request| !request.is_ping());
     let key = takes[0].key().as_str();
     let hex = key.bytes().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));

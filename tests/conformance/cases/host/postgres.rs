@@ -73,7 +73,7 @@ async fn an_error_can_be_rolled_back_to_a_savepoint(rig: Rig) -> anyhow::Result<
     Ok(())
 }
 
-/// A program that uses the database for other things too.
+/// An application that also uses the database for other data.
 struct Host {
     connection: PoolConnection<Postgres>,
     level: Option<Isolation>,
@@ -89,7 +89,7 @@ impl Host {
         connection.close_on_drop();
         let key = scratch.rig.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
         scratch.rig.pool.run("create table host_rows (n int)").await?;
-        // The language has settings of its own, from when it is first used.
+        // The language adds its own settings at its first use.
         sqlx::raw_sql("do $$ begin end $$").execute(&mut *connection).await?;
         Ok(Self { connection, level: rig.level, key, scratch })
     }
@@ -117,7 +117,7 @@ impl Host {
         Ok(())
     }
 
-    /// The transaction is the same afterwards, and still open.
+    /// The transaction is unchanged afterwards, and still open.
     async fn insert_and_take(&mut self) -> Result<(), sqlx::Error> {
         self.begin().await?;
         self.run("insert into host_rows values (1)").await?;

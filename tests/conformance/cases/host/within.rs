@@ -88,7 +88,7 @@ async fn a_bucket_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result
         let take = Take::from(key.clone()).rule(Rule::Provisioned).max_wait(Duration::ZERO);
         async move { store.take_one(&take).await }
     });
-    // A denial waits for no lock on PostgreSQL; a grant by what is committed does.
+    // On PostgreSQL a denial waits for no lock. A request that the committed state grants does wait.
     held.blocks(rig).await?;
     held.run("rollback").await?;
     assert!(taking.await???.is_granted());
@@ -101,11 +101,11 @@ async fn a_file_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result<(
     let take = Take::from(key.clone());
     let mut held = Held::open(&rig).await?;
     assert!(held.decide(&take.clone().cost(5)).await?.is_granted());
-    // Nobody else writes meanwhile, and what is not committed is not seen.
+    // No other session can write in the meantime, and uncommitted changes are invisible.
     assert!(rig.store().deadline(Duration::from_millis(100)).take_one(&take).await.is_err(), "there is no answer");
     assert_eq!(rig.row(&key).await?, before);
     held.run("rollback").await?;
-    // Whoever had no answer may have taken one since.
+    // The request without an answer can have taken a token since.
     let left = rig.decide(take).await?.remaining();
     assert!([3, 4].contains(&left), "{left} left");
     Ok(())

@@ -1,4 +1,4 @@
-//! What may be asked of a bucket, and what is an error and not a denial.
+//! Valid requests for a bucket, and requests that are an error instead of a denial.
 
 use std::time::Duration;
 

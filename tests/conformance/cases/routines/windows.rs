@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 async fn request_tokens_in_window_grants_its_maximum_in_any_interval(rig: Rig) -> anyhow::Result<()> {
     let id = rig.quoted(rig.key().as_str());
-    // Milliseconds, then tokens and longest wait, then the answer.
+    // Milliseconds; then tokens and longest wait; then the answer.
     let steps = [
         (0, "60, 0", [1, 40, 0, 65_000, 65_000]),
         (7000, "40, 0", [1, 0, 0, 58_000, 63_000]),
