@@ -137,7 +137,7 @@ const BENEATH: &[&str] = &[
     // Uses its own sessions and database.
     "cases::charsets",
     // Builds limiters with these layers and with a lease.
-    "cases::cancellation::calls_of_every_verb",
+    "cases::cancellation::cancelled_calls_of_every_method",
     // Waits until each request has a separate session.
     "cases::concurrency::waiters",
     // A cached denial never writes.
