@@ -95,9 +95,7 @@ impl History {
     }
 }
 
-pub(crate) async fn what_is_adjusted_at_once_comes_to_what_it_does_one_by_one<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn batch_of_adjustments_equals_one_by_one<W: World>(world: &W) -> anyhow::Result<()> {
     let (one_by_one, at_once) = (History::new(world).await?, History::new(world).await?);
     let mut expected = Vec::new();
     for adjustment in &one_by_one.adjustments {
@@ -115,9 +113,7 @@ pub(crate) async fn what_is_adjusted_at_once_comes_to_what_it_does_one_by_one<W:
 }
 
 /// A reservation that another one queues behind gives nothing back, unless the other one was cancelled before.
-pub(crate) async fn what_is_adjusted_of_one_key_at_once_is_adjusted_in_the_order_given<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn adjustments_of_one_key_are_done_in_order<W: World>(world: &W) -> anyhow::Result<()> {
     for (order, given_back) in [([0, 1], [0, 3]), ([1, 0], [3, 3])] {
         world.at_ms(0).await?;
         let take = under(&world.key(), "10/h")?;
@@ -131,9 +127,7 @@ pub(crate) async fn what_is_adjusted_of_one_key_at_once_is_adjusted_in_the_order
 }
 
 /// Exceeds the batch size of one database call, with keys in any order. Each adjustment is answered in its position.
-pub(crate) async fn any_number_of_adjustments_is_answered_in_the_order_given<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn adjustments_are_answered_in_order<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let takes = [under(&world.key(), "9000/d")?, under(&world.key(), "9000/d")?, under(&world.key(), "9000/d")?];
     for take in &takes {

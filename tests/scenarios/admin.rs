@@ -44,7 +44,7 @@ pub(crate) async fn a_peek_takes_nothing<W: World>(world: &W) -> anyhow::Result<
 }
 
 /// A limiter that has a rule shows an unused bucket as full, as the first request would find it.
-pub(crate) async fn a_limiter_peeks_at_what_nobody_has_used<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn limiter_peek_shows_an_unused_bucket_as_full<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, plan) = (world.store(), world.key());
     store.create_plan(&plan, "7/h".parse()?).await?;
@@ -79,7 +79,7 @@ pub(crate) async fn a_limiter_peeks_at_what_nobody_has_used<W: World>(world: &W)
 }
 
 /// The level follows the limits that the next request will use, not those of the last one.
-pub(crate) async fn a_limiter_peeks_at_what_its_next_request_finds<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn limiter_peek_shows_what_the_next_request_finds<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, plan) = (world.store(), world.key());
     store.create_plan(&plan, "7/s".parse()?).await?;
@@ -135,9 +135,7 @@ pub(crate) async fn a_limiter_peeks_at_what_its_next_request_finds<W: World>(wor
     Ok(())
 }
 
-pub(crate) async fn a_bucket_that_is_reset_is_full_and_earlier_receipts_give_nothing_back<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn reset_fills_the_bucket_and_voids_earlier_receipts<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key) = (world.store(), world.key());
     assert!(!store.reset(&key).await?);
@@ -152,7 +150,7 @@ pub(crate) async fn a_bucket_that_is_reset_is_full_and_earlier_receipts_give_not
     Ok(())
 }
 
-pub(crate) async fn a_bucket_that_is_deleted_is_full_at_its_next_first_use<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn deleted_bucket_is_full_at_its_next_first_use<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key) = (world.store(), world.key());
     assert!(!store.delete(&key).await?);
@@ -166,9 +164,7 @@ pub(crate) async fn a_bucket_that_is_deleted_is_full_at_its_next_first_use<W: Wo
     Ok(())
 }
 
-pub(crate) async fn counted_denials_add_up_for_a_day_and_the_most_denied_goes_first<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn denials_are_summed_for_a_day_and_sorted<W: World>(world: &W) -> anyhow::Result<()> {
     let (store, hour) = (world.store(), 3_600_000);
     let (one, other) = (world.key(), world.key());
     // More denials than other cases count, because the cases share a database.
@@ -249,7 +245,7 @@ pub(crate) async fn a_plans_mode_has_a_reason_and_ends<W: World>(world: &W) -> a
     Ok(())
 }
 
-pub(crate) async fn an_override_rules_until_it_expires<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn override_applies_until_it_expires<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(LATER).await?;
     let (store, key) = (world.store(), world.key());
     let take = || under(&key, "10/h");
@@ -280,7 +276,7 @@ pub(crate) async fn an_override_rules_until_it_expires<W: World>(world: &W) -> a
     Ok(())
 }
 
-pub(crate) async fn what_can_never_rule_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn invalid_override_or_mode_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(LATER).await?;
     let (store, key) = (world.store(), world.key());
     let past = instant(-365 * 86_400_000);
@@ -327,7 +323,7 @@ pub(crate) async fn an_end_that_no_clock_reaches_is_none<W: World>(world: &W) ->
     Ok(())
 }
 
-pub(crate) async fn an_explanation_names_what_rules<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn explain_shows_the_effective_limit_and_mode<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(LATER).await?;
     let (store, key, plan) = (world.store(), world.key(), world.key());
     let (ten, five): (Quota, Quota) = ("10/h".parse()?, "5/h".parse()?);

@@ -11,9 +11,7 @@ use uuid::Uuid;
 
 use super::{START, World, left, under};
 
-pub(crate) async fn a_request_that_can_never_be_is_the_same_error_alone_and_among_others<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn impossible_request_is_the_same_error_in_a_batch<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for quota in ["5/h", "5 per 1h", "5 per calendar 1h", "5 once"] {
         let key = world.key();
@@ -48,7 +46,7 @@ pub(crate) async fn a_request_that_can_never_be_is_the_same_error_alone_and_amon
     Ok(())
 }
 
-pub(crate) async fn what_nobody_made_is_an_error_whatever_is_asked_of_it<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn request_for_a_missing_bucket_or_plan_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, plan, provisioned) = (world.key(), world.key(), world.key());
     world.create(&provisioned, "5 per 1h".parse()?).await?;
@@ -79,7 +77,7 @@ pub(crate) async fn what_nobody_made_is_an_error_whatever_is_asked_of_it<W: Worl
 }
 
 /// I7, too: each text is the key of a separate bucket.
-pub(crate) async fn any_text_is_a_key_of_its_own_or_a_typed_error<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn any_text_is_a_separate_key_or_a_typed_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for (text, error) in [
         (String::new(), KeyError::Empty),
@@ -143,7 +141,7 @@ pub(crate) async fn any_text_is_a_key_of_its_own_or_a_typed_error<W: World>(worl
 }
 
 /// The key contains all 64 bits, in a text of fixed length.
-pub(crate) async fn a_hash_is_a_key_of_its_own_and_reads_as_16_digits<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn hash_is_a_separate_key_of_16_digits<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for (hash, text) in [
         (0, "0000000000000000"),
@@ -169,7 +167,7 @@ pub(crate) async fn a_hash_is_a_key_of_its_own_and_reads_as_16_digits<W: World>(
     Ok(())
 }
 
-pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn adjustment_with_extreme_values_does_not_overflow<W: World>(world: &W) -> anyhow::Result<()> {
     let most = MAX_TOKENS.unsigned_abs();
     for quota in ["3155760000000000000/36525d", "3155760000000000000 per 36525d", "3155760000000000000 once", "5/h"] {
         world.at_ms(0).await?;
@@ -204,7 +202,7 @@ pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) ->
 }
 
 /// After repeated refunds or resets of the maximum, the maximum is granted again.
-pub(crate) async fn no_count_of_what_was_granted_overflows<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn count_of_granted_tokens_does_not_overflow<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for quota in ["3155760000000000000 once", "3155760000000000000/36525d"] {
         let key = world.key();
@@ -226,7 +224,7 @@ pub(crate) async fn no_count_of_what_was_granted_overflows<W: World>(world: &W) 
 }
 
 /// Uses bursts of a century and waits of up to a year, until the latest time that the arithmetic supports.
-pub(crate) async fn no_sum_overflows_before_2160<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn sums_do_not_overflow_before_2160<W: World>(world: &W) -> anyhow::Result<()> {
     for now in [START, 4_102_444_800_000_000_000, 5_964_364_800_000_000_000] {
         for text in ["1/36525d", "1 per 36525d", "3155760000000000000/36525d", "3155760000000000000 once"] {
             world.at(now).await?;
@@ -251,7 +249,7 @@ pub(crate) async fn no_sum_overflows_before_2160<W: World>(world: &W) -> anyhow:
     Ok(())
 }
 
-pub(crate) async fn no_cost_is_too_large_for_a_plan_that_does_not_limit<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn plan_that_does_not_limit_accepts_any_cost<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for text in ["1/36525d", "1 per 36525d", "1 once"] {
         let (key, plan, quota) = (world.key(), world.key(), text.parse::<Quota>()?);

@@ -10,7 +10,7 @@ async fn limiter<W: World>(world: &W, quota: &str) -> anyhow::Result<tollgate::B
     Ok(world.limits().build(quota)?.bind(world.key())?)
 }
 
-pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn denied_call_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     assert_eq!(left(&limiter.allow_n(6).await?), (true, 4));
     let denied = limiter.allow_n(5).await?;
@@ -23,9 +23,7 @@ pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::
     Ok(())
 }
 
-pub(crate) async fn a_burst_of_ten_is_granted_and_then_a_token_a_millisecond<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn burst_of_ten_is_granted_then_a_token_per_millisecond<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "1000/s burst 10").await?;
     // The bucket is full at first, and after any time without requests.
     for begun in [0, 86_400_000] {
@@ -46,7 +44,7 @@ pub(crate) async fn a_burst_of_ten_is_granted_and_then_a_token_a_millisecond<W: 
     Ok(())
 }
 
-pub(crate) async fn tokens_are_kept_for_others<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn min_remaining_keeps_tokens_for_others<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     let jobs = world.limits().min_remaining(20).build("30/s")?;
@@ -57,9 +55,7 @@ pub(crate) async fn tokens_are_kept_for_others<W: World>(world: &W) -> anyhow::R
     Ok(())
 }
 
-pub(crate) async fn a_reservation_says_how_long_to_wait_and_later_ones_queue_behind_it<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn reservation_returns_its_wait_and_later_ones_queue<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     for (cost, wait) in [(10, 0), (1, 100), (4, 500), (5, 1000), (10, 2000)] {
         let reservation = limiter.reserve_n(cost).await?;
@@ -89,9 +85,7 @@ pub(crate) async fn a_reservation_beyond_the_longest_wait_takes_nothing<W: World
     Ok(())
 }
 
-pub(crate) async fn a_cancelled_reservation_is_as_if_it_had_never_been_if_it_was_the_last<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn last_reservation_cancelled_gives_all_back<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     assert!(limiter.reserve_n(10).await?.is_granted());
     let second = limiter.reserve_n(3).await?;
@@ -102,7 +96,7 @@ pub(crate) async fn a_cancelled_reservation_is_as_if_it_had_never_been_if_it_was
     Ok(())
 }
 
-pub(crate) async fn a_cancelled_reservation_gives_back_only_what_nobody_queues_behind<W: World>(
+pub(crate) async fn earlier_reservation_cancelled_gives_the_unqueued_part_back<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
@@ -116,7 +110,7 @@ pub(crate) async fn a_cancelled_reservation_gives_back_only_what_nobody_queues_b
     Ok(())
 }
 
-pub(crate) async fn a_reservation_whose_turn_has_come_gives_nothing_back<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn reservation_cancelled_after_its_time_gives_nothing_back<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     let now = limiter.reserve_n(10).await?;
     let later = limiter.reserve_n(2).await?;
@@ -141,9 +135,7 @@ pub(crate) async fn reservation_cancelled_at_its_time_is_given_back<W: World>(wo
     Ok(())
 }
 
-pub(crate) async fn a_wait_that_would_last_too_long_is_denied_and_takes_nothing<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn wait_beyond_the_maximum_is_denied_and_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "1/h").await?;
     assert!(limiter.wait().await?.is_granted());
     let denied = limiter.wait_n(1, ms(500)).await?;
@@ -153,16 +145,14 @@ pub(crate) async fn a_wait_that_would_last_too_long_is_denied_and_takes_nothing<
     Ok(())
 }
 
-pub(crate) async fn a_wait_for_a_token_that_is_there_takes_it_at_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn wait_for_an_available_token_takes_it_at_once<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "2/h").await?;
     assert_eq!(left(&limiter.wait_n(1, ms(0)).await?), (true, 1));
     assert_eq!(left(&limiter.wait().await?), (true, 0));
     Ok(())
 }
 
-pub(crate) async fn those_who_wait_are_served_in_the_order_in_which_they_came<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn waiters_are_served_in_arrival_order<W: World>(world: &W) -> anyhow::Result<()> {
     // One token per millisecond: each wait is a millisecond longer than the one before.
     let limiter = limiter(world, "1000/s burst 1").await?;
     let mut waits = Vec::new();
@@ -178,7 +168,7 @@ pub(crate) async fn those_who_wait_are_served_in_the_order_in_which_they_came<W:
     Ok(())
 }
 
-pub(crate) async fn a_wait_that_is_given_up_gives_its_token_back<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn cancelled_wait_gives_its_token_back<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "1/h burst 2").await?;
     assert!(limiter.allow_n(2).await?.is_granted());
     let longest = std::time::Duration::from_hours(2);
@@ -196,9 +186,7 @@ pub(crate) async fn a_wait_that_is_given_up_gives_its_token_back<W: World>(world
     Ok(())
 }
 
-pub(crate) async fn a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repeats_it<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn cancelled_wait_with_id_is_kept_for_a_retry<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "1/h").await?;
     assert!(limiter.allow().await?.is_granted());
     let hour = std::time::Duration::from_hours(1);
@@ -278,7 +266,7 @@ pub(crate) async fn without_a_rate_the_burst_is_granted_and_then_nothing<W: Worl
     Ok(())
 }
 
-pub(crate) async fn a_changed_limit_keeps_what_was_earned_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn changed_limit_keeps_tokens_refilled_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     let limiter = world.limits().build("10/s")?;
@@ -293,7 +281,7 @@ pub(crate) async fn a_changed_limit_keeps_what_was_earned_at_the_old_rate<W: Wor
     Ok(())
 }
 
-pub(crate) async fn a_calendars_day_begins_at_midnight<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn calendar_day_starts_at_midnight<W: World>(world: &W) -> anyhow::Result<()> {
     let day = std::time::Duration::from_hours(24);
     world.at_ms(-3_600_000).await?;
     let key = world.key();

@@ -27,7 +27,7 @@ async fn remaining<W: World>(world: &W, take: &Take) -> anyhow::Result<u64> {
     Ok(world.decide(under(&key, "10/h")?.cost(1)).await?.remaining() + 1)
 }
 
-pub(crate) async fn a_request_that_is_repeated_with_its_id_pays_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn repeated_request_with_id_is_charged_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?.cost(4);
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 6));
@@ -42,7 +42,7 @@ pub(crate) async fn a_request_that_is_repeated_with_its_id_pays_once<W: World>(w
     Ok(())
 }
 
-pub(crate) async fn an_id_that_is_another_requests_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn id_of_another_request_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?;
     assert!(world.decide(take.clone()).await?.is_granted());
@@ -53,7 +53,7 @@ pub(crate) async fn an_id_that_is_another_requests_is_refused<W: World>(world: &
 }
 
 /// Two requests in flight each cost more than the bucket holds. They are settled in one call or one by one.
-pub(crate) async fn debt_of_settlements_ends_when_they_state<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn settlement_debt_is_limited_by_max_debt<W: World>(world: &W) -> anyhow::Result<()> {
     let minute = Duration::from_secs(60);
     for (quota, max_debt, retry_after) in [
         (Quota::continuous(10, ms(1000))?, minute, minute),
@@ -89,7 +89,7 @@ pub(crate) async fn debt_of_settlements_ends_when_they_state<W: World>(world: &W
     Ok(())
 }
 
-pub(crate) async fn a_denial_is_not_remembered<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn denial_with_id_is_not_remembered<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?.cost(6);
     assert!(world.decide(under(take.key(), "10/h")?.cost(5)).await?.is_granted());
@@ -100,7 +100,7 @@ pub(crate) async fn a_denial_is_not_remembered<W: World>(world: &W) -> anyhow::R
     Ok(())
 }
 
-pub(crate) async fn an_id_is_forgotten_when_it_was_held_long_enough<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn id_is_forgotten_after_its_hold_time<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/d")?.id(Uuid::new_v4(), ms(1000));
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
@@ -112,7 +112,7 @@ pub(crate) async fn an_id_is_forgotten_when_it_was_held_long_enough<W: World>(wo
     Ok(())
 }
 
-pub(crate) async fn a_settled_request_pays_what_it_cost<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn settled_request_is_charged_its_actual_cost<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for (used, given_back, then) in [(2, 3, 8), (5, 0, 5), (9, -4, 1), (0, 5, 10)] {
         let take = once(world)?.cost(5);
@@ -130,9 +130,7 @@ pub(crate) async fn a_settled_request_pays_what_it_cost<W: World>(world: &W) -> 
 }
 
 /// After a backward step of the clock, the debt counts from the new time. No request waits until the old time.
-pub(crate) async fn what_is_paid_after_the_clock_was_set_back_is_paid_from_then_on<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn debt_after_a_clock_set_back_counts_from_then_on<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(86_400_000).await?;
     let window = Rule::Window(Window::new(10, HOUR, HOUR / 60)?);
     let in_bucket = once(world)?.cost(10);
@@ -157,7 +155,7 @@ pub(crate) async fn what_is_paid_after_the_clock_was_set_back_is_paid_from_then_
     Ok(())
 }
 
-pub(crate) async fn a_request_is_settled_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn request_is_settled_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?.cost(5);
     let receipt = reserved(world, &take).await?.receipts()[0].clone();
@@ -170,7 +168,7 @@ pub(crate) async fn a_request_is_settled_once<W: World>(world: &W) -> anyhow::Re
 }
 
 /// Applies to buckets and sliding windows.
-pub(crate) async fn a_reservation_is_cancelled_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn reservation_is_cancelled_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for rule in ["5/h", "5 in 1h at 1min"] {
         let key = world.key();
@@ -197,7 +195,7 @@ pub(crate) async fn a_reservation_is_cancelled_once<W: World>(world: &W) -> anyh
     Ok(())
 }
 
-pub(crate) async fn a_request_is_settled_in_time_or_not_at_all<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn settlement_after_the_hold_time_is_late<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?.cost(5);
     let without_id = reserved(world, &take).await?;
@@ -212,7 +210,7 @@ pub(crate) async fn a_request_is_settled_in_time_or_not_at_all<W: World>(world: 
     Ok(())
 }
 
-pub(crate) async fn what_was_not_used_is_given_back_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn unused_tokens_are_refunded_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?.cost(6);
     let reservation = reserved(world, &take).await?;
@@ -230,9 +228,7 @@ pub(crate) async fn what_was_not_used_is_given_back_once<W: World>(world: &W) ->
 }
 
 /// Applies to buckets and sliding windows. The receipt is enough to cancel, even if the id was forgotten.
-pub(crate) async fn a_turn_is_cancelled_before_it_comes_though_its_id_is_forgotten<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn reservation_with_forgotten_id_can_be_cancelled<W: World>(world: &W) -> anyhow::Result<()> {
     for rule in ["5/h", "5 in 1h at 1min"] {
         world.at_ms(0).await?;
         let take = under(&world.key(), "5/h")?.rule(Rule::try_from(rule)?).cost(5);
@@ -250,9 +246,7 @@ pub(crate) async fn a_turn_is_cancelled_before_it_comes_though_its_id_is_forgott
 }
 
 /// A reset counts as a grant of the capacity, so a later cancel gives nothing back. A refund still returns unused tokens.
-pub(crate) async fn after_a_reset_a_turn_gives_nothing_back_and_a_refund_no_more_than_there_is_room_for<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn cancel_after_a_reset_gives_nothing_back<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?;
     let used = reserved(world, &take.clone().cost(10)).await?;
@@ -266,7 +260,7 @@ pub(crate) async fn after_a_reset_a_turn_gives_nothing_back_and_a_refund_no_more
     Ok(())
 }
 
-pub(crate) async fn another_buckets_receipt_cancels_and_settles_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn receipt_of_another_bucket_changes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (take, other) = (once(world)?.cost(8), once(world)?.cost(8));
     let known = reserved(world, &take).await?.receipts()[0].clone();
@@ -288,7 +282,7 @@ pub(crate) async fn another_buckets_receipt_cancels_and_settles_nothing<W: World
     Ok(())
 }
 
-pub(crate) async fn a_receipt_for_a_bucket_that_is_gone_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn receipt_for_a_deleted_bucket_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?;
     let known = reserved(world, &take).await?.receipts()[0].clone();
@@ -300,9 +294,7 @@ pub(crate) async fn a_receipt_for_a_bucket_that_is_gone_is_an_error<W: World>(wo
 }
 
 /// The debt can be older than a lower capacity.
-pub(crate) async fn a_cancel_gives_back_more_than_a_bucket_holds_that_has_shrunk<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn cancel_gives_back_more_than_a_reduced_capacity<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     world.create(&key, "1/s burst 100".parse()?).await?;

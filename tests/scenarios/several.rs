@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{World, left, ms, under};
 
-pub(crate) async fn all_grant_or_none_takes_anything<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn several_limits_are_taken_all_or_none<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (user, tenant, everybody) = (world.key(), world.key(), world.key());
     world.create(&everybody, "100/s".parse()?).await?;
@@ -33,7 +33,7 @@ pub(crate) async fn all_grant_or_none_takes_anything<W: World>(world: &W) -> any
 }
 
 /// A call decides some requests in a batch and others one by one. Each answer shows exactly what the earlier requests took.
-pub(crate) async fn each_of_a_batch_is_told_what_those_before_it_have_left<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn batch_answers_show_tokens_left_by_earlier_requests<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let [ruled, off, shared, scarce, empty, other] = std::array::from_fn(|_| world.key());
     for (key, tokens) in [(&ruled, 9), (&off, 9), (&shared, 10), (&scarce, 1), (&empty, 1), (&other, 9)] {
@@ -72,7 +72,7 @@ pub(crate) async fn each_of_a_batch_is_told_what_those_before_it_have_left<W: Wo
 }
 
 /// The largest number of requests in one database call.
-pub(crate) async fn a_full_call_is_decided_to_its_last_request<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn full_call_is_decided_to_its_last_request<W: World>(world: &W) -> anyhow::Result<()> {
     let cases = [
         (100, Some("1 once"), Some(false)),
         (63, Some("9 once"), Some(false)),
@@ -104,7 +104,7 @@ pub(crate) async fn a_full_call_is_decided_to_its_last_request<W: World>(world: 
     Ok(())
 }
 
-pub(crate) async fn the_limit_that_denies_for_longest_is_named<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn decision_names_the_limit_with_the_longest_wait<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key(), world.key()];
     let take = || {
@@ -160,9 +160,7 @@ pub(crate) async fn any_number_of_limits_is_decided_together<W: World>(world: &W
     Ok(())
 }
 
-pub(crate) async fn one_without_a_bucket_fails_the_request_and_spares_the_others<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn missing_bucket_fails_the_request_and_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (known, unknown) = (world.key(), world.key());
     let take = under(&known, "5/h")?.and(unknown.clone(), Rule::Provisioned);
@@ -192,9 +190,7 @@ pub(crate) async fn a_reservation_of_several_is_cancelled_in_all_of_them<W: Worl
     Ok(())
 }
 
-pub(crate) async fn a_batch_is_decided_in_its_order_be_it_of_one_bucket_or_of_several<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn batch_for_one_or_several_buckets_is_decided_in_order<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key()];
     let one = under(&keys[0], "10/h")?;
@@ -206,7 +202,7 @@ pub(crate) async fn a_batch_is_decided_in_its_order_be_it_of_one_bucket_or_of_se
     Ok(())
 }
 
-pub(crate) async fn among_several_one_without_a_limit_limits_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn unlimited_limit_among_several_limits_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (free, limited) = (world.key(), world.key());
     let both = || anyhow::Ok(under(&free, "unlimited")?.and(limited.clone(), Rule::try_from("3/h")?).cost(2));
@@ -273,7 +269,7 @@ pub(crate) async fn a_batch_takes_of_each_limit_its_own_number_of_tokens<W: Worl
     Ok(())
 }
 
-pub(crate) async fn what_each_limit_cost_is_settled_and_refunded_for_each<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn cost_of_each_limit_is_settled_and_refunded<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key(), world.key()];
     let limiter = world.limits().build("1/h")?;

@@ -6,9 +6,7 @@ use uuid::Uuid;
 use super::windows::ten_a_second;
 use super::{World, left, ms, under};
 
-pub(crate) async fn who_would_have_to_wait_in_shadow_goes_at_once_and_takes_nothing<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn shadow_request_short_of_tokens_passes_and_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (trial, of_plan) = (world.key(), world.key());
     world.plan(&trial, "10/s".parse()?, Some(Mode::Shadow)).await?;
@@ -41,7 +39,7 @@ pub(crate) async fn who_would_have_to_wait_in_shadow_goes_at_once_and_takes_noth
     Ok(())
 }
 
-pub(crate) async fn of_several_limits_those_in_shadow_have_nobody_wait<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn limits_in_shadow_among_several_cause_no_wait<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (trial, other) = (in_shadow(world, "1/s").await?, in_shadow(world, "1/s").await?);
     let (enforced, rule) = (world.key(), Rule::try_from("2/s")?);
@@ -73,7 +71,7 @@ pub(crate) async fn of_several_limits_those_in_shadow_have_nobody_wait<W: World>
     Ok(())
 }
 
-pub(crate) async fn under_a_window_in_shadow_nobody_waits<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn window_in_shadow_causes_no_wait<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = Take::from(world.key()).rule(ten_a_second()?.into()).max_wait(ms(5000));
     shadow(world, &take).await?;
@@ -89,7 +87,7 @@ pub(crate) async fn under_a_window_in_shadow_nobody_waits<W: World>(world: &W) -
 }
 
 /// A reservation keeps its scheduled time, just as mode `block` does not revoke earlier grants.
-pub(crate) async fn who_was_given_a_turn_keeps_it_in_shadow<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn reservation_keeps_its_time_in_shadow<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "1/s")?.max_wait(ms(5000));
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 0));

@@ -16,13 +16,13 @@ use crate::store::{AnyOf, AnyStore, on};
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_leave_the_books_balanced),
+        list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_keep_accounting_correct),
         list!(Levels::Pools, Time::Real, |_| true; cancelled_calls_of_every_method_keep_accounting_correct),
     ]
     .concat()
 }
 
-async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
+async fn calls_dropped_at_random_points_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::interval(1_000_000, Duration::from_secs(86_400))?;
     let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?];
     let calls = calls(if rig.level.is_none() { 10_000 } else { 1_000 })?;

@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
-        a_clock_set_back_locks_no_sql_client_out_either,
+        clock_set_back_denies_sql_clients_for_one_refill_at_most,
     ));
     cases
 }
@@ -87,7 +87,7 @@ async fn full_bucket_survives_a_clock_set_back_by_a_second(rig: Rig) -> anyhow::
     Ok(())
 }
 
-async fn a_clock_set_back_locks_no_sql_client_out_either(rig: Rig) -> anyhow::Result<()> {
+async fn clock_set_back_denies_sql_clients_for_one_refill_at_most(rig: Rig) -> anyhow::Result<()> {
     for (tokens, arguments) in [(1, ", 1, 0, 0"), (1, ", 1, 5000, 0"), (5, ", 5, 0, 0")] {
         rig.at(START).await?;
         let key = rig.bucket(Quota::continuous(10, Duration::from_secs(10))?).await?;

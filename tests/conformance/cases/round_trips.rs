@@ -18,8 +18,8 @@ pub fn cases() -> Vec<Case> {
         a_first_request_is_one_round_trip, ten_requests_are_one_round_trip)
     .into();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
-        each_verb_is_one_round_trip, a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip,
-        a_window_is_one_round_trip, holding_back_is_one_round_trip));
+        each_method_is_one_round_trip, cancel_is_one_more_round_trip, several_limits_are_one_round_trip,
+        a_window_is_one_round_trip, throttle_is_one_round_trip));
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
         many_requests_for_several_limits_each_are_one_round_trip, many_adjustments_are_one_round_trip));
     cases
@@ -86,7 +86,7 @@ async fn many_adjustments_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn each_verb_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+async fn each_method_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     let (limiter, counter) = limiter(&rig, quota(100)).await?;
     let key = rig.key();
     for warm in [false, true] {
@@ -101,7 +101,7 @@ async fn each_verb_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_cancel_is_one_round_trip_more(rig: Rig) -> anyhow::Result<()> {
+async fn cancel_is_one_more_round_trip(rig: Rig) -> anyhow::Result<()> {
     let (limiter, counter) = limiter(&rig, Quota::continuous(1, Duration::from_mins(1))?).await?;
     for warm in [false, true] {
         let key = rig.key();
@@ -134,7 +134,7 @@ async fn a_window_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn holding_back_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+async fn throttle_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     let (limiter, counter) = limiter(&rig, Quota::continuous(100, Duration::from_mins(1))?).await?;
     for warm in [false, true] {
         assert!(limiter.throttle(rig.key(), Throttle::retry_after(Duration::from_mins(1))).await?);

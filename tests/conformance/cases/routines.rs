@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         request_token_grants_two_a_second,
-        request_tokens_tells_when_the_next_one_could_be_granted,
+        request_tokens_returns_the_wait_for_an_equal_request,
         rate_limiting_request_counts_every_refilled_token,
         a_batch_answers_each_request_for_itself,
         create_bucket_again_changes_nothing,
@@ -54,7 +54,7 @@ async fn request_token_grants_two_a_second(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn request_tokens_tells_when_the_next_one_could_be_granted(rig: Rig) -> anyhow::Result<()> {
+async fn request_tokens_returns_the_wait_for_an_equal_request(rig: Rig) -> anyhow::Result<()> {
     rig.at(START).await?;
     let id = provision(&rig, "10, 10, 'continuous'").await?;
     // Milliseconds; then tokens, longest wait and minimum remaining; then the answer.

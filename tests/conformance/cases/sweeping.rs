@@ -41,7 +41,7 @@ pub fn cases() -> Vec<Case> {
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.has_routines;
-        one_call_in_sql_makes_all_steps,
+        one_sql_call_runs_all_sweep_steps,
     ));
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
@@ -270,7 +270,7 @@ async fn open_sweep_stops_no_operator_and_no_request(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn one_call_in_sql_makes_all_steps(rig: Rig) -> anyhow::Result<()> {
+async fn one_sql_call_runs_all_sweep_steps(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let sweep = match scratch.rig.engine.kind {
         Kind::Postgres => "select tollgate.sweep()",

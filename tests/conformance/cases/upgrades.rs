@@ -16,12 +16,12 @@ use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
-        one_update_rules_in_every_process_within_a_second,
+        one_update_applies_in_every_process_within_a_second,
         mode_change_applies_in_every_process_within_a_second)
     .into()
 }
 
-async fn one_update_rules_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
+async fn one_update_applies_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
     let (key, plan) = (rig.key(), rig.key());
     World::plan(&rig, &plan, "1/h".parse()?, None).await?;
     let mut processes = [Process::new(&rig, &plan).await?, Process::new(&rig, &plan).await?];

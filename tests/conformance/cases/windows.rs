@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |_| true;
         window_bounds_reservations_to_a_thousand_parts,
-        finer_parts_of_other_terms_push_nothing_out_of_a_window,
+        finer_parts_of_other_limits_drop_no_count,
     )
     .into()
 }
@@ -58,7 +58,7 @@ async fn window_bounds_reservations_to_a_thousand_parts(rig: Rig) -> anyhow::Res
     Ok(())
 }
 
-async fn finer_parts_of_other_terms_push_nothing_out_of_a_window(rig: Rig) -> anyhow::Result<()> {
+async fn finer_parts_of_other_limits_drop_no_count(rig: Rig) -> anyhow::Result<()> {
     let both = Both::new(&rig, Window::new(10_000, ms(3_600_000), ms(60_000))?);
     both.at_ms(0).await?;
     let long = both.take.clone();

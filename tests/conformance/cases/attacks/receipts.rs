@@ -16,7 +16,7 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
         forged_receipt_fills_its_own_bucket_at_most,
-        remembered_receipt_works_once_whatever_the_caller_says,
+        remembered_receipt_works_once_with_any_arguments,
         hostile_adjustments_pass_no_capacity)
     .into()
 }
@@ -51,7 +51,7 @@ async fn forged_receipt_fills_its_own_bucket_at_most(rig: Rig) -> anyhow::Result
     login.remove().await
 }
 
-async fn remembered_receipt_works_once_whatever_the_caller_says(rig: Rig) -> anyhow::Result<()> {
+async fn remembered_receipt_works_once_with_any_arguments(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let owner = &scratch.rig;
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;

@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
             store_commits_its_writes_without_autocommit)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            without_strict_mode_no_id_is_cut_to_anothers)
+            id_is_not_truncated_without_strict_mode)
         .to_vec(),
     ]
     .concat()
@@ -153,7 +153,7 @@ async fn store_commits_its_writes_without_autocommit(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Result<()> {
+async fn id_is_not_truncated_without_strict_mode(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let (session, _) = with_session(rig, "set sql_mode = ''").await?;

@@ -14,8 +14,8 @@ use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql;
-        a_rollback_gives_the_token_back,
-        without_autocommit_a_rollback_gives_the_token_back,
+        rollback_gives_the_token_back,
+        rollback_without_autocommit_gives_the_token_back,
         a_commit_takes_the_token_with_the_hosts_rows,
         an_error_leaves_the_hosts_transaction_open,
         session_variables_are_unchanged,
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
+async fn rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.begin().await?;
     host.insert_and_take().await?;
@@ -35,7 +35,7 @@ async fn a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn without_autocommit_a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
+async fn rollback_without_autocommit_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.set_level("session").await?;
     host.run("set autocommit = 0").await?;

@@ -14,14 +14,14 @@ use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
-        a_rollback_gives_the_token_back,
+        rollback_gives_the_token_back,
         a_commit_takes_the_token_with_the_hosts_rows,
         transaction_settings_are_unchanged,
         an_error_can_be_rolled_back_to_a_savepoint)
     .into()
 }
 
-async fn a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
+async fn rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     let before = host.scratch.rig.row(&host.key).await?;
     host.insert_and_take().await?;

@@ -21,9 +21,9 @@ pub fn cases() -> Vec<Case> {
         denial_in_a_transaction_leaves_it_usable)
     .into();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
-        a_bucket_is_held_until_the_transaction_ends));
+        bucket_is_locked_until_the_transaction_ends));
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-        a_file_is_held_until_the_transaction_ends));
+        file_is_locked_until_the_transaction_ends));
     cases
 }
 
@@ -77,7 +77,7 @@ async fn denial_in_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-async fn a_bucket_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
+async fn bucket_is_locked_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let (key, _) = bucket(rig).await?;
@@ -96,7 +96,7 @@ async fn a_bucket_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn a_file_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
+async fn file_is_locked_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
     let (key, before) = bucket(&rig).await?;
     let take = Take::from(key.clone());
     let mut held = Held::open(&rig).await?;

@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         adjustments_are_answered_in_their_places,
-        adjustments_of_which_one_can_not_be_are_all_refused,
+        batch_with_one_invalid_adjustment_is_refused,
     )
     .into()
 }
@@ -49,7 +49,7 @@ async fn adjustments_are_answered_in_their_places(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-async fn adjustments_of_which_one_can_not_be_are_all_refused(rig: Rig) -> anyhow::Result<()> {
+async fn batch_with_one_invalid_adjustment_is_refused(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(9, Duration::from_hours(1))?).await?;
     rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
     let before = rig.row(&key).await?;

@@ -14,11 +14,11 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         unknown_bucket_error_says_how_to_create_it,
-        more_than_the_bucket_holds_is_an_error,
+        request_tokens_beyond_the_capacity_is_an_error,
         arguments_out_of_range_move_no_token,
         versioned_routines_refuse_values_that_would_mint_tokens,
         nan_and_infinite_values_move_no_token,
-        receipts_beyond_all_figures_give_nothing_back,
+        receipts_out_of_range_give_nothing_back,
         rate_limiting_request_refuses_invalid_values,
         a_batch_of_anything_but_ids_and_numbers_moves_no_token,
     )
@@ -47,7 +47,7 @@ async fn unknown_bucket_error_says_how_to_create_it(rig: Rig) -> anyhow::Result<
     Ok(())
 }
 
-async fn more_than_the_bucket_holds_is_an_error(rig: Rig) -> anyhow::Result<()> {
+async fn request_tokens_beyond_the_capacity_is_an_error(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     let before = rig.row(&key).await?;
     for more in ["6, 0, 0", "5, 0, 1", "1, 31622400000, 5", "9007199254740991, 0, 9007199254740991"] {
@@ -215,7 +215,7 @@ async fn nan_and_infinite_values_move_no_token(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Result<()> {
+async fn receipts_out_of_range_give_nothing_back(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
     let before = rig.row(&key).await?;
