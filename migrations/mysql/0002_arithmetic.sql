@@ -21,6 +21,7 @@ end;
 --
 -- Arguments: p_routine, p_argument: names that the caller knows
 --            p_number: the number
+-- Result:    none
 -- Errors:    22023 always
 -- Locks:     none
 drop procedure if exists token_require_whole_number;
@@ -40,6 +41,7 @@ end;
 --
 -- Arguments: p_what  name in the error, such as 'bucket id'
 --            p_id    bytes of the id
+-- Result:    none
 -- Errors:    22023 the id is not 1 to 255 bytes of UTF-8, starts with U+0001 or contains NUL
 -- Locks:     none
 --

@@ -142,6 +142,8 @@ begin
 end;
 
 -- request_tokens: calls the current version, request_tokens_v1. MySQL routines have no defaults: pass every argument.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1
 drop procedure if exists request_tokens;
 create procedure request_tokens(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
@@ -153,6 +155,8 @@ begin
 end;
 
 -- request_planned_tokens: request_tokens for a bucket that follows a plan and that its first request creates.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1
 drop procedure if exists request_planned_tokens;
 create procedure request_planned_tokens(
   in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4,
@@ -164,6 +168,8 @@ begin
 end;
 
 -- request_tokens_once: request_tokens with an id of the request, a UUID: a retry with the id within a day is charged once.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1
 drop procedure if exists request_tokens_once;
 create procedure request_tokens_once(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
@@ -395,6 +401,8 @@ end;
 
 -- request_tokens_in_window: calls the current version, request_tokens_in_window_v1. MySQL routines have no defaults: pass every
 -- argument.
+--
+-- Arguments, result, errors and locks: as for request_tokens_in_window_v1
 drop procedure if exists request_tokens_in_window;
 create procedure request_tokens_in_window(
   in p_id varchar(256) character set utf8mb4, in p_max_requests decimal(40, 20), in p_interval_seconds decimal(19, 9),

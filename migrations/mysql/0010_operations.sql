@@ -65,6 +65,7 @@ end;
 --            p_capacity        tokens
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'interval', 'calendar', 'continuous' or 'once': see token_buckets
+-- Result:    none
 -- Errors:    22023 invalid id · 23514 invalid limits
 -- Locks:     the bucket's row, in its own transaction unless the caller has one
 --
@@ -130,6 +131,7 @@ end;
 --            p_capacity        tokens
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'continuous', 'interval', 'calendar' or 'once': see token_buckets
+-- Result:    none
 -- Errors:    22023 invalid name · 23514 invalid limits
 -- Locks:     the plan's row
 drop procedure if exists token_create_plan;
@@ -578,6 +580,7 @@ select convert(s.id using utf8mb4) as id, cast(least(greatest(sum(s.denied), -1)
 --
 -- Arguments: p_denials  a JSON array of [id in hexadecimal, denied], 1000 at most:
 --                       '[["757365723a31", 5], ["757365723a32", 1]]'
+-- Result:    none
 -- Errors:    22023 arguments out of range
 -- Locks:     the rows of these keys in this hour, in id order, so that two calls cannot deadlock; then up to 1000 old rows. The
 --            routine has its own transaction, unless the caller has one. No decision reads these rows.

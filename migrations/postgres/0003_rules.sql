@@ -13,6 +13,12 @@ as $$
 $$;
 
 -- incomplete_quota: raises the error of a request that names only a part of a quota.
+--
+-- Arguments: p_id        the bucket
+--            p_capacity, p_refill_seconds, p_refill: as for take_v1
+-- Result:    none
+-- Errors:    22023 always
+-- Locks:     none
 create or replace function tollgate.incomplete_quota(p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text)
 returns void
 language plpgsql immutable
@@ -26,6 +32,9 @@ end
 $$;
 
 -- rule_checks: trigger that refuses an invalid plan, mode or override.
+--
+-- Errors:    23514 invalid values
+-- Locks:     none
 create or replace function tollgate.rule_checks() returns trigger
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -86,6 +95,8 @@ alter table tollgate.token_overrides enable always trigger override_checks;
 --            p_refill_seconds  seconds from empty to full
 --            p_refill          see token_buckets
 --            p_overridden      whether the limits are an override's
+-- Result:    none
+-- Errors:    23514 invalid limits
 -- Locks:     the bucket's row; the clock is read after that
 --
 -- The bucket keeps its available tokens, including fractions, up to the new capacity. If the clock was set back, the bucket
@@ -149,6 +160,9 @@ $$;
 
 -- apply_new_limits: trigger that sets the derived columns of a new bucket. After an UPDATE of a bucket's own limits, the
 -- trigger converts the state to them, unless the state is under an override's limits.
+--
+-- Errors:    23514 invalid id or limits
+-- Locks:     the bucket's row, which the statement already holds
 create or replace function tollgate.apply_new_limits() returns trigger
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

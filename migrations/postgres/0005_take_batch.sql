@@ -68,6 +68,7 @@ $$;
 --            whole    whether every request of every entry was granted
 --            late     the entries whose rows were locked more than 2 ms after the instant of the grant.
 --                     An entry that is not listed was denied, needs another routine, or its bucket changed since the read
+-- Errors:    none
 -- Locks:     as for grant_batch
 --
 -- Handles the most common case without the columns that the general case needs: a decision takes the server a quarter less.
@@ -189,6 +190,7 @@ $$;
 --            whole    whether every request of every entry was granted
 --            late     the entries whose rows were locked more than 2 ms after the instant of the grant.
 --                     An entry that is not listed was denied, needs another routine, or its bucket changed since the read
+-- Errors:    none
 -- Locks:     the rows of granted requests, in id order: the plan reads the arrays in order, and the settings of the routine
 --            forbid other plans. Rows that other sessions changed since the read stay locked, too.
 create or replace function tollgate.grant_batch(
@@ -261,6 +263,8 @@ $$;
 --            again    the entries that the bucket affords by now
 --            missing  the entries whose buckets have to be created
 --            ruled    the entries that take_v1 must decide
+-- Errors:    none
+-- Locks:     none
 create or replace function tollgate.evaluate_batch(
   p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[], p_done bigint[])

@@ -56,6 +56,7 @@ $$;
 -- lock_all: locks the rows of buckets, and creates missing buckets that the first place naming them can create.
 --
 -- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans: as for take_all_v1, but an id can occur several times
+-- Result:    none
 -- Errors:    as for rule
 -- Locks:     the rows of all buckets, in id order; missing rows are created in that order
 --

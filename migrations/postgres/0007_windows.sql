@@ -103,8 +103,16 @@ begin
 end
 $$;
 
--- window_step_back: adapts a window to a clock that was set back. Requests counted by the old clock count from now on: keys
--- are denied for one interval at most. An adjustment gives back nothing of a request that acted by the old clock.
+-- window_step_back: adapts a window to a clock that was set back.
+--
+-- Arguments: p_window
+--            p_now  nanoseconds since 1970
+-- Result:    the window
+-- Errors:    none
+-- Locks:     none
+--
+-- Requests counted by the old clock count from now on: keys are denied for one interval at most. An adjustment gives back
+-- nothing of a request that acted by the old clock.
 create or replace function tollgate.window_step_back(p_window tollgate.token_windows, p_now bigint)
 returns tollgate.token_windows
 language plpgsql immutable

@@ -219,6 +219,8 @@ end
 $$;
 
 -- request_tokens: calls the current version, request_tokens_v1.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1
 create or replace function tollgate.request_tokens(
   p_id text, p_tokens double precision default 1, p_max_wait_ms double precision default 0,
   p_min_remaining double precision default 0, p_plan text default null, p_request uuid default null,
@@ -389,6 +391,8 @@ end
 $$;
 
 -- request_tokens_in_window: calls the current version, request_tokens_in_window_v1.
+--
+-- Arguments, result, errors and locks: as for request_tokens_in_window_v1
 create or replace function tollgate.request_tokens_in_window(
   p_id text, p_max_requests double precision, p_interval_seconds double precision,
   p_resolution_seconds double precision, p_tokens double precision default 1, p_max_wait_ms double precision default 0,

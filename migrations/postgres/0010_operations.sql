@@ -4,6 +4,7 @@
 --            p_capacity        tokens, a whole number
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'interval', 'calendar', 'continuous' or 'once': see token_buckets
+-- Result:    none
 -- Errors:    23514 invalid limits
 -- Locks:     the bucket's row, if it exists and changes
 --
@@ -31,7 +32,9 @@ begin
 end
 $$;
 
--- create_bucket, for drivers that send numbers as double precision.
+-- create_bucket: the same routine, for drivers that send numbers as double precision.
+--
+-- Arguments, result, errors and locks: as above · 23514 p_capacity is not a whole number below 2^53
 create or replace function tollgate.create_bucket(
   p_id text, p_capacity double precision, p_refill_seconds double precision, p_refill text default 'interval')
 returns void
@@ -50,6 +53,7 @@ $$;
 --            p_capacity        tokens, a whole number
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'continuous', 'interval', 'calendar' or 'once': see token_buckets
+-- Result:    none
 -- Errors:    23514 invalid limits
 -- Locks:     the plan's row
 create or replace function tollgate.create_plan(
@@ -71,7 +75,9 @@ begin
 end
 $$;
 
--- create_plan, for drivers that send numbers as double precision.
+-- create_plan: the same routine, for drivers that send numbers as double precision.
+--
+-- Arguments, result, errors and locks: as above · 23514 p_capacity is not a whole number below 2^53
 create or replace function tollgate.create_plan(
   p_name text, p_capacity double precision, p_refill_seconds double precision, p_refill text default 'continuous')
 returns void
@@ -237,6 +243,7 @@ $$;
 --            p_limit  number of rows to read in all tables: 1 to 1000
 -- Result:    deleted  number of rows
 --            next     start of the next step: a table and the row before; null: this step reached the end
+-- Errors:    none
 -- Locks:     the rows that the step deletes; skips rows that another session has locked
 --
 -- Expired are full buckets that were not provisioned, windows without counts, receipts, overrides, and denials after two days.
@@ -401,7 +408,8 @@ $$;
 
 -- sweep: runs all steps, for your scheduler: select tollgate.sweep().
 --
--- Result:    deleted rows
+-- Result:    number of deleted rows
+-- Errors:    none
 -- Locks:     as for sweep_v1, until the end; to keep transactions short, call sweep_v1 step by step
 create or replace function tollgate.sweep() returns bigint
 language plpgsql volatile security definer
@@ -440,6 +448,7 @@ comment on view tollgate.token_most_denied is 'Denials of the last 24 hours, by 
 --
 -- Arguments: p_ids     the buckets, 1000 at most; duplicates allowed
 --            p_denied  denied requests of each, 1 to 10^15
+-- Result:    none
 -- Errors:    22023 arguments out of range
 -- Locks:     the rows of these keys in this hour, in id order; then up to 1000 old rows, skipping rows that another session has
 --            locked. No decision reads these rows.
