@@ -260,7 +260,7 @@ begin
          v_token_ticks as token_ticks, if(v_evaluated, v_answers, null) as answers;
 end;
 
--- token_take_batch_v1: decides several requests in one call, each by itself. A denied request does not affect the others.
+-- token_take_batch_v1: decides several requests in one call, each by itself. A request that fails does not fail the others.
 --
 -- Arguments: p_requests  a JSON array of requests: [id in hexadecimal, cost, max_wait, min_remaining, capacity, refill_seconds,
 --                        refill, plan in hexadecimal, receipt, hold, times], as for token_take_v1. times: number of equal

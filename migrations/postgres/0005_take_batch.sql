@@ -207,9 +207,9 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 begin
-  -- The number of grants follows from the old row, which RETURNING does not show. So the old row is read beside, and the number
-  -- holds if the locked row is unchanged or affords all requests. The clock is read for each row when the plan reaches the row:
-  -- the duration of the statement moves no instant.
+  -- The number of grants follows from the old row, which RETURNING does not show. So a subquery reads the old row. Its number
+  -- holds if the locked row is unchanged or affords all requests. The clock is read for each row when the plan reaches the row,
+  -- so that the duration of the statement moves no instant.
   return query
   with chosen as (
     update tollgate.token_buckets t
@@ -400,7 +400,7 @@ begin
 end
 $$;
 
--- take_batch_v1: decides several requests in one call, each by itself. A denied request does not affect the others.
+-- take_batch_v1: decides several requests in one call, each by itself. A request that fails does not fail the others.
 --
 -- Arguments: as for take_v1, one array each, all of one length. All but p_ids and p_times can have one element for all
 --            requests: then the ids are in order, each id once.

@@ -342,9 +342,9 @@ $$;
 -- Locks:     the rows of all buckets, in id order; missing rows are created in that order. Then the rows that only a later
 --            request can create.
 --
--- The clock is read when the rows are locked. Requests that the locked buckets cannot grant are denied. If a bucket affords all
--- requests that remain, one UPDATE debits them. take_all_v1 decides the rest in order, and the requests for buckets with a mode
--- or an override. The answers are those of deciding the requests one after the other.
+-- The clock is read when the rows are locked. Requests that the locked buckets cannot grant are denied. A request is granted if
+-- each of its buckets affords all requests that remain; one UPDATE debits the buckets. take_all_v1 decides the others in order,
+-- as it does with a mode, an override or other limits. The answers are those of deciding the requests one after the other.
 create or replace function tollgate.take_all_batch_v1(
   p_requests bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[])
@@ -416,7 +416,7 @@ begin
          cross join clock c
       ), demand as (
         select w.id, bool_and(w.plain) as plain,
-               -- Sums over the requests that the bucket affords by itself, with the largest minimum that must remain.
+               -- The demand of the requests that the bucket could grant by themselves, and their largest minimum remaining.
                sum(w.cost) filter (where w.cost <= w.left) as cost, max(w.keep) filter (where w.cost <= w.left) as keep
           from evaluated w group by w.id
       ), decided as (

@@ -410,7 +410,7 @@ $$;
 --
 -- Result:    number of deleted rows
 -- Errors:    none
--- Locks:     as for sweep_v1, until the end; to keep transactions short, call sweep_v1 step by step
+-- Locks:     the rows of sweep_step, until the transaction ends; for short transactions, call sweep_v1 step by step instead
 create or replace function tollgate.sweep() returns bigint
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
