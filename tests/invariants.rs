@@ -6,10 +6,10 @@
 //! | I1 | no window passes more than burst + rate × its length | `i1_*`, `arithmetic::no_window_passes_more_than_the_quota`, `conformance::{fleet, concurrency}::*`, `checker::*` |
 //! | I2 | decisions of one key have an order, and real time is in it | `i2_*`, `conformance::concurrency::order::*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
 //! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::order::cancelled_waits_change_no_order_and_lose_no_token` |
-//! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
+//! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::repeated_request_with_id_*` |
 //! | I5 | what is given back was taken, and is given back once | `i5_*`, `scenarios::receipts::*` |
 //! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::a_denial_holds_until_retry_after_*`, `conformance::invariants::denied_request_is_granted_exactly_at_retry_after` |
-//! | I7 | keys do not touch each other | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_key_*` |
+//! | I7 | keys do not touch each other | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_separate_key_*` |
 //! | I8 | of several limits all are taken from, or none | `i8_*`, `scenarios::several::*` |
 //! | I9 | those who wait are served in order | `memory::waiters::order::*`, `conformance::concurrency::lines::*`, `rate::reservation_never_overtakes_*` |
 //! | I12 | nobody notices that a full bucket is forgotten | `i12_*`, `conformance::concurrency::sweeps::*`, `conformance::sweeping::decisions_are_the_same_after_a_sweep`, `memory::a_full_store_forgets_*` |

@@ -1,14 +1,15 @@
--- Least privilege for MySQL and MariaDB: optional, for an administrator to run after the migrations, as often as
--- wanted, with the database selected: mysql app < mysql.sql
+-- Least privilege for MySQL and MariaDB. Optional: an administrator can run this file after the migrations, any number of
+-- times, with the database selected: mysql app < mysql.sql
 --
---   tollgate_app       takes tokens, looks at a key by its name, and sweeps step by step, as limiters do; can write no table
+--   tollgate_app       takes tokens, reads a key by its name, and sweeps step by step, as limiters do; cannot write a table
 --   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode, and sweeps
 --                      by hand
 --
--- The routines run as the account that ran the migrations, so their helpers and tables need no grants, and that account
--- must stay. Roles belong to the whole server, what they are granted here to this database. Then, for each account of
--- yours, one that has no privileges on the whole database, as those would include the tables; nor CREATE TEMPORARY
--- TABLES, as a temporary table hides the one of its name, token_mode say, from the routines, too:
+-- The routines run as the account that ran the migrations, so that account must stay, and its helpers and tables need no
+-- grants. Roles belong to the whole server, but these privileges apply to this database only.
+--
+-- Then grant a role to each of your accounts. The accounts must not have privileges on the whole database, which would include
+-- the tables. Nor CREATE TEMPORARY TABLES: a temporary table hides the table of its name, even from the routines.
 --
 --   grant tollgate_app to my_service@'%';
 --   set default role tollgate_app to my_service@'%';    -- MySQL
@@ -41,7 +42,7 @@ grant execute on procedure token_peek to tollgate_app;
 grant execute on procedure token_peek_window to tollgate_app;
 grant execute on procedure token_explain to tollgate_app;
 
--- By which the crate sees whether anything is pending.
+-- Lets the crate check for pending migrations.
 grant select on token_migrations to tollgate_app;
 
 grant tollgate_app to tollgate_operator;
@@ -58,7 +59,7 @@ grant select on token_rules to tollgate_operator;
 grant select on token_sizes to tollgate_operator;
 grant select, delete on token_stats to tollgate_operator;
 
--- The terms, not the state: what was taken cannot be given back by an UPDATE.
+-- The limits, but not the state: no UPDATE can give back tokens that were taken.
 grant select, insert (id, capacity, refill_seconds, refill, plan),
       update (capacity, refill_seconds, refill, plan, provisioned), delete
    on token_buckets to tollgate_operator;

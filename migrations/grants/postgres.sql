@@ -1,13 +1,13 @@
--- Least privilege for PostgreSQL and YugabyteDB: optional, for an administrator to run after the migrations, as often
--- as wanted. Without it, only the role that ran the migrations (and superusers) can do anything at all.
+-- Least privilege for PostgreSQL and YugabyteDB. Optional: an administrator can run this file after the migrations, any number
+-- of times. Without it, only superusers and the role that ran the migrations have privileges.
 --
---   tollgate_app       takes tokens, looks at a key by its name, and sweeps step by step, as limiters do; can neither read
---                      nor write a table
+--   tollgate_app       takes tokens, reads a key by its name, and sweeps step by step, as limiters do; can neither read nor
+--                      write a table
 --   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode, and sweeps
 --                      by hand
 --
--- The routines run as their owner, so their helpers and tables need no grants. Roles belong to the whole server, what
--- they are granted here to this database. Then, for each login of yours:
+-- The routines run as their owner, so their helpers and tables need no grants. Roles belong to the whole server, but these
+-- privileges apply to this database only. Then grant a role to each of your logins:
 --
 --   grant tollgate_app to my_service;
 do $$
@@ -56,7 +56,7 @@ to tollgate_app;
 
 grant tollgate_app to tollgate_operator;
 
--- The functions of a view and of a column's default run as the role that reads or inserts.
+-- The functions of a view and of a column default run as the role that reads or inserts.
 grant execute on function
   tollgate.create_bucket(text, bigint, numeric, text),
   tollgate.create_bucket(text, double precision, double precision, text),
@@ -80,7 +80,7 @@ grant select on
 to tollgate_operator;
 grant select, delete on tollgate.token_stats to tollgate_operator;
 
--- The terms, not the state, which no UPDATE names; terms that refill at once still fill a bucket, as reset_bucket does.
+-- The limits, but not the state. Changing the limits to refill at once can still fill a bucket, like reset_bucket.
 grant insert (id, capacity, refill_seconds, refill, plan),
       update (capacity, refill_seconds, refill, plan, provisioned),
       delete

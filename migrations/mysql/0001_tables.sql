@@ -1,27 +1,30 @@
--- Which of these files have run. applied_at is null while one does: MySQL commits each statement of DDL by itself, so
--- a run that was killed is finished by the next, which finds what it had announced.
+-- The migrations that have run. applied_at is null while a migration runs. MySQL commits each DDL statement by itself, so the
+-- next run finds the announced migration of a killed run and finishes it.
 create table if not exists token_migrations (
   version    bigint not null primary key,
   name       varchar(64) not null,
   applied_at datetime(6) null default (utc_timestamp(6))
 ) engine = InnoDB comment = 'The ledger of tollgate''s migrations';
 
--- One row a bucket. To provision one, name the first three columns; the others are the library's.
+-- One row per bucket. To provision a bucket, set the first three columns. tollgate maintains the others.
 --
 --   insert into token_buckets (id, capacity, refill_seconds) values ('third-party-api', 2, 1);
 --
--- refill says how tokens come back: all at once at the end of each period ('interval', from the row's making on;
--- 'calendar', in UTC's), one by one ('continuous'), or not at all ('once', whatever refill_seconds says).
+-- refill: how tokens come back.
+--   'interval'   all at once at the end of each period, counted from the creation of the row
+--   'calendar'   all at once at the end of each period of the UTC calendar
+--   'continuous' one by one
+--   'once'       never; refill_seconds has no effect
 --
--- Ids are bytes of UTF-8, so no collation merges 'A' with 'a', or 'a' with 'a '. An INSERT stores the bytes that the
--- session sends: set names utf8mb4 first if an id is not ASCII. Terms may be changed by an UPDATE: the next
--- request finds the state under other terms than the row's, and settles it, so that tokens that are there stay.
+-- Ids are bytes of UTF-8, so no collation merges 'A' with 'a', or 'a' with 'a '. An INSERT stores the bytes that the session
+-- sends: call set names utf8mb4 first if an id is not ASCII. An UPDATE can change the limits. The next request converts the
+-- state to the new limits and keeps the available tokens.
 --
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
--- The grid of steps goes through the instant of its making and all the way back: clocks can be set to before it.
--- For 'continuous' a tick is a nanosecond; for the others it is a token, and a step is the whole period, or never.
+-- The grid of steps contains the creation time and extends to the past, because clocks can be set back.
+-- With 'continuous', a tick is a nanosecond. With the others, a tick is a token and a step is the whole period, or never ends.
 --
--- What follows from the terms is a default, not a generated column: every UPDATE computes those anew.
+-- The columns that follow from the limits are defaults, not generated columns, which every UPDATE would compute anew.
 create table if not exists token_buckets (
   id             varbinary(255) not null primary key,
   capacity       bigint not null comment 'tokens',
@@ -68,13 +71,13 @@ create table if not exists token_buckets (
        <= least(refill_seconds * 1001000000, 3155760000000000000))
 ) engine = InnoDB comment = 'Token buckets; read them through token_bucket_levels';
 
--- A row a plan: the quota of every bucket that follows it. A changed row rules from the next request on; tokens that
--- are there stay, up to the new capacity.
+-- One row per plan: the quota of each bucket that follows the plan. A change applies from the next request on. Buckets keep
+-- their available tokens, up to the new capacity.
 --
 --   insert into token_plans (name, capacity, refill_seconds) values ('free', 10, 1);
 --   update token_plans set capacity = 1000, refill_seconds = 60 where name = 'free';
 --
--- mode: see token_mode. Of a plan, a key's override and token_mode, the nearest to the key that says one rules.
+-- mode: see token_mode. An override's mode precedes a plan's mode, and a plan's mode precedes token_mode.
 create table if not exists token_plans (
   name           varbinary(255) not null primary key,
   capacity       bigint not null comment 'tokens',
@@ -102,13 +105,13 @@ create table if not exists token_plans (
   constraint token_plan_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'Plans that token buckets follow';
 
--- What holds for every key, unless its plan or an override says otherwise. One row; without it the mode is 'enforce'.
+-- The mode of every key whose plan and override set none. One row; if the row is missing, the mode is 'enforce'.
 --
 --   update token_mode set mode = 'shadow', reason = 'incident 42', until = utc_timestamp() + interval 2 hour
 --    where one = true;
 --
--- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
--- pass and touches no bucket; 'block' denies everything.
+-- 'enforce' applies the limits. 'shadow' takes tokens, and grants requests that find too few, without a wait. 'off' grants
+-- every request and touches no bucket. 'block' denies every request.
 create table if not exists token_mode (
   one    boolean not null default true primary key,
   mode   varchar(7) character set ascii collate ascii_bin not null default 'enforce',
@@ -118,10 +121,10 @@ create table if not exists token_mode (
   constraint token_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'What holds for all token buckets';
 
--- The one row of token_mode.
+-- Inserts the one row of token_mode.
 insert ignore into token_mode (one) values (true);
 
--- What holds for one key instead of its own terms and mode, for a time, and why.
+-- Limits or a mode that replace one key's own for a time, with a reason.
 --
 --   insert into token_overrides (id, capacity, refill_seconds, reason, expires_at)
 --   values ('user:42', 1000, 60, 'load test, ticket 7', utc_timestamp() + interval 1 day);
@@ -157,8 +160,8 @@ create table if not exists token_overrides (
     cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'What holds for single token buckets, for a time';
 
--- A row a grant that must be known again: of a request with an id, so that a repeated one does not pay twice, and of a
--- reservation that was cancelled, refunded or is to be settled.
+-- One row per grant that tollgate must remember. A request with an id has a row, so that a retry is not charged twice. So does
+-- a reservation that was cancelled or refunded, or that can still be settled.
 create table if not exists token_receipts (
   id         binary(16) not null,
   bucket     varbinary(256) not null comment 'of a sliding window: x''01'' and its id',
@@ -171,8 +174,8 @@ create table if not exists token_receipts (
   key token_receipts_open (bucket, state, expires_at) comment 'a sweep asks for any that can be settled still'
 ) engine = InnoDB comment = 'Grants that must be known again';
 
--- A row a sliding window: how many requests were granted in each sub-interval that still counts. The library's own:
--- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
+-- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
+-- rows: request_tokens_in_window creates them, and the sweep deletes a row when none of its requests counts.
 create table if not exists token_windows (
   id            varbinary(255) not null primary key,
   max_requests          bigint not null comment 'the terms that it was last counted under: requests in any interval',
@@ -189,8 +192,8 @@ create table if not exists token_windows (
   constraint token_window_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01')
 ) engine = InnoDB comment = 'Sliding windows';
 
--- How often keys were denied, in each hour: what services that count their denials have reported. A denial itself
--- writes nothing, so these are the keys that each process denied most, up to its last report.
+-- Denials per key and hour, as reported by the services that count them. A denial itself writes nothing. So the rows hold the
+-- keys that each process denied most, up to its last report.
 create table if not exists token_stats (
   hour           datetime not null comment 'in UTC',
   id             varbinary(255) not null comment 'the bucket; it need not exist any more',
@@ -202,7 +205,7 @@ create table if not exists token_stats (
   constraint token_stats_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01')
 ) engine = InnoDB comment = 'Denials by hour and key; read them through token_most_denied';
 
--- How far the sweep has come, for all sessions that sweep. One row, made by the first step.
+-- The position of the sweep, shared by all sessions. One row, which the first step creates.
 create table if not exists token_sweep_position (
   one      boolean not null default true primary key,
   swept_to varbinary(300) null

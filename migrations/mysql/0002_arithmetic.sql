@@ -1,8 +1,12 @@
--- token_clock: the one clock of every decision, in nanoseconds since 1970.
+-- token_clock: reads the clock of every decision.
 --
--- It is the time in UUID(): of this very instant, in UTC, and the same for every session. SET timestamp forges NOW()
--- and UTC_TIMESTAMP(), and SYSDATE() is in the session's time zone. (No function, because to make one takes SUPER, or
--- log_bin_trust_function_creators, where the binary log is on.)
+-- Result:    o_now  nanoseconds since 1970
+-- Errors:    none
+-- Locks:     none
+--
+-- Reads the time of UUID(): the current instant in UTC, equal for every session. SET timestamp forges NOW() and
+-- UTC_TIMESTAMP(), and SYSDATE() uses the session's time zone. Not a function: with the binary log on, creating a function
+-- takes SUPER or log_bin_trust_function_creators.
 drop procedure if exists token_clock;
 create procedure token_clock(out o_now bigint)
 no sql
@@ -13,10 +17,13 @@ begin
                - 122192928000000000) * 100;
 end;
 
--- token_require_whole_number: refuses a number with a fraction, which the server would round to a whole number without an error.
+-- token_require_whole_number: refuses a number with a fraction, which the server would round silently.
 --
--- Arguments: p_routine, p_argument: as the caller knows them; p_number
+-- Arguments: p_routine, p_argument: names that the caller knows
+--            p_number: the number
+-- Result:    none
 -- Errors:    22023 always
+-- Locks:     none
 drop procedure if exists token_require_whole_number;
 create procedure token_require_whole_number(
   in p_routine varchar(40) character set ascii, in p_argument varchar(20) character set ascii,
@@ -30,11 +37,15 @@ begin
   signal sqlstate '22023' set message_text = v_message;
 end;
 
--- token_check_id: refuses what is not a valid id of a bucket or window, or name of a plan. A session of MariaDB can turn
--- the tables' checks off, so routines that insert call this first.
+-- token_check_id: refuses an invalid id of a bucket or window, or an invalid plan name.
 --
--- Arguments: p_what: as the error names it, such as 'bucket id'; p_id: its bytes
--- Errors:    22023 it is not 1 to 255 bytes of UTF-8, begins with U+0001 or contains NUL
+-- Arguments: p_what  name in the error, such as 'bucket id'
+--            p_id    bytes of the id
+-- Result:    none
+-- Errors:    22023 the id is not 1 to 255 bytes of UTF-8, starts with U+0001 or contains NUL
+-- Locks:     none
+--
+-- Routines call this before they insert, because a MariaDB session can disable the tables' checks.
 drop procedure if exists token_check_id;
 create procedure token_check_id(in p_what varchar(20) character set ascii, in p_id varbinary(1024))
 no sql
@@ -48,12 +59,15 @@ begin
   end if;
 end;
 
--- token_bucket_limits: a quota in a bucket's own units; an error if the values make none.
+-- token_bucket_limits: converts a quota to a bucket's own units, or raises an error for invalid limits.
 --
--- Arguments: p_kind, p_name: what it is for, as errors name it
---            p_capacity in tokens, p_refill_seconds from empty to full, p_refill: see token_buckets
--- Result:    o_burst, o_step_ns, o_step_ticks, o_token_ticks: see there
--- Errors:    23514 values that make no quota
+-- Arguments: p_kind, p_name    the bucket or plan, as errors name it
+--            p_capacity        tokens
+--            p_refill_seconds  seconds from empty to full
+--            p_refill          see token_buckets
+-- Result:    o_burst, o_step_ns, o_step_ticks, o_token_ticks: see token_buckets
+-- Errors:    23514 invalid limits
+-- Locks:     none
 drop procedure if exists token_bucket_limits;
 create procedure token_bucket_limits(
   in p_kind varchar(20) character set ascii, in p_name varbinary(1024),
@@ -110,13 +124,17 @@ begin
   set o_burst = v_capacity * o_token_ticks;
 end;
 
--- token_settle: a bucket's state, brought from the terms that it was written under to others.
+-- token_settle: converts a bucket's state to other limits.
 --
--- Tokens that are there stay, fractions too, up to the new capacity; if the clock was set back, the bucket is empty.
--- Arguments: p_now in nanoseconds since 1970
---            io_burst to io_token_ticks, io_anchor, io_full_at, io_max_granted_wait: the bucket's columns, then the new
---            ones
---            p_burst to p_token_ticks, p_refill: the new terms
+-- Arguments: p_now     nanoseconds since 1970
+--            io_burst to io_token_ticks, io_anchor, io_full_at, io_max_granted_wait: the bucket's columns
+--            p_burst to p_token_ticks, p_refill: the new limits
+-- Result:    the io_ arguments, converted
+-- Errors:    none
+-- Locks:     none
+--
+-- The bucket keeps its available tokens, including fractions, up to the new capacity. If the clock was set back, the bucket
+-- becomes empty.
 drop procedure if exists token_settle;
 create procedure token_settle(
   in p_now bigint, in p_burst bigint, in p_step_ns bigint, in p_step_ticks bigint, in p_token_ticks bigint,
@@ -127,7 +145,7 @@ no sql
 sql security definer
 begin
   declare v_owed bigint default io_full_at - (p_now - io_anchor) div io_step_ns * io_step_ticks;
-  declare v_available decimal(65, 0) default 0;  -- in ticks; negative while grants still wait for their tokens
+  declare v_available decimal(65, 0) default 0;  -- in ticks; negative while grants wait for their tokens
   declare v_clock, v_year bigint;
 
   if v_owed <= io_burst + io_max_granted_wait + (1000000000 div io_step_ns + 1) * io_step_ticks then
@@ -138,7 +156,7 @@ begin
   end if;
   set v_clock = (p_now - io_anchor) div p_step_ns * p_step_ticks;
   set v_year = (p_now + 31622400000000000 - io_anchor) div p_step_ns * p_step_ticks - v_clock;
-  -- v_available * new / old, rounded down, and kept between a year's debt and a full bucket
+  -- v_available * new / old, rounded down, between the debt of a year and a full bucket
   set v_available = least(greatest(v_available * p_token_ticks, -cast(v_year as decimal(65, 0)) * io_token_ticks),
                           cast(p_burst as decimal(65, 0)) * io_token_ticks);
   set v_available = if(v_available < 0, -((io_token_ticks - 1 - v_available) div io_token_ticks),

@@ -1,16 +1,17 @@
--- token_rule: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and
--- settled under the terms of its override, its plan, or its own, by a clock that was not set back since.
+-- token_rule: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine creates a
+-- missing bucket if its first request can do so. The state is converted to the limits of the override, the plan or the bucket.
+-- After a backward step of the clock, the bucket is emptied.
 --
--- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as token_take_v1's; p_now: in nanoseconds since
---            1970, from after the bucket was locked; p_least: how many tokens the request needs to be there
--- Result:    o_outcome    null: the bucket is ready; else why there is none: 'unknown', 'unplanned' or 'conflict', as
---                         token_take_v1 answers
---            o_mode       'shadow', 'off' or 'block'; null: the tokens decide. With 'off' nothing is made or settled
---            o_mode_until until when, in nanoseconds since 1970; null: it has no end
---            o_changed    whether the bucket changed: it must be read again, and this asked again
---            o_capacity   of the terms that rule, in tokens
--- Errors:    22023 the id · 23514 terms that make no bucket
--- Locks:     the bucket's row, which the caller holds already if it exists, in a transaction.
+-- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as for token_take_v1
+--            p_now         nanoseconds since 1970, read after the bucket was locked
+--            p_least       tokens that the request needs
+-- Result:    o_outcome     null: the bucket is ready; else 'unknown', 'unplanned' or 'conflict', as for token_take_v1
+--            o_mode        'shadow', 'off' or 'block'; null: the tokens decide; 'off' creates and converts nothing
+--            o_mode_until  end of the mode in nanoseconds since 1970; null: no end
+--            o_changed     whether the bucket changed: the caller must read it and call token_rule again
+--            o_capacity    tokens, of the effective limits
+-- Errors:    22023 invalid id · 23514 invalid limits
+-- Locks:     the bucket's row; the caller has a transaction, and already holds the lock of an existing bucket
 drop procedure if exists token_rule;
 create procedure token_rule(
   in p_id varbinary(1024), in p_capacity bigint, in p_refill_seconds decimal(19, 9),
@@ -22,13 +23,13 @@ modifies sql data
 sql security definer
 begin
   declare b_capacity, b_anchor, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
-  declare u_capacity bigint;  -- u_: the terms that the state is under
+  declare u_capacity bigint;  -- u_: the limits that the state is under
   declare b_seconds, u_seconds, c_seconds, v_seconds, w_seconds decimal(19, 9);
   declare b_refill, u_refill, c_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
   declare b_plan, c_plan varbinary(1024);
   declare b_provisioned, b_overridden boolean;
-  declare c_capacity bigint default p_capacity;  -- c_: the terms asked for, by the request or its plan
-  declare w_capacity bigint;                     -- w_: an override's
+  declare c_capacity bigint default p_capacity;  -- c_: the requested limits, of the request or its plan
+  declare w_capacity bigint;                     -- w_: an override's limits
   declare v_capacity, v_until, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_own boolean default false;
@@ -36,7 +37,7 @@ begin
   set o_outcome = null, o_mode = null, o_mode_until = null, o_changed = false, o_capacity = null;
   set c_seconds = p_refill_seconds, c_refill = p_refill;
   rule: begin
-    -- Values that make no bucket, once a column or a constraint has refused them.
+    -- A column or a constraint refused the limits: raises the error that names the invalid value.
     declare exit handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025
     begin
       call token_check_id('bucket id', p_id);
@@ -73,7 +74,7 @@ begin
       end if;
     end if;
     if c_refill = 'once' and b_refill = 'once' then
-      set c_seconds = b_seconds;  -- which say nothing
+      set c_seconds = b_seconds;  -- has no effect with 'once'
     end if;
     set v_mode = null;
     select capacity, refill_seconds, refill, mode,
@@ -94,7 +95,7 @@ begin
       set o_outcome = 'unknown';
       leave rule;
     elseif b_capacity is null then
-      -- A session without strict mode would cut off a longer id, and one of MariaDB can turn the table's checks off.
+      -- Without strict mode, the server would truncate a longer id, and a MariaDB session can disable the table's checks.
       call token_check_id('bucket id', p_id);
       call token_bucket_limits('bucket', p_id, c_capacity, c_seconds, c_refill,
                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
@@ -110,7 +111,7 @@ begin
       leave rule;
     end if;
 
-    -- While an override rules, its own terms are left as they are.
+    -- While an override is in force, the bucket's own limits do not change.
     set v_own = w_capacity is null and c_capacity is not null
                 and not (c_capacity = b_capacity and c_seconds = b_seconds and c_refill = b_refill);
     if v_own then
@@ -128,7 +129,7 @@ begin
 
     set v_capacity = coalesce(w_capacity, b_capacity), v_seconds = coalesce(w_seconds, b_seconds),
         v_refill = if(w_capacity is null, b_refill, w_refill);
-    -- After a step of the clock backwards a bucket is empty, once: keys are locked out for a refill at most.
+    -- After a backward step of the clock, the bucket is emptied once: keys are denied for one refill at most.
     if not (v_capacity = u_capacity and v_seconds = u_seconds and v_refill = u_refill)
        or (coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks
            and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
@@ -145,7 +146,7 @@ begin
        where id = p_id;
       set o_changed = true;
     elseif b_overridden <> (w_capacity is not null) then
-      -- An override's that are its own: nothing that was read is another.
+      -- The override's limits equal the bucket's own: the state does not change.
       update token_buckets set overridden = not b_overridden where id = p_id;
     end if;
   end rule;

@@ -1,8 +1,10 @@
 -- token_begin: begins a transaction at READ COMMITTED, unless the caller has one.
 --
--- Arguments: p_own  true: the connection is the routine's alone. A transaction that was left open is rolled back, and autocommit
---                   does not matter
--- Result:    o_own  whether the transaction is the routine's own, to commit or to roll back. False: it is the caller's
+-- Arguments: p_own  true: only the routine uses the connection. An open transaction is rolled back, and autocommit has no
+--                   effect
+-- Result:    o_own  true: the routine must commit or roll back; false: the transaction is the caller's
+-- Errors:    none
+-- Locks:     none
 drop procedure if exists token_begin;
 create procedure token_begin(in p_own boolean, out o_own boolean)
 modifies sql data
@@ -25,16 +27,18 @@ begin
   end if;
 end;
 
--- token_claim: enters a grant in the receipts, unless it is there. The caller holds the bucket's lock, if it exists.
+-- token_claim: inserts the receipt of a grant, unless the receipt exists. The caller holds the lock of an existing bucket.
 --
--- It inserts first and then looks: to look for what is not there would lock a gap in a REPEATABLE READ transaction of
--- the caller's, and two that then both insert there would wait for each other.
--- Arguments: p_receipt as hyphenated text; p_bucket, p_cost, p_granted, p_scheduled_at, p_expires_at: the new row's columns
---            p_now      what expired by then is replaced; 0: nothing is
--- Result:    o_state    what was there; null: nothing, and the new row is; then o_cost, o_granted, o_scheduled_at and
---                       o_expires_at of what is there
--- Errors:    22023 no such id can be
+-- Arguments: p_receipt  UUID, hyphenated
+--            p_bucket, p_cost, p_granted, p_scheduled_at, p_expires_at: columns of the new row
+--            p_now      a receipt that expired by then is replaced; 0: none is
+-- Result:    o_state    state of the existing receipt; null: the new row was inserted
+--            o_cost, o_granted, o_scheduled_at, o_expires_at: columns of the receipt
+-- Errors:    22023 p_receipt is not a UUID
 -- Locks:     the receipt
+--
+-- The routine inserts before it reads. A read of a missing row would lock a gap in the caller's REPEATABLE READ transaction,
+-- and two sessions that insert into the gap would deadlock.
 drop procedure if exists token_claim;
 create procedure token_claim(
   in p_receipt varchar(36) character set ascii, in p_bucket varbinary(1024), in p_cost bigint, in p_granted bigint,
@@ -68,41 +72,40 @@ begin
   end if;
 end;
 
--- token_take_v1: decide one request, exactly, or equal ones one after the other. Everything that takes tokens is built on
--- it.
+-- token_take_v1: decides one request exactly, or equal requests one after the other. All routines that take tokens are built on
+-- token_take_v1.
 --
--- Arguments: p_id        the bucket
---            p_cost      tokens to take, 1 or more
---            p_max_wait  nanoseconds that the caller would wait for them; the mode 'shadow' ignores it
---            p_min_remaining      tokens that must remain
+-- Arguments: p_id             the bucket
+--            p_cost           tokens to take, 1 or more
+--            p_max_wait       longest wait in nanoseconds; ignored with mode 'shadow'
+--            p_min_remaining  tokens that must remain
 --            p_capacity, p_refill_seconds, p_refill
---                        terms for a bucket that its first request makes, full, on the calendar's grid; or all null
---            p_plan      or the plan that such a bucket follows; null, too: the bucket must exist, and its own plan or
---                        terms hold
---            p_receipt   the request's id, a UUID: repeated with it, the request takes nothing more; null: it has none
---            p_hold      for how many nanoseconds the id is remembered
---            p_taking    false: take nothing, and say what the request would come to
---            p_own       true: the caller has nothing else on this connection: with autocommit off, too, the routine has
---                        a transaction of its own, before which it rolls back what was left open there
---            io_times    for how many equal requests it stands; more than one neither wait nor have an id
--- Result:    io_times    how many of these its tokens suffice for, the first ones; the rest is about the others, or all
---            o_outcome   'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
---                        'unplanned': no such plan; 'conflict': the bucket was provisioned with other terms than given;
---                        'reused': the id is another request's
---            o_mode      what decided instead of the tokens: 'shadow', 'off' or 'block', else null
---            o_now       the instant of the decision, in nanoseconds since 1970
---            o_scheduled_at   when the tokens may be used, if they were granted; if blocked, until when; null: no end
---            and the bucket's columns after it, from which remaining tokens and waits follow. A prepared CALL with a
---            placeholder for each has them as one row.
--- Errors:    22023 arguments out of range · 23514 terms that make no bucket
---            · 40001 the bucket changed during each of 100 attempts
--- Locks:     the bucket's row, first of all, so that the clock can be read when it is held; then the request's receipt.
---            In a transaction of the caller's (or with autocommit off), unless p_own, they stay locked until that ends;
---            else the routine has one of its own.
+--                             limits of a bucket that its first request creates, full and on the calendar's grid; or all null
+--            p_plan           plan of such a bucket; null with null limits: the bucket must exist
+--            p_receipt        id of the request, a UUID: a retry with the id is charged once; null: no id
+--            p_hold           nanoseconds for which the id is remembered
+--            p_taking         false: only evaluates the request, and takes nothing
+--            p_own            true: only the routine uses the connection. The routine rolls back an open transaction, and has
+--                             its own even if autocommit is off
+--            io_times         number of equal requests; more than one have neither a wait nor an id
+-- Result:    io_times         number of granted requests, the first ones; the other columns describe the denied rest, or all
+--            o_outcome        'granted' or 'denied'
+--                             'never': p_cost + p_min_remaining exceeds the capacity
+--                             'unknown': no such bucket · 'unplanned': no such plan
+--                             'conflict': the bucket was provisioned with other limits or another plan
+--                             'reused': the id belongs to another request
+--            o_mode           the mode that decided instead of the tokens: 'shadow', 'off' or 'block'; else null
+--            o_now            instant of the decision, in nanoseconds since 1970
+--            o_scheduled_at   when granted tokens can be used; with 'block', the end of the mode; null: no end
+--            o_full_at to o_token_ticks: the bucket's columns after the decision. A prepared CALL with a placeholder for each
+--                             returns all results as one row
+-- Errors:    22023 arguments out of range · 23514 invalid limits
+--            40001 the bucket changed during each of 100 attempts
+-- Locks:     the bucket's row, before the clock is read; then the receipt. In the caller's transaction (or with autocommit
+--            off), unless p_own, the locks last until it ends. Otherwise the routine has its own transaction.
 --
--- token_mode is read when the lock is held: a read that locks nothing opens a REPEATABLE READ snapshot, and
--- MariaDB may refuse (1020) to lock what others changed after that. The clock is token_clock's, in place for speed;
--- no caller can name another instant.
+-- token_mode is read under the lock. An unlocked read would open a REPEATABLE READ snapshot, and MariaDB can refuse (1020) to
+-- lock rows that changed after it. The clock is token_clock's, inlined for speed: no caller can pass another instant.
 drop procedure if exists token_take_v1;
 create procedure token_take_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_min_remaining bigint,
@@ -124,7 +127,7 @@ begin
   declare v_ruled boolean;
   declare v_attempt int default 0;
   declare v_times bigint;
-  declare continue handler for 1568  -- inside a transaction of the caller's, or one that was left open
+  declare continue handler for 1568  -- inside the caller's transaction, or one that was left open
     if p_own then
       rollback and no chain no release;
       set transaction isolation level read committed;
@@ -168,7 +171,7 @@ begin
                    - 122192928000000000) * 100;
       set o_scheduled_at = o_now;
       set v_clock = (o_now - o_anchor) div o_step_ns * o_step_ticks;
-      -- A bucket under the terms asked for, with nothing else to rule it, needs no more.
+      -- A bucket under the requested limits needs no call of token_rule, unless a mode, an override or a plan applies.
       if p_capacity is null and (p_plan is not null or v_plan is not null) and not v_ruled then
         set v_ruled = true;
         select p.mode is not null or not (b.plan <=> p.name)
@@ -187,12 +190,12 @@ begin
         declare v_changed boolean;
         call token_rule(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), o_now, p_cost + p_min_remaining,
                            o_outcome, o_mode, v_until, v_changed, v_capacity);
-        -- A bucket that was not there may be by now: then nothing of it has been read yet.
+        -- A bucket that was missing can exist by now, but none of its columns have been read.
         if v_changed or o_burst is null and o_outcome is null and not o_mode <=> 'off' then
           set v_attempt = v_attempt + 1;
           if v_attempt = 100 then
             begin
-              -- As ASCII: in a session of another character set the crate could not read the message.
+              -- As ASCII: in a session with another character set, the crate could not read the message.
               declare v_message varchar(128) character set utf8mb4
                 default concat('tollgate: bucket ''', regexp_replace(left(p_id, 36), '[^ -~]', '?'),
                                ''' changed during each of 100 attempts: call again');
@@ -238,11 +241,11 @@ begin
         set o_outcome = if(o_mode = 'shadow', 'granted', 'denied');
       else
         if v_due > v_clock then
-          -- All of its tokens are of the step in which it acts: what was left of an earlier one is not carried over.
+          -- All tokens belong to the step in which the request acts: the rest of an earlier step does not carry over.
           set v_due = (v_due + o_step_ticks - 1) div o_step_ticks * o_step_ticks;
           set o_scheduled_at = v_due div o_step_ticks * o_step_ns + o_anchor;
         end if;
-        -- Each of them finds what the one before has left.
+        -- Each request finds the tokens that the one before left.
         set io_times = least(v_times, greatest(
               (o_burst - p_min_remaining * o_token_ticks - greatest(o_full_at - v_clock, 0)) div (p_cost * o_token_ticks), 1));
         if p_taking then

@@ -1,10 +1,11 @@
--- token_make_batch: the buckets that their first request may make, and that are not there.
+-- token_make_batch: creates the missing buckets that their first requests can create.
 --
--- Arguments: p_requests  as token_take_batch_v1's, of which the id, the terms and the plan count
---            p_capacity, p_refill_seconds, p_refill, p_plan: the terms of all, or their plan, if they name neither; or null
--- Result:    they are there, full, under these terms or the plan's; none with an override, a plan that has a mode or is
---            unknown, or one whose id or terms make no bucket: token_rule says so, or makes it
--- Locks:     the rows that it makes, in the order of their ids: in a transaction, before which the caller locks no bucket
+-- Arguments: p_requests  as for token_take_batch_v1; only ids, limits and plans are read
+--            p_capacity, p_refill_seconds, p_refill, p_plan: limits or plan of requests that name neither; or null
+-- Result:    the buckets exist, full, under these limits or the plan's. The routine skips a bucket with an override, with a
+--            plan that is unknown or has a mode, or with an invalid id or invalid limits: token_rule handles these
+-- Errors:    none
+-- Locks:     the rows that the routine creates, in id order; the caller's transaction must hold no lock of a bucket
 drop procedure if exists token_make_batch;
 create procedure token_make_batch(
   in p_requests longtext character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
@@ -12,7 +13,7 @@ create procedure token_make_batch(
 modifies sql data
 sql security definer
 begin
-  -- Values that make no bucket: none is made here.
+  -- A value out of a column's range: the statement creates no bucket.
   declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
 
   insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
@@ -31,7 +32,7 @@ begin
     left join token_buckets b on b.id = r.id
    where b.id is null and coalesce(r.capacity, p.capacity) is not null
      and not exists (select 1 from token_overrides o where o.id = r.id)
-     -- The table's checks again: a session of MariaDB can turn those off.
+     -- Repeats the table's checks, because a MariaDB session can disable them.
      and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01' and locate(x'00', r.id) = 0
      and cast(convert(r.id using utf8mb4) as binary) <=> r.id
   having new_capacity between 1 and 3155760000000000000
@@ -45,24 +46,24 @@ begin
       on duplicate key update id = token_buckets.id;
 end;
 
--- token_take_uniform_v1: token_take_batch_v1 for the common case, in half the time: requests under one quota or one plan
--- that differ in nothing but their buckets, which were made on first use, and where nothing but their tokens rules these.
+-- token_take_uniform_v1: the common case of token_take_batch_v1, in half the time: requests under one quota or one plan that
+-- differ in the bucket only. The buckets were created by their first request, and only their tokens decide.
 --
--- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal, each once, in their order; instead of one
---                     [id, times], where it stands for so many equal requests, decided one after the other
---            p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan, p_own: of all, as token_take_v1's; none
---                     waits
--- Result:    a row: now, burst, anchor, step_ns, step_ticks, token_ticks: of all, as token_take_v1's
---            answers  for each request, with a semicolon after it: its place, from 1; for how many of its equal
---                     requests the tokens suffice, the first ones: the others are denied; and what these add to:
---                     full_at as it was, or the bucket's clock if that is ahead, and granted as it was. null: nothing
---                     was decided, as something out of the ordinary is among them: token_take_batch_v1 decides
--- Errors:    22003 times that are too large (MariaDB takes the largest instead) · 22023 a bucket twice, and
---            tokens for it: a transaction of the caller's is to be rolled back · 1411 an id is not hexadecimal
---            (MariaDB answers null instead) · 1205 another held one of several buckets for a second
--- Locks:     the rows of the buckets as they stand in p_ids: if that is not the order of their ids, deadlocks end it.
---            Where all are missing they are made as they are locked; where some are, in a transaction before, unless
---            inside the caller's: then nothing is decided
+-- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal, each once, in id order. [id, times] stands for equal
+--                     requests, decided one after the other
+--            p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan, p_own: as for token_take_v1, one value
+--                     for all; no request waits
+-- Result:    one row
+--            now, burst, anchor, step_ns, step_ticks, token_ticks: as for token_take_v1, for all requests
+--            answers  for each request, followed by a semicolon: position from 1, number of grants, full_at and granted. The
+--                     first requests are granted, and the others are denied. full_at and granted are from before the
+--                     decision, full_at at least the bucket's clock. null: token_take_batch_v1 has to decide
+-- Errors:    22003 times too large (MariaDB takes the largest instead) · 1411 an id is not hexadecimal (MariaDB answers null)
+--            22023 a bucket twice with tokens left: the caller must roll back its transaction
+--            1205 another session locked one of several buckets for a second
+-- Locks:     the buckets' rows in the order of p_ids; any other order than id order can deadlock. If all are missing, the same
+--            transaction creates them. If only some are, an earlier transaction creates them. Inside the caller's transaction,
+--            nothing is decided then.
 drop procedure if exists token_take_uniform_v1;
 create procedure token_take_uniform_v1(
   in p_ids longtext character set utf8mb4, in p_cost bigint, in p_min_remaining bigint, in p_capacity bigint,
@@ -82,7 +83,7 @@ begin
   declare v_refill varchar(10) character set ascii collate ascii_bin default p_refill;
   declare v_requests, v_alike, v_missing, v_new, v_debits, v_cost, v_room, v_now, v_clock, v_after bigint;
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
-  declare v_most bigint;  -- of equal requests: for how many a full bucket suffices
+  declare v_most bigint;  -- number of equal requests that a full bucket grants
   declare v_all, v_ruled, v_overrides boolean;
   declare v_uuid char(36) character set ascii;
   declare v_answers longtext character set ascii;
@@ -112,11 +113,10 @@ begin
         v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
         v_token_ticks = if(v_refill = 'continuous', ceiling(v_seconds * 1000000000 / v_capacity), 1),
         v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_min_remaining) div p_cost;
-    -- A session that holds one of the buckets delays the other requests by a second at most. And a longer text
-    -- would be cut off.
+    -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated.
     set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
         group_concat_max_len = 1000000000;
-    -- Before a row is locked: what rules beside the tokens is another routine's.
+    -- Checked before any row is locked: another routine decides requests under a mode or an override.
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_ruled, v_overrides
       from token_mode where one = true;
     if v_overrides and not v_ruled then
@@ -149,9 +149,9 @@ begin
              and b.under_capacity = v_capacity and b.under_seconds = v_seconds and b.under_refill = v_refill
              and b.burst = v_burst and b.anchor = 0 and b.step_ns = v_step_ns and b.step_ticks = v_step_ticks
              and b.token_ticks = v_token_ticks
-             -- or else the clock was set back
+             -- False if the clock was set back.
              and b.full_at - v_clock <= v_burst + b.max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks
-         for update /*!80000 of b */;  -- MySQL needs it, and MariaDB skips it
+         for update /*!80000 of b */;  -- MySQL needs this, and MariaDB skips it
       set v_uuid = uuid();
       set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
                      - 122192928000000000) * 100;
@@ -161,7 +161,7 @@ begin
         end if;
         -- A missing bucket counts as full.
         select sum(b.id is null),
-               -- The table's checks again: a session of MariaDB can turn those off.
+               -- Repeats the table's checks, because a MariaDB session can disable them.
                count(distinct if(v_alike = 0 and b.id is null and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01'
                                  and locate(x'00', r.id) = 0 and cast(convert(r.id using utf8mb4) as binary) <=> r.id
                                  and r.times >= 1, r.id, null)),
@@ -177,10 +177,10 @@ begin
           leave at_once;
         end if;
         if v_new = v_requests then
-          -- All are made as what is taken leaves them, for no row is locked yet. One that another has made meanwhile is
-          -- marked, and counts twice.
+          -- Inserts all buckets with their tokens taken, because no row is locked yet. A bucket that another session created
+          -- meanwhile is marked, and counts twice.
           begin
-            -- Values that make no bucket: none is made here.
+            -- A value out of a column's range: the statement creates no bucket.
             declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
             insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted)
             select unhex(r.id), v_capacity, v_seconds, v_refill, v_plan, false, 0,
@@ -195,13 +195,13 @@ begin
           set v_uuid = uuid();
           set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
                          - 122192928000000000) * 100;
-          -- Else a row was waited for: so many take their time.
+          -- A longer duration means a wait for a row. The limit allows for inserting many rows.
           set v_taken = v_new = v_requests and v_after between v_now and v_now + 50000000,
               v_after = v_after div v_step_ns * v_step_ticks;
           if not v_taken or v_after >= v_clock + v_token_ticks then
-            -- A token came meanwhile: another may have made a bucket, and a sweep have deleted it, full again. So what is
-            -- taken comes back from now on. Or the rows stay, full: after a
-            -- rollback, sessions that wait for them would lock gaps and deadlock.
+            -- Tokens came in the meantime: another session can have created a bucket, and a sweep can have deleted it when
+            -- full. So tokens taken return from now on. Or the buckets stay, full: after a rollback, sessions that wait for
+            -- their rows would lock gaps and deadlock.
             if v_safe then set sql_safe_updates = 0; end if;
             update json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
               straight_join token_buckets b on b.id = unhex(r.id)
@@ -215,7 +215,7 @@ begin
           set v_made = true;
           iterate evaluate;
         end if;
-        -- Not within the same transaction: they would be locked out of order.
+        -- A separate transaction: in this one, the rows would be locked out of order.
         rollback and no chain no release;
         set transaction isolation level read committed;
         start transaction;
@@ -260,27 +260,25 @@ begin
          v_token_ticks as token_ticks, if(v_evaluated, v_answers, null) as answers;
 end;
 
--- token_take_batch_v1: decide several requests in one call, each for itself: one that fails does not fail the others.
+-- token_take_batch_v1: decides several requests in one call, each by itself. A request that fails does not fail the others.
 --
--- Arguments: p_requests  a JSON array; a request is [id in hexadecimal, cost, max_wait, keep, capacity, refill_seconds,
---                        refill, plan in hexadecimal, receipt, hold, times], as token_take_v1's arguments; times:
---                        it stands for so many equal requests, decided one after the other; omitted values are null,
---                        and times 1
---            p_own       as token_take_v1's
--- Result:    o_answers   a JSON array of texts, with spaces between what each says and - for null: for how many of the
---                        equal requests it stands; for how many of these the tokens suffice, the first ones; the
---                        request's place, from 1; then token_take_v1's columns from outcome on, about the others, or
---                        all, the state as it is after all. A request may have several answers, in their order; one
---                        of 0 times says nothing
--- Errors:    token_take_v1's · 22023 fewer than 1 times · 22003 a capacity, refill_seconds, hold or times that is too
---            large (MariaDB takes the largest instead) · 1205 another held one of several buckets for a second
--- Locks:     the buckets' rows, in the order of their ids, so two calls never wait for each other, in one transaction.
---            Requests for one bucket are decided in the order of their places. Buckets that are missing are made in
---            a transaction before, unless inside the caller's.
+-- Arguments: p_requests  a JSON array of requests: [id in hexadecimal, cost, max_wait, min_remaining, capacity, refill_seconds,
+--                        refill, plan in hexadecimal, receipt, hold, times], as for token_take_v1. times: number of equal
+--                        requests, decided one after the other. Missing values are null. Default of times: 1
+--            p_own       as for token_take_v1
+-- Result:    o_answers   a JSON array of texts, with spaces between the values and - for null. The values are the number of
+--                        equal requests, the number of grants among them, the position of the request from 1, then the columns
+--                        of token_take_v1 from outcome on. The columns describe the denied rest, or all, with the final state.
+--                        A request can have several answers, in order; ignore an answer with 0 requests
+-- Errors:    as for token_take_v1 · 22023 times below 1
+--            22003 capacity, refill_seconds, hold or times too large (MariaDB takes the largest instead)
+--            1205 another session locked one of several buckets for a second
+-- Locks:     the buckets' rows in id order, in one transaction, so that calls cannot deadlock. An earlier transaction creates
+--            missing buckets, unless the caller has a transaction. Requests for one bucket are decided in order.
 --
--- Where only tokens decide, all are decided at once: locked and evaluated, then debited. The others, or all of a call with a
--- bucket twice, a wait, a receipt or a mode, are decided one by one. An answer is one text: an array of its parts costs as much
--- as evaluating the bucket, and a row as much again. token_take_uniform_v1 decides uniform requests faster.
+-- If only tokens decide, all buckets are locked and evaluated at once, then debited. A call with a bucket twice, a wait, a
+-- receipt or a mode is decided one by one, and so are buckets that other rules apply to. An answer is one text: an array of
+-- parts costs as much as evaluating the bucket, and a row as much again. token_take_uniform_v1 decides uniform requests faster.
 drop procedure if exists token_take_batch_v1;
 create procedure token_take_batch_v1(
   in p_requests longtext character set utf8mb4, in p_own boolean, out o_answers longtext character set utf8mb4)
@@ -293,7 +291,7 @@ begin
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_requests, v_ids, v_odd, v_missing, v_planned bigint;
   declare v_grants, v_ruled bigint default 0;
-  declare v_answers, v_debits, v_rest json;  -- v_rest: the places of what is decided one by one; null: all
+  declare v_answers, v_debits, v_rest json;  -- v_rest: positions of the requests to decide one by one; null: all
   declare v_each longtext character set utf8mb4 default '';
   declare v_mode_rules, v_overrides boolean;
   declare v_id, v_plan varbinary(1024);
@@ -325,7 +323,7 @@ begin
   call token_begin(p_own, v_own);
   at_once: loop
     call token_clock(v_now);
-    -- A session that holds one of the buckets delays the other requests by a second at most.
+    -- A session that holds a bucket delays the other requests by a second at most.
     set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
     select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
            sum(planned and word is not null), sum(word is null), sum(grants),
@@ -338,17 +336,17 @@ begin
       into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_answers, v_debits
       from (
         select s.*,
-               -- Each of equal requests finds what the one before has left.
+               -- Each of equal requests finds the tokens that the one before left.
                if(word = 'denied',
                   greatest(least((burst - keep * token_ticks - greatest(full_at - clock, 0)) div (cost * token_ticks),
                                  times), 0), 0) as grants
           from (
             select s.*,
-                   -- null: something else than its tokens rules it, and decides
+                   -- null: more than the tokens decides
                    case
                      when not rule <=> 'tokens' then rule
                      when cost > burst div token_ticks - keep then 'never'
-                     -- or else the clock was set back
+                     -- False if the clock was set back.
                      when full_at - clock <= burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks
                        then 'denied'
                    end as word
@@ -376,27 +374,27 @@ begin
                       from json_table(p_requests, '$[*]' columns (
                              place for ordinality, id varchar(512) character set ascii path '$[0]',
                              cost bigint path '$[1]', max_wait bigint path '$[2]', keep bigint path '$[3]',
-                             -- What would say something else as a null: refused here, where all are read first.
+                             -- A value too large would read as null, which has a meaning. So the value is refused here.
                              capacity bigint path '$[4]' error on error,
                              refill_seconds decimal(19, 9) path '$[5]' error on error,
                              refill varchar(10) character set ascii collate ascii_bin path '$[6]',
                              plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
                              hold bigint path '$[9]' error on error,
                              times bigint path '$[10]' error on error)) as requests
-                     -- With a limit it is made as it is written: in this order.
+                     -- The limit makes the server materialize the derived table, in this order.
                      order by id limit 1000000000) as r
                   left join token_buckets b on b.id = r.id
-                   for update /*!80000 of b */) as s  -- MySQL needs it, and MariaDB skips it
+                   for update /*!80000 of b */) as s  -- MySQL needs this, and MariaDB skips it
              limit 1000000000) as s) as s;
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
-    -- MariaDB cuts longer arrays off, and closes a text that it has cut.
+    -- MariaDB truncates longer arrays, and closes a truncated text.
     if v_mode_rules or v_odd > 0 or v_ids < v_requests
        or (json_length(v_answers) = v_requests and json_length(v_debits) = v_requests
            /*M! and length(v_answers) + 1000 < @@group_concat_max_len */) is not true then
       if v_missing > 0 and v_own then
-        -- They are made in the order of all ids.
+        -- Creates the buckets in the order of all ids.
         rollback and no chain no release;
         set transaction isolation level read committed;
         start transaction;
@@ -405,7 +403,7 @@ begin
       leave at_once;
     end if;
     if v_missing > 0 and v_own and not v_made then
-      -- Not within the same transaction: they would be locked out of order.
+      -- A separate transaction: in this one, the rows would be locked out of order.
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
@@ -422,8 +420,8 @@ begin
       iterate at_once;
     end if;
     if v_rest is null and (v_overrides or v_planned > 0) then
-      -- Those whose terms have to be settled first are decided one by one already. The buckets are read as they are, as
-      -- above: a snapshot of the caller's may have others.
+      -- Buckets whose state has to be converted are already decided one by one. Reads the current rows, as above: the caller's
+      -- snapshot can hold older ones.
       select json_arrayagg(s.place) into v_rest
         from (select r.place, r.id, b.plan, b.capacity, b.refill_seconds, b.refill,
                      coalesce(not b.overridden and b.capacity = b.under_capacity
@@ -466,7 +464,7 @@ begin
                              v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, false, v_alike,
                              v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                              v_step_ticks, v_token_ticks);
-        -- Only tokens that were taken make the next one another matter.
+        -- After a grant, the next equal request finds fewer tokens. Otherwise all get the same answer.
         set v_alike = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
         set v_each = concat(v_each, ',"', concat_ws(
           ' ', v_alike, if(v_outcome = 'granted' and v_mode is null, v_alike, 0), v_place, v_outcome,

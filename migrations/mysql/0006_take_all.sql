@@ -1,21 +1,20 @@
--- token_take_all_v1: take tokens from several buckets, from all of them or from none.
+-- token_take_all_v1: takes tokens from all of several buckets, or from none.
 --
--- Arguments: p_limits    a JSON array; a limit is [id in hexadecimal, cost, keep, capacity, refill_seconds, refill, plan in
---                        hexadecimal], in the order of their ids, no bucket twice, each as for token_take_v1: its cost
---                        and what to keep, and terms or a plan, or neither
---            p_max_wait, p_receipt, p_hold, p_own: as for token_take_v1, the same for all
--- Result:    o_answers   a JSON array of a text a bucket, in any order: its place, then token_take_v1's columns from
---                        outcome on, with spaces between them and - for null. All are 'granted'; or one or more say
---                        why not, and the others are 'spared': they could have been granted, and nothing was taken
--- Errors:    token_take_v1's · 22023 a bucket twice · 22003 a capacity or refill_seconds that is too large (MariaDB
---            takes the largest instead)
--- Locks:     the rows of all buckets in the order given, or if they have to be made or something beside their tokens rules
---            one of them, in that of their ids: calls that give another one may meet in a deadlock; then the receipts. In a
---            transaction of its own unless inside the caller's.
+-- Arguments: p_limits    a JSON array of limits: [id in hexadecimal, cost, min_remaining, capacity, refill_seconds, refill,
+--                        plan in hexadecimal], in id order, each bucket once; as for token_take_v1
+--            p_max_wait, p_receipt, p_hold, p_own: as for token_take_v1, for all buckets
+-- Result:    o_answers   a JSON array with one text per bucket, in any order: its position, then the columns of token_take_v1
+--                        from outcome on, with spaces between and - for null. Either all are 'granted'. Or some have another
+--                        outcome, the rest are 'spared' (could have been granted), and nothing was taken
+-- Errors:    as for token_take_v1 · 22023 a bucket twice
+--            22003 capacity or refill_seconds too large (MariaDB takes the largest instead)
+-- Locks:     the rows of all buckets in the order given, then the receipts. Rows are locked in id order if one has to be
+--            created or more than tokens decides. Calls with another order can deadlock. The routine has its own transaction,
+--            unless the caller has one.
 --
--- Where only tokens decide, all are locked and evaluated at once, and debited if all grant; else one by one, in three passes.
--- The answer is one text, expressions are repeated, and the caller sorts: rows, or a derived table, cost as much as evaluating
--- several buckets. A wait acts when the last bucket's does; each bucket's tokens are taken for when they are there.
+-- If only tokens decide, all buckets are locked and evaluated at once, and debited if all grant. Else three passes go bucket by
+-- bucket. The answer is one text and the caller sorts: rows or a derived table cost as much as evaluating several buckets. A
+-- request with a wait acts when its last bucket has the tokens. Each bucket is debited for the time of its own tokens.
 drop procedure if exists token_take_all_v1;
 create procedure token_take_all_v1(
   in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_receipt varchar(36) character set ascii,
@@ -30,7 +29,7 @@ begin
   declare v_safe boolean default @@sql_safe_updates;
   declare v_mode_rules, v_overrides boolean;
   declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
-  declare v_pass int default 1;  -- 1: lock and make ready, 2: evaluate, 3: take
+  declare v_pass int default 1;  -- 1: lock and prepare, 2: evaluate, 3: take
   declare v_id, v_plan varbinary(1024);
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
@@ -61,7 +60,7 @@ begin
     call token_clock(v_at);
     select count(*), count(distinct unhex(r.id)), sum(b.plan is not null),
            sum(b.id is null and (r.capacity is not null or r.plan is not null)),
-           -- Nothing but its tokens rules it, and the clock was not set back.
+           -- Only the tokens decide, and the clock was not set back.
            sum((r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
                 and not b.overridden
                 and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
@@ -106,14 +105,14 @@ begin
       from token_mode where one = true;
     call token_clock(v_after);
     if v_missing > 0 and v_own then
-      -- They are made in the order of all ids.
+      -- Creates the buckets in the order of all ids.
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
     end if;
     if v_mode_rules or v_plain < v_limits or v_ids < v_limits
        or (json_length(o_answers) = v_limits
-           -- MariaDB cuts longer arrays off.
+           -- MariaDB truncates longer arrays.
            /*M! and 256 * v_limits < @@group_concat_max_len */) is not true then
       leave at_once;
     end if;
@@ -122,7 +121,7 @@ begin
       iterate at_once;
     end if;
     if v_overrides or v_planned > 0 then
-      -- The buckets are read as they are: a snapshot of the caller's may have others.
+      -- Reads the current rows, because the caller's snapshot can hold older ones.
       select count(*) into v_ruled
         from (select r.id, b.plan, b.capacity, b.refill_seconds, b.refill
                 from (select unhex(id) as id
@@ -143,7 +142,7 @@ begin
     if not v_spare then
       set v_after = greatest(v_at, v_after);
       if v_safe then set sql_safe_updates = 0; end if;
-      -- From left to right: the longest wait is computed from the old full_at. A request that need not wait comes to no
+      -- Assigns from left to right: the longest wait is computed from the old full_at. A request without a wait reaches no
       -- later step, even if the clock was set back to before its start.
       update json_table(p_limits, '$[*]' columns (
                id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]', keep bigint path '$[2]')) as r
@@ -214,7 +213,7 @@ begin
       rollback to savepoint tollgate_decide_all;
       signal sqlstate '40001' set message_text = 'tollgate: what rules the buckets changed meanwhile: call again';
     end if;
-    -- What each granted while the others were not locked yet, it grants later, too.
+    -- A bucket that granted before the others were locked still grants afterwards.
     set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
     if v_pass = 3 then
       savepoint tollgate_decide_all;
@@ -230,26 +229,25 @@ begin
   end if;
 end;
 
--- token_take_all_batch_v1: decide several requests in one call, each for several buckets: from all of its buckets or
--- from none.
+-- token_take_all_batch_v1: decides several requests in one call. Each takes from all of its buckets, or from none.
 --
--- Arguments: p_requests  a JSON array; a request is token_take_all_v1's p_limits. None waits or has an id.
---            p_own       as token_take_v1's
--- Result:    o_standing  a JSON array of a text for each bucket of each request, in any order: the request's place, from
---                        1, and what token_take_all_v1 says of the bucket, but its state is how it stands before
---                        anything is taken. A request is granted if all its texts say so; then its tokens are taken after
---                        those of the granted requests before it. If one says 'denied' or 'never', nothing is taken.
---            o_rest      the same of requests that were decided after these, in their order: token_take_all_v1's
---                        answers. What o_standing says of them does not count.
--- Errors:    token_take_all_v1's, but a bucket twice in a request pays twice · 22023 more than 64 requests
---            · 1205 another held one of the buckets for a second
--- Locks:     the rows of all buckets, in the order of their ids, in one transaction. Those that are missing are made in a
---            transaction before, unless inside the caller's. After the rest are made those that an override or the mode of
---            all, or of a plan, rules: then two calls can deadlock, and one is rolled back.
+-- Arguments: p_requests  a JSON array of requests, each as p_limits of token_take_all_v1; no request waits or has an id
+--            p_own       as for token_take_v1
+-- Result:    o_standing  a JSON array with one text per bucket of each request, in any order. A text is the request's position
+--                        from 1 and the answer of token_take_all_v1, with the bucket's state before the call. A request is
+--                        granted if all its texts say 'granted'; granted requests take their tokens in order. A request with a
+--                        'denied' or 'never' takes nothing
+--            o_rest      like o_standing, for requests decided later, in order: the answers of token_take_all_v1. These answers
+--                        replace those in o_standing
+-- Errors:    as for token_take_all_v1, but a request that names a bucket twice is charged twice · 22023 more than 64 requests
+--            1205 another session locked one of the buckets for a second
+-- Locks:     the rows of all buckets in id order, in one transaction. An earlier transaction creates missing buckets, unless
+--            the caller has one. Buckets with an override or a mode are created last: then two calls can deadlock, and one is
+--            rolled back.
 --
--- What cannot be granted as the locked buckets stand is denied; a request whose buckets have enough for all that ask is
--- granted, and what these take is debited by one UPDATE. The others, and all from the first one on that something else
--- than tokens rules, are decided by token_take_all_v1. So each is granted or denied as if they came one after the other.
+-- Requests that the locked buckets cannot grant are denied. If the buckets of a request afford all requests, the request is
+-- granted, and one UPDATE debits the buckets. token_take_all_v1 decides the others, and all requests after the first one with
+-- an override, a mode or other limits. The answers are those of deciding the requests one after the other.
 drop procedure if exists token_take_all_batch_v1;
 create procedure token_take_all_batch_v1(
   in p_requests longtext character set utf8mb4, in p_own boolean,
@@ -263,8 +261,8 @@ begin
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_mode_rules, v_overrides boolean;
   declare v_now, v_after, v_limits, v_requests, v_missing, v_denials bigint;
-  declare v_first bigint;  -- the first request that something else than tokens rules
-  declare v_denied, v_short, v_rest bigint unsigned;  -- a bit for each request: denied, perhaps, decided one by one
+  declare v_first bigint;  -- the first request that more than the tokens decides
+  declare v_denied, v_short, v_rest bigint unsigned;  -- one bit per request: denied, perhaps denied, decided one by one
   declare v_makes, v_plans json;
   declare v_request bigint default 1;
   declare v_each longtext character set utf8mb4 default '';
@@ -279,7 +277,7 @@ begin
   call token_begin(p_own, v_own);
   at_once: loop
     call token_clock(v_now);
-    -- A session that holds one of the buckets delays the other requests by a second at most.
+    -- A session that holds a bucket delays the other requests by a second at most.
     set innodb_lock_wait_timeout = least(v_wait, 1);
     with asked as (
       select request, place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
@@ -287,24 +285,24 @@ begin
                request for ordinality,
                nested path '$[*]' columns (
                  place for ordinality, id varchar(512) character set ascii path '$[0]',
-                 -- What would say something else as a null: refused here, where all are read first.
+                 -- A value too large would read as null, which has a meaning. So the value is refused here.
                  cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
                  capacity bigint path '$[3]' error on error,
                  refill_seconds decimal(19, 9) path '$[4]' error on error,
                  refill varchar(10) character set ascii collate ascii_bin path '$[5]',
                  plan varchar(512) character set ascii path '$[6]'))) as requests
-       -- With a limit it is made as it is written: in this order.
+       -- The limit makes the server materialize the derived table, in this order.
        order by id limit 1000000000
     ), demand as (
-      -- By sorting: a temporary table would count as writing where all is denied.
+      -- Groups by sorting: a temporary table would count as a write even if all requests are denied.
       select sql_big_result id, min(request) as first, sum(cost) as cost, max(keep) as keep from asked group by id
     ), evaluated as (
       select a.request, a.place, a.id, a.capacity as asked_capacity, a.refill_seconds as asked_seconds,
              a.refill as asked_refill, a.plan as asked_plan, b.capacity, b.refill_seconds, b.refill, b.plan, b.full_at,
              b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks,
-             -- If the first that names it may make it.
+             -- True if the first request that names the bucket can create it.
              b.id is null and a.request = d.first and (a.capacity is not null or a.plan is not null) as missing,
-             -- null: something else than its tokens rules it, or the clock was set back.
+             -- null: more than the tokens decides, or the clock was set back
              case
                when (a.cost between 1 and 4611686018427387903 and a.keep between 0 and 4611686018427387903
                      and not b.overridden
@@ -325,11 +323,11 @@ begin
         from asked a
         left join demand d on d.id = a.id
         left join token_buckets b on b.id = a.id
-         for update /*!80000 of b */  -- MySQL needs it, and MariaDB skips it
+         for update /*!80000 of b */  -- MySQL needs this, and MariaDB skips it
     )
     select count(*), max(request), coalesce(sum(missing), 0), coalesce(sum(word = 'denied'), 0),
            min(if(word is null, request, null)),
-           -- Beside null a bit keeps its type; beside 0 MariaDB would take it for a signed number, and lose the last one.
+           -- With null, a bit keeps its type. With 0, MariaDB would use a signed number and lose the last bit.
            bit_or(if(word in ('denied', 'never'), 1 << request - 1, null)),
            bit_or(if(word = 'short', 1 << request - 1, null)),
            json_arrayagg(if(missing, json_array(hex(id), null, null, null, asked_capacity, asked_seconds, asked_refill,
@@ -343,9 +341,9 @@ begin
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
-    -- MariaDB cuts longer arrays off.
+    -- MariaDB truncates longer arrays.
     if v_missing > 0 and v_own and not v_made and not v_mode_rules and json_length(v_makes) = v_limits then
-      -- Not within the same transaction: they would be locked out of order.
+      -- A separate transaction: in this one, the rows would be locked out of order.
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
@@ -356,8 +354,8 @@ begin
       start transaction;
       iterate at_once;
     end if;
-    -- Tokens came while a row was waited for. To decide too early can only deny: what is debited is computed anew. So many rows
-    -- take their time without any waiting: where all is granted, the rows are not evaluated again.
+    -- Tokens arrived during the wait for a row. An early evaluation can only deny: the debit is computed anew. Many rows take
+    -- time without any wait: if all requests are granted, the rows are not evaluated again.
     if not v_again
        and v_after not between v_now and v_now + if(v_denials > 0, 2000000 + 20000 * v_limits, 50000000) then
       set v_again = true;
@@ -377,7 +375,7 @@ begin
              nested path '$[*]' columns (id varchar(512) character set ascii path '$[0]'))) as a
       join token_overrides o on o.id = unhex(a.id);
   end if;
-  -- MariaDB cuts longer arrays off, and closes a text that it has cut.
+  -- MariaDB truncates longer arrays, and closes a truncated text.
   if v_mode_rules or (json_length(o_standing) = v_limits and json_length(v_plans) = v_limits
                       /*M! and length(o_standing) + 1000 < @@group_concat_max_len */) is not true then
     set v_first = 1, v_plans = '[]', o_standing = '[]';
@@ -394,7 +392,7 @@ begin
   if v_first <= v_requests then
     set v_rest = v_rest | ~((1 << v_first - 1) - 1);
   end if;
-  -- Unless each has its bit in one of them.
+  -- True unless each request has its bit in v_denied or v_rest.
   if ~(v_denied | v_rest) & (~0 >> 64 - v_requests) <> 0 then
     -- Tokens taken from a full bucket return from now on, when its row is locked.
     call token_clock(v_now);

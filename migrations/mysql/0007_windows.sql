@@ -1,9 +1,12 @@
--- token_window_step_back: a window as of a clock that was set back, if it was. What was counted since then counts as of
--- now: keys are locked out for an interval at most.
+-- token_window_step_back: adapts a window to a clock that was set back. Requests counted by the old clock count from now on:
+-- keys are denied for one interval at most.
 --
--- Arguments: p_last_wait, p_resolution: the window's columns; p_now in nanoseconds since 1970
---            io_counts, io_newest: the window's columns, then the new ones
+-- Arguments: p_last_wait, p_resolution: the window's columns
+--            p_now                  nanoseconds since 1970
+--            io_counts, io_newest   the window's columns
+-- Result:    io_counts, io_newest   the new columns
 -- Errors:    22023 group_concat_max_len is too small (MariaDB)
+-- Locks:     none
 drop procedure if exists token_window_step_back;
 create procedure token_window_step_back(
   in p_last_wait bigint, in p_resolution bigint, in p_now bigint,
@@ -18,7 +21,7 @@ begin
     select json_arrayagg(json_array(e - v_back, c)), count(*) into io_counts, v_parts
       from json_table(io_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
     if (json_valid(io_counts) and json_length(io_counts) = v_parts) is not true then
-      -- MariaDB cuts it off in silence.
+      -- MariaDB truncates the text silently.
       signal sqlstate '22023' set message_text =
         'tollgate: group_concat_max_len is too small for this window: set it to 131072 or more, or count in fewer parts';
     end if;
@@ -26,12 +29,16 @@ begin
   end if;
 end;
 
--- token_window_earliest: when a request that leaves room for so many others may act: not before any that was
--- granted, and not before so few of those still count.
+-- token_window_earliest: computes the earliest time at which at most p_room granted requests count. The result is never before
+-- the time of a granted request.
 --
--- Arguments: p_counts, p_newest, p_resolution: the window's columns; p_interval in nanoseconds; p_room in requests;
---            p_now in nanoseconds since 1970
--- Result:    o_scheduled_at in nanoseconds since 1970
+-- Arguments: p_counts, p_newest, p_resolution: the window's columns
+--            p_interval      nanoseconds
+--            p_room          requests
+--            p_now           nanoseconds since 1970
+-- Result:    o_scheduled_at  nanoseconds since 1970
+-- Errors:    none
+-- Locks:     none
 drop procedure if exists token_window_earliest;
 create procedure token_window_earliest(
   in p_counts longtext character set ascii, in p_newest bigint, in p_resolution bigint, in p_interval bigint,
@@ -48,15 +55,20 @@ begin
   set o_scheduled_at = greatest(p_now, p_newest - p_resolution, coalesce(v_full + p_interval, 0));
 end;
 
--- token_window_count: counts requests in a window at an instant, and drops what counts no more.
+-- token_window_count: counts requests in a window at an instant, and drops the counts that have expired.
 --
--- Arguments: p_id; p_max_requests in requests, null: as it is; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now,
---            p_at in nanoseconds since 1970;
---            io_counts, io_newest, io_resolution: the window's columns. Of more than 2000 sub-intervals one that has
---            passed is counted as the next one, so that its requests count for longer: the one which that delays least
---            for its age. The resolution stays that of the newest
+-- Arguments: p_id            the window
+--            p_max_requests  maximum of requests; null: unchanged
+--            p_interval, p_resolution: nanoseconds
+--            p_cost          requests
+--            p_now, p_at     nanoseconds since 1970
+--            io_counts, io_newest, io_resolution: the window's columns
+-- Result:    io_counts, io_newest, io_resolution: the new columns
 -- Errors:    22023 group_concat_max_len is too small (MariaDB)
--- Locks:     the window's row, which the caller holds already.
+-- Locks:     the window's row, which the caller already holds
+--
+-- A window holds at most 2000 sub-intervals. Beyond, a past sub-interval is merged into the next one, so that its requests
+-- count for longer: the one with the smallest delay in relation to its age. The window keeps the newest resolution.
 drop procedure if exists token_window_count;
 create procedure token_window_count(
   in p_id varbinary(1024), in p_max_requests bigint, in p_interval bigint, in p_resolution bigint, in p_cost bigint,
@@ -67,7 +79,7 @@ begin
   declare v_end bigint default (p_at div p_resolution + 1) * p_resolution;
   declare v_interval, v_entries, v_join, v_next, v_forgotten bigint;
 
-  -- A longer interval keeps its counts until this request's are the only ones.
+  -- The longer interval applies until this request's counts are the only ones.
   select greatest(p_interval, interval_ns) into v_interval from token_windows where id = p_id for update;
   if io_newest <= p_now - v_interval then
     set v_interval = p_interval;
@@ -87,7 +99,7 @@ begin
                    union all select v_end, p_cost) as u
            group by e) as s;
   if (json_valid(io_counts) and json_length(io_counts) = v_entries) is not true then
-    -- MariaDB cuts it off in silence, or what is no JSON any more.
+    -- MariaDB truncates the text silently, or to invalid JSON.
     signal sqlstate '22023' set message_text =
       'tollgate: group_concat_max_len is too small for this window: set it to 131072 or more, or count in fewer parts';
   end if;
@@ -100,7 +112,7 @@ begin
      order by (p_now - before_e) div (after_e - before_e) desc, e limit 1;
   end if;
   if v_join is not null then
-    -- Shorter than what was not cut off.
+    -- Shorter than the text above, which was not truncated.
     select json_arrayagg(json_array(e, c)) into io_counts
       from (select e, cast(sum(c) as signed) as c
               from (select if(e = v_join, v_next, e) as e, c
@@ -116,28 +128,28 @@ begin
    where id = p_id;
 end;
 
--- token_take_window_v1: decide one request under a sliding window, exactly; or count it whatever the window says.
+-- token_take_window_v1: decides one request under a sliding window exactly, or counts the request unconditionally.
 --
--- Arguments: p_id         the window; its first request makes it
---            p_cost       requests, 1 or more; 0 with p_counting: only read
---            p_max_wait   nanoseconds that the caller would wait; the mode 'shadow' ignores it
---            p_min_remaining       requests that must remain for others
---            p_max_requests       how many pass at most in any interval
---            p_interval, p_resolution: in nanoseconds; the resolution divides the interval into 1 to 1000 parts
---            p_receipt    the request's id, a UUID: repeated with it, the request counts no more; null: it has none
---            p_hold       for how many nanoseconds the id is remembered
---            p_counting   true: count it now, even beyond the maximum
---            p_own        as token_take_v1's
--- Result:    o_outcome    'granted' or 'denied', as is a wait that would begin a sub-interval beyond the thousandth ahead;
---                         'never': cost + keep exceed the maximum; 'reused': the id is another
---                         request's
---            o_mode       what decided instead of the counts: 'shadow', 'off' or 'block', else null
---            o_now        the instant of the decision, in nanoseconds since 1970
---            o_scheduled_at    when the request acts; if blocked, until when; null: no end
---            o_counts, o_resolution: the window's columns after it
+-- Arguments: p_id             the window; its first request creates it
+--            p_cost           requests, 1 or more; 0 with p_counting: only reads
+--            p_max_wait       longest wait in nanoseconds; ignored with mode 'shadow'
+--            p_min_remaining  requests that must remain for others
+--            p_max_requests   maximum in any interval
+--            p_interval, p_resolution: nanoseconds; the resolution divides the interval into 1 to 1000 parts
+--            p_receipt        id of the request, a UUID: a retry with the id is counted once; null: no id
+--            p_hold           nanoseconds for which the id is remembered
+--            p_counting       true: counts the request now, even beyond the maximum
+--            p_own            as for token_take_v1
+-- Result:    o_outcome        'granted' or 'denied'; a wait that needs more than 1000 sub-intervals ahead is denied, too
+--                             'never': p_cost + p_min_remaining exceeds the maximum
+--                             'reused': the id belongs to another request
+--            o_mode           the mode that decided instead of the counts: 'shadow', 'off' or 'block'; else null
+--            o_now            instant of the decision, in nanoseconds since 1970
+--            o_scheduled_at   when the request acts; with 'block', the end of the mode; null: no end
+--            o_counts, o_resolution: the window's columns after the decision
 -- Errors:    22023 arguments out of range
--- Locks:     the window's row, first of all; then the receipt. In a transaction of the caller's they stay locked until
---            that ends; else the routine has one of its own.
+-- Locks:     the window's row, then the receipt. In the caller's transaction, the locks last until it ends. Otherwise the
+--            routine has its own transaction.
 drop procedure if exists token_take_window_v1;
 create procedure token_take_window_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_min_remaining bigint,
@@ -181,7 +193,7 @@ begin
       call token_clock(o_now);
       set o_scheduled_at = o_now;
     end lock_row;
-    -- What rules, read when the lock is held: see token_take_v1.
+    -- Reads the mode under the lock: see token_take_v1.
     select mode, if(until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', until) * 1000, null) into o_mode, v_until
       from token_mode
      where one = true and (until is null or timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 > o_now);
@@ -198,7 +210,7 @@ begin
     end if;
 
     if v_last_wait is null and p_receipt is null and not p_counting and not o_mode <=> 'block' and p_cost > p_max_requests - p_min_remaining then
-      -- No row for a request that can never pass.
+      -- A request that exceeds the maximum creates no row.
       set o_outcome = 'never';
       leave decide;
     elseif v_last_wait is null then
@@ -213,12 +225,12 @@ begin
     set v_was_newest = v_newest;
     call token_window_step_back(v_last_wait, o_resolution, o_now, o_counts, v_newest);
     if v_newest < v_was_newest then
-      -- What acted by the clock as it was gives nothing back by this one.
+      -- An adjustment gives back nothing of a request that acted by the old clock.
       update token_windows set counts = o_counts, newest = v_newest, since = greatest(since, v_was_newest) where id = v_id;
     end if;
 
     if p_receipt is not null then
-      -- A bucket and a window of one key have receipts of their own: no bucket's id begins so.
+      -- A bucket and a window with one key have separate receipts: no bucket id starts with U+0001.
       begin
         declare v_cost, v_granted, v_scheduled_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;

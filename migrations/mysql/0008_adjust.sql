@@ -1,11 +1,11 @@
--- token_adjust: token_adjust_v1, in a transaction that the caller has begun.
+-- token_adjust: runs token_adjust_v1 in the caller's transaction.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens: as token_adjust_v1's
---            p_max_debt  'settle': the wait for the next token is at most so many nanoseconds, or that of an empty bucket;
---                        null: a year, the most there can be
--- Result:    o_outcome, o_given_back: its columns
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens: as for token_adjust_v1
+--            p_max_debt    'settle': longest wait for the next token, in nanoseconds; at least the wait of an empty bucket;
+--                          null: one year, the maximum
+-- Result:    o_outcome, o_given_back: the columns of token_adjust_v1
 -- Errors:    22023 arguments out of range
--- Locks:     the bucket's row, then the receipt.
+-- Locks:     the bucket's row, then the receipt
 drop procedure if exists token_adjust;
 create procedure token_adjust(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
@@ -47,7 +47,7 @@ adjust: begin
     call token_claim(p_receipt, v_id, p_cost, p_granted, p_scheduled_at,
                         least(greatest(p_scheduled_at, v_now + 86400000000000), v_now + 31622400000000000), 0,
                         v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
-    -- What was remembered counts, whatever the caller says.
+    -- The receipt takes precedence over the caller's arguments.
     set v_new = v_state is null, p_granted = v_known_granted, p_scheduled_at = v_known_acts_at;
   end if;
   if p_kind = 'cancel' and v_now > p_scheduled_at then
@@ -80,12 +80,11 @@ adjust: begin
          burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks, max_granted_wait
     into v_clock, v_most, v_furthest, v_max_granted_wait from token_buckets where id = v_id for update;
   if o_given_back >= 0 then
-    -- More than the bucket holds, too: debts may be from before it held less. What is granted after it is no sum that
-    -- overflows.
+    -- Can exceed the capacity: a debt can be older than a lower capacity. The maximum of granted leaves room for later grants.
     set v_full_at = greatest(v_full_at - cast(o_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
         v_granted = least(v_granted, 4611686018427387903);
   else
-    -- The clock was set back: it is empty from now on, as a request would find it.
+    -- The clock was set back: the bucket is empty from now on, as a request would find it.
     if v_full_at - v_clock > v_furthest then
       set v_full_at = v_clock + v_burst, v_max_granted_wait = 0;
     end if;
@@ -103,22 +102,26 @@ adjust: begin
    where id = v_receipt and bucket = v_id;
 end adjust;
 
--- token_adjust_v1: give back, or pay for, what a granted request took; once for each receipt.
+-- token_adjust_v1: cancels, refunds or settles a granted request, once per receipt.
 --
--- Arguments: p_kind      'cancel': it will not be used, and its time has not passed: what no later request queues behind
---                        is given back; 'refund': p_tokens of it were not used; 'settle': it cost p_tokens in the end,
---                        more or fewer than were taken, if the receipt has not expired
---            p_receipt   the request's id, or one made for this adjustment
---            p_id, p_cost, p_granted, p_scheduled_at: the bucket, and what the grant answered
---            p_tokens    see p_kind; 0 with 'cancel'
---            A bucket owes a year at most: see token_adjust_batch_v1 for less
---            p_own       as token_take_v1's
--- Result:    one row:
---            outcome     'done'; 'late': its time has passed, or the receipt has expired; 'repeated': it was adjusted
---                        before; 'unknown': no such bucket; nothing changes unless 'done'
---            given_back  tokens; negative: so many more were paid
+-- Arguments: p_kind        'cancel': the tokens will not be used, and their time has not passed. Gives back the tokens that no
+--                          later request queues behind
+--                          'refund': p_tokens were not used
+--                          'settle': the request cost p_tokens in the end, more or fewer than were taken
+--            p_receipt     id of the request, or an id of this adjustment
+--            p_id          the bucket
+--            p_cost, p_granted, p_scheduled_at: of the grant
+--            p_tokens      see p_kind; 0 with 'cancel'
+--            p_own         as for token_take_v1
+-- Result:    one row
+--            outcome       'done'; with other outcomes, nothing changes
+--                          'late': the time has passed, or the receipt expired
+--                          'repeated': already adjusted · 'unknown': no such bucket
+--            given_back    tokens; negative: tokens charged in addition
 -- Errors:    22023 arguments out of range
--- Locks:     the bucket's row, then the receipt, in a transaction of its own unless inside the caller's.
+-- Locks:     the bucket's row, then the receipt, in its own transaction unless the caller has one
+--
+-- A bucket owes one year at most: see token_adjust_batch_v1 for a lower maximum.
 drop procedure if exists token_adjust_v1;
 create procedure token_adjust_v1(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
@@ -149,12 +152,12 @@ begin
   select v_outcome as outcome, v_given_back as given_back;
 end;
 
--- token_adjust_window: token_adjust_window_v1, in a transaction that the caller has begun.
+-- token_adjust_window: runs token_adjust_window_v1 in the caller's transaction.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as token_adjust_v1's
--- Result:    o_outcome, o_given_back: its columns
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as for token_adjust_v1
+-- Result:    o_outcome, o_given_back: the columns of token_adjust_window_v1
 -- Errors:    22023 arguments out of range, or group_concat_max_len is too small (MariaDB)
--- Locks:     the window's row, then the receipt.
+-- Locks:     the window's row, then the receipt
 drop procedure if exists token_adjust_window;
 create procedure token_adjust_window(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
@@ -219,8 +222,8 @@ adjust: begin
                                greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
     leave adjust;
   end if;
-  -- Those of a sub-interval that is gone cannot be given back in another. Where none is, theirs is the first that ends
-  -- after they act, or a later one.
+  -- Requests of a dropped sub-interval cannot be given back in another one. Otherwise, their sub-interval is the first one that
+  -- ends after they act, or a later one.
   select min(e) into v_end
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
    where e > v_scheduled_at and v_scheduled_at >= v_since;
@@ -230,7 +233,7 @@ adjust: begin
   if p_kind = 'cancel' then
     set o_given_back = v_found;
   end if;
-  -- Empty sub-intervals go: no request queues behind them.
+  -- Deletes empty sub-intervals: no request queues behind them.
   select coalesce(json_arrayagg(json_array(e, c)), '[]'), count(*), coalesce(max(e), 0)
     into v_counts, v_entries, v_newest
     from (select e, if(e = v_end, c - v_found, c) as c
@@ -243,12 +246,12 @@ adjust: begin
   update token_windows set counts = v_counts, newest = v_newest, granted = granted - v_found where id = v_id;
 end adjust;
 
--- token_adjust_window_v1: give back, or pay for, what a request under a sliding window took; once for each receipt.
+-- token_adjust_window_v1: cancels, refunds or settles a granted request of a sliding window, once per receipt.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, p_own: as token_adjust_v1's
--- Result:    one row: outcome, given_back: as token_adjust_v1's
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, p_own: as for token_adjust_v1
+-- Result:    one row: outcome, given_back: as for token_adjust_v1
 -- Errors:    22023 arguments out of range
--- Locks:     the window's row, then the receipt, in a transaction of its own unless inside the caller's.
+-- Locks:     the window's row, then the receipt, in its own transaction unless the caller has one
 drop procedure if exists token_adjust_window_v1;
 create procedure token_adjust_window_v1(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
@@ -278,20 +281,20 @@ begin
   select v_outcome as outcome, v_given_back as given_back;
 end;
 
--- token_adjust_batch_v1: give back, or pay for, what several granted requests took; once for each receipt.
+-- token_adjust_batch_v1: cancels, refunds or settles several granted requests, once per receipt.
 --
 -- Arguments: p_adjustments  a JSON array of [kind, receipt, id in hexadecimal, cost, granted, scheduled_at, tokens, window,
---                           max_debt]: as token_adjust_v1's; window is 1 where the key's sliding window granted; max_debt, if
---                           it is there, as token_adjust's
---            p_own          as token_take_v1's
--- Result:    o_answers      a JSON array of a text for each, in any order: its place, from 1, and what token_adjust_v1 or
---                           token_adjust_window_v1 answers, with a space between: the same as if it was done one after
---                           the other
+--                           max_debt], as for token_adjust_v1. window: 1 if the key's sliding window granted the request.
+--                           max_debt: optional, as for token_adjust
+--            p_own          as for token_take_v1
+-- Result:    o_answers      a JSON array with one text per adjustment, in any order: its position from 1 and the columns of
+--                           token_adjust_v1 or token_adjust_window_v1, with spaces between. The answers are those of
+--                           adjusting one after the other
 -- Errors:    22023 arguments out of range · 22003 a number that is too large (MariaDB takes the largest instead)
---            · 1205 several keys, and another held one of them for a second. Then nothing is done, if the caller rolls a
---            transaction of its own back
--- Locks:     the buckets' rows in the order of their ids, each and then its receipts, and the windows' likewise, in a
---            transaction of its own unless inside the caller's. Of one key all is done in the order given.
+--            1205 the call names several keys, and another session locked one for a second: nothing is done, if the caller
+--            rolls back its transaction
+-- Locks:     the buckets' rows in id order, each followed by its receipts; then the windows' rows likewise. Adjustments of one
+--            key are done in the order given. The routine has its own transaction, unless the caller has one.
 drop procedure if exists token_adjust_batch_v1;
 create procedure token_adjust_batch_v1(
   in p_adjustments longtext character set utf8mb4, in p_own boolean,
@@ -326,7 +329,7 @@ begin
   end;
 
   call token_begin(p_own, v_own);
-  -- A session that holds one of the keys delays the others by a second at most.
+  -- A session that holds a key delays the others by a second at most.
   if (select min(id) < max(id)
         from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as asked) then
     set innodb_lock_wait_timeout = least(v_wait, 1);
@@ -360,18 +363,19 @@ begin
   if v_own then commit and no chain no release; end if;
 end;
 
--- token_throttle_v1: lower a bucket to what an upstream says of it, never raise it; repeated, it changes nothing.
+-- token_throttle_v1: lowers a bucket to the limit that an upstream reports. Never raises it. A repeated call changes nothing.
 --
--- Arguments: p_id        the bucket
---            p_remaining no more tokens than these are left; null: not said
---            p_wait      none comes before so many nanoseconds have passed, a year at most; 0: not said. Of an interval
---                        they come with the first period that begins then
---            p_capacity, p_refill_seconds, p_refill, p_plan, p_own: as token_take_v1's
--- Result:    o_outcome   'lowered'; 'unchanged': it held no more, or its mode is 'off'; 'endless': it never refills, and
---                        there is a wait; 'unknown', 'unplanned' or 'conflict', as token_take_v1 answers
--- Errors:    22023 arguments out of range · 23514 terms that make no bucket
---            · 40001 the bucket changed during each of 100 attempts
--- Locks:     the bucket's row, so the clock is read after that, in a transaction of its own unless inside the caller's.
+-- Arguments: p_id         the bucket
+--            p_remaining  tokens that are left at most; null: unknown
+--            p_wait       nanoseconds until the next token at the earliest, one year at most; 0: unknown. With 'interval', the
+--                         tokens come with the first period that starts after the wait
+--            p_capacity, p_refill_seconds, p_refill, p_plan, p_own: as for token_take_v1
+-- Result:    o_outcome    'lowered'; 'unchanged': the bucket held no more, or its mode is 'off'
+--                         'endless': there is a wait, but the bucket never refills
+--                         'unknown', 'unplanned' or 'conflict': as for token_take_v1
+-- Errors:    22023 arguments out of range · 23514 invalid limits
+--            40001 the bucket changed during each of 100 attempts
+-- Locks:     the bucket's row, before the clock is read, in its own transaction unless the caller has one
 drop procedure if exists token_throttle_v1;
 create procedure token_throttle_v1(
   in p_id varchar(256) character set utf8mb4, in p_remaining bigint, in p_wait bigint,
@@ -407,10 +411,10 @@ begin
         into v_full_at, v_max_granted_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
         from token_buckets where id = v_id for update;
       call token_clock(v_now);
-      -- It needs more tokens than any bucket holds: whether the clock was set back is checked here.
+      -- p_least exceeds every capacity, so that token_rule skips the check for a clock that was set back. The check is below.
       call token_rule(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), v_now,
                          4611686018427387903, o_outcome, v_mode, v_until, v_changed, v_capacity);
-      -- A bucket that was not there may be by now: then nothing of it has been read yet.
+      -- A bucket that was missing can exist by now, but none of its columns have been read.
       if v_changed or v_burst is null and o_outcome is null and not v_mode <=> 'off' then
         set v_attempt = v_attempt + 1;
         if v_attempt = 100 then
@@ -433,7 +437,7 @@ begin
 
     set v_clock = (v_now - v_anchor) div v_step_ns * v_step_ticks, v_before = v_full_at;
     if v_full_at - v_clock > v_burst + v_max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks then
-      -- The clock was set back since: it is empty.
+      -- The clock was set back: the bucket is empty.
       set v_full_at = v_clock + v_burst, v_max_granted_wait = 0;
     end if;
     set v_to = greatest(v_full_at, v_clock);

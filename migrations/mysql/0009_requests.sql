@@ -1,13 +1,13 @@
--- token_bucket_levels: each bucket as people think of it, at this instant, in UTC. Reads, locks and changes nothing.
+-- token_bucket_levels: the state of each bucket in tokens and timestamps, as of now, in UTC. Reads only; locks nothing.
 --
---   id_bytes, plan_bytes: id as the index has it, and plan, in UTF-8 whatever the session's character set is
---   capacity, refill_seconds, refill: the terms that the last request found, an override's too
---   overridden     whether they are an override's
---   available      whole tokens there now; negative: promised to requests that wait for them
---   full_at        when it is full again; null: it is, or never
---   next_refill_at when the next token comes; null: it is full, or never
+--   id_bytes, plan_bytes: id as in the index, and plan; in UTF-8 with every session character set
+--   capacity, refill_seconds, refill: the limits that the last request used
+--   overridden      whether the limits are an override's
+--   available       whole tokens; negative: promised to requests that wait for them
+--   full_at         when the bucket is full again; null: full, or never
+--   next_refill_at  when the next token comes; null: full, or never
 --
--- available is null where the row breaks its bounds: no value of it can fail the whole read.
+-- available is null if the row's values are out of bounds, so that one row cannot fail the whole read.
 create or replace sql security definer view token_bucket_levels as
 select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
        (b.burst - b.owed) div b.token_ticks - ((b.burst - b.owed) mod b.token_ticks < 0) as available,
@@ -39,23 +39,22 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
                                from (select uuid() as uuid limit 1) u limit 1) n) o) b
 ;
 
--- request_tokens_v1: take tokens from a provisioned bucket, or from one that follows a plan, all or none.
+-- request_tokens_v1: takes tokens from a provisioned bucket, or from one that follows a plan. Takes all or none.
 --
--- Arguments: p_id           the bucket
---            p_tokens       how many, 1 or more
---            p_max_wait_ms  how long you would wait for them; 0: take them now or not at all
---            p_min_remaining         how many must remain for others; 0: none
---            p_plan         the plan of a bucket that its first request makes; null: it exists
---            p_request      an id of yours, a UUID: a request that is repeated with it within a day takes nothing more
--- Result:    one row:
---            granted        whether you have them: 1 or 0
---            remaining      whole tokens left
---            wait_ms        milliseconds until you may use them: 0, or up to p_max_wait_ms
---            retry_after_ms milliseconds until the tokens of another request like this one are there; 0: at once; null:
---                           never, or unknown
---            reset_after_ms milliseconds until the bucket is full; null: never
--- Errors:    22023 arguments out of range, or more tokens than the bucket ever holds · 45000 no such bucket or plan
--- Locks:     see token_take_v1.
+-- Arguments: p_id             the bucket
+--            p_tokens         tokens to take, 1 or more
+--            p_max_wait_ms    longest wait in milliseconds; 0: no wait
+--            p_min_remaining  tokens that must remain for others; 0: none
+--            p_plan           plan of a bucket that its first request creates; null: the bucket exists
+--            p_request        id of the request, a UUID: a retry with the id within a day is charged once
+-- Result:    one row
+--            granted          whether the tokens were taken: 1 or 0
+--            remaining        whole tokens left
+--            wait_ms          milliseconds until you can use the tokens: 0, or up to p_max_wait_ms
+--            retry_after_ms   milliseconds until an equal request would be granted; 0: now; null: never, or unknown
+--            reset_after_ms   milliseconds until the bucket is full; null: never
+-- Errors:    22023 arguments out of range, or more tokens than the bucket can hold · 45000 no such bucket or plan
+-- Locks:     as for token_take_v1
 drop procedure if exists request_tokens_v1;
 create procedure request_tokens_v1(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
@@ -72,7 +71,7 @@ begin
   declare v_min_remaining bigint default p_min_remaining;
   declare v_tick bigint;
   declare v_times bigint default 1;
-  declare v_most bigint default 4611686018427387903;  -- more than any bucket holds; twice it is a bigint still
+  declare v_most bigint default 4611686018427387903;  -- exceeds every capacity; twice this value still fits a bigint
 
   if p_tokens <> floor(p_tokens) then
     call token_require_whole_number('request_tokens', 'tokens', p_tokens);
@@ -83,7 +82,7 @@ begin
   if p_min_remaining <> floor(p_min_remaining) then
     call token_require_whole_number('request_tokens', 'min_remaining', p_min_remaining);
   end if;
-  -- Without strict mode the server has put ? for each byte that it could not convert.
+  -- Without strict mode, the server has replaced each byte that it could not convert by ?.
   if (p_id like '%??%' or p_plan like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
     signal sqlstate '22023' set message_text =
       'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
@@ -117,7 +116,7 @@ begin
     signal sqlstate '22023' set message_text = v_message;
   end if;
 
-  -- Without token_ticks the mode is 'off', and there is no such bucket yet.
+  -- A missing token_ticks means that the mode is 'off' and the bucket does not exist.
   if v_token_ticks is null then
     select true as granted, v_burst as remaining, 0 as wait_ms, 0 as retry_after_ms, 0 as reset_after_ms;
   else
@@ -142,7 +141,9 @@ begin
   end if;
 end;
 
--- request_tokens: the current version's friendly name. MySQL's routines have no defaults: give every argument.
+-- request_tokens: calls the current version, request_tokens_v1. MySQL routines have no defaults: pass every argument.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1
 drop procedure if exists request_tokens;
 create procedure request_tokens(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
@@ -153,7 +154,9 @@ begin
   call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, null, null);
 end;
 
--- request_planned_tokens: request_tokens from a bucket that follows a plan, and that its first request makes.
+-- request_planned_tokens: request_tokens for a bucket that follows a plan and that its first request creates.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1
 drop procedure if exists request_planned_tokens;
 create procedure request_planned_tokens(
   in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4,
@@ -164,8 +167,9 @@ begin
   call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, p_plan, null);
 end;
 
--- request_tokens_once: request_tokens with an id of yours, a UUID: a request that is repeated with it within a day
--- takes nothing more.
+-- request_tokens_once: request_tokens with an id of the request, a UUID: a retry with the id within a day is charged once.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1
 drop procedure if exists request_tokens_once;
 create procedure request_tokens_once(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
@@ -176,9 +180,9 @@ begin
   call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, null, p_request);
 end;
 
--- request_token: take one token from a provisioned bucket, now or not at all.
+-- request_token: takes one token from a provisioned bucket, without a wait.
 --
--- Arguments, results, errors and locks: those of request_tokens_v1.
+-- Arguments, result, errors and locks: as for request_tokens_v1
 drop procedure if exists request_token;
 create procedure request_token(in p_id varchar(256) character set utf8mb4)
 modifies sql data
@@ -187,13 +191,15 @@ begin
   call request_tokens_v1(p_id, 1, 0, 0, null, null);
 end;
 
--- request_tokens_many: take tokens from several provisioned buckets in one call, each for itself.
+-- request_tokens_many: takes tokens from several provisioned buckets in one call, each by itself.
 --
 -- Arguments: p_requests  a JSON array of [id, tokens]: '[["user:1", 1], ["user:2", 5]]'
--- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', or what token_take_v1 answers
---            else; remaining and retry_after_ms as in request_tokens_v1, null if undecided
+-- Result:    one row per request, in the order given
+--            id          the bucket
+--            outcome     'granted', 'denied', or another outcome of token_take_v1
+--            remaining, retry_after_ms: as for request_tokens_v1; null: undecided
 -- Errors:    22023 arguments out of range
--- Locks:     see token_take_batch_v1.
+-- Locks:     as for token_take_batch_v1
 drop procedure if exists request_tokens_many;
 create procedure request_tokens_many(in p_requests longtext character set utf8mb4)
 modifies sql data
@@ -202,7 +208,7 @@ begin
   declare v_requests longtext character set utf8mb4;
   declare v_answers json;
 
-  -- Without strict mode the server has put ? for each byte that it could not convert.
+  -- Without strict mode, the server has replaced each byte that it could not convert by ?.
   if (p_requests like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
     signal sqlstate '22023' set message_text =
       'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
@@ -223,7 +229,7 @@ begin
     from json_table(p_requests, '$[*]' columns (
            place for ordinality, id text character set utf8mb4 path '$[0]', tokens bigint path '$[1]')) as r;
   if (json_valid(v_requests) and json_length(v_requests) = json_length(p_requests)) is not true then
-    -- MariaDB cuts it off in silence.
+    -- MariaDB truncates the text silently.
     signal sqlstate '22023' set message_text =
       'tollgate: group_concat_max_len is too small for so many requests: raise it, or ask for fewer at once';
   end if;
@@ -263,19 +269,20 @@ begin
                                      now bigint path '$[5]', scheduled_at bigint path '$[6]', at bigint path '$[7]',
                                      burst bigint path '$[9]', anchor bigint path '$[10]', step_ns bigint path '$[11]',
                                      step_ticks bigint path '$[12]', token_ticks bigint path '$[13]')) as words
-                           limit 1000000000) as a  -- made once, and not for each request
+                           limit 1000000000) as a  -- materialized once instead of per request
                       on a.place = r.place and a.times > 0) as d) as answers
    order by given;
 end;
 
--- rate_limiting_request: one token from a bucket that its first request makes, full; continuous refill.
+-- rate_limiting_request: takes one token from a bucket that its first request creates, full, with continuous refill.
 --
 -- Arguments: p_rate_id         the bucket
---            p_refill_per_sec  tokens that come each second; null: 2
---            p_window_seconds  the bucket holds that many seconds' worth of tokens; null: 60
--- Result:    tokens_left: the tokens left, or -1 if there was none; a denied call changes nothing
--- Errors:    22023 values that make no bucket, or the bucket was provisioned with other limits
--- Locks:     see token_take_v1.
+--            p_refill_per_sec  tokens per second; null: 2
+--            p_window_seconds  seconds' worth of tokens that the bucket holds; null: 60
+-- Result:    one row
+--            tokens_left       the tokens left, or -1 if the request is denied; a denied call changes nothing
+-- Errors:    22023 invalid limits, or the bucket was provisioned with other limits
+-- Locks:     as for token_take_v1
 drop procedure if exists rate_limiting_request;
 create procedure rate_limiting_request(
   in p_rate_id varchar(256) character set utf8mb4, in p_refill_per_sec decimal(40, 20),
@@ -296,7 +303,7 @@ begin
   if p_window_seconds <> floor(p_window_seconds) then
     call token_require_whole_number('rate_limiting_request', 'window_seconds', p_window_seconds);
   end if;
-  -- Without strict mode the server has put ? for each byte that it could not convert.
+  -- Without strict mode, the server has replaced each byte that it could not convert by ?.
   if (p_rate_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
     signal sqlstate '22023' set message_text =
       'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
@@ -312,7 +319,7 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: this bucket was provisioned with other limits: take its tokens with request_token';
   end if;
-  -- Without token_ticks the mode is 'off', and there is no such bucket yet.
+  -- A missing token_ticks means that the mode is 'off' and the bucket does not exist.
   select case
            when v_outcome = 'denied' then -1
            when v_token_ticks is null then v_burst
@@ -321,23 +328,23 @@ begin
          end as tokens_left;
 end;
 
--- request_tokens_in_window_v1: at most so many requests in any interval, whenever it begins.
+-- request_tokens_in_window_v1: grants at most p_max_requests requests in any interval, whenever the interval starts.
 --
--- Arguments: p_id                 the window; its first request makes it
---            p_max_requests       how many pass at most in any interval
---            p_interval_seconds   up to a year, fractions allowed
---            p_resolution_seconds the parts that the interval is counted in: 1 to 1000 of them. A request
---                                 counts until an interval after the end of its part
---            p_tokens             how many requests this one stands for
---            p_max_wait_ms        how long you would wait
--- Result:    one row:
---            granted        whether it may go on: 1 or 0
---            remaining      how many more pass now
---            wait_ms        milliseconds until you may go on: 0, or up to p_max_wait_ms
---            retry_after_ms milliseconds until another request like this one passes; 0: now; null: unknown
---            reset_after_ms milliseconds until nothing counts any more
--- Errors:    22023 arguments out of range, or more tokens than ever pass at once
--- Locks:     see token_take_window_v1.
+-- Arguments: p_id                  the window; its first request creates it
+--            p_max_requests        maximum in any interval
+--            p_interval_seconds    up to one year, fractions allowed
+--            p_resolution_seconds  length of the 1 to 1000 parts of the interval; a request counts until one interval after the
+--                                  end of its part
+--            p_tokens              requests that this one stands for
+--            p_max_wait_ms         longest wait in milliseconds
+-- Result:    one row
+--            granted               whether you can proceed: 1 or 0
+--            remaining             requests that can still be granted
+--            wait_ms               milliseconds until you can proceed: 0, or up to p_max_wait_ms
+--            retry_after_ms        milliseconds until an equal request would be granted; 0: now; null: unknown
+--            reset_after_ms        milliseconds until no request counts
+-- Errors:    22023 arguments out of range, or more tokens than the maximum
+-- Locks:     as for token_take_window_v1
 drop procedure if exists request_tokens_in_window_v1;
 create procedure request_tokens_in_window_v1(
   in p_id varchar(256) character set utf8mb4, in p_max_requests decimal(40, 20), in p_interval_seconds decimal(19, 9),
@@ -362,7 +369,7 @@ begin
   if p_max_wait_ms <> floor(p_max_wait_ms) then
     call token_require_whole_number('request_tokens_in_window', 'max_wait_ms', p_max_wait_ms);
   end if;
-  -- Without strict mode the server has put ? for each byte that it could not convert.
+  -- Without strict mode, the server has replaced each byte that it could not convert by ?.
   if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
     signal sqlstate '22023' set message_text =
       'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
@@ -392,8 +399,10 @@ begin
          (greatest(v_newest + v_interval - v_now, 0) + 999999) div 1000000 as reset_after_ms;
 end;
 
--- request_tokens_in_window: the current version's friendly name. MySQL's routines have no defaults: give every
+-- request_tokens_in_window: calls the current version, request_tokens_in_window_v1. MySQL routines have no defaults: pass every
 -- argument.
+--
+-- Arguments, result, errors and locks: as for request_tokens_in_window_v1
 drop procedure if exists request_tokens_in_window;
 create procedure request_tokens_in_window(
   in p_id varchar(256) character set utf8mb4, in p_max_requests decimal(40, 20), in p_interval_seconds decimal(19, 9),
@@ -405,15 +414,17 @@ begin
                                    p_max_wait_ms);
 end;
 
--- token_throttle: lower a provisioned bucket to what an upstream says of it, never raise it; repeated, it changes nothing. MySQL's routines have no defaults: give every argument.
+-- token_throttle: lowers a provisioned bucket to the limit that an upstream reports. Never raises it. A repeated call changes
+-- nothing. MySQL routines have no defaults: pass every argument.
 --
--- Arguments: p_id             the bucket
---            p_remaining      no more tokens than these are left; null: not said
---            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
---            p_max_wait_ms     for how many at most, whatever was said; null: an hour
--- Result:    one row: lowered: whether it held more: 1 or 0
+-- Arguments: p_id              the bucket
+--            p_remaining       tokens that are left at most; null: unknown
+--            p_retry_after_ms  milliseconds until the next token at the earliest; null: unknown
+--            p_max_wait_ms     upper bound of p_retry_after_ms; null: one hour
+-- Result:    one row
+--            lowered           whether the bucket held more: 1 or 0
 -- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · 45000 no such bucket or plan
--- Locks:     see token_throttle_v1. In a transaction of yours the bucket stays locked until it ends.
+-- Locks:     as for token_throttle_v1. In your transaction, the bucket stays locked until the end.
 drop procedure if exists token_throttle;
 create procedure token_throttle(
   in p_id varchar(256) character set utf8mb4, in p_remaining decimal(40, 20), in p_retry_after_ms decimal(40, 20),
@@ -435,7 +446,7 @@ begin
   if p_max_wait_ms <> floor(p_max_wait_ms) then
     call token_require_whole_number('token_throttle', 'max_wait_ms', p_max_wait_ms);
   end if;
-  -- Without strict mode the server has put ? for each byte that it could not convert.
+  -- Without strict mode, the server has replaced each byte that it could not convert by ?.
   if (p_id like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
     signal sqlstate '22023' set message_text =
       'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
@@ -460,13 +471,14 @@ begin
   select v_outcome = 'lowered' as lowered;
 end;
 
--- token_peek: a bucket as people think of it, at this instant: its row of token_bucket_levels. Reads, locks and changes
--- nothing.
+-- token_peek: reads the row of one bucket in token_bucket_levels.
 --
--- Arguments: p_id    the bucket
--- Result:    one row, or none: it was not made yet, or was swept
+-- Arguments: p_id  the bucket
+-- Result:    one row; none if the bucket does not exist
+-- Errors:    none
+-- Locks:     none
 --
--- For roles that can read a bucket whose name they know, but cannot list buckets.
+-- Serves roles that can read a bucket whose name they know, but that cannot list buckets.
 drop procedure if exists token_peek;
 create procedure token_peek(in p_id varchar(256) character set utf8mb4)
 reads sql data
@@ -477,15 +489,17 @@ begin
     from token_bucket_levels where id_bytes = cast(p_id as binary);
 end;
 
--- token_peek_window: a sliding window as people think of it, at this instant. Reads, locks and changes nothing.
+-- token_peek_window: reads one sliding window as of now.
 --
--- Arguments: p_id               the window
--- Result:    one row, or none: nothing was ever counted in it, or it was swept
---            max_requests       the terms that it was last counted under; the interval is the longest since it was empty
---            interval_seconds, resolution_seconds
---            counted            requests that count now; above the maximum: promised to requests that wait
---            granted            requests, ever
---            retry_after_ms     milliseconds until one more passes, if the mode is enforce; 0: now
+-- Arguments: p_id             the window
+-- Result:    one row; none if the window does not exist
+--            max_requests, interval_seconds, resolution_seconds: the limits of the last counted request; interval_seconds is
+--                             the longest interval since the window was empty
+--            counted          requests that count now; above the maximum: promised to requests that wait
+--            granted          requests granted since the creation of the window
+--            retry_after_ms   milliseconds until one more request is granted with mode 'enforce'; 0: now
+-- Errors:    none
+-- Locks:     none
 drop procedure if exists token_peek_window;
 create procedure token_peek_window(in p_id varchar(256) character set utf8mb4)
 reads sql data
@@ -500,12 +514,12 @@ begin
   if (json_valid(v_counts) and v_most >= 1 and v_interval between 1 and 31622400000000000
       and v_resolution between 1 and 31622400000000000 and v_last_wait between 0 and 31622400000000000
       and v_newest between 0 and 4611686018427387903) is not true then
-    -- A row that breaks its bounds: max_requests is null.
+    -- The row's values are out of bounds: max_requests is null.
     set v_most = null, v_interval = 0, v_resolution = 0, v_counts = '[]', v_newest = 0, v_last_wait = 0;
   end if;
   call token_clock(v_now);
   if v_newest - v_now > v_last_wait + v_resolution + 1000000000 then
-    -- After a step of the clock backwards, what was counted since counts as of now.
+    -- After a backward step of the clock, requests counted by the old clock count from now on.
     set v_now = v_newest - v_resolution;
   end if;
   call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_most - 1, v_now, v_scheduled_at);

@@ -1,18 +1,19 @@
--- token_list_windows: a page of the sliding windows in which anything was counted, as people think of them, at this
--- instant. Reads, locks and changes nothing.
+-- token_list_windows: lists a page of the sliding windows that counted a request, as of now.
 --
--- Arguments: p_prefix           those whose id begins so; null: all
---            p_after            those after this id, in byte order; null: the first ones
---            p_limit            how many at most
--- Result:    a row for each, by id
+-- Arguments: p_prefix         prefix of the ids; null: all
+--            p_after          lists ids after this one, in byte order; null: from the start
+--            p_limit          maximum number of rows
+-- Result:    one row per window, in id order
 --            id
---            max_requests       the terms that it was last counted under; the interval is the longest since it was empty
---            interval_seconds, resolution_seconds
---            counted            requests that count now; above the maximum: promised to requests that wait
---            available          how many more pass now; negative: promised
---            granted            requests, ever
---            retry_after_ms     milliseconds until one more passes, if the mode is enforce; 0: now
---            id_bytes           the id in UTF-8, whatever the session's character set is
+--            max_requests, interval_seconds, resolution_seconds: the limits of the last counted request; interval_seconds is
+--                             the longest interval since the window was empty
+--            counted          requests that count now; above the maximum: promised to requests that wait
+--            available        requests that can still be granted; negative: promised
+--            granted          requests granted since the creation of the window
+--            retry_after_ms   milliseconds until one more request is granted with mode 'enforce'; 0: now
+--            id_bytes         the id in UTF-8, with every session character set
+-- Errors:    none
+-- Locks:     none; reads only
 drop procedure if exists token_list_windows;
 create procedure token_list_windows(
   in p_prefix varchar(256) character set utf8mb4, in p_after varchar(256) character set utf8mb4,
@@ -35,11 +36,11 @@ begin
            div 1000000 as retry_after_ms, s.id as id_bytes
     from (select w.id, w.max_requests, w.interval_ns, w.resolution_ns, w.newest, w.granted, j.e, j.c,
                  sum(j.c) over (partition by w.id order by j.e desc) as so_far,
-                 -- After a step of the clock backwards, what was counted since counts as of now.
+                 -- After a backward step of the clock, requests counted by the old clock count from now on.
                  if(w.newest - v_now > w.last_wait + w.resolution_ns + 1000000000, w.newest - w.resolution_ns, v_now)
                    as now
             from (select t.id, t.granted, t.newest,
-                         -- What breaks its bounds is answered as null: no value of it can fail the whole page.
+                         -- Values out of bounds become null, so that one row cannot fail the whole page.
                          if(t.sound, t.max_requests, null) as max_requests, if(t.sound, t.interval_ns, 0) as interval_ns,
                          if(t.sound, t.resolution_ns, 0) as resolution_ns, if(t.sound, t.last_wait, 0) as last_wait,
                          if(t.sound, t.counts, '[]') as counts
@@ -58,17 +59,19 @@ begin
    order by s.id;
 end;
 
--- token_create_bucket: provision a bucket. Repeated with the same values it changes nothing; with others it changes
--- the terms at once, whatever the mode: tokens that are there stay, up to the new capacity. Where the state is under an
--- override's terms, or those before an UPDATE by hand, the next request settles it. A bucket that followed a plan has
--- terms of its own from then on.
+-- token_create_bucket: provisions a bucket. A repeated call with equal values changes nothing.
 --
 -- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
 --            p_capacity        tokens
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'interval', 'calendar', 'continuous' or 'once': see token_buckets
--- Errors:    22023 the id · 23514 values that make no bucket
--- Locks:     the bucket's row, in a transaction of its own unless inside the caller's.
+-- Result:    none
+-- Errors:    22023 invalid id · 23514 invalid limits
+-- Locks:     the bucket's row, in its own transaction unless the caller has one
+--
+-- With other values, the call changes the limits, with any mode: the bucket keeps its available tokens, up to the new capacity.
+-- If the state is under an override's limits, or an UPDATE changed the row's limits, the next request converts the state. A
+-- bucket that followed a plan has its own limits from then on.
 drop procedure if exists token_create_bucket;
 create procedure token_create_bucket(
   in p_id varchar(256) character set utf8mb4, in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
@@ -97,9 +100,10 @@ begin
     insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
     values (v_id, p_capacity, p_refill_seconds, p_refill, if(p_refill = 'calendar', 0, v_now mod v_step_ns))
     on duplicate key update id = token_buckets.id;
-    -- The row is locked from here on, and may have been waited for.
+    -- Reads the clock after the row is locked, because the lock can take time.
     call token_clock(v_now);
-    -- Unless the state is under an override's terms, or others than the row's: what rules the next request settles it.
+    -- False if the state is under an override's limits or an UPDATE changed the row's limits: the next request converts the
+    -- state.
     select not overridden and capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
            and not (under_capacity = p_capacity and under_seconds = p_refill_seconds and under_refill = p_refill),
            burst, step_ns, step_ticks, token_ticks, anchor, full_at, max_granted_wait
@@ -121,14 +125,15 @@ begin
   end;
 end;
 
--- token_create_plan: make a plan, or give it another quota. Its mode is left alone.
+-- token_create_plan: creates a plan, or changes its quota. The mode does not change.
 --
 -- Arguments: p_name            1 to 255 bytes
 --            p_capacity        tokens
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'continuous', 'interval', 'calendar' or 'once': see token_buckets
--- Errors:    22023 the name · 23514 values that make no quota
--- Locks:     the plan's row.
+-- Result:    none
+-- Errors:    22023 invalid name · 23514 invalid limits
+-- Locks:     the plan's row
 drop procedure if exists token_create_plan;
 create procedure token_create_plan(
   in p_name varchar(256) character set utf8mb4, in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
@@ -147,10 +152,15 @@ begin
   on duplicate key update capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
 end;
 
--- token_reset_bucket: make a bucket full, under the terms that rule it now, and empty its key's sliding window. It counts as a grant of its capacity, so that no earlier reservation gives anything back any more.
+-- token_reset_bucket: fills a bucket up to the effective capacity, and empties the sliding window with its key.
 --
--- Result: one row: found: whether there is such a bucket, or a window that something was counted in. Locks: its row,
--- then the window's, in a transaction of its own unless inside the caller's.
+-- Arguments: p_id   the bucket
+-- Result:    one row
+--            found  whether the bucket exists, or a window that counted a request
+-- Errors:    as for token_take_v1
+-- Locks:     the bucket's row, then the window's, in its own transaction unless the caller has one
+--
+-- A reset counts as a grant of the capacity, so that earlier reservations give nothing back.
 drop procedure if exists token_reset_bucket;
 create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
@@ -170,7 +180,7 @@ begin
   call token_begin(false, v_own);
 
   if exists (select 1 from token_buckets where id = cast(p_id as binary) for update) then
-    -- Of a request that takes nothing only this is wanted: that the bucket is brought to what rules it.
+    -- A request that takes nothing converts the bucket's state to the effective limits.
     call token_take_v1(p_id, 1, 0, 0, null, null, null, null, null, 0, false, false, v_times, v_word, v_word,
                          v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number);
   end if;
@@ -187,11 +197,14 @@ begin
   select v_found as found;
 end;
 
--- token_delete_bucket: delete a bucket and its key's sliding window. One that is made again by its next request is
--- full then.
+-- token_delete_bucket: deletes a bucket and the sliding window with its key. If a request creates the bucket again, it starts
+-- full.
 --
--- Result: one row: found: whether there was such a bucket, or a window that something was counted in. Locks: its row,
--- then the window's, in a transaction of its own unless inside the caller's.
+-- Arguments: p_id   the bucket
+-- Result:    one row
+--            found  whether the bucket existed, or a window that counted a request
+-- Errors:    none
+-- Locks:     the bucket's row, then the window's, in its own transaction unless the caller has one
 drop procedure if exists token_delete_bucket;
 create procedure token_delete_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
@@ -216,24 +229,25 @@ begin
   select v_found as found;
 end;
 
--- token_explain: what rules a bucket now, where that comes from, and what a request for one token would come to. Reads
--- only.
+-- token_explain: shows the effective limits and mode of a bucket, their origin, and the outcome of a request for one token.
 --
--- Arguments: p_id   the bucket, which need not exist yet
---            p_plan the plan that the request would name; null: the bucket's own
--- Result:    one row:
+-- Arguments: p_id            the bucket, which can be missing
+--            p_plan          plan that the request would name; null: the bucket's own
+-- Result:    one row
 --            known           whether the bucket exists
---            terms_from      'override', 'plan' or 'bucket'; null: nothing says
---            plan            the plan that it follows
---            capacity, refill_seconds, refill: the terms
+--            terms_from      'override', 'plan' or 'bucket'; null: no limits found
+--            plan            the plan that the bucket follows
+--            capacity, refill_seconds, refill: the limits
 --            mode            'enforce', 'shadow', 'off' or 'block'
 --            mode_from       'override', 'plan', 'all' or null: the default
 --            mode_reason, mode_until
 --            override_reason, override_until: of the override in force
---            available       whole tokens there now; null: it does not exist
+--            available       whole tokens; null: the bucket does not exist
 --            outcome         'granted', 'denied', 'unknown', 'unplanned' or 'conflict'
---            retry_after_ms  milliseconds until a token is there; 0: now; null: never, or unknown
---            plan_bytes, mode_reason_bytes, override_reason_bytes: in UTF-8, whatever the session's character set is
+--            retry_after_ms  milliseconds until a token is available; 0: now; null: never, or unknown
+--            plan_bytes, mode_reason_bytes, override_reason_bytes: in UTF-8, with every session character set
+-- Errors:    none
+-- Locks:     none; reads only
 drop procedure if exists token_explain;
 create procedure token_explain(
   in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4)
@@ -245,7 +259,7 @@ begin
   declare v_plan varbinary(1024) default cast(p_plan as binary);
 
   call token_clock(v_now);
-  -- By a statement of its own: a query within a default or an assignment would wait for the row's lock.
+  -- A separate statement: a query within a default or an assignment would wait for the row's lock.
   if v_plan is null then
     select max(b.plan) into v_plan from token_buckets b where b.id = v_id;
   end if;
@@ -294,7 +308,7 @@ begin
                  b.token_ticks,
                  case
                    when b.step_ns = 9223372036854775807 then if(b.full_at < b.burst, 0, null)
-                   -- Of a clock that was set back to before its start, too.
+                   -- Also true of a clock that was set back to before its start.
                    when b.full_at - b.burst + b.token_ticks <= (v_now - b.anchor) div b.step_ns * b.step_ticks then 0
                    else (greatest(((b.full_at - b.burst + b.token_ticks + b.step_ticks - 1) div b.step_ticks) * b.step_ns
                                   + b.anchor - v_now, 0) + 999999) div 1000000
@@ -314,17 +328,18 @@ begin
                                or timestampdiff(microsecond, '1970-01-01', least(o.expires_at, '2262-01-01')) * 1000 > v_now)) r;
 end;
 
--- token_sweep_step: one bounded step of deleting expired rows, in a transaction that the caller has begun: buckets that
--- were not provisioned and are full, windows in which nothing counts, but of neither those of requests that can be settled
--- still; receipts and overrides that have expired, denials of two days ago.
+-- token_sweep_step: deletes expired rows in one bounded step, in the caller's transaction.
 --
--- Arguments: p_after    where the last step ended; null: begin
---            p_limit    how many rows to look at, of all tables together: 1 to 1000
--- Result:    o_deleted  rows
---            o_next     where the next step begins: a table, and behind which of its rows; null: this one came to the end
--- Locks:     rows that may have expired, but for those that another session has locked.
+-- Arguments: p_after    end of the last step; null: start
+--            p_limit    number of rows to read in all tables: 1 to 1000
+-- Result:    o_deleted  number of rows
+--            o_next     start of the next step: a table and the row before; null: this step reached the end
+-- Errors:    none
+-- Locks:     rows that can have expired; skips rows that another session has locked
 --
--- Each table is walked by its primary key, as an index on when a row expires would be written by each decision.
+-- Expired are full buckets that were not provisioned, windows without counts, receipts, overrides, and denials after two days.
+-- A bucket or window stays while one of its requests can be settled. Each table is read by its primary key, because every
+-- decision would have to update an index on expiry.
 drop procedure if exists token_sweep_step;
 create procedure token_sweep_step(
   in p_after varbinary(300), in p_limit bigint, out o_deleted bigint, out o_next varbinary(300))
@@ -354,7 +369,7 @@ begin
     select id from token_overrides
      where id > v_after and id <= v_last
        and timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 <= v_now;
-  declare v_stats cursor for  -- no denial in that hour is of the last 48
+  declare v_stats cursor for  -- every denial of these hours is older than 48 hours
     select hour, id from token_stats
      where hour < timestamp('1970-01-01') + interval v_now div 1000 microsecond - interval 49 hour
      order by hour, id limit v_left;
@@ -371,8 +386,8 @@ begin
     buckets: loop
       fetch v_buckets into v_id;
       if v_done then leave buckets; end if;
-      -- Receipts are looked up one by one, when it is locked, and as they are, whatever a snapshot of the caller's has:
-      -- joined, all of them might be read.
+      -- Looks up current receipts one by one, after locking the bucket: a snapshot can hold older ones, and a join could read
+      -- all receipts.
       if exists (select 1 from token_buckets where id = v_id for update skip locked)
          and not exists (
                select 1 from token_receipts force index (token_receipts_open)
@@ -445,7 +460,7 @@ begin
     close v_overrides;
   end if;
 
-  if o_next is null then  -- the oldest come first, so it begins where the table does
+  if o_next is null then  -- the oldest hours come first, so the scan starts at the first row
     set v_done = false, v_count = 0;
     open v_stats;
     stats: loop
@@ -461,15 +476,17 @@ begin
   end if;
 end;
 
--- token_sweep_v1: one bounded step of sweeping, from where the last one ended.
+-- token_sweep_v1: continues the sweep by one bounded step.
 --
--- Arguments: p_limit  how many rows to look at, of all tables together: 1 to 1000
--- Result:    one row: deleted: rows · finished: whether this step came to the end, so that the next one begins anew. Also
---            true if another session is sweeping: then this one did nothing
--- Errors:    25001 inside a transaction of the caller's
--- Locks:     the position, then token_sweep_step's rows, in a transaction of its own; it waits for none of them.
+-- Arguments: p_limit   number of rows to read in all tables: 1 to 1000
+-- Result:    one row
+--            deleted   number of rows
+--            finished  whether this step reached the end, so that the next step starts again. Also true if another session
+--                      is sweeping, and this step did nothing
+-- Errors:    25001 the caller has a transaction
+-- Locks:     the sweep position, then the rows of token_sweep_step, in its own transaction; waits for no lock
 --
--- The position names keys, so it never leaves the server.
+-- The position contains keys, so it never leaves the server.
 drop procedure if exists token_sweep_v1;
 create procedure token_sweep_v1(in p_limit bigint)
 modifies sql data
@@ -506,11 +523,12 @@ begin
   select v_deleted as deleted, v_position is null as finished;
 end;
 
--- token_sweep: all steps of token_sweep_step, from the beginning to the end, for your scheduler: call token_sweep().
+-- token_sweep: runs all steps of token_sweep_step, for your scheduler: call token_sweep().
 --
--- Result: one row: deleted: rows
--- Errors: 25001 inside a transaction of the caller's
--- Locks:  token_sweep_step's rows, each step in a transaction of its own.
+-- Result:    one row
+--            deleted  number of rows
+-- Errors:    25001 the caller has a transaction
+-- Locks:     the rows of token_sweep_step, each step in its own transaction
 drop procedure if exists token_sweep;
 create procedure token_sweep()
 modifies sql data
@@ -539,13 +557,13 @@ begin
   select v_total as deleted;
 end;
 
--- token_most_denied: the denials of the last 24 hours, a row a key, in UTC. Reads only.
+-- token_most_denied: denials of the last 24 hours, one row per key, in UTC. Reads only.
 --
 --   select * from token_most_denied order by denied desc limit 10;
 --
---   denied         requests; at least so many
---   last_denied_at to a few seconds
---   id_bytes       the id in UTF-8, whatever the session's character set is
+--   denied          requests; the true number can be higher
+--   last_denied_at  accurate to a few seconds
+--   id_bytes        the id in UTF-8, with every session character set
 create or replace sql security definer view token_most_denied as
 select convert(s.id using utf8mb4) as id, cast(least(greatest(sum(s.denied), -1), 9223372036854775807) as signed) as denied,
        max(s.last_denied_at) as last_denied_at, s.id as id_bytes
@@ -558,14 +576,14 @@ select convert(s.id using utf8mb4) as id, cast(least(greatest(sum(s.denied), -1)
  group by s.id
 ;
 
--- token_count_denials_v1: add what a process has counted, and delete what is older than two days.
+-- token_count_denials_v1: adds the denials that a process counted, and deletes rows older than two days.
 --
--- Arguments: p_denials  a JSON array of [hex of the id's bytes, denied], 1000 at most:
+-- Arguments: p_denials  a JSON array of [id in hexadecimal, denied], 1000 at most:
 --                       '[["757365723a31", 5], ["757365723a32", 1]]'
+-- Result:    none
 -- Errors:    22023 arguments out of range
--- Locks:     the rows of these keys in this hour, in the order of their ids, so two calls never wait for each other, and
---            up to 1000 old rows, in a transaction of its own unless inside the caller's. No decision looks at any of
---            them.
+-- Locks:     the rows of these keys in this hour, in id order, so that two calls cannot deadlock; then up to 1000 old rows. The
+--            routine has its own transaction, unless the caller has one. No decision reads these rows.
 drop procedure if exists token_count_denials_v1;
 create procedure token_count_denials_v1(in p_denials longtext character set utf8mb4)
 modifies sql data
@@ -611,16 +629,17 @@ begin
   end;
 end;
 
--- token_rules: every mode, plan and override in force, in UTC: a row for all keys, a row a plan, and a row an
--- override in force. Reads only. For one key, call token_explain instead.
+-- token_rules: the modes, plans and overrides in force, in UTC: one row for all keys, one per plan and one per override. Reads
+-- only. For one key, call token_explain instead.
 --
 --   kind       'all', 'plan' or 'override'
---   name       of the plan, or the key that is overridden
---   plan       of an override: that its bucket follows; null: none, or there is no bucket yet
---   capacity, refill_seconds, refill: its terms; null: it has none of its own
---   mode       what rules there beside the tokens; null, of an override: what its plan or 'all' says
---   mode_from  which row chose the mode: 'all', 'plan' or 'override'; null: the default
---   reason     why; until: when that ends; null: no end
+--   name       name of the plan, or the key of the override
+--   plan       of an override: the plan that its bucket follows; null: no plan, or no bucket yet
+--   capacity, refill_seconds, refill: the limits; null: none of its own
+--   mode       effective mode; null, for an override: the mode of its plan or of 'all'
+--   mode_from  row that chose the mode: 'all', 'plan' or 'override'; null: the default
+--   reason     reason of the mode or override
+--   until      end of the mode or override; null: no end
 create or replace sql security definer view token_rules as
 select 'all' as kind, cast(null as char(255)) as name, cast(null as char(255)) as plan, cast(null as signed) as capacity,
        cast(null as decimal(19, 9)) as refill_seconds, cast(null as char(10)) as refill,
@@ -642,12 +661,12 @@ select 'override', convert(o.id using utf8mb4), convert(b.plan using utf8mb4), o
  where o.expires_at is null or o.expires_at > utc_timestamp(6)
 ;
 
--- token_sizes: how large each table of tollgate's is. Reads only, and only what the server estimates: MySQL renews that
--- once a day unless information_schema_stats_expiry says otherwise.
+-- token_sizes: size of each table. Reads only the server's estimates. MySQL renews them once a day by default: see
+-- information_schema_stats_expiry.
 --
---   live_rows   about
---   bytes       with indexes
---   free_bytes  allotted and not used
+--   live_rows   estimate
+--   bytes       including indexes
+--   free_bytes  allocated but unused
 create or replace sql security definer view token_sizes as
 select t.table_name as name, t.table_rows as live_rows, t.data_length + t.index_length as bytes,
        t.data_free as free_bytes

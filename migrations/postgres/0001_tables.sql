@@ -1,7 +1,7 @@
--- tollgate's schema. PUBLIC has no privileges on it: ../grants/postgres.sql gives roles of yours what they need.
+-- tollgate's schema. PUBLIC has no privileges on it; ../grants/postgres.sql grants your roles the privileges that they need.
 --
--- Refuses a database whose encoding lacks characters: one key that it cannot write would fail all requests of its call.
--- SQL_ASCII takes any bytes.
+-- Refuses a database whose encoding lacks characters: a key that the database cannot store would fail every request of its
+-- call. SQL_ASCII stores any bytes.
 do $$
 begin
   if current_setting('server_encoding') not in ('UTF8', 'SQL_ASCII') then
@@ -9,7 +9,7 @@ begin
         current_setting('server_encoding')
       using errcode = 'feature_not_supported';
   end if;
-  -- An administrator can have created it for a role that cannot.
+  -- An administrator can create the schema for a role that lacks the privilege.
   if to_regnamespace('tollgate') is null then
     create schema tollgate;
     comment on schema tollgate is 'Exact rate limiting: select * from tollgate.request_token(''my-bucket'')';
@@ -19,14 +19,14 @@ $$;
 
 revoke all on schema tollgate from public;
 
--- Which of these files have run.
+-- The migrations that have run.
 create table if not exists tollgate.migrations (
   version    bigint primary key,
   name       text not null,
   applied_at timestamptz not null default now()
 );
 
--- applied_migrations() -> the versions that have run, for roles that cannot read the table.
+-- applied_migrations() -> the versions of the migrations that have run, for roles that cannot read the table.
 create or replace function tollgate.applied_migrations() returns setof bigint
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -34,155 +34,158 @@ as $$
   select m.version from tollgate.migrations m order by m.version
 $$;
 
--- clock() -> now, in nanoseconds since 1970.
+-- clock() -> the current time in nanoseconds since 1970.
 --
--- The one clock of every decision: the server's, at this very instant. now() and statement_timestamp() would be
--- older than a wait for a lock, and no setting of a session (TimeZone, search_path) changes this one. A double holds
--- microseconds exactly until the year 2242, and is read three times as fast as the numeric of extract().
+-- Every decision reads the server's clock at the moment of the call. now() and statement_timestamp() are older after a wait
+-- for a lock. Session settings (TimeZone, search_path) do not affect clock(). A double represents microseconds exactly until
+-- 2242 and is read three times as fast as the numeric of extract().
 create or replace function tollgate.clock() returns bigint
 language sql volatile
 return (date_part('epoch', pg_catalog.clock_timestamp()) * '1000000'::float8)::bigint * 1000;
 
--- One row a bucket. To provision one, name the first three columns; the others are the library's.
+-- One row per bucket. To provision a bucket, set the first three columns. tollgate maintains the others.
 --
 --   insert into tollgate.token_buckets (id, capacity, refill_seconds) values ('third-party-api', 2, 1);
 --
--- refill says how tokens come back: all at once at the end of each period ('interval', from the row's making on;
--- 'calendar', in UTC's), one by one ('continuous'), or not at all ('once', whatever refill_seconds says).
+-- refill: how tokens come back.
+--   'interval'   all at once at the end of each period, counted from the creation of the row
+--   'calendar'   all at once at the end of each period of the UTC calendar
+--   'continuous' one by one
+--   'once'       never; refill_seconds has no effect
 --
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
--- For 'continuous' a tick is a nanosecond; for the others it is a token, and a step is the whole period, or never.
--- burst to token_ticks are the terms that the state was last written under: the row's own, or an override's.
+-- With 'continuous', a tick is a nanosecond. With the others, a tick is a token and a step is the whole period, or never ends.
+-- burst to token_ticks hold the limits under which the state was last written: the row's own limits or an override's.
 --
--- No column that a decision writes is indexed, and each page keeps room, so updates are heap-only: a tenth of the page, and what
--- each row gives up at its first decision. A lower fillfactor prunes the page at nearly each decision: batches a fifth slower.
--- A trigger checks the terms: an UPDATE would prepare check constraints and generated columns anew, at four times its cost.
+-- Decisions write no indexed column and pages keep free space, so that updates are heap-only. A tenth of each page is free, and
+-- each row frees room at its first decision. A lower fillfactor prunes pages at most decisions: batches are a fifth slower.
+-- A trigger checks the limits: an UPDATE would prepare check constraints and generated columns anew, at four times its cost.
 create table if not exists tollgate.token_buckets (
-  id             text collate "C" primary key,                      -- 1 to 255 bytes
-  capacity       numeric not null,                                  -- tokens, a whole number; a bigint would round in silence
-  refill_seconds numeric(19, 9) not null,                           -- from empty to full
-  refill         text collate "C" not null default 'interval',      -- how tokens come back
-  plan           text collate "C",                                  -- the plan that it follows, if any
-  provisioned    boolean not null default true,                     -- false: made by its first request, may be swept
-  overridden     boolean not null default false,                    -- whether its state is under an override's terms
-  anchor         bigint not null default tollgate.clock(), -- nanoseconds since 1970
-  full_at        bigint not null default 0,                         -- ticks: when it is full again
-  granted        bigint not null default 0,                         -- tokens, ever
-  max_granted_wait   bigint not null default 0,                         -- ticks: the longest that was granted
-  burst          bigint not null,                                   -- ticks from empty to full; a trigger gives these four
+  id             text collate "C" primary key,                 -- 1 to 255 bytes
+  capacity       numeric not null,                             -- tokens, a whole number; a bigint would round silently
+  refill_seconds numeric(19, 9) not null,                      -- from empty to full
+  refill         text collate "C" not null default 'interval', -- how tokens come back
+  plan           text collate "C",                             -- the plan that the bucket follows, or null
+  provisioned    boolean not null default true,                -- false: created by its first request, can be swept
+  overridden     boolean not null default false,               -- whether the state is under an override's limits
+  anchor         bigint not null default tollgate.clock(),     -- nanoseconds since 1970
+  full_at        bigint not null default 0,                    -- ticks: when the bucket is full again
+  granted        bigint not null default 0,                    -- tokens granted since the creation of the row
+  max_granted_wait   bigint not null default 0,                -- ticks: the longest wait that was granted
+  burst          bigint not null,                              -- ticks from empty to full; a trigger sets these four
   step_ns        bigint not null,
   step_ticks     bigint not null,
   token_ticks    bigint not null,
-  room           text default repeat(' ', 60)                       -- nothing, and null from the first decision on
+  room           text default repeat(' ', 60)                  -- spaces; null from the first decision on
 )
 with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 comment on table tollgate.token_buckets is 'Token buckets. Read them through tollgate.token_bucket_levels';
 
--- A row a plan: the quota of every bucket that follows it. A changed row rules from the next request on; tokens that
--- are there stay, up to the new capacity.
+-- One row per plan: the quota of each bucket that follows the plan. A change applies from the next request on. Buckets keep
+-- their available tokens, up to the new capacity.
 --
 --   insert into tollgate.token_plans (name, capacity, refill_seconds) values ('free', 10, 1);
 --   update tollgate.token_plans set capacity = 1000, refill_seconds = 60 where name = 'free';
 --
--- mode: see token_mode. Of a plan, a key's override and token_mode, the nearest to the key that says one rules.
+-- mode: see token_mode. An override's mode precedes a plan's mode, and a plan's mode precedes token_mode.
 create table if not exists tollgate.token_plans (
   name           text collate "C" primary key,                   -- 1 to 255 bytes
   capacity       numeric not null,                               -- tokens, a whole number; a bigint would round in silence
   refill_seconds numeric(19, 9) not null,                        -- from empty to full
   refill         text collate "C" not null default 'continuous', -- as in token_buckets
-  mode           text collate "C",                               -- null: what token_mode says
+  mode           text collate "C",                               -- null: the mode of token_mode
   mode_reason    text,
-  mode_until     timestamptz                                     -- null: until it is changed
+  mode_until     timestamptz                                     -- null: until the mode is changed
 );
 
--- What holds for every key, unless its plan or an override says otherwise. One row; without it the mode is 'enforce'.
+-- The mode of every key whose plan and override set none. One row; if the row is missing, the mode is 'enforce'.
 --
 --   update tollgate.token_mode set mode = 'shadow', reason = 'incident 42', until = now() + interval '2 hours'
 --    where one = true;
 --
--- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
--- pass and touches no bucket; 'block' denies everything.
+-- 'enforce' applies the limits. 'shadow' takes tokens, and grants requests that find too few, without a wait. 'off' grants
+-- every request and touches no bucket. 'block' denies every request.
 create table if not exists tollgate.token_mode (
   mode   text collate "C" not null default 'enforce',
   reason text,
-  until  timestamptz,                                            -- null: until it is changed
+  until  timestamptz, -- null: until the mode is changed
   one    boolean primary key default true check (one)
 );
 
 insert into tollgate.token_mode default values on conflict do nothing;
 
--- What holds for one key instead of its own terms and mode, for a time, and why.
+-- Limits or a mode that replace one key's own for a time, with a reason.
 --
 --   insert into tollgate.token_overrides (id, capacity, refill_seconds, reason, expires_at)
 --   values ('user:42', 1000, 60, 'load test, ticket 7', now() + interval '1 day');
 create table if not exists tollgate.token_overrides (
   id             text collate "C" primary key,                   -- the bucket; it need not exist yet
-  capacity       numeric,                                        -- null: the terms stay, only the mode is another
+  capacity       numeric,                                        -- null: the limits do not change, only the mode does
   refill_seconds numeric(19, 9),
   refill         text collate "C" not null default 'continuous', -- as in token_buckets
-  mode           text collate "C",                               -- null: what the plan or token_mode says
+  mode           text collate "C",                               -- null: the mode of the plan or of token_mode
   reason         text not null,
-  expires_at     timestamptz                                     -- null: until it is deleted; once past, it rules nothing
+  expires_at     timestamptz                                     -- null: until the row is deleted; an expired row has no effect
 );
 
--- A row a grant that must be known again: of a request with an id, so that a repeated one does not pay twice, and of a
--- reservation that was cancelled, refunded or is to be settled.
+-- One row per grant that tollgate must remember. A request with an id has a row, so that a retry is not charged twice. So does
+-- a reservation that was cancelled or refunded, or that can still be settled.
 --
--- As many rows go as come, and vacuum follows before a fiftieth of them is dead.
+-- Rows are deleted as fast as they are inserted: vacuum runs before a fiftieth of the table is dead.
 create table if not exists tollgate.token_receipts (
   id         uuid not null,
   bucket     text collate "C" not null,
-  cost       bigint not null,            -- tokens
-  granted    bigint not null,            -- the bucket's granted after it
-  scheduled_at    bigint not null,            -- when the tokens may be used, in nanoseconds since 1970
-  state      text collate "C" not null,  -- 'open', 'cancelled', 'refunded', 'settled'
-  expires_at bigint not null,            -- in nanoseconds since 1970; from then on what it says stands
+  cost       bigint not null,           -- tokens
+  granted    bigint not null,           -- the bucket's granted after this grant
+  scheduled_at    bigint not null,      -- when the tokens can be used, in nanoseconds since 1970
+  state      text collate "C" not null, -- 'open', 'cancelled', 'refunded', 'settled'
+  expires_at bigint not null,           -- in nanoseconds since 1970; an expired receipt can no longer be adjusted
   primary key (id, bucket)
 )
 with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- A sweep asks whether a bucket has any that can be settled still. Those that were settled, refunded or cancelled are far more
--- at times, and of one bucket.
+-- The sweep asks whether a bucket has receipts that can still be settled. One bucket can have far more receipts that were
+-- settled, refunded or cancelled.
 create index if not exists token_receipts_open on tollgate.token_receipts (bucket, expires_at) where state = 'open';
 
--- A row a sliding window: how many requests were granted in each sub-interval that still counts. The library's own:
--- request_tokens_in_window makes rows, and the sweep deletes those in which nothing counts any more.
+-- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
+-- rows: request_tokens_in_window creates them, and the sweep deletes a row when none of its requests counts.
 --
--- A page keeps room for some rows' next version, so that updates are heap-only: rows grow with what they count.
+-- Pages keep free space for new versions of some rows, so that updates are heap-only: a row grows with the number of counts.
 create table if not exists tollgate.token_windows (
-  id            text collate "C" primary key,  -- 1 to 255 bytes
-  max_requests          bigint not null,               -- the terms that it was last counted under: requests in any interval
+  id            text collate "C" primary key,   -- 1 to 255 bytes
+  max_requests          bigint not null,        -- the limits of the last counted request: requests in any interval
   interval_ns   bigint not null,
   resolution_ns bigint not null,
-  ends          bigint[] not null default '{}', -- the sub-intervals' ends, oldest first, in nanoseconds since 1970
-  counts        bigint[] not null default '{}', -- granted in each
-  granted       bigint not null default 0,     -- requests, ever
-  last_wait     bigint not null default 0,     -- nanoseconds: of the request that was counted last
-  since         bigint not null default 0,     -- nanoseconds since 1970: what acted before is perhaps not counted any more
+  ends          bigint[] not null default '{}', -- ends of the sub-intervals, oldest first, in nanoseconds since 1970
+  counts        bigint[] not null default '{}', -- requests granted in each sub-interval
+  granted       bigint not null default 0,      -- requests granted since the creation of the row
+  last_wait     bigint not null default 0,      -- nanoseconds: wait of the last counted request
+  since         bigint not null default 0,      -- nanoseconds since 1970: earlier requests can be missing in counts
   constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255),
-  constraint id_does_not_begin_with_u0001 check (left(id, 1) <> chr(1)) -- as the receipts' buckets do: see take_window_v1
+  constraint id_does_not_begin_with_u0001 check (left(id, 1) <> chr(1)) -- the receipts' buckets begin so: see take_window_v1
 )
 with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- How often keys were denied, in each hour: what services that count their denials have reported. A denial itself
--- writes nothing, so these are the keys that each process denied most, up to its last report.
+-- Denials per key and hour, as reported by the services that count them. A denial itself writes nothing. So the rows hold the
+-- keys that each process denied most, up to its last report.
 --
--- A process adds to all of its rows at once: a page keeps room for the next version of each, so that updates are heap-only.
+-- A process updates all of its rows at once. Pages keep room for a new version of each row, so that updates are heap-only.
 create table if not exists tollgate.token_stats (
   hour           timestamptz not null,
-  id             text collate "C" not null,                      -- the bucket; it need not exist any more
-  denied         bigint not null,                                -- requests
-  last_denied_at timestamptz not null,                           -- when it was last reported
+  id             text collate "C" not null, -- the bucket, which can be deleted by now
+  denied         bigint not null,           -- requests
+  last_denied_at timestamptz not null,      -- when the last denial was reported
   primary key (hour, id),
   constraint id_has_1_to_255_bytes check (octet_length(id) between 1 and 255),
   constraint id_does_not_begin_with_u0001 check (left(id, 1) <> chr(1))
 )
 with (fillfactor = 50);
 
--- How far the sweep has come, for all sessions that sweep. One row: without it, a step waits for another session's first step.
+-- The position of the sweep, shared by all sessions. One row: without it, a step waits for another session's first step.
 create table if not exists tollgate.token_sweep_position (
-  swept_to text collate "C",  -- a table, and behind which of its rows the next step begins; null: it begins anew
+  swept_to text collate "C", -- a table and the row after which the next step starts; null: the sweep starts again
   one      boolean primary key default true check (one)
 );
 

@@ -1,8 +1,12 @@
--- terms: a quota in a bucket's own units; an error if the values make none.
+-- bucket_limits: converts a quota to a bucket's own units, or raises an error for invalid limits.
 --
--- Arguments: p_whose the bucket or plan that it is for, as errors name it
---            p_capacity in tokens, p_refill_seconds from empty to full, p_refill: see token_buckets
--- Result:    burst, step_ns, step_ticks, token_ticks: see there
+-- Arguments: p_whose           the bucket or plan, as errors name it
+--            p_capacity        tokens
+--            p_refill_seconds  seconds from empty to full
+--            p_refill          see token_buckets
+-- Result:    burst, step_ns, step_ticks, token_ticks: see token_buckets
+-- Errors:    23514 invalid limits
+-- Locks:     none
 create or replace function tollgate.bucket_limits(
   p_whose text, p_capacity numeric, p_refill_seconds numeric, p_refill text,
   out burst bigint, out step_ns bigint, out step_ticks bigint, out token_ticks bigint)
@@ -24,7 +28,7 @@ begin
       then pg_catalog.format('a capacity of %s is too large: give 3155760000000000000 or less', p_capacity)
     when p_refill not in ('interval', 'calendar', 'continuous', 'once')
       then pg_catalog.format('refill is %L: give ''interval'', ''calendar'', ''continuous'' or ''once''', p_refill)
-    -- What the tables' columns cannot hold, NaN too.
+    -- Values that the tables' columns cannot hold, including NaN.
     when abs(p_refill_seconds) >= 10000000000::numeric
       then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
     when p_refill = 'once'
@@ -60,8 +64,8 @@ begin
 end
 $$;
 
--- whole(p_whose, p_capacity) -> the capacity as a bigint; an error for a fraction, and for 2^53 or more, where a double
--- is not exact. p_whose: see terms.
+-- whole_number(p_whose, p_capacity) -> the capacity as a bigint. Raises an error for a fraction, and for 2^53 or more, where
+-- a double is not exact. p_whose: see bucket_limits.
 create or replace function tollgate.whole_number(p_whose text, p_capacity double precision) returns bigint
 language plpgsql immutable
 as $$
@@ -77,13 +81,13 @@ begin
 end
 $$;
 
--- bucket_clock(p_bucket, p_now in nanoseconds since 1970) -> what the bucket's own clock shows then, in ticks.
+-- bucket_clock(p_bucket, p_now in nanoseconds since 1970) -> the time of the bucket's own clock at p_now, in ticks.
 create or replace function tollgate.bucket_clock(p_bucket tollgate.token_buckets, p_now bigint) returns bigint
 language sql immutable
 return (p_now - p_bucket.anchor) / p_bucket.step_ns * p_bucket.step_ticks;
 
--- bucket_instant(p_bucket, p_tick) -> the first instant at which the bucket's own clock shows that tick, in
--- nanoseconds since 1970; of a clock that stands still, its start. The inverse of bucket_clock.
+-- bucket_instant(p_bucket, p_tick) -> the first instant at which the bucket's own clock shows p_tick, in nanoseconds since
+-- 1970. If the clock never advances, the result is its start. The inverse of bucket_clock.
 create or replace function tollgate.bucket_instant(p_bucket tollgate.token_buckets, p_tick bigint) returns bigint
 language sql immutable
 return p_bucket.anchor
@@ -91,8 +95,8 @@ return p_bucket.anchor
            then (p_tick / p_bucket.step_ticks + (p_tick % p_bucket.step_ticks > 0)::int) * p_bucket.step_ns
            else 0 end;
 
--- bucket_step(p_bucket, p_tick, p_clock) -> what the bucket's own clock, which shows p_clock, shows first from that tick
--- on.
+-- bucket_step(p_bucket, p_tick, p_clock) -> the first time of the bucket's own clock at or after p_tick, in ticks. The clock
+-- now shows p_clock.
 create or replace function tollgate.bucket_step(p_bucket tollgate.token_buckets, p_tick bigint, p_clock bigint) returns bigint
 language sql immutable
 as $$
@@ -100,8 +104,8 @@ as $$
            else (p_tick + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ticks end
 $$;
 
--- bucket_furthest(p_bucket) -> how far ahead of its clock, in ticks, a bucket may be full: a burst, the longest wait
--- that was granted, and a second's difference between clocks. Further means that the clock was set back.
+-- bucket_max_full_at(p_bucket) -> how far full_at can be ahead of the bucket's clock, in ticks: a burst, the longest granted
+-- wait, and a second of difference between clocks. A larger distance means that the clock was set back.
 create or replace function tollgate.bucket_max_full_at(p_bucket tollgate.token_buckets) returns bigint
 language sql immutable
 as $$
@@ -109,9 +113,8 @@ as $$
          + (1000000000 / p_bucket.step_ns + 1) * p_bucket.step_ticks
 $$;
 
--- bucket_affords(p_bucket, p_full_at, p_cost, p_min_remaining, p_now) -> how many requests for p_cost tokens the bucket grants
--- at p_now, one after the other, if it is full again at the tick p_full_at. They must be possible: p_cost + p_min_remaining is at
--- most its capacity.
+-- bucket_affords(p_bucket, p_full_at, p_cost, p_min_remaining, p_now) -> how many consecutive requests for p_cost tokens the
+-- bucket grants at p_now, if the bucket is full again at tick p_full_at. p_cost + p_min_remaining must not exceed the capacity.
 create or replace function tollgate.bucket_affords(
   p_bucket tollgate.token_buckets, p_full_at bigint, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
 language sql immutable

@@ -1,10 +1,10 @@
--- in_force(p_until, p_now in nanoseconds since 1970) -> whether what holds until then holds now; null: it has no
+-- in_force(p_until, p_now in nanoseconds since 1970) -> whether an entry that ends at p_until is in force at p_now. null: no
 -- end.
 create or replace function tollgate.in_force(p_until timestamptz, p_now bigint) returns boolean
 language sql immutable
 return p_until is null or extract(epoch from p_until)::numeric * 1000000000::numeric > p_now::numeric;
 
--- until(p_until) -> the same in nanoseconds since 1970; null: it has no end, or one beyond 2262, which no clock reaches.
+-- end_ns(p_until) -> p_until in nanoseconds since 1970. null: no end, or an end after 2262, which no clock reaches.
 create or replace function tollgate.end_ns(p_until timestamptz) returns bigint
 language sql immutable
 as $$
@@ -12,7 +12,13 @@ as $$
            then (extract(epoch from p_until)::numeric * 1000000000::numeric)::bigint end
 $$;
 
--- part_terms: the error of a request that gives some of a bucket's terms: the others would be another quota's.
+-- incomplete_quota: raises the error of a request that names only a part of a quota.
+--
+-- Arguments: p_id        the bucket
+--            p_capacity, p_refill_seconds, p_refill: as for take_v1
+-- Result:    none
+-- Errors:    22023 always
+-- Locks:     none
 create or replace function tollgate.incomplete_quota(p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text)
 returns void
 language plpgsql immutable
@@ -25,7 +31,10 @@ begin
 end
 $$;
 
--- rule_checks: the trigger that refuses a plan, a mode or an override that can never be.
+-- rule_checks: trigger that refuses an invalid plan, mode or override.
+--
+-- Errors:    23514 invalid values
+-- Locks:     none
 create or replace function tollgate.rule_checks() returns trigger
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -74,16 +83,24 @@ create or replace trigger mode_checks before insert or update of mode on tollgat
 create or replace trigger override_checks before insert or update on tollgate.token_overrides
   for each row execute function tollgate.rule_checks();
 
--- Also for rows that a replication tool or a loader of test data writes with session_replication_role = replica.
+-- Also fires for rows that replication tools or data loaders write with session_replication_role = replica.
 alter table tollgate.token_plans enable always trigger plan_checks;
 alter table tollgate.token_mode enable always trigger mode_checks;
 alter table tollgate.token_overrides enable always trigger override_checks;
 
--- settle: bring a bucket's state from the terms that it was written under to others.
+-- settle: converts a bucket's state to other limits.
 --
--- Tokens that are there stay, fractions too, up to the new capacity; if the clock was set back, the bucket is empty.
--- Arguments: p_id; p_capacity in tokens, p_refill_seconds, p_refill: the terms; p_overridden: whether an override's
--- Locks:     the bucket's row, so the clock is read after that.
+-- Arguments: p_id              the bucket
+--            p_capacity        tokens
+--            p_refill_seconds  seconds from empty to full
+--            p_refill          see token_buckets
+--            p_overridden      whether the limits are an override's
+-- Result:    none
+-- Errors:    23514 invalid limits
+-- Locks:     the bucket's row; the clock is read after that
+--
+-- The bucket keeps its available tokens, including fractions, up to the new capacity. If the clock was set back, the bucket
+-- becomes empty.
 create or replace function tollgate.settle(
   p_id text, p_capacity numeric, p_refill_seconds numeric, p_refill text, p_overridden boolean)
 returns void
@@ -95,12 +112,12 @@ declare
   v_new       tollgate.token_buckets;
   v_now       bigint;
   v_owed      bigint;
-  v_available numeric := 0;  -- in the old terms' ticks; negative while grants still wait for their tokens
+  v_available numeric := 0;  -- in ticks of the old limits; negative while grants wait for their tokens
   c_year      constant bigint := 31622400000000000;
 begin
   select b.* into v_old from tollgate.token_buckets b where b.id = p_id for no key update;
   if not found then
-    return;  -- Swept meanwhile: the caller reads it again.
+    return;  -- The sweep deleted the row: the caller reads it again.
   end if;
   v_new := v_old;
   select t.* into v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks
@@ -111,7 +128,7 @@ begin
   if v_old.overridden <> p_overridden
      and (v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks, v_new.anchor)
          = (v_old.burst, v_old.step_ns, v_old.step_ticks, v_old.token_ticks, v_old.anchor) then
-    -- An override's that are its own: nothing is computed anew.
+    -- The override's limits equal the bucket's own: the state does not change.
     update tollgate.token_buckets b set overridden = p_overridden where b.id = p_id;
     return;
   end if;
@@ -141,8 +158,11 @@ begin
 end
 $$;
 
--- apply_new_limits: the trigger that gives a new bucket its derived columns, and brings one whose own terms were changed,
--- by whatever UPDATE, to the new terms, unless its state is under an override's.
+-- apply_new_limits: trigger that sets the derived columns of a new bucket. After an UPDATE of a bucket's own limits, the
+-- trigger converts the state to them, unless the state is under an override's limits.
+--
+-- Errors:    23514 invalid id or limits
+-- Locks:     the bucket's row, which the statement already holds
 create or replace function tollgate.apply_new_limits() returns trigger
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -162,7 +182,7 @@ begin
   if tg_op = 'INSERT' then
     select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks
       from tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill) t;
-    -- Its grid goes through the instant of its making, and all the way back: clocks can be set to before it.
+    -- The grid of periods contains the creation time and extends to the past, because clocks can be set back.
     new.anchor := case when new.refill = 'calendar' then 0 else new.anchor % new.step_ns end;
     return new;
   end if;
@@ -176,31 +196,31 @@ begin
 end
 $$;
 
--- Before an insert, and after an update: a trigger before updates would lock each row once more. make_batch and
--- make_uniform give their new rows the derived columns themselves; no role can name those.
+-- Before an insert, but after an update: a trigger before updates would lock each row once more. make_batch and make_uniform
+-- set the derived columns of their new rows themselves. No role has the privilege to set these columns.
 create or replace trigger new_bucket before insert on tollgate.token_buckets
   for each row when (new.burst is null) execute function tollgate.apply_new_limits();
 
 create or replace trigger new_limits after update of capacity, refill_seconds, refill on tollgate.token_buckets
   for each row execute function tollgate.apply_new_limits();
 
--- Also for rows that a replication tool or a loader of test data writes with session_replication_role = replica. Where
--- triggers are disabled, a row without its derived columns is refused: they are not null.
+-- Also fires for rows that replication tools or data loaders write with session_replication_role = replica. With triggers
+-- disabled, a row without its derived columns violates their not-null constraints.
 alter table tollgate.token_buckets enable always trigger new_bucket, enable always trigger new_limits;
 
--- rule: what rules a bucket now, and the bucket brought to it: made, if its first request may make it, and settled
--- under the terms of its override, its plan, or its own.
+-- rule: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine creates a missing
+-- bucket if its first request can do so, and converts the state to the limits of the override, of the plan or of the bucket.
 --
--- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's; p_now in nanoseconds since 1970
---            p_empties   whether a bucket whose clock was set back since is emptied: not if nothing can be taken of it
--- Result:    outcome     null: the bucket is ready; else why there is none: 'unknown', 'unplanned' or 'conflict', as
---                        take_v1 answers
---            mode        'shadow', 'off' or 'block'; null: the tokens decide. With 'off' nothing is made or settled
---            mode_until  until when, in nanoseconds since 1970; null: it has no end
---            changed     whether the bucket changed: it must be read again, and this asked again
---            capacity    of the terms that rule, in tokens
--- Errors:    22023 terms given in part · 23514 terms that make no bucket
--- Locks:     the bucket's row, if it is made or changes.
+-- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as for take_v1
+--            p_now       nanoseconds since 1970
+--            p_empties   whether to empty a bucket whose clock was set back; false if the request cannot take tokens
+-- Result:    outcome     null: the bucket is ready; else 'unknown', 'unplanned' or 'conflict', as for take_v1
+--            mode        'shadow', 'off' or 'block'; null: the tokens decide; 'off' creates and converts nothing
+--            mode_until  end of the mode in nanoseconds since 1970; null: no end
+--            changed     whether the bucket changed: the caller must read it and call rule again
+--            capacity    tokens, of the effective limits
+-- Errors:    22023 incomplete limits · 23514 invalid limits
+-- Locks:     the bucket's row, if it is created or changed
 create or replace function tollgate.rule(
   p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_now bigint, p_empties boolean,
   out outcome text, out mode text, out mode_until bigint, out changed boolean, out capacity bigint)
@@ -221,7 +241,7 @@ begin
      or (p_capacity is null) <> (p_refill is null) then
     perform tollgate.incomplete_quota(p_id, p_capacity, p_refill_seconds, p_refill);
   end if;
-  -- As the column will hold it: what has more decimals would differ from its own bucket's for ever.
+  -- Rounded like the column: a value with more decimals would always differ from its own bucket's.
   p_refill_seconds := round(p_refill_seconds, 9);
   changed := false;
   select t.* into b from tollgate.token_buckets t where t.id = p_id;
@@ -253,7 +273,7 @@ begin
   p_refill_seconds := coalesce(p_refill_seconds, p.refill_seconds);
   p_refill := coalesce(p_refill, p.refill);
   if p_refill = 'once' and b.refill = 'once' then
-    p_refill_seconds := b.refill_seconds;  -- which say nothing
+    p_refill_seconds := b.refill_seconds;  -- has no effect with 'once'
   end if;
   capacity := coalesce(o.capacity, p_capacity, b.capacity);
   v_plan := case when v_quota and b.provisioned then b.plan else p.name end;
@@ -261,7 +281,7 @@ begin
   if mode = 'off' then
     return;
   elsif abs(p_refill_seconds) >= 10000000000 then
-    -- More than the column holds: this says so as its trigger would.
+    -- Exceeds the column: bucket_limits raises the error that the trigger would raise.
     perform tollgate.bucket_limits('bucket ' || quote_nullable(left(p_id, 255)), p_capacity, p_refill_seconds, p_refill);
   elsif not v_exists and p_capacity is null then
     outcome := 'unknown';
@@ -283,7 +303,7 @@ begin
     if changed then
       perform tollgate.settle(p_id, o.capacity, o.refill_seconds, o.refill, true);
     end if;
-    -- Its own terms are left as they are, but it follows the plan that was named last.
+    -- The bucket's own limits do not change, but the bucket follows the plan that was named last.
     if p_capacity is not null and b.plan is distinct from v_plan then
       update tollgate.token_buckets t set plan = v_plan where t.id = p_id and t.plan is distinct from v_plan;
       changed := true;
@@ -302,8 +322,8 @@ begin
   end if;
   if p_empties and outcome is null and not changed and mode is distinct from 'block'
      and b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_max_full_at(b) then
-    -- After a step of the clock backwards a bucket is empty, once: keys are locked out for a refill at most.
-    -- By a clock from before a wait for the row, what others were granted since would look like such a step.
+    -- After a backward step of the clock, the bucket is emptied once: keys are denied for one refill at most.
+    -- Reads the clock again: compared with p_now, grants during a wait for the row would look like a backward step.
     update tollgate.token_buckets t
        set full_at = tollgate.bucket_clock(t, tollgate.clock()) + t.burst, max_granted_wait = 0
      where t.id = p_id

@@ -1,4 +1,4 @@
--- taken_v1: what take_v1 answers. A type of its own, because every call would describe OUT parameters anew.
+-- taken_v1: the result of take_v1. A named type, because each call would describe OUT parameters anew.
 do $$
 begin
   if to_regtype('tollgate.taken_v1') is null then
@@ -19,32 +19,34 @@ begin
 end
 $$;
 
--- take_v1: decide one request, exactly. Everything that takes tokens is built on it.
+-- take_v1: decides one request exactly. All routines that take tokens are built on take_v1.
 --
--- Arguments: p_id        the bucket
---            p_cost      tokens to take, 1 or more
---            p_max_wait  nanoseconds that the caller would wait for them; the mode 'shadow' ignores it
---            p_min_remaining      tokens that must remain
+-- Arguments: p_id             the bucket
+--            p_cost           tokens to take, 1 or more
+--            p_max_wait       longest wait in nanoseconds; ignored with mode 'shadow'
+--            p_min_remaining  tokens that must remain
 --            p_capacity, p_refill_seconds, p_refill
---                        terms for a bucket that its first request makes, full, on the calendar's grid; or all null
---            p_plan      or the plan that such a bucket follows; null, too: the bucket must exist, and its own plan or
---                        terms hold
---            p_receipt   the request's id: repeated with it, the request takes nothing more; null: it has none
---            p_hold      for how many nanoseconds the id is remembered
--- Result:    outcome     'granted' or 'denied'; 'never': cost + keep exceed the capacity; 'unknown': no such bucket;
---                        'unplanned': no such plan; 'conflict': the bucket was provisioned with other terms than given;
---                        'reused': the id is another request's
---            mode        what decided instead of the tokens: 'shadow', 'off' or 'block', else null
---            now         the instant of the decision, in nanoseconds since 1970
---            scheduled_at     when the tokens may be used, if they were granted; if blocked, until when; null: no end
---            and the bucket's columns after it, from which remaining tokens and waits follow
--- Errors:    22023 arguments out of range, or terms given in part · 23514 terms that make no bucket
--- Locks:     the bucket's row, if the request is granted or has an id; then its receipt. A denied request without an id
---            writes nothing and waits for no lock, once there is a bucket.
+--                             limits of a bucket that its first request creates, full and on the calendar's grid; or all null
+--            p_plan           plan of such a bucket; null with null limits: the bucket must exist
+--            p_receipt        id of the request: a retry with the id is charged once; null: no id
+--            p_hold           nanoseconds for which the id is remembered
+-- Result:    outcome          'granted' or 'denied'
+--                             'never': p_cost + p_min_remaining exceeds the capacity
+--                             'unknown': no such bucket · 'unplanned': no such plan
+--                             'conflict': the bucket was provisioned with other limits or another plan
+--                             'reused': the id belongs to another request
+--            mode             the mode that decided instead of the tokens: 'shadow', 'off' or 'block'; else null
+--            now              instant of the decision, in nanoseconds since 1970
+--            scheduled_at     when granted tokens can be used; with 'block', the end of the mode; null: no end
+--            full_at to token_ticks: the bucket's columns after the decision
+-- Errors:    22023 arguments out of range, or incomplete limits · 23514 invalid limits
+--            40001 the bucket changed during each of 100 attempts
+-- Locks:     the bucket's row, if the request is granted or has an id; then the receipt. A denied request without an id
+--            writes nothing and waits for no lock, once the bucket exists.
 --
--- Reads first, so a denial costs no write. The update asks again, under the row's lock, whether the tokens are there; if not,
--- or if the terms changed, all begins anew. A decision counts at the instant when its row is locked: the clock is read before
--- and after, and if the lock had to be waited for, a grant moves to the later instant and a denial is decided again.
+-- The first read is unlocked, so that a denial costs no write. The UPDATE checks the tokens again under the row's lock. If they
+-- are gone or the limits changed, the attempt starts again. A decision counts from the moment its row is locked: after a wait,
+-- a grant moves to the later instant and a denial is decided again.
 create or replace function tollgate.take_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint,
   p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)
@@ -60,10 +62,10 @@ declare
   v_now     bigint;
   v_scheduled_at bigint;
   v_clock   bigint;
-  v_latest  bigint;  -- the latest full_at, in ticks, at which the tokens are there, or will be in time
+  v_latest  bigint;  -- ticks: the latest full_at at which the tokens are available, now or within the wait
   v_outcome text;
   v_mode    text;
-  v_wait    bigint;  -- p_max_wait, as the mode has it
+  v_wait    bigint;  -- p_max_wait, or 0 with mode 'shadow'
   c_stale   constant bigint := 2000000;
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
@@ -77,17 +79,17 @@ begin
     raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
-  -- As the column holds it.
+  -- Rounded like the column.
   p_refill_seconds := round(p_refill_seconds, 9);
   for v_attempt in 1 .. 100 loop
-    -- Null, which counts as ruled, where the mode's row is missing.
+    -- Null if the row of token_mode is missing; null leads to the call of rule.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
       into v_ruled from tollgate.token_mode g;
     select t.* into b from tollgate.token_buckets t where t.id = p_id;
-    -- After the read: what others took since can only be more, so a denial holds at that instant.
+    -- Read after the row: other sessions can only have taken more since, so a denial holds at this instant.
     v_now := tollgate.clock();
     v_scheduled_at := v_now;
-    -- A bucket under the terms asked for, with nothing else to rule it, needs no more.
+    -- A bucket under the requested limits needs no call of rule, unless a mode, an override or a plan applies.
     if not v_ruled and p_capacity is null and (p_plan is not null or b.plan is not null) then
       v_ruled := true;
       select p.mode is not null or b.plan is distinct from p.name
@@ -99,7 +101,7 @@ begin
        or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
       select t.* into v_rule
         from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
-      -- Changed, or made by others since it was read.
+      -- The bucket changed, or another session created it since the read.
       continue when v_rule.changed
                     or (b.id is null and v_rule.outcome is null and v_rule.mode is distinct from 'off');
       v_outcome := v_rule.outcome;
@@ -116,9 +118,9 @@ begin
     v_wait := case v_mode when 'shadow' then 0 else p_max_wait end;
 
     if p_receipt is not null then
-      -- The bucket first, in the order of all routines.
+      -- All routines lock the bucket before the receipt, so that they cannot deadlock.
       perform from tollgate.token_buckets t where t.id = p_id for no key update;
-      -- It is locked now, and read anew without a wait.
+      -- After a wait for the lock: the next attempt reads the locked row and does not wait.
       continue when tollgate.clock() - v_now > c_stale;
       delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
       select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
@@ -165,7 +167,7 @@ begin
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
     else
-      -- With a wait: all of its tokens are of the step in which it acts.
+      -- With a wait: all tokens belong to the step in which the request acts.
       update tollgate.token_buckets t
          set room = null,
              granted = t.granted + p_cost,

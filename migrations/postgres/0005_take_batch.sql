@@ -1,15 +1,15 @@
--- answers_v1: what several requests came to, all to the same. A row of each would be put together, sent and read by itself,
--- which takes as long as a third of the decision. Of burst, step_ns, step_ticks and token_ticks one element may stand for all.
+-- answers_v1: the results of requests with the same outcome. Building, sending and reading one row per request takes a third as
+-- long as the decision. One element of burst, step_ns, step_ticks and token_ticks can stand for all entries.
 do $$
 begin
   if to_regtype('tollgate.answers_v1') is null then
     create type tollgate.answers_v1 as (
-      entries     bigint[],  -- which requests, by their places among those of the call, from 1
-      times       bigint[],  -- how many equal ones each of these stands for; the state is that after the last of them
-      outcome     text,      -- and the columns of taken_v1, one for all, or for each
+      entries     bigint[],  -- positions of the requests among those of the call, from 1
+      times       bigint[],  -- number of equal requests of each entry; the state is that after the last one
+      outcome     text,      -- the columns of taken_v1, one for all entries, or one for each
       mode        text,
       now         bigint[],
-      scheduled_at     bigint[],  -- null: those of now
+      scheduled_at     bigint[],  -- null: the values of now
       full_at     bigint[],
       granted     bigint[],
       burst       bigint[],
@@ -22,7 +22,7 @@ begin
 end
 $$;
 
--- answers_of(p_entry, p_times, p_taken) -> the same of one.
+-- answers_of(p_entry, p_times, p_taken) -> answers_v1 of one entry.
 create or replace function tollgate.answers_of(p_entry bigint, p_times bigint, p_taken tollgate.taken_v1)
 returns tollgate.answers_v1
 language sql immutable
@@ -32,7 +32,7 @@ as $$
          array[p_taken.step_ns], array[p_taken.step_ticks], array[p_taken.token_ticks]
 $$;
 
--- answers_each(p_answers) -> a row for each of them.
+-- answers_each(p_answers) -> one row per entry of answers_v1.
 create or replace function tollgate.answers_each(p_answers tollgate.answers_v1)
 returns table (entry bigint, times bigint, taken tollgate.taken_v1)
 language sql immutable
@@ -50,7 +50,7 @@ as $$
          as a (entry, times, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
 $$;
 
--- granted: what grant_uniform and make_uniform answer.
+-- granted: the result of grant_uniform and make_uniform.
 do $$
 begin
   if to_regtype('tollgate.granted') is null then
@@ -59,18 +59,19 @@ begin
 end
 $$;
 
--- grant_uniform: grant requests of several buckets that differ in bucket and number only, as those of one limiter do.
+-- grant_uniform: grants requests for different buckets that otherwise differ in p_times only. A limiter sends such requests.
 --
--- Arguments: p_ids, p_times: as grant_batch's, in the order of p_ids, none twice, and none that an override rules; the
---            others once, for all: p_capacity to p_refill are the terms of p_plan, if that is given
--- Result:    answers  the entries that were granted once or more often, by their places from 1, how often, and the state
---                     after that; burst, step_ns, step_ticks and token_ticks once, for all; null: none
---            whole    whether every entry was granted as often as asked
---            late     those whose rows were locked more than 2 ms after the instant that they were granted at
---            What is not among them is denied, or not ordinary, or changed meanwhile
--- Locks:     as grant_batch's.
+-- Arguments: p_ids, p_times: as for grant_batch, in the order of p_ids, each id once, and no id with an override
+--            the others: one value for all requests; with p_plan, p_capacity to p_refill are the limits of the plan
+-- Result:    answers  the entries with grants: position from 1, number of grants, and the state after the last one;
+--                     null: none. burst, step_ns, step_ticks and token_ticks are given once
+--            whole    whether every request of every entry was granted
+--            late     the entries whose rows were locked more than 2 ms after the instant of the grant.
+--                     An entry that is not listed was denied, needs another routine, or its bucket changed since the read
+-- Errors:    none
+-- Locks:     as for grant_batch
 --
--- The case that is met most, without what others need: by it a decision takes the server a quarter less.
+-- Handles the most common case without the columns that the general case needs: a decision takes the server a quarter less.
 create or replace function tollgate.grant_uniform(
   p_ids text[], p_times bigint[], p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric,
   p_refill text, p_plan text)
@@ -87,8 +88,8 @@ as $$
 declare
   v_granted tollgate.granted;
 begin
-  -- Why it is one statement, and when its clock is read: see grant_batch. Rows of these terms have the same burst, steps
-  -- and ticks, but for those that an override's terms still rule.
+  -- grant_batch explains why this is one statement, and when the clock is read. Rows with these limits share burst, steps and
+  -- ticks, except rows whose state is still under an override's limits.
   with chosen as (
     update tollgate.token_buckets t
        set room = null,
@@ -122,16 +123,16 @@ begin
 end
 $$;
 
--- make_uniform: make the buckets of requests that differ in bucket and number only, and grant them what a full one holds.
+-- make_uniform: creates the buckets of requests that differ in bucket and p_times only, and grants what a full bucket holds.
 --
--- Arguments: as grant_uniform's, which found none of the buckets
--- Result:    as grant_uniform's. What is not among the answers is not made: it is there by now, or no request makes it.
---            null: some are there, or the terms are none
--- Errors:    23514 terms that make no bucket
--- Locks:     the rows that it makes, in the order of p_ids.
+-- Arguments: as for grant_uniform, which found none of the buckets
+-- Result:    as for grant_uniform; null: some buckets exist, or the limits are missing or invalid
+--            A bucket that is not listed was not created: the bucket exists by now, or no request can create it.
+-- Errors:    23514 invalid limits
+-- Locks:     the rows that the routine creates, in the order of p_ids
 --
--- New keys come together. To read first which of them exist, and then make the others by make_batch, takes the server half
--- as long again, and more.
+-- New keys usually arrive in batches. Reading first which buckets exist, and then calling make_batch, takes the server at least
+-- half as long again.
 create or replace function tollgate.make_uniform(
   p_ids text[], p_times bigint[], p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric,
   p_refill text, p_plan text)
@@ -143,12 +144,12 @@ set enable_nestloop = off  -- the generic plan expects few entries
 set jit = off
 as $$
 declare
-  v_most  bigint;  -- how often a full bucket grants one of the requests
+  v_most  bigint;  -- how many equal requests a full bucket grants
   v_terms record;
   v_made  tollgate.granted;
 begin
   if (p_cost <= p_capacity - p_min_remaining and p_refill_seconds is not null and p_refill is not null) is not true
-     -- Where the first and the last one are there, so may all be, and nothing was granted because nothing was left.
+     -- If the first and the last bucket exist, all may exist: then grant_uniform granted nothing because no tokens are left.
      or exists (select from tollgate.token_buckets b where b.id in (p_ids[1], p_ids[cardinality(p_ids)])) then
     return null;
   end if;
@@ -170,7 +171,7 @@ begin
           array_agg(m.full_at), array_agg(m.tokens), array[v_terms.burst], array_agg(0::bigint), array[v_terms.step_ns],
           array[v_terms.step_ticks], array[v_terms.token_ticks])::tollgate.answers_v1,
          (select count(*) from made) = cardinality(p_ids) and bool_and(u.times <= v_most),
-         -- Those that waited for another session's row, which then did not come.
+         -- Entries that waited for another session's row, whose insert was rolled back.
          coalesce(array_agg(u.place) filter (
            where (m.now - 2000000) / v_terms.step_ns * v_terms.step_ticks > m.full_at - m.tokens * v_terms.token_ticks),
            '{}')
@@ -181,16 +182,17 @@ begin
 end
 $$;
 
--- grant_batch: grant requests of several buckets that nothing but tokens rules, as many as each affords.
+-- grant_batch: grants requests for different buckets that only the tokens decide, as many as each bucket affords.
 --
--- Arguments: p_places: what to call the entries in the answer; p_ids to p_times: as take_batch_v1's, in the order of
---            p_ids, none twice, and none that an override rules
--- Result:    answers  the entries that were granted once or more often, how often, and the state after that; null: none
---            whole    whether each was as often as asked
---            late     those whose rows were locked more than 2 ms after the instant that they were granted at
---            What is not among them is denied, or not ordinary, or changed meanwhile
--- Locks:     the rows of granted requests, in the order of their ids: that in which the plan walks the arrays, which
---            is why others are forbidden. Rows that others changed meanwhile stay locked, too.
+-- Arguments: p_places: numbers of the entries in the answer
+--            p_ids to p_times: as for take_batch_v1, in the order of p_ids, each id once, and no id with an override
+-- Result:    answers  the entries with grants: number of grants, and the state after the last one; null: none
+--            whole    whether every request of every entry was granted
+--            late     the entries whose rows were locked more than 2 ms after the instant of the grant.
+--                     An entry that is not listed was denied, needs another routine, or its bucket changed since the read
+-- Errors:    none
+-- Locks:     the rows of granted requests, in id order: the plan reads the arrays in order, and the settings of the routine
+--            forbid other plans. Rows that other sessions changed since the read stay locked, too.
 create or replace function tollgate.grant_batch(
   p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[])
@@ -205,9 +207,9 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 begin
-  -- How many of an entry's requests are granted follows from what the row was before, which RETURNING cannot tell: it is
-  -- read beside, and holds if the locked row still says so, or affords all of them as well. The clock is read for each row,
-  -- when the plan comes to it: how long the statement takes moves no instant.
+  -- The number of grants follows from the old row, which RETURNING does not show. So a subquery reads the old row. Its number
+  -- holds if the locked row is unchanged or affords all requests. The clock is read for each row when the plan reaches the row,
+  -- so that the duration of the statement moves no instant.
   return query
   with chosen as (
     update tollgate.token_buckets t
@@ -253,13 +255,16 @@ begin
 end
 $$;
 
--- evaluate_batch: what the requests come to that grant_batch did not grant. Nothing is written, no lock waited for.
+-- evaluate_batch: evaluates the requests that grant_batch did not grant. Writes nothing and waits for no lock.
 --
--- Arguments: p_places to p_times: as grant_batch's; p_done: the entries that it granted
--- Result:    answers  the entries that are denied, all that they stand for; null: none
---            again    those that could be granted after all
---            missing  those whose buckets are to be made
---            ruled    those that take_v1 must decide
+-- Arguments: p_places to p_times: as for grant_batch
+--            p_done: the entries that grant_batch granted
+-- Result:    answers  the denied entries, with all of their requests; null: none
+--            again    the entries that the bucket affords by now
+--            missing  the entries whose buckets have to be created
+--            ruled    the entries that take_v1 must decide
+-- Errors:    none
+-- Locks:     none
 create or replace function tollgate.evaluate_batch(
   p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[], p_done bigint[])
@@ -273,7 +278,7 @@ set enable_seqscan = off
 set jit = off
 as $$
 begin
-  -- Each row's clock after the row: what others took since can only be more, so a denial holds at that instant.
+  -- Each clock is read after its row: other sessions can only have taken more since, so a denial holds at this instant.
   return query
   select (array_agg(r.place) filter (where r.what = 'denied'), array_agg(r.times) filter (where r.what = 'denied'),
           'denied', null, array_agg(r.now) filter (where r.what = 'denied'), null,
@@ -311,7 +316,7 @@ begin
                  then 'ruled'
                when t.full_at - tollgate.bucket_clock(t, c.now) > tollgate.bucket_max_full_at(t)
                  then 'ruled'
-               when u.cost > t.burst / t.token_ticks - u.keep  -- never possible
+               when u.cost > t.burst / t.token_ticks - u.keep  -- exceeds the capacity
                  then 'ruled'
                when tollgate.bucket_affords(t, t.full_at, u.cost, u.keep, c.now) >= 1
                  then 'granted'
@@ -329,15 +334,16 @@ begin
 end
 $$;
 
--- make_batch: make several buckets, for requests that they grant at once.
+-- make_batch: creates buckets and grants their first requests.
 --
--- Arguments: p_places: which of the entries of the others, which are take_batch_v1's, in the order of their ids
--- Result:    answers  the entries whose buckets were made, and how often each was granted; null: none. The buckets of
---                     others exist by now
---            whole    whether each was granted as often as asked
---            late     those that were made more than 2 ms after the instant that they were granted at
--- Errors:    23514 terms that make no bucket
--- Locks:     the rows that it makes, in the order of their ids.
+-- Arguments: p_places: the entries whose buckets to create
+--            the others: as for take_batch_v1, in id order
+-- Result:    answers  the entries whose buckets were created, and the number of grants of each; null: none. The buckets of the
+--                     other entries exist by now
+--            whole    whether every request of every entry was granted
+--            late     the entries that were created more than 2 ms after the instant of the grant
+-- Errors:    23514 invalid limits
+-- Locks:     the rows that the routine creates, in id order
 create or replace function tollgate.make_batch(
   p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[])
@@ -353,12 +359,12 @@ begin
   with asked as (
     select e.place, p_ids[e.place] as id, p_costs[e.place] as cost, p_min_remainings[e.place] as keep,
            p_times[e.place] as times, coalesce(p_capacities[e.place], p.capacity::bigint) as capacity,
-           round(coalesce(p_refill_seconds[e.place], p.refill_seconds), 9) as refill_seconds,  -- as the column holds it
+           round(coalesce(p_refill_seconds[e.place], p.refill_seconds), 9) as refill_seconds,  -- rounded like the column
            coalesce(p_refills[e.place], p.refill) as refill, p.name as plan
       from unnest(p_places) e (place)
       left join tollgate.token_plans p on p.name = p_plans[e.place] and p_capacities[e.place] is null
                                        and p.mode is null
-  ), terms as materialized (  -- once for all that are equal
+  ), terms as materialized (  -- once for all entries with equal limits
     select a.capacity, a.refill_seconds, a.refill, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from (select k.capacity, k.refill_seconds, k.refill, min(k.id) as id from asked k
              where k.capacity is not null group by 1, 2, 3) a,
@@ -367,7 +373,7 @@ begin
     select a.*, least(a.times, (a.capacity - a.keep) / a.cost) as granted, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from asked a
       join terms x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
-     -- A plan may have changed since it was evaluated.
+     -- The plan can have changed since evaluate_batch read it.
      where a.cost <= a.capacity - a.keep
      order by a.id collate "C"
   ), made as (
@@ -386,7 +392,7 @@ begin
           array_agg(m.granted), array_agg(m.burst), array_agg(m.anchor), array_agg(m.step_ns), array_agg(m.step_ticks),
           array_agg(m.token_ticks))::tollgate.answers_v1,
          bool_and(a.granted = a.times),
-         -- Those that waited for another session's row, which then did not come.
+         -- Entries that waited for another session's row, whose insert was rolled back.
          coalesce(array_agg(a.place) filter (
            where (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks), '{}')
     from made m
@@ -394,22 +400,21 @@ begin
 end
 $$;
 
--- take_batch_v1: decide several requests in one call, each for itself: one that fails does not fail the others.
+-- take_batch_v1: decides several requests in one call, each by itself. A request that fails does not fail the others.
 --
--- Arguments: the same as take_v1's, an array each, all of one length, or all but p_ids and p_times of one element, which is
---            then that of every request, and the ids are in their order, none twice; and
---            p_times: for how many equal requests, decided one after the other, each entry stands; null: for one
--- Result:    rows that together answer all requests; those of one entry in the order in which the rows come
--- Errors:    as take_v1's · 22023 fewer times than one, or, where all else is said once, ids that are not in their order,
---            if not all are granted · 55P03 several buckets, and one was locked for longer than
---            100 ms: nothing was taken
--- Locks:     the rows of granted requests, in the order of their ids; then those that it makes, in that order; then, in
---            that order, those that something rules beside their tokens, and those that changed meanwhile. Requests for
---            one bucket are decided in the order given.
+-- Arguments: as for take_v1, one array each, all of one length. All but p_ids and p_times can have one element for all
+--            requests: then the ids are in order, each id once.
+--            p_times: number of equal requests of each entry, decided one after the other; null: 1
+-- Result:    rows that together answer all requests; the answers to one entry are in the order of the rows
+-- Errors:    as for take_v1
+--            22023 p_times below 1, or ids out of order with single elements, unless all requests are granted
+--            55P03 the call names several buckets, and one was locked for longer than 100 ms: nothing was taken
+-- Locks:     each group in id order: the rows of granted requests; the rows that the call creates; the rows that take_v1
+--            decides or that changed since the read. Requests for one bucket are decided in the order given.
 --
--- Where only tokens decide, no request waits, and there are more than a few: one UPDATE for many rows, which computes from
--- what it finds under each row's lock, and one unlocked read of the rest. All else is take_v1's, one request after the other.
--- As there, grants that waited for a lock are moved to the later instant, and what was denied of them is decided again.
+-- If only the tokens decide, no request waits and there are more than c_few requests, one UPDATE changes many rows. The UPDATE
+-- computes from the locked rows, and one unlocked read evaluates the rest. take_v1 decides other requests one by one. After a
+-- wait for a lock, grants move to the later instant, and denials are decided again.
 create or replace function tollgate.take_batch_v1(
   p_ids text[], p_costs bigint[], p_max_waits bigint[], p_min_remainings bigint[],
   p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[],
@@ -417,14 +422,14 @@ create or replace function tollgate.take_batch_v1(
 returns setof tollgate.answers_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
+set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
   v_simple    boolean;
   v_overrides boolean;
   v_lock      text := current_setting('lock_timeout');
   v_limited   boolean := false;
-  v_order     bigint[];             -- the entries to decide, in the order of their ids, and their arguments
+  v_order     bigint[];             -- the entries to decide, in id order, and their arguments
   v_ids       text[];
   v_costs     bigint[];
   v_min_remainings     bigint[];
@@ -433,22 +438,22 @@ declare
   v_refill    text[];
   v_plans     text[];
   v_many      bigint[];
-  v_part      record;               -- what a statement granted or denied
+  v_part      record;               -- the result of a statement
   v_answers   tollgate.answers_v1;
-  v_seen      bigint[];             -- the entries that are through
-  v_late      bigint[];             -- those that waited for a lock since their instant
-  v_again     bigint[] := '{}';     -- entries that could be granted after all
-  v_new       bigint[];             -- entries whose buckets are to be made
-  v_left      bigint[] := '{}';     -- entries for take_v1, and how many requests of each
+  v_seen      bigint[];             -- the entries that are decided
+  v_late      bigint[];             -- the entries that waited for a lock since their instant
+  v_again     bigint[] := '{}';     -- the entries that the bucket affords by now
+  v_new       bigint[];             -- the entries whose buckets have to be created
+  v_left      bigint[] := '{}';     -- the entries for take_v1, and the number of requests of each
   v_rest      bigint[] := '{}';
-  v_alike     boolean;              -- whether all but buckets and numbers is said once
-  v_plan      tollgate.token_plans; -- the terms of all, and their plan, if they follow one
+  v_alike     boolean;              -- whether the requests differ in bucket and p_times only
+  v_plan      tollgate.token_plans; -- the limits of all requests, and their plan, if any
   v_step      text;
   v_now       bigint;
   v_request   record;
   v_taken     tollgate.taken_v1;
   v_times     bigint;
-  c_few       constant bigint := 6;  -- requests that are decided sooner one by one than a set statement begins
+  c_few       constant bigint := 6;  -- up to this many requests, take_v1 is faster than starting a set statement
 begin
   if 1 > any (p_times) then
     raise exception 'tollgate: take_batch_v1 needs each request once or more often'
@@ -478,7 +483,7 @@ begin
     if v_alike then
       if p_capacities[1] is null and p_refill_seconds[1] is null and p_refills[1] is null then
         select p.* into v_plan from tollgate.token_plans p where p.name = p_plans[1] and p.mode is null;
-      elsif abs(p_refill_seconds[1]) < 10000000000 then  -- what a column holds
+      elsif abs(p_refill_seconds[1]) < 10000000000 then  -- the range of the column
         v_plan.capacity := p_capacities[1];
         v_plan.refill_seconds := p_refill_seconds[1];
         v_plan.refill := p_refills[1];
@@ -500,7 +505,7 @@ begin
         return;
       end if;
     end if;
-    -- The rest is decided as other requests are.
+    -- The general case decides the other requests: repeat the single elements.
     p_costs := array_fill(p_costs[1], array[cardinality(p_ids)]);
     p_max_waits := array_fill(p_max_waits[1], array[cardinality(p_ids)]);
     p_min_remainings := array_fill(p_min_remainings[1], array[cardinality(p_ids)]);
@@ -573,7 +578,7 @@ begin
       if v_step = 'grant' then
         continue when v_order = '{}';
         if v_alike then
-          v_alike := false;  -- it was tried
+          v_alike := false;  -- already tried
         else
           select g.* into v_part
             from tollgate.grant_batch(v_order, v_ids, v_costs, v_min_remainings, v_capacity, v_seconds, v_refill, v_plans,
@@ -656,7 +661,7 @@ begin
         p_ids[v_request.place], p_costs[v_request.place], p_max_waits[v_request.place], p_min_remainings[v_request.place],
         p_capacities[v_request.place], p_refill_seconds[v_request.place], p_refills[v_request.place],
         p_plans[v_request.place], p_receipts[v_request.place], p_holds[v_request.place]);
-      -- Where nothing was taken, or an id was asked for, the next one gets the same answer.
+      -- If nothing was taken, or the request has an id, the equal requests that follow get the same answer.
       v_times := case when v_taken.outcome = 'granted' and v_taken.mode is null and p_receipts[v_request.place] is null
                    then 1 else v_request.rest end;
       v_request.rest := v_request.rest - v_times;
@@ -669,17 +674,17 @@ begin
 end
 $$;
 
--- take_equal_v1: decide equal requests for one bucket, one after the other, in one update of its row.
+-- take_equal_v1: decides equal requests for one bucket, one after the other, in one update of its row.
 --
--- Arguments: p_id, p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's; p_times: how many, one or
---            more
--- Result:    as take_batch_v1's, to an entry 1: a row that grants some, one that denies the others, or either
--- Errors:    as take_v1's
--- Locks:     the bucket's row, if any is granted.
+-- Arguments: p_id, p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan: as for take_v1
+--            p_times: number of requests, 1 or more
+-- Result:    as for take_batch_v1, with one entry: one row for the grants, one for the denials, or either
+-- Errors:    as for take_v1
+-- Locks:     the bucket's row, if any request is granted
 --
--- Several times faster than a batch of one entry: a statement for many rows takes longer to begin than to change one. All are
--- granted if the locked row affords them; fewer if the row still is what was read; else all begins anew, with the row locked.
--- take_batch_v1 decides where more than tokens rules.
+-- Several times faster than a batch of one entry, because a statement for many rows takes longer to start than to change a row.
+-- All requests are granted if the locked row affords them, and fewer if the row is unchanged since the read. Otherwise the
+-- attempt starts again, with the row locked. take_batch_v1 decides buckets with a mode, an override or other limits.
 create or replace function tollgate.take_equal_v1(
   p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)
@@ -701,11 +706,11 @@ begin
                and p_times >= 1
                and (p_capacity is null) = (p_refill_seconds is null)
                and (p_capacity is null) = (p_refill is null)) is not true;
-    -- Null, which counts as ruled, where the mode's row is missing.
+    -- Null if the row of token_mode is missing; null leads to take_batch_v1.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
       into v_ruled from tollgate.token_mode g;
     select t.* into b from tollgate.token_buckets t where t.id = p_id;
-    -- After the read, as in take_v1.
+    -- Read after the row, as in take_v1.
     v_now := tollgate.clock();
     if not v_ruled and p_capacity is null and (p_plan is not null or b.plan is not null) then
       v_ruled := true;
@@ -747,7 +752,7 @@ begin
       if p_times = 0 then
         return;
       end if;
-      -- Tokens may have come while the row had to be waited for.
+      -- New tokens can have arrived during the wait for the row.
       continue when v_late;
     end if;
     return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst,

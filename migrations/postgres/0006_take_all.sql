@@ -1,7 +1,12 @@
--- evaluate: what a request comes to as a bucket stands, without taking anything.
+-- evaluate: evaluates a request against the current state of a bucket. Takes nothing.
 --
--- Arguments: p_bucket; p_mode, p_mode_until: as rule answers; p_cost, p_max_wait, p_min_remaining: as take_v1's; p_now
--- Result:    as take_v1's
+-- Arguments: p_bucket
+--            p_mode, p_mode_until: as in the result of rule
+--            p_cost, p_max_wait, p_min_remaining: as for take_v1
+--            p_now: nanoseconds since 1970
+-- Result:    as for take_v1
+-- Errors:    none
+-- Locks:     none
 create or replace function tollgate.evaluate(
   p_bucket tollgate.token_buckets, p_mode text, p_mode_until bigint,
   p_cost bigint, p_max_wait bigint, p_min_remaining bigint, p_now bigint)
@@ -48,21 +53,21 @@ begin
 end
 $$;
 
--- lock_all: lock the rows of buckets, and make those that are missing, if the first place that names them may.
+-- lock_all: locks the rows of buckets, and creates missing buckets that the first place naming them can create.
 --
--- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans: as take_all_v1's, but a bucket may be at several
---            places
--- Errors:    as rule's
--- Locks:     the rows of all buckets, made if need be, in the order of their ids.
+-- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans: as for take_all_v1, but an id can occur several times
+-- Result:    none
+-- Errors:    as for rule
+-- Locks:     the rows of all buckets, in id order; missing rows are created in that order
 --
--- If one is missing, each is locked or made before those after it are: a session that makes one meanwhile may take from
--- these, too, and would deadlock with this one.
+-- If a bucket is missing, each row is locked or created before the next one. Otherwise, a session that creates the missing
+-- bucket at the same time could take from later buckets, too, and the two sessions would deadlock.
 create or replace function tollgate.lock_all(
   p_ids text[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[])
 returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
+set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
   v_first record;
@@ -82,7 +87,7 @@ begin
                               as i (id, capacity, refill_seconds, refill)
                       where (i.capacity is not null and i.refill is not null
                              and i.refill_seconds between 0 and 9999999999) is not true) then
-    -- All may be made, and of terms that the column holds. A row that is there is only locked: no condition lets it be updated.
+    -- All missing buckets can be created, with limits that fit the columns. An existing row is only locked, never updated.
     insert into tollgate.token_buckets (id, capacity, refill_seconds, refill, provisioned, anchor)
     select distinct on (i.id collate "C") i.id, i.capacity, i.refill_seconds, i.refill, false, 0
       from unnest(p_ids, p_capacities, p_refill_seconds, p_refills) with ordinality
@@ -107,43 +112,42 @@ begin
 end
 $$;
 
--- take_all_v1: take tokens from several buckets, from all of them or from none.
+-- take_all_v1: takes tokens from all of several buckets, or from none.
 --
 -- Arguments: p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans
---                        a bucket a place, none of them twice, each as for take_v1: its cost and what to keep, and terms
---                        or a plan, or neither
---            p_max_wait, p_receipt, p_hold: as for take_v1, the same for all
--- Result:    a row a bucket: its place in the arrays (from 1), then take_v1's columns. All are 'granted'; or one or more
---            say why not, and the others are 'spared': they could have been granted, and nothing was taken
--- Errors:    as take_v1's · 22023 no bucket, or a bucket twice
--- Locks:     the rows of all buckets, made if need be, in the order of their ids.
+--                        one bucket per position, each bucket once; as for take_v1
+--            p_max_wait, p_receipt, p_hold: as for take_v1, for all buckets
+-- Result:    one row per bucket: its position in the arrays, from 1, then the columns of take_v1. Either all are 'granted'. Or
+--            some have another outcome, the rest are 'spared' (could have been granted), and nothing was taken
+-- Errors:    as for take_v1 · 22023 no bucket, or a bucket twice
+-- Locks:     the rows of all buckets, in id order; missing rows are created in that order
 --
--- The clock is read when the rows are locked. A wait acts when the last bucket's does; each bucket's tokens are taken
--- for when they are there.
+-- The clock is read when the rows are locked. A request with a wait acts when its last bucket has the tokens. Each bucket is
+-- debited for the time at which its own tokens are available.
 create or replace function tollgate.take_all_v1(
   p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[], p_refill_seconds numeric[],
   p_refills text[], p_plans text[], p_max_wait bigint, p_receipt uuid, p_hold bigint)
 returns table (entry bigint, taken tollgate.taken_v1)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
+set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  v_order   bigint[];                  -- the places in the order of the ids
-  v_buckets tollgate.token_buckets[];  -- those that exist, in that order
+  v_order   bigint[];                  -- the positions in id order
+  v_buckets tollgate.token_buckets[];  -- the existing buckets, in id order
   v_taken   tollgate.taken_v1[];
   v_taking  text[];
   t         tollgate.taken_v1;
   b         tollgate.token_buckets;
   r         tollgate.token_receipts;
-  v_refused  text;    -- what rules the bucket: as rule answers
+  v_refused  text;    -- columns of the result of rule
   v_mode     text;
   v_until    bigint;
   v_made     boolean;
   v_capacity bigint;
   v_place   bigint;
   v_next    bigint;
-  v_there   bigint;                    -- how many of them exist
+  v_there   bigint;                    -- the number of existing buckets
   v_now     bigint;
   v_ruled   boolean;
   v_changed boolean;
@@ -158,8 +162,8 @@ begin
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
 
-  -- Where nothing rules the buckets but their tokens, all exist, and all grant: one statement. Each is evaluated when it is
-  -- locked, and grants no less when all are, which is when the clock is read.
+  -- One statement decides if only the tokens count, all buckets exist and all grant. Each bucket is evaluated when its row is
+  -- locked, and affords at least as much when all rows are locked, which is when the clock is read.
   if p_receipt is null and array_remove(p_plans, null) = '{}' then
     return query
       with locked as materialized (
@@ -225,7 +229,7 @@ begin
     select array_agg(l.b) into v_buckets
       from (select x as b from tollgate.token_buckets x where x.id = any (p_ids) order by x.id for no key update) l;
     v_now := tollgate.clock();
-    -- Null, which counts as ruled, where the mode's row is missing.
+    -- Null if the row of token_mode is missing; null leads to the call of rule.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = any (p_ids))
       into v_ruled from tollgate.token_mode g;
     v_taken := array_fill(null::tollgate.taken_v1, array[cardinality(p_ids)]);
@@ -253,7 +257,7 @@ begin
           from tollgate.rule(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
                                 p_refills[v_place], p_plans[v_place], v_now,
                                 p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
-        -- Made by others since the rows were locked: it has to be locked, too.
+        -- Another session created the bucket since the rows were locked: it has to be locked, too.
         v_made := v_made or (b.id is null and v_refused is null and v_mode is distinct from 'off');
         v_changed := v_changed or v_made;
         continue when v_made;
@@ -326,37 +330,37 @@ begin
 end
 $$;
 
--- take_all_batch_v1: decide several requests in one call, each for several buckets: from all of its buckets or from none.
+-- take_all_batch_v1: decides several requests in one call. Each takes from all of its buckets, or from none.
 --
--- Arguments: p_requests  to which request a place belongs, from 1 on and ascending
+-- Arguments: p_requests  the number of the request of each position, from 1, ascending.
 --            p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans
---                        a bucket a place, no request naming one twice; as for take_all_v1. None waits.
--- Result:    standing  whether the state is how the buckets stand before anything is taken: a request that is granted
---                      takes its tokens after those of the granted ones before it. Else it is after the request
---            answers   take_all_v1's, to places in the arrays, from 1: all of a request's stand, or none
--- Errors:    as take_all_v1's · 55P03 a bucket was locked for longer than 100 ms: nothing was taken
--- Locks:     the rows of all buckets, made if need be, in the order of their ids; then those that the first request that
---            names them may not make, but a later one may.
+--                        one bucket per position, each bucket once per request; as for take_all_v1, without a wait
+-- Result:    standing    true: the state is that before the call; granted requests take their tokens in order
+--                        false: the state is that after the request
+--            answers     as for take_all_v1, with positions in the arrays, from 1; for all buckets of a request, or for none
+-- Errors:    as for take_all_v1 · 55P03 a bucket was locked for longer than 100 ms: nothing was taken
+-- Locks:     the rows of all buckets, in id order; missing rows are created in that order. Then the rows that only a later
+--            request can create.
 --
--- The clock is read when the rows are locked. Requests that the buckets cannot grant as they stand are denied; those whose
--- buckets have enough for all that could be granted take their tokens by one UPDATE. take_all_v1 decides the others, in order,
--- and those of a bucket that more than tokens rules. So each is decided as if they came one after the other.
+-- The clock is read when the rows are locked. Requests that the locked buckets cannot grant are denied. A request is granted if
+-- each of its buckets affords all requests that remain; one UPDATE debits the buckets. take_all_v1 decides the others in order,
+-- as it does with a mode, an override or other limits. The answers are those of deciding the requests one after the other.
 create or replace function tollgate.take_all_batch_v1(
   p_requests bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[])
 returns table (standing boolean, answers tollgate.answers_v1)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
+set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
   v_lock      text := current_setting('lock_timeout');
   v_limited   boolean := false;
-  v_made      boolean := false;  -- whether those that were missing are made, if they may be
+  v_made      boolean := false;  -- whether missing buckets are created, where possible
   v_missing   boolean;
   v_enforced  boolean;
   v_overrides boolean;
-  v_left      bigint[] := '{}';  -- the places of requests for take_all_v1
+  v_left      bigint[] := '{}';  -- the positions of the requests for take_all_v1
   v_part      record;
 begin
   if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
@@ -386,7 +390,7 @@ begin
         select i.request, i.place, i.id, i.cost, i.keep, c.now, c.missing, l.full_at, l.granted, l.burst, l.anchor,
                l.step_ns, l.step_ticks, l.token_ticks, l.burst / l.token_ticks - i.keep as most,
                (l.burst - greatest(l.full_at - tollgate.bucket_clock(l, c.now), 0)) / l.token_ticks - i.keep as left,
-               -- Whether nothing but tokens rules it.
+               -- Whether only the tokens decide.
                coalesce(
                  v_enforced and not l.overridden
                  and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_full_at(l)
@@ -412,7 +416,7 @@ begin
          cross join clock c
       ), demand as (
         select w.id, bool_and(w.plain) as plain,
-               -- By those that the bucket could grant, and what it must keep for them.
+               -- The demand of the requests that the bucket could grant by themselves, and their largest minimum remaining.
                sum(w.cost) filter (where w.cost <= w.left) as cost, max(w.keep) filter (where w.cost <= w.left) as keep
           from evaluated w group by w.id
       ), decided as (
@@ -457,7 +461,7 @@ begin
       return next;
     end loop;
     exit when not v_missing;
-    -- In the order of the ids, with those that are there.
+    -- Locks in id order, with the rows that exist already.
     perform tollgate.lock_all(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans);
     v_made := true;
   end loop;

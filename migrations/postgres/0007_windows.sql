@@ -1,5 +1,4 @@
--- window_is_sound(p_window) -> whether its values are within their bounds, so that none overflows what is computed from
--- them.
+-- window_is_sound(p_window) -> whether the window's values are within bounds, so that computing with them cannot overflow.
 create or replace function tollgate.window_is_sound(p_window tollgate.token_windows) returns boolean
 language sql immutable
 set search_path = pg_catalog, pg_temp
@@ -12,11 +11,16 @@ as $$
                           where (u.e between 0 and 4611686018427387903 and u.c between 0 and 1000000000000000) is not true)
 $$;
 
--- window_earliest: when a request that leaves room for so many others may act: not before any that was granted, and
--- not before so few of those still count.
+-- window_earliest: computes the earliest time at which at most p_room granted requests count. The result is never before the
+-- time of a granted request.
 --
--- Arguments: p_window; p_interval in nanoseconds; p_room in requests; p_now in nanoseconds since 1970
+-- Arguments: p_window
+--            p_interval  nanoseconds
+--            p_room      requests
+--            p_now       nanoseconds since 1970
 -- Result:    nanoseconds since 1970
+-- Errors:    none
+-- Locks:     none
 create or replace function tollgate.window_earliest(
   p_window tollgate.token_windows, p_interval bigint, p_room bigint, p_now bigint)
 returns bigint
@@ -41,12 +45,18 @@ begin
 end
 $$;
 
--- window_count: a window with requests counted at an instant, and without what counts no more. Of more than 2000
--- sub-intervals one that has passed is counted as the next one, so that its requests count for longer: the one which that
--- delays least for its age. The resolution stays that of the newest.
+-- window_count: counts requests in a window at an instant, and drops the counts that have expired.
 --
--- Arguments: p_window; p_interval, p_resolution in nanoseconds; p_cost in requests; p_now, p_at in nanoseconds since
--- 1970
+-- Arguments: p_window
+--            p_interval, p_resolution: nanoseconds
+--            p_cost       requests
+--            p_now, p_at: nanoseconds since 1970
+-- Result:    the window
+-- Errors:    none
+-- Locks:     none
+--
+-- A window holds at most 2000 sub-intervals. Beyond, a past sub-interval is merged into the next one, so that its requests
+-- count for longer: the one with the smallest delay in relation to its age. The window keeps the newest resolution.
 create or replace function tollgate.window_count(
   p_window tollgate.token_windows, p_interval bigint, p_resolution bigint, p_cost bigint, p_now bigint, p_at bigint)
 returns tollgate.token_windows
@@ -87,14 +97,22 @@ begin
   end if;
   p_window.granted := p_window.granted + p_cost;
   p_window.last_wait := p_at - p_now;
-  -- A longer interval keeps its counts until this request's are the only ones.
+  -- The longer interval applies until this request's counts are the only ones.
   p_window.interval_ns := case when v_last = 0 then p_interval else v_kept end;
   return p_window;
 end
 $$;
 
--- window_step_back: a window as of a clock that was set back. What was counted since then counts as of now:
--- keys are locked out for an interval at most. What acted by the clock as it was gives nothing back by this one.
+-- window_step_back: adapts a window to a clock that was set back.
+--
+-- Arguments: p_window
+--            p_now  nanoseconds since 1970
+-- Result:    the window
+-- Errors:    none
+-- Locks:     none
+--
+-- Requests counted by the old clock count from now on: keys are denied for one interval at most. An adjustment gives back
+-- nothing of a request that acted by the old clock.
 create or replace function tollgate.window_step_back(p_window tollgate.token_windows, p_now bigint)
 returns tollgate.token_windows
 language plpgsql immutable
@@ -108,7 +126,7 @@ begin
 end
 $$;
 
--- window_taken_v1: what take_window_v1 answers.
+-- window_taken_v1: the result of take_window_v1.
 do $$
 begin
   if to_regtype('tollgate.window_taken_v1') is null then
@@ -125,26 +143,26 @@ begin
 end
 $$;
 
--- take_window_v1: decide one request under a sliding window, exactly; or count it whatever the window says.
+-- take_window_v1: decides one request under a sliding window exactly, or counts the request unconditionally.
 --
--- Arguments: p_id         the window; its first request makes it
---            p_cost       requests, 1 or more; 0 with p_counting: only read
---            p_max_wait   nanoseconds that the caller would wait; the mode 'shadow' ignores it
---            p_min_remaining       requests that must remain for others
---            p_max_requests       how many pass at most in any interval
---            p_interval, p_resolution: in nanoseconds; the resolution divides the interval into 1 to 1000 parts
---            p_receipt    the request's id: repeated with it, the request counts no more; null: it has none
---            p_hold       for how many nanoseconds the id is remembered
---            p_counting   true: count it now, even beyond the maximum
--- Result:    outcome      'granted' or 'denied', as is a wait that would begin a sub-interval beyond the thousandth ahead;
---                         'never': cost + keep exceed the maximum; 'reused': the id is another
---                         request's
---            mode         what decided instead of the counts: 'shadow', 'off' or 'block', else null
---            now          the instant of the decision, in nanoseconds since 1970
---            scheduled_at      when the request acts; if blocked, until when; null: no end
---            ends, counts, resolution_ns: the window's columns after it
+-- Arguments: p_id             the window; its first request creates it
+--            p_cost           requests, 1 or more; 0 with p_counting: only reads
+--            p_max_wait       longest wait in nanoseconds; ignored with mode 'shadow'
+--            p_min_remaining  requests that must remain for others
+--            p_max_requests   maximum in any interval
+--            p_interval, p_resolution: nanoseconds; the resolution divides the interval into 1 to 1000 parts
+--            p_receipt        id of the request: a retry with the id is counted once; null: no id
+--            p_hold           nanoseconds for which the id is remembered
+--            p_counting       true: counts the request now, even beyond the maximum
+-- Result:    outcome          'granted' or 'denied'; a wait that needs more than 1000 sub-intervals ahead is denied, too
+--                             'never': p_cost + p_min_remaining exceeds the maximum
+--                             'reused': the id belongs to another request
+--            mode             the mode that decided instead of the counts: 'shadow', 'off' or 'block'; else null
+--            now              instant of the decision, in nanoseconds since 1970
+--            scheduled_at     when the request acts; with 'block', the end of the mode; null: no end
+--            ends, counts, resolution_ns: the window's columns after the decision
 -- Errors:    22023 arguments out of range
--- Locks:     the window's row, first of all; then the receipt. A denied request writes nothing, once there is a window.
+-- Locks:     the window's row, then the receipt. A denied request writes nothing, once the window exists.
 create or replace function tollgate.take_window_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint, p_max_requests bigint, p_interval bigint, p_resolution bigint,
   p_receipt uuid, p_hold bigint, p_counting boolean)
@@ -161,7 +179,7 @@ declare
   v_mode    text;
   v_until   timestamptz;
   c_year    constant bigint := 31622400000000000;
-  -- A bucket and a window of one key have receipts of their own: no bucket's id begins so.
+  -- A bucket and a window with one key have separate receipts: no bucket id starts with U+0001.
   c_bucket  constant text := chr(1) || p_id;
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
@@ -183,7 +201,7 @@ begin
       from (values (p_id)) k (id)
       left join tollgate.token_mode g on true
       left join tollgate.token_overrides o on o.id = k.id and tollgate.in_force(o.expires_at, v_now);
-    -- Read again once the row is locked, which may have taken its time.
+    -- Reads the mode again after locking the row, because the lock can take time.
     exit when v_mode = 'off' or w.id is not null;
     loop
       select t.* into w from tollgate.token_windows t where t.id = p_id for no key update;
@@ -195,7 +213,7 @@ begin
     v_now := tollgate.clock();
   end loop;
   if v_mode = 'off' then
-    -- The answer holds the counts; nothing is locked or made.
+    -- The answer shows the counts, but the routine locks and creates nothing.
     select t.* into w from tollgate.token_windows t where t.id = p_id;
     if not found then
       w.ends := '{}';

@@ -1,20 +1,23 @@
--- adjust_v1: give back, or pay for, what a granted request took; once for each receipt.
+-- adjust_v1: cancels, refunds or settles a granted request, once per receipt.
 --
--- Arguments: p_kind      'cancel': it will not be used, and its time has not passed: what no later request queues behind
---                        is given back; 'refund': p_tokens of it were not used; 'settle': it cost p_tokens in the end,
---                        more or fewer than were taken, if the receipt has not expired
---            p_receipt   the request's id, or one made for this adjustment
---            p_id, p_cost, p_granted, p_scheduled_at: the bucket, and what the grant answered
---            p_tokens    see p_kind; 0 with 'cancel'
---            p_max_debt  'settle': the wait for the next token is at most so many nanoseconds, or that of an empty bucket;
---                        null: a year, the most there can be
--- Result:    outcome     'done'; 'late': its time has passed, or the receipt has expired; 'repeated': it was adjusted
---                        before; 'unknown': no such bucket; nothing changes unless 'done'
---            given_back  tokens; negative: so many more were paid
+-- Arguments: p_kind          'cancel': the tokens will not be used, and their time has not passed. Gives back the tokens that
+--                            no later request queues behind
+--                            'refund': p_tokens were not used
+--                            'settle': the request cost p_tokens in the end, more or fewer than were taken
+--            p_receipt       id of the request, or an id of this adjustment
+--            p_id            the bucket
+--            p_cost, p_granted, p_scheduled_at: of the grant
+--            p_tokens        see p_kind; 0 with 'cancel'
+--            p_max_debt      'settle': longest wait for the next token, in nanoseconds; at least the wait of an empty bucket;
+--                            null: one year, the maximum
+-- Result:    outcome         'done'; with other outcomes, nothing changes
+--                            'late': the time has passed, or the receipt expired
+--                            'repeated': already adjusted · 'unknown': no such bucket
+--            given_back      tokens; negative: tokens charged in addition
 -- Errors:    22023 arguments out of range
--- Locks:     the bucket's row, then the receipt.
+-- Locks:     the bucket's row, then the receipt
 --
--- An adjustment is remembered for a day, and until p_scheduled_at, but for 366 days at most.
+-- An adjustment is remembered for a day and until p_scheduled_at, but for 366 days at most.
 create or replace function tollgate.adjust_v1(
   p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_granted bigint, p_scheduled_at bigint, p_tokens bigint,
   p_max_debt bigint default null, out outcome text, out given_back bigint)
@@ -30,7 +33,7 @@ declare
   v_later bigint;
   c_year  constant bigint := 31622400000000000;
   c_day   constant bigint := 86400000000000;
-  c_most  constant bigint := 4611686018427387903;  -- so that what is granted after it is no sum that overflows
+  c_most  constant bigint := 4611686018427387903;  -- so that adding a later grant cannot overflow
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
       and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_scheduled_at is not null
@@ -45,7 +48,7 @@ begin
   select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id for update;
   v_known := found;
   if v_known then
-    -- What was remembered counts, whatever the caller says.
+    -- The receipt takes precedence over the caller's arguments.
     p_granted := r.granted;
     p_scheduled_at := r.scheduled_at;
   end if;
@@ -76,12 +79,12 @@ begin
     given_back := case p_kind when 'refund' then least(p_tokens, p_cost) else p_cost - p_tokens end;
   end if;
   if given_back >= 0 then
-    -- More than the bucket holds, too: debts may be from before it held less.
+    -- Can exceed the capacity: a debt can be older than a lower capacity.
     b.full_at := greatest(b.full_at - given_back::numeric * b.token_ticks, -b.burst);
     b.granted := least(b.granted, c_most);
   else
     if b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
-      -- The clock was set back: it is empty from now on, as a request would find it.
+      -- The clock was set back: the bucket is empty from now on, as a request would find it.
       b.full_at := v_clock + b.burst;
       b.max_granted_wait := 0;
     end if;
@@ -98,12 +101,12 @@ begin
 end
 $$;
 
--- adjust_window_v1: give back, or pay for, what a request under a sliding window took; once for each receipt.
+-- adjust_window_v1: cancels, refunds or settles a granted request of a sliding window, once per receipt.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as adjust_v1's
--- Result:    outcome, given_back: as adjust_v1's
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as for adjust_v1
+-- Result:    outcome, given_back: as for adjust_v1
 -- Errors:    22023 arguments out of range
--- Locks:     the window's row, then the receipt.
+-- Locks:     the window's row, then the receipt
 create or replace function tollgate.adjust_window_v1(
   p_kind text, p_receipt uuid, p_id text, p_cost bigint, p_scheduled_at bigint, p_tokens bigint,
   out outcome text, out given_back bigint)
@@ -163,8 +166,8 @@ begin
     w := tollgate.window_count(w, w.interval_ns, w.resolution_ns, -given_back, v_now,
                                   greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns));
   else
-    -- Those of a sub-interval that is gone cannot be given back in another. Where none is, theirs is the first that ends
-    -- after they act, or a later one.
+    -- Requests of a dropped sub-interval cannot be given back in another one. Otherwise, their sub-interval is the first one
+    -- that ends after they act, or a later one.
     select u.place into v_place
       from unnest(w.ends) with ordinality as u (e, place)
      where u.e > p_scheduled_at and p_scheduled_at >= w.since
@@ -177,7 +180,7 @@ begin
       end if;
       w.granted := w.granted - least(given_back, w.counts[v_place]);
       w.counts[v_place] := greatest(w.counts[v_place] - given_back, 0);
-      -- Empty sub-intervals go: no request queues behind them.
+      -- Deletes empty sub-intervals: no request queues behind them.
       select coalesce(array_agg(e order by e), '{}'), coalesce(array_agg(c order by e), '{}') into w.ends, w.counts
         from unnest(w.ends, w.counts) as u (e, c) where c > 0;
     end if;
@@ -189,23 +192,23 @@ begin
 end
 $$;
 
--- adjust_batch_v1: give back, or pay for, what several granted requests took; once for each receipt.
+-- adjust_batch_v1: cancels, refunds or settles several granted requests, once per receipt.
 --
--- Arguments: p_kinds, p_receipts, p_ids, p_costs, p_granted, p_scheduled_at, p_tokens: as adjust_v1's, an array each, all of
---            one length
---            p_in_window  whether the key's sliding window granted, and adjust_window_v1 is to do it; null: none was
---            p_max_debts  as adjust_v1's
--- Result:    outcomes, given_back: what these answer, in the order given: the same as if it was done one after the other
--- Errors:    22023 arguments out of range · 55P03 several keys, and one was locked for longer than 100 ms. Then nothing was
---            done
--- Locks:     the buckets' rows in the order of their ids, each and then its receipts, and the windows' likewise. Of one
---            key all is done in the order given.
+-- Arguments: p_kinds, p_receipts, p_ids, p_costs, p_granted, p_scheduled_at, p_tokens: as for adjust_v1, one array each, all of
+--                            one length
+--            p_in_window     true: the key's sliding window granted the request; null: false for all
+--            p_max_debts     as for adjust_v1
+-- Result:    outcomes, given_back: as for adjust_v1 and adjust_window_v1, in the order given, as if done one after the other
+-- Errors:    22023 arguments out of range
+--            55P03 the call names several keys, and one was locked for longer than 100 ms: nothing was done
+-- Locks:     the buckets' rows in id order, each followed by its receipts; then the windows' rows likewise. Adjustments of one
+--            key are done in the order given.
 create or replace function tollgate.adjust_batch_v1(
   p_kinds text[], p_receipts uuid[], p_ids text[], p_costs bigint[], p_granted bigint[], p_scheduled_at bigint[],
   p_tokens bigint[], p_in_window boolean[], p_max_debts bigint[] default null, out outcomes text[], out given_back bigint[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan  -- else each call would plan anew for its arrays
+set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
   v_lock       text := current_setting('lock_timeout');
@@ -244,18 +247,19 @@ begin
 end
 $$;
 
--- throttle_v1: lower a bucket to what an upstream says of it, never raise it; repeated, it changes nothing.
+-- throttle_v1: lowers a bucket to the limit that an upstream reports. Never raises it. A repeated call changes nothing.
 --
--- Arguments: p_id        the bucket
---            p_remaining no more tokens than these are left; null: not said
---            p_wait      none comes before so many nanoseconds have passed, a year at most; 0: not said. Of an interval
---                        they come with the first period that begins then
---            p_capacity, p_refill_seconds, p_refill, p_plan: as take_v1's
--- Result:    'lowered'; 'unchanged': it held no more, or its mode is 'off'; 'endless': it never refills, and there is
---            a wait; 'unknown', 'unplanned' or 'conflict', as take_v1 answers
--- Errors:    22023 arguments out of range, or terms given in part · 23514 terms that make no bucket
---            · 40001 the bucket changed during each of 100 attempts
--- Locks:     the bucket's row, so the clock is read after that.
+-- Arguments: p_id         the bucket
+--            p_remaining  tokens that are left at most; null: unknown
+--            p_wait       nanoseconds until the next token at the earliest, one year at most; 0: unknown. With 'interval', the
+--                         tokens come with the first period that starts after the wait
+--            p_capacity, p_refill_seconds, p_refill, p_plan: as for take_v1
+-- Result:    'lowered'; 'unchanged': the bucket held no more, or its mode is 'off'
+--            'endless': there is a wait, but the bucket never refills
+--            'unknown', 'unplanned' or 'conflict': as for take_v1
+-- Errors:    22023 arguments out of range, or incomplete limits · 23514 invalid limits
+--            40001 the bucket changed during each of 100 attempts
+-- Locks:     the bucket's row; the clock is read after that
 create or replace function tollgate.throttle_v1(
   p_id text, p_remaining bigint, p_wait bigint,
   p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text)
@@ -281,7 +285,7 @@ begin
     v_now := tollgate.clock();
     select t.* into v_rule
       from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
-    -- Changed, or made by others since it was read.
+    -- The bucket changed, or another session created it since the read.
     continue when v_rule.changed
                   or (b.id is null and v_rule.outcome is null and v_rule.mode is distinct from 'off');
     if v_rule.outcome is not null then
@@ -295,11 +299,11 @@ begin
     v_clock := tollgate.bucket_clock(b, v_now);
     v_before := b.full_at;
     if b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
-      -- The clock was set back since: it is empty.
+      -- The clock was set back: the bucket is empty.
       b.full_at := v_clock + b.burst;
       b.max_granted_wait := 0;
     end if;
-    -- What was not said is null, which greatest() leaves out, and least() would not.
+    -- A missing argument yields null, which greatest() ignores.
     v_full_at := greatest(
       b.full_at,
       v_clock,

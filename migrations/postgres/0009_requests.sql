@@ -1,18 +1,18 @@
--- token_bucket_levels: each bucket as people think of it, at this instant. Reads, locks nothing, changes nothing.
+-- token_bucket_levels: the state of each bucket in tokens and timestamps, as of now. Reads only; locks nothing.
 --
---   capacity, refill_seconds, refill: the terms that the last request found, an override's too
---   overridden     whether they are an override's
---   available      whole tokens there now; negative: promised to requests that wait for them
---   full_at        when it is full again; null: it is, or never
---   next_refill_at when the next token comes; null: it is full, or never
+--   capacity, refill_seconds, refill: the limits that the last request used
+--   overridden      whether the limits are an override's
+--   available       whole tokens; negative: promised to requests that wait for them
+--   full_at         when the bucket is full again; null: full, or never
+--   next_refill_at  when the next token comes; null: full, or never
 --
--- available is null where the row breaks its bounds: no value of it can fail the whole read.
+-- available is null if the row's values are out of bounds, so that one row cannot fail the whole read.
 create or replace view tollgate.token_bucket_levels as
 select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
        case when l.clock is not null
             then floor((b.burst - greatest(b.full_at - l.clock, 0))::numeric / b.token_ticks::numeric)::bigint
        end as available,
-       -- An override that was changed or taken away since is known by the state's units.
+       -- The units of the state show the limits of an override that was changed or deleted.
        case when not b.overridden then b.refill_seconds
             when o.id is not null then o.refill_seconds
             else round(case b.step_ns when 1 then b.burst when 9223372036854775807 then 0 else b.step_ns end::numeric
@@ -34,7 +34,7 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
  cross join tollgate.token_buckets b
   left join tollgate.token_overrides o
     on o.id = b.id and b.overridden and o.capacity is not null
-       -- terms fails for terms out of bounds.
+       -- The bounds are checked first, because bucket_limits raises an error for limits out of bounds.
        and case when o.capacity between 1 and 3155760000000000000 and o.capacity = trunc(o.capacity)
                      and o.refill in ('interval', 'calendar', 'continuous', 'once')
                      and abs(o.refill_seconds) < 10000000000
@@ -58,17 +58,16 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
 
 comment on view tollgate.token_bucket_levels is 'Each bucket: capacity, tokens available now, full at, next refill';
 
--- token_window_levels: each sliding window in which anything was counted, as people think of it, at this instant. Reads,
--- locks nothing, changes nothing.
+-- token_window_levels: the state of each sliding window that counted a request, as of now. Reads only; locks nothing.
 --
---   max_requests, interval_seconds, resolution_seconds: the terms that it was last counted under; the interval is the
---                  longest since it was empty
---   counted        requests that count now; above the maximum: promised to requests that wait
---   available      how many more pass now; negative: promised
---   granted        requests, ever
---   retry_after_ms milliseconds until one more passes, if the mode is enforce; 0: now
+--   max_requests, interval_seconds, resolution_seconds: the limits of the last counted request; interval_seconds is the longest
+--                   interval since the window was empty
+--   counted         requests that count now; above the maximum: promised to requests that wait
+--   available       requests that can still be granted; negative: promised
+--   granted         requests granted since the creation of the window
+--   retry_after_ms  milliseconds until one more request is granted with mode 'enforce'; 0: now
 --
--- counted is null where the row breaks its bounds: no value of it can fail the whole read.
+-- counted is null if the row's values are out of bounds, so that one row cannot fail the whole read.
 create or replace view tollgate.token_window_levels as
 select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
        w.resolution_ns * 0.000000001 as resolution_seconds, c.counted, w.max_requests - c.counted as available, w.granted,
@@ -77,7 +76,7 @@ select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
        end as retry_after_ms
   from (select tollgate.clock() as clock) k
  cross join tollgate.token_windows w
- -- After a step of the clock backwards, what was counted since counts as of now.
+ -- After a backward step of the clock, requests counted by the old clock count from now on.
  cross join lateral (
    select case when not tollgate.window_is_sound(w) then null
                when w.ends[array_length(w.ends, 1)] - k.clock > w.last_wait + w.resolution_ns + 1000000000
@@ -90,14 +89,14 @@ select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
 
 comment on view tollgate.token_window_levels is 'Each sliding window: its terms, what counts now, when one more passes';
 
--- taken_clock(p_taken) -> what the bucket's own clock showed at the decision, in ticks.
+-- taken_clock(p_taken) -> the time of the bucket's own clock at the decision, in ticks.
 create or replace function tollgate.taken_clock(p_taken tollgate.taken_v1) returns bigint
 language sql immutable
 as $$
   select (p_taken.now - p_taken.anchor) / p_taken.step_ns * p_taken.step_ticks
 $$;
 
--- taken_remaining(p_taken) -> the whole tokens left.
+-- taken_remaining(p_taken) -> the whole tokens that remain.
 create or replace function tollgate.taken_remaining(p_taken tollgate.taken_v1) returns bigint
 language sql immutable
 as $$
@@ -105,8 +104,8 @@ as $$
                   / p_taken.token_ticks, 0)
 $$;
 
--- taken_until(p_taken, p_tokens) -> milliseconds, rounded up, from the decision until so many tokens are there;
--- null: they never are.
+-- taken_until(p_taken, p_tokens) -> milliseconds from the decision until p_tokens tokens are available, rounded up; null:
+-- never.
 create or replace function tollgate.taken_until(p_taken tollgate.taken_v1, p_tokens bigint) returns bigint
 language plpgsql immutable
 as $$
@@ -121,33 +120,32 @@ begin
   if p_taken.step_ns = 9223372036854775807 then
     return case when v_tick <= 0 then 0 end;
   end if;
-  -- Of a clock that was set back to before its start, too.
+  -- Also true of a clock that was set back to before its start.
   if v_tick <= tollgate.taken_clock(p_taken) then
     return 0;
   end if;
-  -- In whole numbers: a quotient of numeric is rounded, and of years by more than a nanosecond.
+  -- Computes in integers: numeric division rounds, and over years the error exceeds a nanosecond.
   return (greatest(
     p_taken.anchor + (v_tick + p_taken.step_ticks - 1) / p_taken.step_ticks * p_taken.step_ns - p_taken.now, 0)
     + 999999) / 1000000;
 end
 $$;
 
--- request_tokens_v1: take tokens from a provisioned bucket, or from one that follows a plan, all or none.
+-- request_tokens_v1: takes tokens from a provisioned bucket, or from one that follows a plan. Takes all or none.
 --
--- Arguments: p_id           the bucket
---            p_tokens       how many, 1 or more; this and the next two are whole numbers, tokens below 2^53
---            p_max_wait_ms  how long you would wait for them; 0: take them now or not at all
---            p_min_remaining         how many must remain for others
---            p_plan         the plan of a bucket that its first request makes; null: it exists
---            p_request      an id of yours: a request that is repeated with it within a day takes nothing more
--- Result:    granted        whether you have them
---            remaining      whole tokens left
---            wait_ms        milliseconds until you may use them: 0, or up to p_max_wait_ms
---            retry_after_ms milliseconds until the tokens of another request like this one are there; 0: at once; null:
---                           never, or unknown
---            reset_after_ms milliseconds until the bucket is full; null: never
--- Errors:    22023 arguments out of range, or more tokens than the bucket ever holds · P0002 no such bucket or plan
--- Locks:     see take_v1. In a transaction of yours the bucket stays locked until it ends, and a rollback gives back.
+-- Arguments: p_id             the bucket
+--            p_tokens         tokens to take, 1 or more; this and the next two are whole numbers, tokens below 2^53
+--            p_max_wait_ms    longest wait in milliseconds; 0: no wait
+--            p_min_remaining  tokens that must remain for others
+--            p_plan           plan of a bucket that its first request creates; null: the bucket exists
+--            p_request        id of the request: a retry with the id within a day is charged once
+-- Result:    granted          whether the tokens were taken
+--            remaining        whole tokens left
+--            wait_ms          milliseconds until you can use the tokens: 0, or up to p_max_wait_ms
+--            retry_after_ms   milliseconds until an equal request would be granted; 0: now; null: never, or unknown
+--            reset_after_ms   milliseconds until the bucket is full; null: never
+-- Errors:    22023 arguments out of range, or more tokens than the bucket can hold · P0002 no such bucket or plan
+-- Locks:     as for take_v1. In your transaction, the bucket stays locked until the end, and a rollback gives the tokens back.
 create or replace function tollgate.request_tokens_v1(
   p_id text, p_tokens double precision, p_max_wait_ms double precision, p_min_remaining double precision, p_plan text,
   p_request uuid,
@@ -205,7 +203,7 @@ begin
   granted := t.outcome = 'granted';
   wait_ms := case when granted then (t.scheduled_at - t.now + 999999) / 1000000 else 0 end;
   if t.token_ticks is null then
-    -- The mode is 'off', and there is no such bucket yet.
+    -- The mode is 'off', and the bucket does not exist.
     remaining := t.burst;
     retry_after_ms := 0;
     reset_after_ms := 0;
@@ -220,7 +218,9 @@ begin
 end
 $$;
 
--- request_tokens: the current version's friendly name.
+-- request_tokens: calls the current version, request_tokens_v1.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1
 create or replace function tollgate.request_tokens(
   p_id text, p_tokens double precision default 1, p_max_wait_ms double precision default 0,
   p_min_remaining double precision default 0, p_plan text default null, p_request uuid default null,
@@ -231,9 +231,9 @@ as $$
   select * from tollgate.request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, p_plan, p_request)
 $$;
 
--- request_token: take one token from a provisioned bucket, now or not at all.
+-- request_token: takes one token from a provisioned bucket, without a wait.
 --
--- Arguments, results, errors and locks: those of request_tokens_v1.
+-- Arguments, result, errors and locks: as for request_tokens_v1
 create or replace function tollgate.request_token(
   p_id text,
   out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
@@ -247,12 +247,15 @@ begin
 end
 $$;
 
--- request_tokens_many: take tokens from several provisioned buckets in one call, each for itself.
+-- request_tokens_many: takes tokens from several provisioned buckets in one call, each by itself.
 --
--- Arguments: p_ids, p_tokens: which buckets, and how many tokens of each, in whole numbers below 2^53
--- Result:    a row a request, in the order given: id; outcome: 'granted', 'denied', or what take_v1 answers else;
---            remaining and retry_after_ms as in request_tokens_v1, null if undecided
--- Errors and locks: see take_batch_v1.
+-- Arguments: p_ids           the buckets
+--            p_tokens        tokens to take from each, whole numbers below 2^53
+-- Result:    one row per request, in the order given
+--            id              the bucket
+--            outcome         'granted', 'denied', or another outcome of take_v1
+--            remaining, retry_after_ms: as for request_tokens_v1; null: undecided
+-- Errors and locks: as for take_batch_v1
 create or replace function tollgate.request_tokens_many(p_ids text[], p_tokens double precision[])
 returns table (id text, outcome text, remaining bigint, retry_after_ms bigint)
 language plpgsql volatile security definer
@@ -283,14 +286,14 @@ begin
 end
 $$;
 
--- rate_limiting_request: one token from a bucket that its first request makes, full; continuous refill.
+-- rate_limiting_request: takes one token from a bucket that its first request creates, full, with continuous refill.
 --
 -- Arguments: p_rate_id         the bucket
---            p_refill_per_sec  tokens that come each second
---            p_window_seconds  the bucket holds that many seconds' worth of tokens; both are whole numbers
--- Result:    the tokens left, or -1 if there was none; a denied call changes nothing
--- Errors:    22023, 23514 values that make no bucket · 22023 the bucket was provisioned with other limits
--- Locks:     see take_v1.
+--            p_refill_per_sec  tokens per second
+--            p_window_seconds  seconds' worth of tokens that the bucket holds; both are whole numbers
+-- Result:    the tokens left, or -1 if the request is denied; a denied call changes nothing
+-- Errors:    22023, 23514 invalid limits · 22023 the bucket was provisioned with other limits
+-- Locks:     as for take_v1
 create or replace function tollgate.rate_limiting_request(
   p_rate_id text, p_refill_per_sec double precision default 2, p_window_seconds double precision default 60)
 returns bigint
@@ -321,22 +324,22 @@ begin
 end
 $$;
 
--- request_tokens_in_window_v1: at most so many requests in any interval, whenever it begins.
+-- request_tokens_in_window_v1: grants at most p_max_requests requests in any interval, whenever the interval starts.
 --
--- Arguments: p_id                 the window; its first request makes it
---            p_max_requests       how many pass at most in any interval, a whole number; as are p_tokens and p_max_wait_ms
---            p_interval_seconds   up to a year, fractions allowed
---            p_resolution_seconds the parts that the interval is counted in: 1 to 1000 of them. A request
---                                 counts until an interval after the end of its part
---            p_tokens             how many requests this one stands for
---            p_max_wait_ms        how long you would wait
--- Result:    granted        whether it may go on
---            remaining      how many more pass now
---            wait_ms        milliseconds until you may go on: 0, or up to p_max_wait_ms
---            retry_after_ms milliseconds until another request like this one passes; 0: now; null: unknown
---            reset_after_ms milliseconds until nothing counts any more
--- Errors:    22023 arguments out of range, or more tokens than ever pass at once
--- Locks:     the window's row. In a transaction of yours it stays locked until that ends, and a rollback uncounts.
+-- Arguments: p_id                  the window; its first request creates it
+--            p_max_requests        maximum in any interval; a whole number, like p_tokens and p_max_wait_ms
+--            p_interval_seconds    up to one year, fractions allowed
+--            p_resolution_seconds  length of the 1 to 1000 parts of the interval; a request counts until one interval after the
+--                                  end of its part
+--            p_tokens              requests that this one stands for
+--            p_max_wait_ms         longest wait in milliseconds
+-- Result:    granted               whether you can proceed
+--            remaining             requests that can still be granted
+--            wait_ms               milliseconds until you can proceed: 0, or up to p_max_wait_ms
+--            retry_after_ms        milliseconds until an equal request would be granted; 0: now; null: unknown
+--            reset_after_ms        milliseconds until no request counts
+-- Errors:    22023 arguments out of range, or more tokens than the maximum
+-- Locks:     the window's row. In your transaction, the row stays locked until the end, and a rollback removes the request.
 create or replace function tollgate.request_tokens_in_window_v1(
   p_id text, p_max_requests double precision, p_interval_seconds double precision,
   p_resolution_seconds double precision, p_tokens double precision, p_max_wait_ms double precision,
@@ -387,7 +390,9 @@ begin
 end
 $$;
 
--- request_tokens_in_window: the current version's friendly name.
+-- request_tokens_in_window: calls the current version, request_tokens_in_window_v1.
+--
+-- Arguments, result, errors and locks: as for request_tokens_in_window_v1
 create or replace function tollgate.request_tokens_in_window(
   p_id text, p_max_requests double precision, p_interval_seconds double precision,
   p_resolution_seconds double precision, p_tokens double precision default 1, p_max_wait_ms double precision default 0,
@@ -399,16 +404,16 @@ as $$
     p_id, p_max_requests, p_interval_seconds, p_resolution_seconds, p_tokens, p_max_wait_ms)
 $$;
 
--- throttle: the same for people, with a provisioned bucket or one that follows a plan.
+-- throttle: throttle_v1 in milliseconds, for a provisioned bucket or one that follows a plan.
 --
--- Arguments: p_id             the bucket
---            p_remaining      no more tokens than these are left; null: not said
---            p_retry_after_ms none comes before so many milliseconds have passed; null: not said
---            p_max_wait_ms     for how many at most, whatever was said: an hour, unless given
---            p_plan           the plan of a bucket that its first request makes; null: it exists
--- Result:    whether it held more
+-- Arguments: p_id              the bucket
+--            p_remaining       tokens that are left at most; null: unknown
+--            p_retry_after_ms  milliseconds until the next token at the earliest; null: unknown
+--            p_max_wait_ms     upper bound of p_retry_after_ms. Default: one hour
+--            p_plan            plan of a bucket that its first request creates; null: the bucket exists
+-- Result:    whether the bucket held more
 -- Errors:    22023 arguments out of range, or a wait for a bucket that never refills · P0002 no such bucket or plan
--- Locks:     see throttle_v1. In a transaction of yours the bucket stays locked until it ends.
+-- Locks:     as for throttle_v1. In your transaction, the bucket stays locked until the end.
 create or replace function tollgate.throttle(
   p_id text, p_remaining double precision default null, p_retry_after_ms double precision default null,
   p_max_wait_ms double precision default 3600000, p_plan text default null)
@@ -457,12 +462,14 @@ begin
 end
 $$;
 
--- peek: a bucket as people think of it, at this instant: its row of token_bucket_levels. Reads, locks and changes nothing.
+-- peek: reads the row of one bucket in token_bucket_levels.
 --
--- Arguments: p_id    the bucket
--- Result:    one row, or none: it was not made yet, or was swept
+-- Arguments: p_id  the bucket
+-- Result:    one row; none if the bucket does not exist
+-- Errors:    none
+-- Locks:     none
 --
--- For roles that can read a bucket whose name they know, but cannot list buckets.
+-- Serves roles that can read a bucket whose name they know, but that cannot list buckets.
 create or replace function tollgate.peek(p_id text) returns setof tollgate.token_bucket_levels
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -470,15 +477,17 @@ as $$
   select l.* from tollgate.token_bucket_levels l where l.id = p_id
 $$;
 
--- peek_window: a sliding window as people think of it, at this instant. Reads, locks and changes nothing.
+-- peek_window: reads one sliding window as of now.
 --
--- Arguments: p_id               the window
--- Result:    one row, or none: nothing was ever counted in it, or it was swept
---            max_requests       the terms that it was last counted under; the interval is the longest since it was empty
---            interval_seconds, resolution_seconds
---            counted            requests that count now; above the maximum: promised to requests that wait
---            granted            requests, ever
---            retry_after_ms     milliseconds until one more passes, if the mode is enforce; 0: now
+-- Arguments: p_id             the window
+-- Result:    one row; none if the window does not exist
+--            max_requests, interval_seconds, resolution_seconds: the limits of the last counted request; interval_seconds is
+--                             the longest interval since the window was empty
+--            counted          requests that count now; above the maximum: promised to requests that wait
+--            granted          requests granted since the creation of the window
+--            retry_after_ms   milliseconds until one more request is granted with mode 'enforce'; 0: now
+-- Errors:    none
+-- Locks:     none
 create or replace function tollgate.peek_window(p_id text)
 returns table (
   max_requests bigint, interval_seconds numeric, resolution_seconds numeric, counted bigint, granted bigint,
@@ -495,13 +504,13 @@ begin
     return;
   end if;
   if not tollgate.window_is_sound(w) then
-    -- A row that breaks its bounds: nothing of it is known.
+    -- The row's values are out of bounds: the answer is unknown.
     return query select null::bigint, null::numeric, null::numeric, null::bigint, null::bigint, null::bigint;
     return;
   end if;
   v_now := tollgate.clock();
   if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
-    -- After a step of the clock backwards, what was counted since counts as of now.
+    -- After a backward step of the clock, requests counted by the old clock count from now on.
     v_now := w.ends[array_length(w.ends, 1)] - w.resolution_ns;
   end if;
   return query

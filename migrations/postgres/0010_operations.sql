@@ -1,13 +1,15 @@
--- create_bucket: provision a bucket. Repeated with the same values it changes nothing; with others it changes the
--- terms: tokens that are there stay, up to the new capacity. A bucket that followed a plan has terms of its own from
--- then on.
+-- create_bucket: provisions a bucket. A repeated call with equal values changes nothing.
 --
 -- Arguments: p_id              1 to 255 bytes; 'A', 'a' and 'a ' are three buckets
 --            p_capacity        tokens, a whole number
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'interval', 'calendar', 'continuous' or 'once': see token_buckets
--- Errors:    23514 values that make no bucket
--- Locks:     the bucket's row, if it exists and changes.
+-- Result:    none
+-- Errors:    23514 invalid limits
+-- Locks:     the bucket's row, if it exists and changes
+--
+-- With other values, the call changes the limits: the bucket keeps its available tokens, up to the new capacity. A bucket that
+-- followed a plan has its own limits from then on.
 create or replace function tollgate.create_bucket(
   p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text default 'interval')
 returns void
@@ -16,7 +18,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if abs(round(p_refill_seconds, 9)) >= 10000000000 then
-    -- More than the column holds: this says so as the trigger would.
+    -- Exceeds the column: bucket_limits raises the error that the trigger would raise.
     perform tollgate.bucket_limits('bucket ' || quote_nullable(left(p_id, 255)), p_capacity,
                               round(p_refill_seconds, 9), p_refill);
   end if;
@@ -30,7 +32,9 @@ begin
 end
 $$;
 
--- The same for drivers that send numbers as double precision.
+-- create_bucket: the same routine, for drivers that send numbers as double precision.
+--
+-- Arguments, result, errors and locks: as above · 23514 p_capacity is not a whole number below 2^53
 create or replace function tollgate.create_bucket(
   p_id text, p_capacity double precision, p_refill_seconds double precision, p_refill text default 'interval')
 returns void
@@ -43,14 +47,15 @@ begin
 end
 $$;
 
--- create_plan: make a plan, or give it another quota. Its mode is left alone.
+-- create_plan: creates a plan, or changes its quota. The mode does not change.
 --
 -- Arguments: p_name            1 to 255 bytes
 --            p_capacity        tokens, a whole number
 --            p_refill_seconds  seconds from empty to full, fractions allowed
 --            p_refill          'continuous', 'interval', 'calendar' or 'once': see token_buckets
--- Errors:    23514 values that make no quota
--- Locks:     the plan's row.
+-- Result:    none
+-- Errors:    23514 invalid limits
+-- Locks:     the plan's row
 create or replace function tollgate.create_plan(
   p_name text, p_capacity bigint, p_refill_seconds numeric, p_refill text default 'continuous')
 returns void
@@ -59,7 +64,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if abs(round(p_refill_seconds, 9)) >= 10000000000 then
-    -- More than the column holds: this says so as the trigger would.
+    -- Exceeds the column: bucket_limits raises the error that the trigger would raise.
     perform tollgate.bucket_limits('plan ' || quote_nullable(left(p_name, 255)), p_capacity,
                               round(p_refill_seconds, 9), p_refill);
   end if;
@@ -70,7 +75,9 @@ begin
 end
 $$;
 
--- The same for drivers that send numbers as double precision.
+-- create_plan: the same routine, for drivers that send numbers as double precision.
+--
+-- Arguments, result, errors and locks: as above · 23514 p_capacity is not a whole number below 2^53
 create or replace function tollgate.create_plan(
   p_name text, p_capacity double precision, p_refill_seconds double precision, p_refill text default 'continuous')
 returns void
@@ -84,9 +91,14 @@ begin
 end
 $$;
 
--- reset_bucket: make a bucket full, under the terms that rule it now, and empty its key's sliding window. It counts as a grant of its capacity, so that no earlier reservation gives anything back any more.
+-- reset_bucket: fills a bucket up to the effective capacity, and empties the sliding window with its key.
 --
--- Result: whether there is such a bucket, or a window that something was counted in. Locks: its row.
+-- Arguments: p_id  the bucket
+-- Result:    whether the bucket exists, or a window that counted a request
+-- Errors:    as for rule
+-- Locks:     the bucket's row, then the window's
+--
+-- A reset counts as a grant of the capacity, so that earlier reservations give nothing back.
 create or replace function tollgate.reset_bucket(p_id text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -98,7 +110,7 @@ declare
 begin
   perform from tollgate.token_buckets b where b.id = p_id for no key update;
   if found then
-    -- From an override to its plan it comes in two steps.
+    -- The change from an override to the bucket's plan takes two steps.
     for v_step in 1 .. 4 loop
       select r.changed into v_changed
         from tollgate.rule(p_id, null, null, null, null, tollgate.clock(), true) r;
@@ -115,10 +127,12 @@ begin
 end
 $$;
 
--- delete_bucket: delete a bucket and its key's sliding window. One that is made again by its next request is full
--- then.
+-- delete_bucket: deletes a bucket and the sliding window with its key. If a request creates the bucket again, it starts full.
 --
--- Result: whether there was such a bucket, or a window that something was counted in. Locks: its row.
+-- Arguments: p_id  the bucket
+-- Result:    whether the bucket existed, or a window that counted a request
+-- Errors:    none
+-- Locks:     the bucket's row, then the window's
 create or replace function tollgate.delete_bucket(p_id text) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -134,21 +148,23 @@ begin
 end
 $$;
 
--- explain: what rules a bucket now, where that comes from, and what a request for one token would come to. Reads only.
+-- explain: shows the effective limits and mode of a bucket, their origin, and the outcome of a request for one token.
 --
--- Arguments: p_id   the bucket, which need not exist yet
---            p_plan the plan that the request would name; null: the bucket's own
+-- Arguments: p_id            the bucket, which can be missing
+--            p_plan          plan that the request would name; null: the bucket's own
 -- Result:    known           whether the bucket exists
---            terms_from      'override', 'plan' or 'bucket'; null: nothing says
---            plan            the plan that it follows
---            capacity, refill_seconds, refill: the terms
+--            terms_from      'override', 'plan' or 'bucket'; null: no limits found
+--            plan            the plan that the bucket follows
+--            capacity, refill_seconds, refill: the limits
 --            mode            'enforce', 'shadow', 'off' or 'block'
 --            mode_from       'override', 'plan', 'all' or null: the default
 --            mode_reason, mode_until
 --            override_reason, override_until: of the override in force
---            available       whole tokens there now; null: it does not exist
+--            available       whole tokens; null: the bucket does not exist
 --            outcome         'granted', 'denied', 'unknown', 'unplanned' or 'conflict'
---            retry_after_ms  milliseconds until a token is there; 0: now; null: never, or unknown
+--            retry_after_ms  milliseconds until a token is available; 0: now; null: never, or unknown
+-- Errors:    none
+-- Locks:     none; reads only
 create or replace function tollgate.explain(
   p_id text, p_plan text default null,
   out known boolean, out terms_from text, out plan text, out capacity bigint, out refill_seconds numeric,
@@ -221,18 +237,18 @@ begin
 end
 $$;
 
--- sweep_step: one bounded step of deleting expired rows: buckets that were not provisioned and are full, windows in
--- which nothing counts, but of neither those of requests that can be settled still; receipts and overrides that have
--- expired, denials of two days ago.
+-- sweep_step: deletes expired rows in one bounded step.
 --
--- Arguments: p_after  where the last step ended; null: begin
---            p_limit  how many rows to look at, of all tables together: 1 to 1000
--- Result:    deleted  rows
---            next     where the next step begins: a table, and behind which of its rows; null: this one came to the end
--- Locks:     the rows that it deletes, but for those that another session has locked.
+-- Arguments: p_after  end of the last step; null: start
+--            p_limit  number of rows to read in all tables: 1 to 1000
+-- Result:    deleted  number of rows
+--            next     start of the next step: a table and the row before; null: this step reached the end
+-- Errors:    none
+-- Locks:     the rows that the step deletes; skips rows that another session has locked
 --
--- Each table is walked by its primary key, as an index on when a row expires would be written by each decision. Receipts
--- are looked up for each row, and by their index: joined, or of few buckets, all of them might be read.
+-- Expired are full buckets that were not provisioned, windows without counts, receipts, overrides, and denials after two days.
+-- A bucket or window stays while one of its requests can be settled. Each table is read by its primary key, because every
+-- decision would have to update an index on expiry. Receipts are looked up by index for each row: a join could read them all.
 create or replace function tollgate.sweep_step(p_after text, p_limit bigint, out deleted bigint, out next text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -336,7 +352,7 @@ begin
     end if;
   end if;
 
-  -- No denial in that hour is of the last 48. The oldest come first, so it begins where the table does.
+  -- Every denial of these hours is older than 48 hours. The oldest hours come first, so the scan starts at the first row.
   delete from tollgate.token_stats s
    using (select e.hour, e.id from tollgate.token_stats e
            where e.hour < to_timestamp(v_now / 1000000000.0) - interval '49 hours'
@@ -348,17 +364,17 @@ begin
 end
 $$;
 
--- sweep_v1: one bounded step of sweeping, from where the last one ended.
+-- sweep_v1: continues the sweep by one bounded step.
 --
--- Arguments: p_limit   how many rows to look at, of all tables together: 1 to 1000
--- Result:    deleted   rows
---            finished  whether this step came to the end, so that the next one begins anew. Also true if another session
---                      is sweeping: then this one did nothing
--- Errors:    25001 the transaction has written something: a step has a transaction of its own
--- Locks:     the position, then sweep_step's rows; it waits for none of them.
+-- Arguments: p_limit   number of rows to read in all tables: 1 to 1000
+-- Result:    deleted   number of rows
+--            finished  whether this step reached the end, so that the next step starts again. Also true if another session
+--                      is sweeping, and this step did nothing
+-- Errors:    25001 the transaction has written: a step needs its own transaction
+-- Locks:     the sweep position, then the rows of sweep_step; waits for no lock
 --
--- The position names keys, so it never leaves the server: not in printed plans either, which a session can have sent to
--- itself. A transaction makes one step at most: one that stays open holds no more rows than that.
+-- The position contains keys, so it never leaves the server, not even in printed plans, which a session can request. A
+-- transaction makes at most one step, so that a long transaction locks no more rows than one step does.
 create or replace function tollgate.sweep_v1(p_limit bigint, out deleted bigint, out finished boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -378,7 +394,7 @@ begin
   finished := true;
   select p.swept_to into v_from from tollgate.token_sweep_position p for update skip locked;
   if not found then
-    -- Locked, or deleted by hand.
+    -- The row is locked, or was deleted by hand.
     if exists (select from tollgate.token_sweep_position) then
       return;
     end if;
@@ -390,8 +406,11 @@ begin
 end
 $$;
 
--- sweep: all steps, from the beginning to the end, for your scheduler: select tollgate.sweep(). Result: rows deleted. To
--- keep transactions short, call sweep_v1 step by step instead.
+-- sweep: runs all steps, for your scheduler: select tollgate.sweep().
+--
+-- Result:    number of deleted rows
+-- Errors:    none
+-- Locks:     the rows of sweep_step, until the transaction ends; for short transactions, call sweep_v1 step by step instead
 create or replace function tollgate.sweep() returns bigint
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -411,12 +430,12 @@ begin
 end
 $$;
 
--- token_most_denied: the denials of the last 24 hours, a row a key. Reads only.
+-- token_most_denied: denials of the last 24 hours, one row per key. Reads only.
 --
 --   select * from tollgate.token_most_denied order by denied desc limit 10;
 --
---   denied         requests; at least so many
---   last_denied_at to a few seconds
+--   denied          requests; the true number can be higher
+--   last_denied_at  accurate to a few seconds
 create or replace view tollgate.token_most_denied as
 select s.id, least(greatest(sum(s.denied), -1), 9223372036854775807)::bigint as denied, max(s.last_denied_at) as last_denied_at
   from tollgate.token_stats s
@@ -425,13 +444,14 @@ select s.id, least(greatest(sum(s.denied), -1), 9223372036854775807)::bigint as 
 
 comment on view tollgate.token_most_denied is 'Denials of the last 24 hours, by key, as far as services count them';
 
--- count_denials_v1: add what a process has counted, and delete what is older than two days.
+-- count_denials_v1: adds the denials that a process counted, and deletes rows older than two days.
 --
--- Arguments: p_ids     the buckets, 1000 at most; one may be there more than once
---            p_denied  how many requests of each were denied, 1 to 10^15
+-- Arguments: p_ids     the buckets, 1000 at most; duplicates allowed
+--            p_denied  denied requests of each, 1 to 10^15
+-- Result:    none
 -- Errors:    22023 arguments out of range
--- Locks:     the rows of these keys in this hour, in the order of their ids. Of old rows, 1000 at most that no other
---            session has locked are deleted. No decision looks at any of them.
+-- Locks:     the rows of these keys in this hour, in id order; then up to 1000 old rows, skipping rows that another session has
+--            locked. No decision reads these rows.
 create or replace function tollgate.count_denials_v1(p_ids text[], p_denied bigint[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -461,16 +481,17 @@ begin
 end
 $$;
 
--- token_rules: every mode, plan and override in force: a row for all keys, a row a plan, and a row an
--- override in force. Reads only. For one key, ask explain instead.
+-- token_rules: the modes, plans and overrides in force: one row for all keys, one per plan and one per override. Reads only.
+-- For one key, call explain instead.
 --
 --   kind       'all', 'plan' or 'override'
---   name       of the plan, or the key that is overridden
---   plan       of an override: that its bucket follows; null: none, or there is no bucket yet
---   capacity, refill_seconds, refill: its terms; null: it has none of its own
---   mode       what rules there beside the tokens; null, of an override: what its plan or 'all' says
---   mode_from  which row chose the mode: 'all', 'plan' or 'override'; null: the default
---   reason     why; until: when that ends; null: no end
+--   name       name of the plan, or the key of the override
+--   plan       of an override: the plan that its bucket follows; null: no plan, or no bucket yet
+--   capacity, refill_seconds, refill: the limits; null: none of its own
+--   mode       effective mode; null, for an override: the mode of its plan or of 'all'
+--   mode_from  row that chose the mode: 'all', 'plan' or 'override'; null: the default
+--   reason     reason of the mode or override
+--   until      end of the mode or override; null: no end
 create or replace view tollgate.token_rules as
 with n as (select tollgate.clock() as now),
      a as (select g.mode, g.reason, g.until
@@ -496,11 +517,11 @@ select 'override', o.id, b.plan, o.capacity::bigint, o.refill_seconds, case when
 
 comment on view tollgate.token_rules is 'Modes, plans and overrides in force';
 
--- token_sizes: how large each table of tollgate's is, and how it is kept. Reads only, and only what the server counts.
+-- token_sizes: size and upkeep of each table. Reads only the server's statistics.
 --
---   live_rows, dead_rows: about; vacuum removes the dead ones
---   bytes      with indexes
---   hot_ratio  of the updates, those that wrote no index: near 1, or the table grows; null: no updates yet
+--   live_rows, dead_rows: estimates; vacuum removes dead rows
+--   bytes      including indexes
+--   hot_ratio  share of the updates that wrote no index: near 1, or the table grows; null: no updates yet
 create or replace view tollgate.token_sizes as
 select s.relname::text as name, s.n_live_tup as live_rows, s.n_dead_tup as dead_rows,
        pg_total_relation_size(s.relid::regclass) as bytes, s.n_tup_upd as updates,

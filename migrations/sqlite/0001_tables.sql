@@ -1,37 +1,40 @@
--- Which of these files have run.
+-- The migrations that have run.
 create table if not exists token_migrations (
   version    integer not null primary key,
   name       text not null,
   applied_at text not null default (strftime('%Y-%m-%dT%H:%M:%fZ'))
 ) strict;
 
--- One row a bucket. To provision one, name the first three columns; the others are the library's.
+-- One row per bucket. To provision a bucket, set the first three columns. tollgate maintains the others.
 --
 --   insert into token_buckets (id, capacity, refill_seconds) values ('third-party-api', 2, 1);
 --
--- To change the terms of a bucket, call tollgate::create_bucket: it keeps the tokens that are there, which a plain
--- UPDATE of the terms computes anew.
+-- To change the limits of a bucket, call tollgate::create_bucket, which keeps the available tokens. A plain UPDATE of the
+-- limits computes the level anew.
 --
--- refill says how tokens come back: all at once at the end of each period ('interval', from the row's making on;
--- 'calendar', in UTC's), one by one ('continuous'), or not at all ('once', whatever refill_seconds says).
+-- refill: how tokens come back.
+--   'interval'   all at once at the end of each period, counted from the creation of the row
+--   'calendar'   all at once at the end of each period of the UTC calendar
+--   'continuous' one by one
+--   'once'       never; refill_seconds has no effect
 --
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
--- For 'continuous' a tick is a nanosecond; for the others it is a token, and a step is the whole period, or never.
+-- With 'continuous', a tick is a nanosecond. With the others, a tick is a token and a step is the whole period, or never ends.
 create table if not exists token_buckets (
   id             text not null primary key,
-  capacity       integer not null,                       -- tokens
-  refill_seconds real not null,                          -- from empty to full
-  refill         text not null default 'interval',       -- how tokens come back
-  plan           text,                                   -- the plan that it follows, if any
-  provisioned    integer not null default true,          -- false: made by its first request, may be swept
-  over_capacity  integer,                                -- the override's terms that the state is under, if any
+  capacity       integer not null,                 -- tokens
+  refill_seconds real not null,                    -- from empty to full
+  refill         text not null default 'interval', -- how tokens come back
+  plan           text,                             -- the plan that the bucket follows, or null
+  provisioned    integer not null default true,    -- false: created by its first request, can be swept
+  over_capacity  integer,                          -- the limits of an override that the state is under, or null
   over_refill_ns integer,
   over_refill    text,
-  anchor         integer not null                        -- nanoseconds since 1970
+  anchor         integer not null                  -- nanoseconds since 1970
                  default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000),
-  full_at        integer not null default 0,             -- ticks: when it is full again
-  granted        integer not null default 0,             -- tokens, ever
-  max_granted_wait   integer not null default 0,             -- ticks: the longest that was granted
+  full_at        integer not null default 0,       -- ticks: when the bucket is full again
+  granted        integer not null default 0,       -- tokens granted since the creation of the row
+  max_granted_wait   integer not null default 0,   -- ticks: the longest wait that was granted
   refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
   step_ns        integer as (
                    case coalesce(over_refill, refill)
@@ -48,7 +51,7 @@ create table if not exists token_buckets (
   burst          integer as (coalesce(over_capacity, capacity) * token_ticks), -- ticks from empty to full
   constraint id_has_1_to_255_bytes_and_no_nul check (
     length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
-  constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1)),  -- as windows' receipts do
+  constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1)), -- windows' receipts begin so
   constraint capacity_is_1_or_more check (capacity >= 1),
   constraint capacity_is_at_most_as_many_as_a_century_has_nanoseconds check (capacity <= 3155760000000000000),
   constraint refill_is_interval_calendar_continuous_or_once check (
@@ -64,7 +67,7 @@ create table if not exists token_buckets (
     or (refill_ns + capacity - 1) / capacity * capacity - refill_ns <= refill_ns / 1000)
 ) strict, without rowid;
 
--- Its grid goes through the instant of its making, and all the way back: clocks can be set to before it.
+-- The grid of periods contains the creation time and extends to the past, because clocks can be set back.
 drop trigger if exists token_bucket_begins;
 create trigger token_bucket_begins after insert on token_buckets
 when new.anchor >= new.step_ns or (new.anchor <> 0 and new.refill = 'calendar') begin
@@ -73,21 +76,21 @@ when new.anchor >= new.step_ns or (new.anchor <> 0 and new.refill = 'calendar') 
    where id = new.id;
 end;
 
--- A row a plan: the quota of every bucket that follows it. A changed row rules from the next request on; tokens that
--- are there stay, up to the new capacity.
+-- One row per plan: the quota of each bucket that follows the plan. A change applies from the next request on. Buckets keep
+-- their available tokens, up to the new capacity.
 --
 --   insert into token_plans (name, capacity, refill_seconds) values ('free', 10, 1);
 --   update token_plans set capacity = 1000, refill_seconds = 60 where name = 'free';
 --
--- mode: see token_mode. Of a plan, a key's override and token_mode, the nearest to the key that says one rules.
+-- mode: see token_mode. An override's mode precedes a plan's mode, and a plan's mode precedes token_mode.
 create table if not exists token_plans (
-  name           text not null primary key,              -- 1 to 255 bytes
-  capacity       integer not null,                       -- tokens
-  refill_seconds real not null,                          -- from empty to full
-  refill         text not null default 'continuous',     -- as in token_buckets
-  mode           text,                                   -- null: what token_mode says
+  name           text not null primary key,          -- 1 to 255 bytes
+  capacity       integer not null,                   -- tokens
+  refill_seconds real not null,                      -- from empty to full
+  refill         text not null default 'continuous', -- as in token_buckets
+  mode           text,                               -- null: the mode of token_mode
   mode_reason    text,
-  mode_until     text,                                   -- UTC, as datetime() writes it; null: until it is changed
+  mode_until     text,                               -- UTC, as datetime() writes it; null: until the mode is changed
   refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
   constraint name_has_1_to_255_bytes_and_no_nul check (
     length(cast(name as blob)) between 1 and 255 and instr(cast(name as blob), x'00') = 0),
@@ -109,36 +112,36 @@ create table if not exists token_plans (
   constraint mode_until_is_a_time check (mode_until is null or julianday(mode_until) is not null)
 ) strict, without rowid;
 
--- What holds for every key, unless its plan or an override says otherwise. One row; without it the mode is 'enforce'.
+-- The mode of every key whose plan and override set none. One row; if the row is missing, the mode is 'enforce'.
 --
 --   update token_mode set mode = 'shadow', reason = 'incident 42', until = datetime('now', '+2 hours')
 --    where one = true;
 --
--- 'enforce' limits; 'shadow' takes tokens, and lets requests pass that find none, without a wait; 'off' lets everything
--- pass and touches no bucket; 'block' denies everything.
+-- 'enforce' applies the limits. 'shadow' takes tokens, and grants requests that find too few, without a wait. 'off' grants
+-- every request and touches no bucket. 'block' denies every request.
 create table if not exists token_mode (
   one    integer not null primary key default 1 check (one = 1),
   mode   text not null default 'enforce',
   reason text,
-  until  text,                                           -- UTC, as datetime() writes it; null: until it is changed
+  until  text, -- UTC, as datetime() writes it; null: until the mode is changed
   constraint mode_is_enforce_shadow_off_or_block check (mode in ('enforce', 'shadow', 'off', 'block')),
   constraint until_is_a_time check (until is null or julianday(until) is not null)
 ) strict, without rowid;
 
 insert or ignore into token_mode default values;
 
--- What holds for one key instead of its own terms and mode, for a time, and why.
+-- Limits or a mode that replace one key's own for a time, with a reason.
 --
 --   insert into token_overrides (id, capacity, refill_seconds, reason, expires_at)
 --   values ('user:42', 1000, 60, 'load test, ticket 7', datetime('now', '+1 day'));
 create table if not exists token_overrides (
-  id             text not null primary key,              -- the bucket; it need not exist yet
-  capacity       integer,                                -- null: the terms stay, only the mode is another
+  id             text not null primary key,          -- the bucket; it need not exist yet
+  capacity       integer,                            -- null: the limits do not change, only the mode does
   refill_seconds real,
-  refill         text not null default 'continuous',     -- as in token_buckets
-  mode           text,                                   -- null: what the plan or token_mode says
+  refill         text not null default 'continuous', -- as in token_buckets
+  mode           text,                               -- null: the mode of the plan or of token_mode
   reason         text not null,
-  expires_at     text,                                   -- UTC, as datetime() writes it; null: until it is deleted
+  expires_at     text,                               -- UTC, as datetime() writes it; null: until the row is deleted
   refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
   constraint id_has_1_to_255_bytes_and_no_nul check (
     length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
@@ -162,56 +165,56 @@ create table if not exists token_overrides (
   constraint expires_at_is_a_time check (expires_at is null or julianday(expires_at) is not null)
 ) strict, without rowid;
 
--- A row a grant that must be known again: of a request with an id, so that a repeated one does not pay twice, and of a
--- reservation that was cancelled, refunded or is to be settled.
+-- One row per grant that tollgate must remember. A request with an id has a row, so that a retry is not charged twice. So does
+-- a reservation that was cancelled or refunded, or that can still be settled.
 create table if not exists token_receipts (
-  id         text not null,                              -- a UUID, hyphenated
+  id         text not null,         -- a UUID, hyphenated
   bucket     text not null,
-  cost       integer not null,                           -- tokens
-  granted    integer not null,                           -- the bucket's granted after it
-  scheduled_at    integer not null,                           -- when the tokens may be used, in nanoseconds since 1970
-  state      text not null,                              -- 'open', 'cancelled', 'refunded', 'settled'
-  expires_at integer not null,                           -- in nanoseconds since 1970; from then on what it says stands
+  cost       integer not null,      -- tokens
+  granted    integer not null,      -- the bucket's granted after this grant
+  scheduled_at    integer not null, -- when the tokens can be used, in nanoseconds since 1970
+  state      text not null,         -- 'open', 'cancelled', 'refunded', 'settled'
+  expires_at integer not null,      -- in nanoseconds since 1970; an expired receipt can no longer be adjusted
   primary key (id, bucket)
 ) strict, without rowid;
 
--- A sweep asks whether a bucket has any that can be settled still.
+-- The sweep asks whether a bucket has receipts that can still be settled.
 create index if not exists token_receipts_open on token_receipts (bucket, expires_at) where state = 'open';
 
--- A row a sliding window: how many requests were granted in each sub-interval that still counts. The library's own: the
--- first request makes a row, and the sweep deletes those in which nothing counts any more.
+-- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
+-- rows: the first request creates a row, and the sweep deletes a row when none of its requests counts.
 create table if not exists token_windows (
   id            text not null primary key,
-  max_requests          integer not null,              -- the terms that it was last counted under
+  max_requests          integer not null,   -- the limits of the last counted request
   interval_ns   integer not null,
   resolution_ns integer not null,
-  counts        text not null,                 -- 'end count, ...': each sub-interval's end, in nanoseconds since 1970
-  empty_at      integer not null,              -- when nothing counts any more, in nanoseconds since 1970
-  granted       integer not null default 0,    -- requests, ever
-  last_wait     integer not null default 0,    -- nanoseconds: of the request that was counted last
-  since         integer not null default 0,    -- nanoseconds since 1970: what acted before is perhaps not counted any more
+  counts        text not null,              -- 'end count, ...': end of each sub-interval, in nanoseconds since 1970
+  empty_at      integer not null,           -- when no request counts, in nanoseconds since 1970
+  granted       integer not null default 0, -- requests granted since the creation of the row
+  last_wait     integer not null default 0, -- nanoseconds: wait of the last counted request
+  since         integer not null default 0, -- nanoseconds since 1970: earlier requests can be missing in counts
   constraint id_has_1_to_255_bytes_and_no_nul check (
     length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
-  constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1))  -- as windows' receipts do
+  constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1)) -- windows' receipts begin so
 ) strict, without rowid;
 
--- How often keys were denied, in each hour: what services that count their denials have reported. A denial itself
--- writes nothing, so these are the keys that each process denied most, up to its last report.
+-- Denials per key and hour, as reported by the services that count them. A denial itself writes nothing. So the rows hold the
+-- keys that each process denied most, up to its last report.
 create table if not exists token_stats (
-  hour           text not null,                          -- UTC, with milliseconds: 2026-01-31 12:00:00.000
-  id             text not null,                          -- the bucket; it need not exist any more
-  denied         integer not null,                       -- requests
-  last_denied_at text not null,                          -- UTC, likewise: when it was last reported
+  hour           text not null,    -- UTC, with milliseconds: 2026-01-31 12:00:00.000
+  id             text not null,    -- the bucket, which can be deleted by now
+  denied         integer not null, -- requests
+  last_denied_at text not null,    -- UTC, likewise: when the last denial was reported
   primary key (hour, id),
   constraint id_has_1_to_255_bytes_and_no_nul check (
     length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
   constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1))
 ) strict, without rowid;
 
--- How far the sweep has come, for all sessions that sweep. One row, made by the first step.
+-- The position of the sweep, shared by all sessions. One row, which the first step creates.
 create table if not exists token_sweep_position (
   one      integer primary key check (one = 1),
-  swept_to text                            -- a table, and behind which of its rows the next step begins; null: it begins anew
+  swept_to text -- a table and the row after which the next step starts; null: the sweep starts again
 ) strict;
 
 insert into token_migrations (version, name) values (1, '0001_tables') on conflict do nothing;

@@ -1,16 +1,16 @@
--- token_bucket_levels: each bucket as people think of it, at this instant, in UTC. Reads, locks and changes nothing.
+-- token_bucket_levels: the state of each bucket in tokens and timestamps, as of now, in UTC. Reads only; locks nothing.
 --
---   capacity, refill_seconds, refill: the terms that the last request found, an override's too
---   overridden     whether they are an override's
---   available      whole tokens there now; negative: promised to requests that wait for them
---   full_at        when it is full again; null: it is, or never
---   next_refill_at when the next token comes; null: it is full, or never
+--   capacity, refill_seconds, refill: the limits that the last request used
+--   overridden      whether the limits are an override's
+--   available       whole tokens; negative: promised to requests that wait for them
+--   full_at         when the bucket is full again; null: full, or never
+--   next_refill_at  when the next token comes; null: full, or never
 drop view if exists token_bucket_levels;
 create view token_bucket_levels as
 with levels as (
   select b.*, max(full_at - (n.now - anchor) / step_ns * step_ticks, 0) as owed
     from token_buckets b,
-         -- The end of this millisecond, which is all that SQLite gives: a bucket may have been used within it.
+         -- The end of this millisecond, the resolution of SQLite: a request can have used the bucket within it.
          (select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000 + 999999 as now) n
 )
 select id, burst / token_ticks as capacity,
@@ -24,15 +24,14 @@ select id, burst / token_ticks as capacity,
          'unixepoch') end as next_refill_at
   from levels;
 
--- token_window_levels: each sliding window in which anything was counted, as people think of it, at this instant. Reads,
--- locks and changes nothing.
+-- token_window_levels: the state of each sliding window that counted a request, as of now. Reads only; locks nothing.
 --
---   max_requests, interval_seconds, resolution_seconds: the terms that it was last counted under; the interval is the
---                  longest since it was empty
---   counted        requests that count now; above the maximum: promised to requests that wait
---   available      how many more pass now; negative: promised
---   granted        requests, ever
---   retry_after_ms milliseconds until one more passes, if the mode is enforce; 0: now
+--   max_requests, interval_seconds, resolution_seconds: the limits of the last counted request; interval_seconds is the longest
+--                   interval since the window was empty
+--   counted         requests that count now; above the maximum: promised to requests that wait
+--   available       requests that can still be granted; negative: promised
+--   granted         requests granted since the creation of the window
+--   retry_after_ms  milliseconds until one more request is granted with mode 'enforce'; 0: now
 drop view if exists token_window_levels;
 create view token_window_levels as
 with windows as (
@@ -43,7 +42,7 @@ with windows as (
     from token_windows w
    where granted > 0
 ), levels as (
-  -- After a step of the clock backwards, what was counted since counts as of now.
+  -- After a backward step of the clock, requests counted by the old clock count from now on.
   select *, case when newest - clock > last_wait + resolution_ns + 1000000000 then newest - resolution_ns
                  else clock end as now
     from windows

@@ -1,9 +1,9 @@
--- token_most_denied: the denials of the last 24 hours, a row a key, in UTC. Reads only.
+-- token_most_denied: denials of the last 24 hours, one row per key, in UTC. Reads only.
 --
 --   select * from token_most_denied order by denied desc limit 10;
 --
---   denied         requests; at least so many
---   last_denied_at to a few seconds
+--   denied          requests; the true number can be higher
+--   last_denied_at  accurate to a few seconds
 drop view if exists token_most_denied;
 create view token_most_denied as
 select id, sum(denied) as denied, max(last_denied_at) as last_denied_at
@@ -11,16 +11,17 @@ select id, sum(denied) as denied, max(last_denied_at) as last_denied_at
  where hour > datetime('now', '-24 hours')
  group by id;
 
--- token_rules: every mode, plan and override in force, in UTC: a row for all keys, a row a plan, and a row an
--- override in force. Reads only.
+-- token_rules: the modes, plans and overrides in force, in UTC: one row for all keys, one per plan and one per override. Reads
+-- only.
 --
 --   kind       'all', 'plan' or 'override'
---   name       of the plan, or the key that is overridden
---   plan       of an override: that its bucket follows; null: none, or there is no bucket yet
---   capacity, refill_seconds, refill: its terms; null: it has none of its own
---   mode       what rules there beside the tokens; null, of an override: what its plan or 'all' says
---   mode_from  which row chose the mode: 'all', 'plan' or 'override'; null: the default
---   reason     why; until: when that ends; null: no end
+--   name       name of the plan, or the key of the override
+--   plan       of an override: the plan that its bucket follows; null: no plan, or no bucket yet
+--   capacity, refill_seconds, refill: the limits; null: none of its own
+--   mode       effective mode; null, for an override: the mode of its plan or of 'all'
+--   mode_from  row that chose the mode: 'all', 'plan' or 'override'; null: the default
+--   reason     reason of the mode or override
+--   until      end of the mode or override; null: no end
 drop view if exists token_rules;
 create view token_rules as
 with a as (select mode, reason, until from token_mode
@@ -42,7 +43,7 @@ select 'override', o.id, b.plan, o.capacity, o.refill_seconds, iif(o.capacity is
   from token_overrides o left join token_buckets b on b.id = o.id
  where o.expires_at is null or julianday(o.expires_at) > julianday('now');
 
--- token_sizes: how many rows each table of tollgate's has, and how large the file is. Reads every table.
+-- token_sizes: number of rows of each table, and size of the file. Reads every table.
 drop view if exists token_sizes;
 create view token_sizes as
 select 'token_buckets' as name, count(*) as live_rows, null as bytes from token_buckets

@@ -1,4 +1,4 @@
-//! Every case. Adding one here adds it on every engine that can run it.
+//! The list of all cases. Each case listed here runs on every engine that supports it.
 
 use crate::matrix::Case;
 

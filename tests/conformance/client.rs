@@ -1,4 +1,4 @@
-//! What a client without this crate sees: statements in the engine's own SQL, answers as text.
+//! A client without this crate: statements in the engine's own SQL, and answers as text.
 
 use anyhow::Context;
 use sqlx::{AssertSqlSafe, Column, Row as _};
@@ -6,12 +6,12 @@ use sqlx::{AssertSqlSafe, Column, Row as _};
 use crate::engines::Kind;
 use crate::rig::{AnyPool, Rig};
 
-/// A row, its columns by name.
+/// A row, with its columns by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row(Vec<(String, Option<String>)>);
 
 impl Row {
-    /// A number; a truth is 1 or 0.
+    /// A number; a boolean is 1 or 0.
     pub(crate) fn number(&self, column: &str) -> anyhow::Result<i64> {
         match self.text(column)?.context("null")? {
             "t" => Ok(1),
@@ -20,13 +20,13 @@ impl Row {
         }
     }
 
-    /// Several of them.
+    /// Several numbers.
     pub(crate) fn numbers<const N: usize>(&self, columns: [&str; N]) -> anyhow::Result<[i64; N]> {
         let numbers: Vec<i64> = columns.iter().map(|column| self.number(column)).collect::<anyhow::Result<_>>()?;
         Ok(numbers.try_into().expect("as many"))
     }
 
-    /// The names of the columns and what is in them, in their order.
+    /// The names and values of the columns, in order.
     pub(crate) fn columns(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.0.iter().map(|(name, text)| (&**name, text.as_deref()))
     }
@@ -38,7 +38,7 @@ impl Row {
     }
 }
 
-/// Why a statement was refused.
+/// The reason why a statement was refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) sqlstate: String,
@@ -85,7 +85,7 @@ impl Rig {
         }
     }
 
-    /// What takes tokens by the routine that decides one request: its first ten arguments are the same on each engine.
+    /// The routine that decides one request. Its first ten arguments are equal on each engine.
     pub(crate) fn taking(&self, arguments: &str) -> String {
         match self.engine.kind {
             Kind::MySql => format!(
@@ -111,7 +111,7 @@ impl Rig {
         }
     }
 
-    /// A text in this engine's SQL, quoted as people do.
+    /// A text in this engine's SQL, in single quotes.
     pub(crate) fn quoted(&self, text: &str) -> String {
         let text = text.replace('\'', "''");
         let text = if self.engine.kind == Kind::MySql { text.replace('\\', "\\\\") } else { text };

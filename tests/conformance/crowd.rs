@@ -1,4 +1,4 @@
-//! Many sessions, of which a test can see how many wait for a lock.
+//! Many sessions, with the number of those that wait for a lock.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use sqlx::sqlite::SqlitePoolOptions;
 use crate::rig::{AnyPool, Rig};
 
 pub struct Crowd {
-    /// The same case, on the crowd's own pool.
+    /// The case's rig, on the crowd's own pool.
     pub rig: Rig,
     sessions: Arc<Mutex<Vec<i64>>>,
 }
 
 impl Crowd {
-    /// Sessions on the case's database, all of them there at once.
+    /// Opens sessions on the case's database, all at once.
     pub async fn new(rig: &Rig, size: u32) -> anyhow::Result<Self> {
         let sessions = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&sessions);
@@ -61,15 +61,15 @@ impl Crowd {
         Ok(Self { rig: rig.on(pool), sessions })
     }
 
-    /// Returns once that many wait for a lock, as the server sees it through another session.
+    /// Returns once `many` sessions wait for a lock, as seen through another session.
     pub async fn wait(&self, onlooker: &Rig, many: usize) -> anyhow::Result<()> {
         loop {
-            // A pool may still be opening some.
+            // A pool can still be opening sessions.
             let sessions = self.sessions.lock().expect("nobody panics while holding it").clone();
             let waiting: i64 = match &onlooker.pool {
                 AnyPool::MySql(pool) => {
-                    // A list is no parameter of MySQL's. InnoDB's own views of lock waits stand still while anybody
-                    // polls them; so, whoever is busy with a statement that needs the lock.
+                    // MySQL has no list parameters. InnoDB's own views of lock waits do not change while a session polls them,
+                    // so the query counts sessions that execute a statement that needs the lock.
                     let list: Vec<String> = sessions.iter().map(i64::to_string).collect();
                     let waits = sqlx::query_scalar(
                         "select count(*) from information_schema.processlist

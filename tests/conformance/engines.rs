@@ -1,4 +1,4 @@
-//! The engines of the suite, and what each can do.
+//! The engines of the suite, and their capabilities.
 
 use tollgate::store::Isolation;
 
@@ -14,27 +14,27 @@ pub mod sqlite;
 pub struct Engine {
     pub name: &'static str,
     pub kind: Kind,
-    /// The variable that names its server; none: a file will do.
+    /// The variable with the URL of its server; `None`: a file is enough.
     pub url_variable: Option<&'static str>,
-    /// Whether every run must have it. The others are obtained as containers only, and run where their variable is set.
+    /// Whether every run needs the engine. The others exist as containers only, and run if their variable is set.
     pub required: bool,
-    /// `None`: the pool's own level.
+    /// `None`: the pool's default level.
     pub levels: &'static [Option<Isolation>],
     /// Whether routines in the database decide, which any SQL client can call.
     pub has_routines: bool,
-    /// Whether there are users, and something to grant them.
+    /// Whether the engine has users and privileges.
     pub has_roles: bool,
-    /// Whether a connection of the pool is a session of the server, with settings of its own.
+    /// Whether a connection of the pool is a session of the server, with its own settings.
     pub has_sessions: bool,
-    /// Whether a database can be made as a copy of another one.
+    /// Whether the engine can copy a database.
     pub copies_databases: bool,
-    /// Whether versions of a row lie beside each other on pages, as PostgreSQL has them.
+    /// Whether a heap stores several versions of a row, as on PostgreSQL.
     pub has_heap: bool,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
-    /// Through which layers its cases run once more.
+    /// The layers through which its cases run once more.
     pub layers: &'static [Layers],
-    /// Through which layers a part of them runs once more, and at which level.
+    /// The layers through which a part of the cases runs once more, with the level.
     pub layers_in_brief: &'static [(Layers, Option<Isolation>)],
 }
 
@@ -108,13 +108,13 @@ pub const ENGINES: &[Engine] = &[
         levels: &[None, Some(Isolation::Serializable)],
         has_sessions: false,
         copies_databases: false,
-        // It is the server behind it that decides, and a session's settings do not survive a transaction.
+        // The server behind the pooler decides, and a session's settings end with a transaction.
         time_can_be_injected: false,
         layers_in_brief: &[(Layers::Batched, None), (Layers::Stacked, None)],
         ..POSTGRES
     },
     Engine { layers: EVERY_LAYER, ..MYSQL },
-    // It has MySQL's text.
+    // Uses MySQL's SQL.
     Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), layers: EVERY_LAYER, ..MYSQL },
     Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
     Engine {
@@ -128,12 +128,12 @@ pub const ENGINES: &[Engine] = &[
 ];
 
 impl Engine {
-    /// Whether its cases are part of this run. One that must be and is absent fails them.
+    /// Whether the engine's cases run. A required engine whose server is absent fails them.
     pub fn takes_part(&self) -> bool {
         self.required || self.url_variable.is_some_and(|variable| std::env::var_os(variable).is_some())
     }
 
-    /// Where its server is.
+    /// The URL of its server.
     pub fn url(&self) -> anyhow::Result<String> {
         let variable = self.url_variable.unwrap_or_default();
         std::env::var(variable).map_err(|_| {
@@ -146,7 +146,7 @@ impl Engine {
     }
 }
 
-/// A name that changes whenever a migration does, so that no run meets the schema of another version.
+/// A name that changes with every migration, so that no run uses the schema of another version.
 pub fn database_name<DB: tollgate::store::Migrate>(suffix: &str) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
 

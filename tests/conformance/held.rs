@@ -1,4 +1,4 @@
-//! Somebody else's transaction, which holds what a request needs.
+//! Another transaction that holds the rows of a request.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tollgate::{Decision, Key, Take, store::take_within};
 use crate::engines::Kind;
 use crate::rig::{AnyPool, Rig};
 
-/// On a connection of its own. It is rolled back when its owner ends.
+/// Uses a separate connection. The transaction is rolled back on drop.
 pub struct Held {
     connection: AnyConnection,
     /// The server's process, once the transaction has begun: PostgreSQL only.
@@ -23,14 +23,14 @@ enum AnyConnection {
 }
 
 impl Held {
-    /// Takes a token in a transaction, and does not end it.
+    /// Takes a token in a transaction that stays open.
     pub async fn bucket(rig: &Rig, key: &Key) -> anyhow::Result<Self> {
         let mut held = Self::open(rig).await?;
         held.take(rig, key).await?;
         Ok(held)
     }
 
-    /// Begins a transaction, and does not end it.
+    /// Begins a transaction that stays open.
     pub async fn open(rig: &Rig) -> anyhow::Result<Self> {
         let mut held = Self::idle(rig).await?;
         held.connection.close_on_drop();
@@ -51,7 +51,7 @@ impl Held {
         Ok(Self { connection, pid: 0 })
     }
 
-    /// Asks for tokens by the library, in the transaction.
+    /// Decides a request by the library, in the transaction.
     pub async fn decide(&mut self, take: &Take) -> anyhow::Result<Decision> {
         Ok(match &mut self.connection {
             AnyConnection::MySql(it) => take_within(&mut **it, take).await??,
@@ -60,7 +60,7 @@ impl Held {
         })
     }
 
-    /// Takes another token, waiting for the bucket's lock if need be.
+    /// Takes another token, and waits for the bucket's lock if necessary.
     pub async fn take(&mut self, rig: &Rig, key: &Key) -> Result<(), sqlx::Error> {
         let sql = format!("update {} set granted = granted + 1 where id = {}", rig.table(), rig.literal(key));
         self.run(sql).await
@@ -79,7 +79,7 @@ impl Held {
         self.run("commit").await
     }
 
-    /// Returns once a session waits for a lock: on PostgreSQL for one of this session's, on MySQL for one in this
+    /// Returns once a session waits for a lock: on PostgreSQL for a lock of this session, on MySQL for any lock in this
     /// database, which should be the case's own.
     pub async fn blocks(&self, rig: &Rig) -> anyhow::Result<()> {
         while !match &rig.pool {
@@ -98,10 +98,10 @@ impl Held {
     }
 }
 
-/// From InnoDB's report: its views are made anew only when nobody has read them for 100 ms, and other cases read too.
+/// Reads InnoDB's report, because its views are refreshed only after 100 ms without a read, and other cases read them, too.
 async fn somebody_waits(pool: &MySqlPool) -> anyhow::Result<bool> {
     let report: String = sqlx::raw_sql("show engine innodb status").fetch_one(pool).await?.try_get("Status")?;
-    // Before the first transaction stand those of the last deadlock, which is over.
+    // The text before the first transaction describes the last deadlock, which has ended.
     let waiting = report.split("---TRANSACTION ").skip(1).filter(|transaction| transaction.contains("\nLOCK WAIT "));
     let threads: Vec<&str> = waiting
         .filter_map(|transaction| transaction.split_once(" thread id "))

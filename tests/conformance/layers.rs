@@ -1,4 +1,4 @@
-//! What a case asks its store through.
+//! The layers between a case and its store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,15 +14,15 @@ use tollgate::{
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Layers {
     None,
-    /// Denials are remembered, and each request is a call of its own, as a limiter without batching makes it.
+    /// Denials are cached, and each request is a separate call, as in a limiter without batching.
     Denying,
-    /// Requests that come at once go together in calls.
+    /// Concurrent requests are coalesced into calls.
     Batched,
-    /// The layers that a limiter has if nothing else is said: both.
+    /// A limiter's default layers: both.
     Stacked,
 }
 
-/// How often somebody set the clock, or did an operator's work.
+/// The number of clock changes and operators' changes.
 #[derive(Clone, Debug, Default)]
 pub struct Changes(Arc<AtomicU64>);
 
@@ -36,11 +36,10 @@ impl Changes {
     }
 }
 
-/// What remembers denials, over a store or over a layer that gathers requests.
+/// A deny cache over a store or over a batching layer.
 ///
-/// A denial is remembered for a second of the host's at most: so long a case need not see an operator's change, and an
-/// injected clock goes through it in no time. Nobody waits for that here: whenever something has changed, what was denied
-/// before is forgotten.
+/// A denial is cached for up to a second of the host's time. A case could miss an operator's change for as long, and an
+/// injected clock passes that second in no time. So the cache is emptied after each change.
 pub struct Denying<S: Store> {
     beneath: Arc<S>,
     denials: Mutex<(u64, Arc<DenyCache<Arc<S>>>)>,

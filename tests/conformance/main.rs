@@ -1,9 +1,9 @@
-//! One suite for every database: a list of cases, run on each engine and at each isolation level that it has.
+//! One suite for every database: a list of cases, run on each engine and at each of its isolation levels.
 //!
 //! An engine contributes a constructor and its capabilities (`engines.rs`); a case is a function over a [`Rig`]
 //! (`cases/`). An engine whose server is absent fails its cases.
 
-// Nothing outside uses a test.
+// Items of a test have no users outside.
 #![allow(unreachable_pub)]
 
 #[path = "../cancellation/mod.rs"]

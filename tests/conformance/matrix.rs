@@ -11,20 +11,20 @@ use crate::engines::{ENGINES, Engine};
 use crate::layers::Layers;
 use crate::rig::Rig;
 
-/// What a case needs, and where it runs.
+/// A case, its requirements, and where it runs.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
-    /// At each isolation level of the engine, or only at the pool's own.
+    /// At each isolation level of the engine, or only at the pool's default.
     pub levels: Levels,
-    /// Whose time decides.
+    /// The clock that decides.
     pub time: Time,
-    /// Whether an engine of these capabilities can run it.
+    /// Whether an engine with these capabilities can run the case.
     pub needs: fn(&Engine) -> bool,
     pub run: fn(Rig) -> Running,
 }
 
-/// A case at work.
+/// A running case.
 pub type Running = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,13 +35,13 @@ pub enum Levels {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Time {
-    /// The test's: the routines that the migrations ship, with their clock replaced.
+    /// An injected clock in the routines that the migrations ship.
     Injected,
-    /// The database's.
+    /// The database's clock.
     Real,
 }
 
-/// Names cases and says what they need: `list!(Levels::Every, Time::Injected, |engine| …; first, second)`.
+/// Lists cases with their requirements: `list!(Levels::Every, Time::Injected, |engine| …; first, second)`.
 macro_rules! list {
     ($levels:expr, $time:expr, $needs:expr; $($case:ident),+ $(,)?) => {
         [$($crate::matrix::Case {
@@ -120,64 +120,64 @@ fn named(case: Case, among: &[&str]) -> bool {
     among.iter().any(|cases| case.name.contains(cases))
 }
 
-/// Cases that no layer takes part in, or which could not show through one what they show beneath, each for its reason.
+/// Cases that skip the layers, because no layer is involved or a layer would hide the tested behaviour.
 const BENEATH: &[&str] = &[
-    // A mode of the whole database, in a database of the case's own, by an operator's functions.
+    // Sets the mode of a whole database, in a separate database, by operators' functions.
     "cases::admin",
-    // A limiter of its own, with these layers, whose calls are counted.
+    // Builds a limiter with these layers, and counts its calls.
     "cases::attack",
-    // SQL alone, by a login of the application's role.
+    // Uses SQL only, by a login of the application's role.
     "cases::attacks",
-    // A store's `take` of many, which no layer gathers, some thousand times.
+    // Calls `take` with many requests some thousand times, which no layer coalesces.
     "cases::batches",
-    // An operator's lists, of rows that its SQL broke.
+    // Uses operators' lists, with rows that its SQL broke.
     "cases::bounds",
-    // An operator's SQL, and sessions and databases of the case's own.
+    // Uses operators' SQL, with its own sessions and databases.
     "cases::by_hand",
-    // Sessions and a database of the case's own.
+    // Uses its own sessions and database.
     "cases::charsets",
-    // Limiters of its own, with these layers and with a lease.
-    "cases::cancellation::calls_of_every_verb",
-    // Waits until each request has a session of its own.
+    // Builds limiters with these layers and with a lease.
+    "cases::cancellation::cancelled_calls_of_every_method",
+    // Waits until each request has a separate session.
     "cases::concurrency::waiters",
-    // From memory a denial would write nothing anyway.
+    // A cached denial never writes.
     "cases::denials",
-    // A lease of its own.
+    // Uses its own lease.
     "cases::faults::leased",
-    // The host's SQL, in its transactions.
+    // Uses the host's SQL, in its transactions.
     "cases::host",
-    // A view, and an operator's listing.
+    // Reads a view and operators' lists.
     "cases::levels",
-    // A limiter of its own, with these layers.
+    // Builds a limiter with these layers.
     "cases::locked",
-    // Comes before there is a store.
+    // Runs before a store exists.
     "cases::migrations",
-    // Routines of its own.
+    // Uses its own routines.
     "cases::mutants",
-    // What a role may do by SQL.
+    // Tests the SQL that a role can execute.
     "cases::privileges",
-    // Counts attempts, of which an answer from memory has none and one for many has another's.
+    // Counts attempts. A cached answer has none, and a batched answer has those of another request.
     "cases::retries",
-    // Counts what goes over the wire for a call.
+    // Counts the round trips of a call.
     "cases::round_trips",
-    // SQL alone.
+    // Uses SQL only.
     "cases::routines",
-    // An operator's function.
+    // Uses operators' functions.
     "cases::sweeping",
-    // SQL alone, as the documents show it.
+    // Uses SQL only, as the documents show it.
     "cases::transcripts",
-    // Counts what calls of many rows write.
+    // Counts the writes of calls with many rows.
     "cases::updates",
-    // Limiters of its own, one for each process.
+    // Builds a limiter for each process.
     "cases::upgrades",
-    // Routines called thousands of times, one instant each.
+    // Calls routines thousands of times, at one instant each.
     "cases::vectors",
-    // Passed on as they are by every layer, hundreds of times.
+    // Makes hundreds of calls that every layer passes on unchanged.
     "cases::windows",
 ];
 
-/// Cases of many callers at once, and of anything in any order: the others find through other layers, or by an engine of the
-/// same kind, what they would find here.
+/// Cases with many concurrent callers, and random sequences. Other layers, or a similar engine, run the other cases and find
+/// the same faults.
 const IN_BRIEF: &[&str] = &["cases::cancellation", "cases::concurrency", "cases::fleet", "cases::sequences"];
 
 /// Long enough for the slowest case on the slowest machine.

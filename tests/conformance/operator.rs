@@ -1,4 +1,4 @@
-//! What an operator does, on any engine.
+//! Operators' changes, on any engine.
 
 use chrono::{DateTime, Utc};
 use tollgate::{

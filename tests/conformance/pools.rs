@@ -1,4 +1,4 @@
-//! Pools beside the suite's own: with settings of their own, on databases of their own, or through a proxy.
+//! Pools in addition to the suite's own: with other settings, on other databases, or through a proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::engines::{Kind, mysql, postgres, sqlite};
 use crate::proxy::Proxy;
 use crate::rig::{AnyPool, Rig};
 
-/// The same expression for a pool of whatever kind.
+/// Expands an expression for each kind of pool.
 macro_rules! with_pool {
     ($any:expr, $pool:ident => $body:expr) => {
         match $any {
@@ -23,7 +23,7 @@ macro_rules! with_pool {
 }
 pub(crate) use with_pool;
 
-/// A pool to the case's database of one connection that is there already, and which begins with a statement.
+/// Opens a pool of one connection to the case's database, which is connected and starts with a statement.
 pub async fn with_session(rig: &Rig, statement: &'static str) -> anyhow::Result<(Rig, Acquisitions)> {
     let acquisitions = Acquisitions::default();
     let pool = match &rig.pool {
@@ -34,7 +34,7 @@ pub async fn with_session(rig: &Rig, statement: &'static str) -> anyhow::Result<
     Ok((rig.on(pool), acquisitions))
 }
 
-/// How often a connection was taken out of a pool: once an attempt.
+/// The number of connections taken from a pool: one per attempt.
 #[derive(Clone, Default)]
 pub struct Acquisitions(Arc<AtomicUsize>);
 
@@ -86,20 +86,20 @@ pub async fn through_proxy(rig: &Rig, connections: u32) -> anyhow::Result<(Rig, 
     }
 }
 
-/// Without the task that looks after connections: that of sqlx 0.9.0 may spin for ever (its issue 3645).
+/// Without the task that maintains connections: in sqlx 0.9.0, the task can spin forever (its issue 3645).
 pub fn small<DB: Database>(connections: u32) -> PoolOptions<DB> {
     PoolOptions::new().idle_timeout(None).max_lifetime(None).max_connections(connections).test_before_acquire(false)
 }
 
-/// Returns once nobody uses a connection of the pool.
+/// Returns once all connections of the pool are idle.
 pub async fn all_given_back(pool: &AnyPool) {
-    // Not "less": while a connection is being given back, the pool may count one below none.
+    // Not "less": while a connection is returned, the pool can count one fewer than there are.
     while with_pool!(pool, pool => pool.num_idle() != pool.size() as usize) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }
 
-/// A database of a case's own, not migrated, which goes with it.
+/// A database for one case, not migrated, which is removed at the end.
 pub struct Scratch {
     pub rig: Rig,
     name: String,
@@ -123,13 +123,13 @@ impl Scratch {
         Ok(Self { rig: rig.on(pool), name: name.to_owned(), admin: rig.pool.clone() })
     }
 
-    /// With tollgate's tables and routines.
+    /// Creates a database with tollgate's tables and routines.
     pub async fn migrated(rig: &Rig) -> anyhow::Result<Self> {
         if rig.engine.copies_databases {
             let name = scratch_name();
             postgres::copy(rig.engine, &name).await?;
             let scratch = Self::named(rig, &name).await?;
-            // Nothing, unless the original is of another build on a server that is kept.
+            // Changes nothing, unless the original is from another build on a persistent server.
             with_pool!(&scratch.rig.pool, pool => tollgate::migrate(pool).await?);
             return Ok(scratch);
         }
@@ -143,7 +143,7 @@ fn scratch_name() -> String {
     format!("tollgate_scratch_{}", Uuid::new_v4().simple())
 }
 
-/// On a server, a migrated database of the case's own under an injected clock, and one connection to it.
+/// On a server, creates a migrated database for one case under an injected clock, and one connection to it.
 pub async fn injected(rig: &Rig) -> anyhow::Result<(Scratch, Rig)> {
     let scratch = Scratch::migrated(rig).await?;
     let clock = match &scratch.rig.pool {
@@ -169,7 +169,7 @@ impl Drop for Scratch {
             AnyPool::Postgres(_) => format!("drop database {} with (force)", self.name),
         };
         let admin = self.admin.clone();
-        // On a thread of its own: a value is dropped within the case's runtime, which must not be blocked on.
+        // Uses a separate thread: a value is dropped within the case's runtime, which must not block.
         let removed = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {

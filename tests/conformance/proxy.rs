@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server: it records what is asked, and fails where a test says.
+//! A TCP proxy for a server: it records requests, and fails where a test says.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use self::messages::{Messages, Protocol};
 
 mod messages;
 
-/// Goes with its owner, and its connections with it.
+/// Closed on drop, with its connections.
 pub struct Proxy {
     port: u16,
     shared: Arc<Mutex<Shared>>,
@@ -21,15 +21,15 @@ pub struct Proxy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It never reaches the server, and the connection is cut.
+    /// The request never reaches the server, and the connection is cut.
     Lose,
-    /// The server answers, and the connection is cut after that many bytes of its answer.
+    /// The server answers, and the connection is cut after so many bytes of the answer.
     Cut(usize),
-    /// The server answers, and nobody hears it; the connection stays.
+    /// The server answers, but the answer is dropped. The connection stays open.
     Swallow,
 }
 
-/// All that a client sends for one answer: one round trip.
+/// The bytes that a client sends for one answer: one round trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketRequest(Vec<u8>);
 
@@ -40,7 +40,7 @@ struct Shared {
     refuses: bool,
 }
 
-/// What happens to the first request that has these bytes in it; whatever comes after it passes.
+/// The fault of the first request that contains these bytes. Later requests pass.
 struct Fault {
     on: Vec<u8>,
     then: Then,
@@ -51,7 +51,7 @@ impl Proxy {
         Self::on(refusing()?, host, port).await
     }
 
-    /// On a socket that has refused connections until now.
+    /// Listens on a socket that has refused connections until now.
     pub async fn on(socket: TcpSocket, host: &str, port: u16) -> std::io::Result<Self> {
         let listener = socket.listen(1024)?;
         let own_port = listener.local_addr()?.port();
@@ -65,7 +65,7 @@ impl Proxy {
         self.port
     }
 
-    /// Arms it for one request.
+    /// Arms the proxy for one request.
     pub fn fail(&self, on: impl AsRef<[u8]>, then: Then) {
         self.lock().fault = Some(Fault { on: on.as_ref().to_vec(), then });
     }
@@ -75,7 +75,7 @@ impl Proxy {
         self.lock().refuses = refuses;
     }
 
-    /// What was asked since it was last told.
+    /// The requests since the last call.
     pub fn requests(&self) -> Vec<BucketRequest> {
         std::mem::take(&mut self.lock().requests)
     }
@@ -85,7 +85,7 @@ impl Proxy {
     }
 }
 
-/// A port of its own that refuses connections until a listener is opened.
+/// An unused port that refuses connections until a listener is opened.
 pub fn refusing() -> std::io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into())?;
@@ -103,7 +103,7 @@ impl BucketRequest {
         self.0.windows(text.as_ref().len()).any(|window| window == text.as_ref())
     }
 
-    /// Whether it is only to see that the server is there.
+    /// Whether the request only checks that the server is alive.
     pub fn is_ping(&self) -> bool {
         const SYNC: &[u8] = b"S\0\0\0\x04";
         const COM_PING: &[u8] = b"\x01\0\0\0\x0e";
@@ -120,12 +120,12 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Mutex<Sha
     }
 }
 
-/// One connection, until either side closes it or a fault does.
+/// Passes one connection on, until either side closes it or a fault does.
 async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Shared>>) -> std::io::Result<()> {
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    // MySQL's server greets whoever comes, PostgreSQL's waits to be spoken to.
+    // MySQL's server sends the first message, and PostgreSQL's waits for the client's.
     let (mut up, mut down) = ([0; PIECE], [0; PIECE]);
     let protocol = tokio::select! {
         heard = client.peek(&mut up) => heard.map(|_| Protocol::Postgres)?,
@@ -133,7 +133,7 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
     };
     let (mut asking, mut answering) = (Messages::of_client(protocol), Messages::of_server(protocol));
     let mut request = BucketRequest::default();
-    // What is to become of the answers that are due. A client may ask again before it has read all of the last one.
+    // The faults of pending answers. A client can send a request before it has read the last answer completely.
     let mut due: VecDeque<Option<Then>> = VecDeque::new();
     loop {
         tokio::select! {
@@ -186,12 +186,12 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
 }
 
 impl Shared {
-    /// Records a request, and says whether it is the one to fail.
+    /// Records a request, and returns whether it is the one to fail.
     fn asked(&mut self, request: &BucketRequest) -> Option<Then> {
         self.requests.push(request.clone());
         self.fault.take_if(|fault| request.mentions(&fault.on)).map(|fault| fault.then)
     }
 }
 
-/// So few bytes at a time that nothing can be right only as long as messages come whole.
+/// So small that code that expects whole messages fails.
 const PIECE: usize = 7;

@@ -1,4 +1,4 @@
-//! Properties over random values: the same ones in every run, and a few of a fresh seed. Whatever fails names its seed, which
+//! Properties over random values: equal ones in every run, and a few of a new seed. A failure names its seed, which
 //! `TOLLGATE_SEED` replays.
 
 use std::future::Future;
@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
 
-/// Checks that many values, and shrinks the first that fails.
+/// Checks `cases` values, and shrinks the first one that fails.
 pub(crate) fn check<S, F>(cases: u32, values: &S, property: impl Fn(S::Value) -> F) -> anyhow::Result<()>
 where
     S: Strategy,

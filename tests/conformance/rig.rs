@@ -1,4 +1,4 @@
-//! What a case works with: a store on an engine, its rows, and its clock.
+//! The rig of a case: a store on an engine, its rows, and its clock.
 
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ pub struct Rig {
     clock: ManualClock,
     changes: Changes,
     time: Time,
-    /// Of an engine without a server: removed with the rig.
+    /// The directory of an engine without a server, removed with the rig.
     pub directory: Option<TempDir>,
 }
 
-/// The host's pool, of whatever kind.
+/// The host's pool, of any kind.
 #[derive(Clone, Debug)]
 pub enum AnyPool {
     MySql(MySqlPool),
@@ -44,7 +44,7 @@ impl Rig {
         layers: Layers,
         time: Time,
     ) -> anyhow::Result<Self> {
-        // Injected time belongs to a session, so there may be only one.
+        // Injected time belongs to a session, so the pool has one connection.
         let connections = if time == Time::Injected { 1 } else { 8 };
         let mut directory = None;
         let pool = match engine.kind {
@@ -67,7 +67,7 @@ impl Rig {
         })
     }
 
-    /// The same case on another pool.
+    /// The rig on another pool.
     pub fn on(&self, pool: AnyPool) -> Self {
         Self {
             engine: self.engine,
@@ -94,20 +94,20 @@ impl Rig {
         AnyStore::new(database, self.layers, self.changes.clone())
     }
 
-    /// A key that nobody else uses.
+    /// Returns a key that no other case uses.
     #[expect(clippy::unused_self, reason = "a case says rig.key() as it says rig.bucket()")]
     pub fn key(&self) -> Key {
         Key::from(Uuid::new_v4())
     }
 
-    /// Provisions a bucket under a key that nobody else uses.
+    /// Provisions a bucket under a key that no other case uses.
     pub async fn bucket(&self, quota: Quota) -> anyhow::Result<Key> {
         let key = self.key();
         self.create(&key, quota).await?;
         Ok(key)
     }
 
-    /// Provisions a bucket, or changes its terms.
+    /// Provisions a bucket, or changes its limits.
     pub async fn create(&self, key: &Key, quota: Quota) -> Result<(), Error> {
         self.store().create_bucket(key, quota).await
     }
@@ -126,7 +126,7 @@ impl Rig {
         }
     }
 
-    /// What the clock that decides shows, in nanoseconds since 1970.
+    /// The time of the deciding clock, in nanoseconds since 1970.
     pub async fn now(&self) -> anyhow::Result<i64> {
         Ok(match &self.pool {
             AnyPool::MySql(pool) => {
@@ -139,7 +139,7 @@ impl Rig {
         })
     }
 
-    /// Returns once that clock shows so much.
+    /// Returns once the deciding clock has reached `now`.
     pub async fn until(&self, now: i64) -> anyhow::Result<()> {
         while self.now().await? < now {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -150,8 +150,8 @@ impl Rig {
     /// The state of a bucket, if it exists.
     pub async fn row(&self, key: &Key) -> anyhow::Result<Option<Bucket>> {
         let (table, id) = (self.table(), self.literal(key));
-        // As text: of so many prepared statements, a session has to close one before each other one, and MySQL's sends that
-        // by itself, for which the next has to wait.
+        // As text: with so many prepared statements, a session would have to close one before each other one. MySQL sends that
+        // by itself, and the next statement has to wait.
         let sql = format!("select anchor, full_at, granted, max_granted_wait from {table} where id = {id}");
         let rows = self.sql(sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -180,7 +180,7 @@ impl Rig {
         self.decide(Take::from(key.clone())).await
     }
 
-    /// Asks for what a request says, which must be possible.
+    /// Decides a request that must not be an error.
     pub async fn decide(&self, take: Take) -> anyhow::Result<Decision> {
         let outcome = self.store().take(&[take]).await?.pop();
         Ok(outcome.expect("one answer to one request")?)
@@ -199,7 +199,7 @@ impl AnyPool {
     }
 }
 
-/// A directory that goes with its owner.
+/// A directory that is removed on drop.
 pub struct TempDir(std::path::PathBuf);
 
 impl TempDir {
@@ -216,7 +216,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // What cannot be removed is in the system's own directory for such things.
+        // A leftover is in the system's directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! A store on any engine, asked directly or through the layers of a limiter.
+//! A store on any engine, called directly or through the layers of a limiter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct AnyStore {
 /// The store itself.
 pub type Database = AnyOf<MySqlStore, PgStore, SqliteStore>;
 
-/// One of the engines' stores, or of a layer over each: a layer knows what it lies over.
+/// One of the engines' stores, or a layer over each: the type of a layer contains that of its store.
 #[derive(Clone)]
 pub enum AnyOf<M, P, L> {
     MySql(M),
@@ -43,7 +43,7 @@ enum Asked {
     Stacked(Arc<Denying<Batcher<tollgate::AnyStore>>>),
 }
 
-/// The same expression for a store of whatever kind.
+/// Expands an expression for each kind of store.
 macro_rules! on {
     ($any:expr, $store:ident => $body:expr) => {
         match $any {
@@ -55,7 +55,7 @@ macro_rules! on {
 }
 pub(crate) use on;
 
-/// A store of the same kind.
+/// Maps a store to one of the same kind.
 macro_rules! map {
     ($any:expr, $store:ident => $body:expr) => {
         match $any {
@@ -67,7 +67,7 @@ macro_rules! map {
 }
 
 impl AnyStore {
-    /// One whose clones share its layers.
+    /// Returns a store whose clones share its layers.
     pub fn new(database: Database, layers: Layers, changes: Changes) -> Self {
         let any = || on!(&database, store => tollgate::AnyStore::new(store.clone()));
         let asked = match layers {

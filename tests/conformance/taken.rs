@@ -1,4 +1,4 @@
-//! Tokens that were taken, and what is left where they came from.
+//! Tokens that were taken, and the tokens left in their bucket or window.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::store::AnyStore;
 
-/// [`COST`] tokens of a bucket or of a sliding window that nobody else uses, and of which nothing else is left.
+/// [`COST`] tokens of a bucket or sliding window that no other case uses, and which is empty.
 pub struct Taken {
     pub reservation: Reservation<AnyStore>,
     pub receipt: Receipt,
-    /// A request for one more.
+    /// A request for one more token.
     pub another: Take,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// They may be used.
+    /// The tokens can be used now.
     HasCome,
-    /// They come in a day, with as many for others.
+    /// The tokens come in a day, together with as many for others.
     IsAhead,
 }
 
-/// Of a bucket, and of a sliding window. Nothing comes back to them while a case runs.
+/// The rules of a bucket and of a sliding window, which gain no token while a case runs.
 pub fn rules() -> anyhow::Result<[Rule; 2]> {
     let window = Window::new(2 * COST, DAY, Duration::from_hours(1))?;
     Ok([Rule::Quota(Quota::interval(2 * COST, DAY)?), Rule::Window(window)])
@@ -34,7 +34,7 @@ pub fn rules() -> anyhow::Result<[Rule; 2]> {
 impl Taken {
     pub async fn new(rig: &Rig, rule: &Rule, turn: Turn, has_id: bool) -> anyhow::Result<Self> {
         let mut another = match rule {
-            // Its days begin with it, and not at midnight.
+            // The bucket's days start at its creation, and not at midnight.
             Rule::Quota(quota) => Take::from(rig.bucket(*quota).await?),
             rule => Take::from(rig.key()).rule(rule.clone()),
         };
@@ -54,7 +54,7 @@ impl Taken {
     }
 }
 
-/// Takes what has been given back, and says how many tokens that were.
+/// Takes the tokens that were given back, and returns their number.
 pub async fn drain(rig: &Rig, another: &Take) -> anyhow::Result<i64> {
     let (store, mut tokens) = (rig.store(), 0);
     while store.take_one(another).await??.is_granted() {
@@ -63,6 +63,6 @@ pub async fn drain(rig: &Rig, another: &Take) -> anyhow::Result<i64> {
     Ok(tokens)
 }
 
-/// Of each that is taken.
+/// The cost of each request.
 pub const COST: u64 = 5;
 const DAY: Duration = Duration::from_hours(24);

@@ -1,10 +1,10 @@
-//! What documents show of a session with a database: statements after a prompt, and their answers as clients print them.
+//! Database sessions in documents: statements after a prompt, and their answers as clients print them.
 
 /// A statement, and its answer if one is shown.
 #[derive(Debug, Default)]
 pub struct Exchange {
     pub statement: String,
-    /// Of a client that prints the names of columns.
+    /// Empty if the client prints no column names.
     pub columns: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
@@ -19,10 +19,10 @@ fn in_block(block: &str, prompt: &str) -> Vec<Exchange> {
     let mut exchanges: Vec<Exchange> = Vec::new();
     let mut is_open = false;
     for line in block.lines() {
-        // A statement goes on after another prompt, such as `app->`.
+        // A statement continues after another prompt, such as `app->`.
         let goes_on = line.split_once("> ").filter(|_| is_open).map(|(_, typed)| typed);
         if let Some(typed) = goes_on.or_else(|| line.strip_prefix(prompt)) {
-            // And it ends with its semicolon, whatever is remarked behind it.
+            // A statement ends with its semicolon, before any comment.
             let typed = typed.split("  -- ").next().unwrap_or(typed).trim_end();
             match exchanges.last_mut().filter(|_| is_open) {
                 Some(exchange) => exchange.statement.extend(["\n", typed]),
@@ -30,7 +30,7 @@ fn in_block(block: &str, prompt: &str) -> Vec<Exchange> {
             }
             is_open = !typed.ends_with(';');
         } else if PROMPTS.iter().any(|other| line.starts_with(other)) {
-            // The same for another engine.
+            // Skips a statement for another engine.
         } else if let Some(exchange) = exchanges.last_mut() {
             exchange.read(line);
         }
@@ -47,7 +47,7 @@ impl Exchange {
         if is_ruled || line.is_empty() {
             return;
         }
-        // sqlite3 prints no names, and nothing around its columns.
+        // sqlite3 prints no column names, and nothing around its columns.
         let has_names = line.starts_with([' ', '|']);
         let cells = line.strip_prefix('|').map_or(line, |line| line.trim_end().trim_end_matches('|'));
         let cells = cells.split('|').map(|cell| cell.trim().to_owned()).collect();

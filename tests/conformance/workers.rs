@@ -1,4 +1,4 @@
-//! Processes of the suite's own program: callers that share buckets through the crate.
+//! Processes of the test executable: callers that share buckets through the crate.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ use crate::rig::{AnyPool, Rig};
 use crate::store::AnyStore;
 use crate::worker;
 
-/// What is done in a process that this variable is set in, instead of the tests.
+/// If the variable is set, the process runs a role instead of the tests.
 const ROLE: &str = "TOLLGATE_TEST_WORKER";
 
-/// Works, if this process was started for that.
+/// Runs the role of this process, if it has one.
 pub fn work() -> Option<anyhow::Result<()>> {
     let role = std::env::var(ROLE).ok()?;
     let runtime = match role.as_str() {
@@ -43,7 +43,7 @@ pub fn work() -> Option<anyhow::Result<()>> {
     }))
 }
 
-/// This program, in a role.
+/// The command that starts this executable in a role.
 pub fn command(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a test runs from a file"));
     command.env(ROLE, role);
@@ -56,32 +56,32 @@ pub const SERVICES: &str = "services";
 pub const HOLDERS: &str = "holders";
 pub const FLEET: &str = "fleet";
 
-/// Callers in processes of their own, and the buckets that they share.
+/// Callers in separate processes, and the buckets that they share.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Callers {
     engine: String,
-    /// Which of the engine's levels.
+    /// The index of the engine's isolation level.
     level: usize,
     layers: Layers,
-    /// Of an engine without a server.
+    /// The file of an engine without a server.
     file: Option<PathBuf>,
     keys: Vec<String>,
     capacity: u64,
     period: Duration,
-    /// Whether the first request makes a bucket, or it is there.
+    /// Whether the first request creates the bucket.
     first_use: bool,
-    /// How many requests go in one call, at most.
+    /// The largest number of requests in one call.
     batch: usize,
 }
 
-/// What holds for the run: where the grid of periods starts, and that a bucket is done with when it denies after `end`.
+/// The course of a run: the start of the grid of periods, and the end, after which a bucket is done with its first denial.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Course {
     pub anchor: i64,
     pub end: i64,
 }
 
-/// What happened to each bucket, by the place of its key.
+/// The calls for each bucket, by the position of its key.
 pub type Histories = BTreeMap<usize, Vec<Call>>;
 
 impl Callers {
@@ -108,24 +108,24 @@ impl Callers {
         Self { batch, ..self }
     }
 
-    /// Eight processes that are ready to begin.
+    /// Starts eight processes that are ready to begin.
     pub async fn start(&self) -> anyhow::Result<Processes> {
-        // Else it could not be told in which period a call was decided.
+        // Otherwise the period of a decision would be unknown.
         anyhow::ensure!(LONGEST_CALL < self.period, "a period of {:?} is too short", self.period);
         Processes::start(&vec![self.clone(); PROCESSES], || command(CALLERS)).await
     }
 
-    /// Eight processes, in each of which [`IN_LINE`] are ready to wait for a token of the first bucket.
+    /// Starts eight processes, each with [`IN_LINE`] tasks that are ready to wait for a token of the first bucket.
     pub async fn start_waiters(&self) -> anyhow::Result<Processes> {
         Processes::start(&vec![self.clone(); PROCESSES], || command(WAITERS)).await
     }
 
-    /// A process for each of them, which asks every ten milliseconds under the quota of its own, until the end.
+    /// Starts a process for each service, which sends requests with its own quota every ten milliseconds, until the end.
     pub async fn start_services(services: &[Self]) -> anyhow::Result<Processes> {
         Processes::start(services, || command(SERVICES)).await
     }
 
-    /// A process that holds three reservations, the last one for later, and has somebody who waits behind it.
+    /// Starts a process with three reservations, the last one scheduled later, and a waiter queued behind it.
     pub async fn start_holder(&self) -> anyhow::Result<Processes> {
         Processes::start(std::slice::from_ref(self), || command(HOLDERS)).await
     }
@@ -145,12 +145,12 @@ impl Callers {
         if let Some(file) = &self.file {
             rig = rig.on(AnyPool::Sqlite(sqlite::pool(file, TASKS).await?));
         }
-        // However often they are in each other's way, each has its answer.
+        // Each call is answered, after any number of conflicts.
         Ok(rig.store().max_attempts(u32::MAX).deadline(LONGEST_CALL))
     }
 }
 
-/// The part of a process: four tasks, each of which asks until every bucket has denied it after the end.
+/// The callers' role: four tasks, each of which sends requests until every bucket has denied one after the end.
 async fn call() -> anyhow::Result<()> {
     let callers: Callers = processes::told()?;
     let store = callers.store().await?;
@@ -167,14 +167,14 @@ async fn call() -> anyhow::Result<()> {
     processes::report(&histories)
 }
 
-/// The part of a process: a line of waiters for one token each. Reports them in the order in which they came.
+/// The waiters' role: a queue of waiters for one token each, reported in the order of arrival.
 async fn wait() -> anyhow::Result<()> {
     let callers: Callers = processes::told()?;
     let limiter = Limiter::builder(callers.store().await?).max_wait(MAX_WAIT).build(Rule::Provisioned)?;
     let limiter = limiter.bind(&callers.keys[0])?;
     let _: Course = processes::ready()?;
 
-    // A task each, so that whoever is woken first is seen first.
+    // One task per waiter, so that the order of wake-ups shows.
     let mut waiters = Vec::new();
     for _ in 0..IN_LINE {
         let limiter = limiter.clone();
@@ -191,7 +191,7 @@ async fn wait() -> anyhow::Result<()> {
     processes::report(&calls)
 }
 
-/// The part of a process: three requests every ten milliseconds.
+/// The services' role: three requests every ten milliseconds.
 async fn serve() -> anyhow::Result<()> {
     let callers: Callers = processes::told()?;
     let take = Take::from(Key::try_from(&*callers.keys[0])?).rule(Rule::Quota(callers.continuous()?));
@@ -210,7 +210,7 @@ async fn serve() -> anyhow::Result<()> {
     processes::report(&calls)
 }
 
-/// The part of a process: it is ready when its reservations are made, and waits to be killed.
+/// The holder's role: ready when its reservations are made, it waits to be killed.
 async fn hold() -> anyhow::Result<()> {
     let callers: Callers = processes::told()?;
     let store = callers.store().await?;
@@ -242,7 +242,7 @@ async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Resul
     let mut histories = Histories::new();
     while let Some(&next) = open.first() {
         let mut places = vec![next];
-        // New buckets are gone through in their order, so that many come to each at once.
+        // New buckets are requested in order, so that many callers request each at once.
         if !callers.first_use {
             places = (0..fastrand::usize(1..=callers.batch)).map(|_| open[fastrand::usize(..open.len())]).collect();
         }
@@ -254,7 +254,7 @@ async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Resul
         for (place, outcome) in places.into_iter().zip(outcomes) {
             let decision = outcome?;
             let at = decided_at(done, decision.reset_after(), callers.period, course.anchor);
-            // What was denied before is denied again from memory, as of some time between.
+            // A cached denial is as of some time in between.
             let was_asked = decision.source() != Source::DenyCache;
             anyhow::ensure!(!was_asked || sent - STRAY <= at, "decided at {at} and asked at {sent}");
             let granted = decision.is_granted();
@@ -271,7 +271,7 @@ async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Resul
     Ok(histories)
 }
 
-/// When the database decided, from what is left of the period then: exact, as no call lasts as long as a period.
+/// The time of the decision, from the rest of the period: exact, because no call lasts as long as a period.
 fn decided_at(done: i64, reset_after: Duration, period: Duration, anchor: i64) -> i64 {
     let (reset_after, period) = (nanoseconds(reset_after), nanoseconds(period));
     let latest = done + STRAY;
@@ -282,23 +282,23 @@ pub fn nanoseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).expect("less than a century")
 }
 
-/// All that several tasks or processes saw.
+/// Merges the histories of tasks or processes.
 pub fn merge(all: &mut Histories, more: Histories) {
     for (place, calls) in more {
         all.entry(place).or_default().extend(calls);
     }
 }
 
-/// What the checker finds in one history.
+/// The faults that the checker finds in one history.
 pub fn faults(quota: &Quota, anchor: i64, calls: &[Call]) -> Vec<Fault> {
     Limit { terms: BucketQuota::from(quota), anchor }.faults(calls)
 }
 
-/// How far two clocks of one host may be apart: its own, and a server's, which may count in coarser units.
+/// The largest difference between two clocks of one host: its own, and a server's, which can have a coarser resolution.
 const STRAY: i64 = 1_000_000;
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 pub const PROCESSES: usize = 8;
 const TASKS: u32 = 4;
-/// How many wait in each process, and for how long at most.
+/// The number of waiters in each process, and their longest wait.
 pub const IN_LINE: usize = 25;
 pub const MAX_WAIT: Duration = Duration::from_secs(100);

@@ -1,4 +1,4 @@
-//! Commits that are less durable than was asked for.
+//! Commits that are less durable than requested.
 
 use std::env;
 
@@ -20,7 +20,7 @@ async fn lower_server_durability_is_logged_once() -> anyhow::Result<()> {
         for durability in [Durability::Asynchronous, Durability::Synchronous] {
             let before = logged::text().len();
             let store = MySqlStore::connect(&url, durability)?;
-            // Two connections.
+            // Takes two connections.
             let (mut one, _other) = (store.pool().acquire().await?, store.pool().acquire().await?);
             let settings = "select @@innodb_flush_log_at_trx_commit = 1 and (not @@log_bin or @@sync_binlog = 1)";
             let durable: bool = sqlx::query_scalar(settings).fetch_one(&mut *one).await?;

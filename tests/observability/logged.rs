@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` is told.
+//! A `tracing` subscriber that records events.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -10,8 +10,8 @@ thread_local! {
     static TOLD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// From now on, every test's thread takes down what it is told. One subscriber for all: those of single threads disturb
-/// each other.
+/// Records the events of each test's thread. All tests share one subscriber, because subscribers of single threads disturb each
+/// other.
 pub(crate) fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -24,7 +24,7 @@ pub(crate) fn listen() {
     });
 }
 
-/// What this thread was told, as text.
+/// Returns the recorded events of this thread, as text.
 pub(crate) fn text() -> String {
     TOLD.with_borrow(|told| String::from_utf8_lossy(told).into_owned())
 }

@@ -1,4 +1,4 @@
-//! What an operator sees: metrics as a Prometheus server scrapes them, and events.
+//! Observability for operators: metrics, as a Prometheus server scrapes them, and events.
 
 mod durability;
 mod logged;
@@ -69,7 +69,7 @@ async fn store_calls_are_timed_and_requests_and_retries_counted() -> anyhow::Res
     let decisions = tokio::join!(limiter.allow("a"), limiter.allow("a"), limiter.allow("a"), limiter.allow("a"));
     assert!(decisions.0?.is_granted() && decisions.1?.is_granted() && decisions.2?.is_granted());
 
-    // Somebody else writes meanwhile.
+    // Another connection writes in the meantime.
     let writes = database.somebody_writes().await?;
     let retried = || value(&handle, "tollgate_store_retries_total", &[("code", "5")]);
     let asks = async { limiter.allow("a").await };
@@ -103,7 +103,7 @@ async fn requests_behind_a_blocked_call_are_the_queue_length() -> anyhow::Result
         assert!(queued() < 1.0, "a request whose call is in flight does not wait for one");
         tokio::join!(limiter.allow("a"), limiter.allow("a"), limiter.allow("a"))
     };
-    // The first one's call is under way, and the others come too late for it.
+    // The first request's call is in flight, so the others cannot join it.
     let (released, first, late) = tokio::join!(release(writes, || queued() >= 3.0), limiter.allow("a"), late);
     released?;
     assert!(first?.is_granted() && late.0?.is_granted() && late.1?.is_granted() && late.2?.is_granted());
@@ -119,7 +119,7 @@ async fn gauges_show_leased_tokens_and_waiters_while_they_last() -> anyhow::Resu
     let leased = || value(&handle, "tollgate_leased_tokens", &[]).unwrap_or(0.0);
     for number in 0..100_000 {
         assert!(limiter.allow("busy").await?.is_granted());
-        // Whoever tells it does so now and then.
+        // The gauge is updated at intervals.
         let pause = u64::from(number % 1000 == 999);
         tokio::time::advance(Duration::from_secs(pause)).await;
         if leased() > 0.0 {
@@ -245,7 +245,7 @@ async fn keys_are_logged_only_on_request() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a store says in its own words may name a key.
+/// A store's own error message can contain a key.
 #[tokio::test]
 async fn fallback_reason_is_logged_without_keys() -> anyhow::Result<()> {
     logged::listen();
@@ -262,7 +262,7 @@ async fn fallback_reason_is_logged_without_keys() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the database said may name a key as well; its code does not, and is in its manual.
+/// The database's message can contain a key, too. The error code cannot, and the database's manual explains it.
 #[tokio::test]
 async fn database_error_is_logged_with_its_code() -> anyhow::Result<()> {
     logged::listen();
@@ -276,7 +276,7 @@ async fn database_error_is_logged_with_its_code() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the next one runs, in a process with an environment of its own.
+/// `mode_from_the_environment_is_logged` runs this test in a process with its own environment.
 #[test]
 fn a_limiter_is_built() -> anyhow::Result<()> {
     logged::listen();
@@ -305,7 +305,7 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     let limiter = Limiter::new(database.store(), "1 once")?;
     let writes = database.somebody_writes().await?;
     let retried = || value(handle, "tollgate_store_retries_total", &[]).is_some();
-    // The second request for a bucket comes too late for the first one's call.
+    // The second request for a bucket cannot join the first one's call, which is in flight.
     let (waited, waits, first, second) =
         tokio::join!(release(writes, retried), limiter.wait("a"), limiter.allow("b"), limiter.allow("b"));
     waited?;
@@ -315,7 +315,7 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     let failing = Limiter::new(Broken, "1/h")?;
     while value(handle, "tollgate_sweeps_total", &[("outcome", "error")]).is_none() {
         for _ in 0..256 {
-            // What the fallback answers makes no rows.
+            // Fallback decisions write no rows.
             let _ = (broken.allow("a").await?, failing.allow("a").await.is_err());
         }
         tokio::task::yield_now().await;
@@ -338,7 +338,7 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets another writer go on, once it was noticed.
+/// Ends the other writer's transaction once `noticed` returns true.
 async fn release(writes: sqlx::Transaction<'_, sqlx::Sqlite>, noticed: impl Fn() -> bool) -> anyhow::Result<()> {
     for _ in 0..5000 {
         if noticed() {
@@ -349,7 +349,7 @@ async fn release(writes: sqlx::Transaction<'_, sqlx::Sqlite>, noticed: impl Fn()
     anyhow::bail!("nobody noticed the other writer")
 }
 
-/// A database that goes with the test.
+/// A database that is removed at the end of the test.
 struct Database {
     directory: PathBuf,
     pool: SqlitePool,
@@ -359,7 +359,7 @@ impl Database {
     async fn new() -> anyhow::Result<Self> {
         let directory = std::env::temp_dir().join(format!("tollgate-seeing-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir(&directory)?;
-        // Nobody waits for others by itself.
+        // SQLite itself never waits for a lock.
         let options = SqliteConnectOptions::new().filename(directory.join("buckets.db")).create_if_missing(true);
         let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::ZERO);
         let pool = SqlitePoolOptions::new()
@@ -368,7 +368,7 @@ impl Database {
             .max_connections(3)
             .connect_with(options)
             .await?;
-        // All of them are there before anybody writes.
+        // Opens all connections before the first write.
         drop((pool.acquire().await?, pool.acquire().await?, pool.acquire().await?));
         let database = Self { directory, pool };
         tollgate::migrate(&database.pool).await?;
@@ -379,7 +379,7 @@ impl Database {
         SqliteStore::from(self.pool.clone()).max_attempts(u32::MAX)
     }
 
-    /// Until it ends, nobody else can.
+    /// Blocks other writers until the transaction ends.
     async fn somebody_writes(&self) -> anyhow::Result<sqlx::Transaction<'static, sqlx::Sqlite>> {
         Ok(self.pool.begin_with("begin immediate").await?)
     }

@@ -1,4 +1,4 @@
-//! What `ops/` and `docs/observability.md` name is what the crate emits.
+//! `ops/` and `docs/observability.md` name exactly the metrics that the crate emits.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 use crate::recorded::recorder;
 
-/// Names of metrics in a text, without what Prometheus adds to those of a histogram.
+/// Metric names in a text, without the suffixes that Prometheus adds for histograms.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|letter| !is_of_a_name(letter));
     let name = |word: &str| {
@@ -43,7 +43,7 @@ async fn metrics_named_by_dashboard_and_alerts_are_emitted() -> anyhow::Result<(
     Ok(())
 }
 
-/// A query by a label or a value that does not exist finds nothing, and says nothing.
+/// A query with a label or a value that does not exist returns nothing, and no error.
 #[tokio::test]
 async fn labels_and_values_named_by_queries_are_emitted() -> anyhow::Result<()> {
     let (_, scrape) = emitted().await?;
@@ -63,13 +63,13 @@ async fn labels_and_values_named_by_queries_are_emitted() -> anyhow::Result<()> 
                 let known = selected.iter().any(|(metric, _)| has(&scrape, metric, &format!("{label}=\"")));
                 ensure!(known, "{file}: none of its metrics has the label {label}: {expr}");
             }
-            // Prometheus adds where it scraped.
+            // Prometheus adds the scraped instance.
             let own = if grouped.is_empty() { &["instance"][..] } else { &grouped };
             let lost: Vec<_> = told.iter().filter(|label| !own.contains(&label.as_str())).collect();
             ensure!(lost.is_empty(), "{file}: the result of {expr} has no {lost:?}");
         }
     }
-    // And what the rules' tests take for a scrape.
+    // Checks the input series of the rules' tests, too.
     for (metric, given) in selected(&read("ops/alerts.test.yml")?) {
         for pair in given {
             let label = pair.split('=').next().unwrap_or_default();
@@ -80,7 +80,7 @@ async fn labels_and_values_named_by_queries_are_emitted() -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What Prometheus is asked, and the labels of its answers that a person is told.
+/// A Prometheus query, and the labels of its result that panels or alerts show.
 struct Query {
     expr: String,
     told: Vec<String>,
@@ -107,13 +107,13 @@ fn alerts() -> anyhow::Result<Vec<Query>> {
     text.split("- alert:").skip(1).map(query).collect()
 }
 
-/// The word behind each of these.
+/// The word that follows each occurrence of `mark`.
 fn words_after(text: &str, mark: &str) -> Vec<String> {
     let word = |rest: &str| rest.chars().take_while(|letter| is_of_a_name(*letter)).collect();
     text.split(mark).skip(1).map(word).collect()
 }
 
-/// The metrics of a query, and what is asked of their labels: `outcome="denied"`, and of a pattern `limiter="`.
+/// The metrics of a query, and its label matchers: `outcome="denied"`, or `limiter="` for a pattern.
 fn selected(expr: &str) -> Vec<(&str, Vec<String>)> {
     let metric = |(at, _): (usize, &str)| {
         let end = expr[at..].find(|letter| !is_of_a_name(letter)).map_or(expr.len(), |length| at + length);
@@ -129,7 +129,7 @@ fn selected(expr: &str) -> Vec<(&str, Vec<String>)> {
     expr.match_indices("tollgate_").map(metric).collect()
 }
 
-/// Whether a series of this metric has this among its labels.
+/// Whether one of the metric's series has the label pair.
 fn has(scrape: &str, metric: &str, pair: &str) -> bool {
     scrape
         .lines()
@@ -174,11 +174,11 @@ async fn the_documentation_tells_each_metrics_kind_and_labels() -> anyhow::Resul
     Ok(())
 }
 
-/// Those of all its series, but for the one by which Prometheus tells the buckets of a histogram.
+/// The labels of all series of a metric, except `le`, which Prometheus adds for histogram buckets.
 fn labels_of(metric: &str, scrape: &str) -> BTreeSet<String> {
     let series = scrape.lines().filter(|line| names(line).contains(metric) && !line.starts_with('#'));
     let braces = series.filter_map(|line| line.split_once('{')?.1.split_once('}'));
-    // Between the quotes are values.
+    // The text between quotes is a value.
     let labels = braces.flat_map(|(pairs, _)| pairs.split('"').step_by(2));
     let labels = labels.map(|label| label.trim_matches([',', '=']).to_owned());
     labels.filter(|label| !label.is_empty() && label != "le").collect()

@@ -1,4 +1,4 @@
-//! What an operator is told of a store that does not answer.
+//! Events about a store that does not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ async fn failing_store_is_logged_once_or_each_minute_without_fallback() -> anyho
             assert!(limiter.wait("a").await?.is_granted());
         }
         assert_eq!([told(fails), told(answers)], [times; 2], "{}", logged::text());
-        // Within the minute nobody is told of each time.
+        // Further changes within the minute are not logged.
         for fails in [true, false] {
             store.fails.store(fails, Ordering::SeqCst);
             assert_eq!(limiter.allow("a").await.is_err(), fails);
@@ -43,7 +43,7 @@ async fn failing_store_is_logged_once_or_each_minute_without_fallback() -> anyho
     Ok(())
 }
 
-/// A store that fails when it is told to.
+/// A store that fails while `fails` is true.
 struct Failing {
     store: MemoryStore,
     fails: AtomicBool,

@@ -1,8 +1,8 @@
-//! What a Prometheus server would scrape.
+//! The metrics that a Prometheus server would scrape.
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-/// A recorder of one test's own thread, set up as `docs/observability.md` says.
+/// A recorder for one test's thread, set up as in `docs/observability.md`.
 pub(crate) fn recorder() -> anyhow::Result<PrometheusRecorder> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &[0.001, 0.1, 10.0])?
@@ -10,7 +10,7 @@ pub(crate) fn recorder() -> anyhow::Result<PrometheusRecorder> {
     Ok(builder.build_recorder())
 }
 
-/// The value of the only series of that name whose labels are among others these.
+/// The value of the only series of `name` that has these labels.
 pub(crate) fn value(handle: &PrometheusHandle, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let scrape = handle.render();
     let mut series = scrape.lines().filter(|line| {

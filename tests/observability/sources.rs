@@ -1,4 +1,4 @@
-//! Where decisions are made from what the process has seen or taken before, as they are counted.
+//! Counts decisions by source: the deny cache, leases and local reads decide without a store call.
 
 use std::time::Duration;
 

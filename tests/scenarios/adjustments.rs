@@ -1,4 +1,4 @@
-//! Many adjustments at once.
+//! Batches of adjustments.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{World, left, ms, under};
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// Two buckets and a window that tokens are taken of, a bucket that nobody makes, and what is to become of those tokens.
+/// Two buckets and a window with granted tokens, a missing bucket, and the adjustments of the grants.
 struct History {
     buckets: [Key; 2],
     window: Key,
@@ -80,7 +80,7 @@ impl History {
         ]
     }
 
-    /// What is there now, under names that every history has.
+    /// Returns the current levels, with the same key in every history, so that histories compare equal.
     async fn levels<W: World>(&self, world: &W) -> anyhow::Result<(Vec<BucketLevel>, WindowLevel)> {
         let (store, key) = (world.store(), Key::try_from("its")?);
         let mut buckets = Vec::new();
@@ -95,9 +95,7 @@ impl History {
     }
 }
 
-pub(crate) async fn what_is_adjusted_at_once_comes_to_what_it_does_one_by_one<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn batch_of_adjustments_equals_one_by_one<W: World>(world: &W) -> anyhow::Result<()> {
     let (one_by_one, at_once) = (History::new(world).await?, History::new(world).await?);
     let mut expected = Vec::new();
     for adjustment in &one_by_one.adjustments {
@@ -107,17 +105,15 @@ pub(crate) async fn what_is_adjusted_at_once_comes_to_what_it_does_one_by_one<W:
     assert_eq!(expected, one_by_one.comes_to());
     assert_eq!(found, at_once.comes_to());
     assert_eq!(at_once.levels(world).await?, one_by_one.levels(world).await?);
-    // And again it changes nothing.
+    // Repeated adjustments change nothing.
     let again = world.store().adjust(&at_once.adjustments).await?;
     assert!(again.iter().all(|again| !matches!(again, Ok(Adjusted::Done(_)))), "{again:?}");
     assert_eq!(at_once.levels(world).await?, one_by_one.levels(world).await?);
     Ok(())
 }
 
-/// A turn that another one queues behind gives nothing back, unless that one was cancelled before.
-pub(crate) async fn what_is_adjusted_of_one_key_at_once_is_adjusted_in_the_order_given<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+/// A reservation that another one queues behind gives nothing back, unless the other one was cancelled before.
+pub(crate) async fn adjustments_of_one_key_are_done_in_order<W: World>(world: &W) -> anyhow::Result<()> {
     for (order, given_back) in [([0, 1], [0, 3]), ([1, 0], [3, 3])] {
         world.at_ms(0).await?;
         let take = under(&world.key(), "10/h")?;
@@ -130,10 +126,8 @@ pub(crate) async fn what_is_adjusted_of_one_key_at_once_is_adjusted_in_the_order
     Ok(())
 }
 
-/// More than one call of a database carries, of keys in any order: each is answered in its place.
-pub(crate) async fn any_number_of_adjustments_is_answered_in_the_order_given<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+/// Exceeds the batch size of one database call, with keys in any order. Each adjustment is answered in its position.
+pub(crate) async fn adjustments_are_answered_in_order<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let takes = [under(&world.key(), "9000/d")?, under(&world.key(), "9000/d")?, under(&world.key(), "9000/d")?];
     for take in &takes {

@@ -1,4 +1,4 @@
-//! What an operator looks at, and changes.
+//! Operations for operators: reads and changes.
 
 use anyhow::Context;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -10,7 +10,7 @@ use tollgate::{
 
 use super::{START, World, left, ms, under};
 
-/// Milliseconds after the start of the scenarios' time that no host's clock has reached: ends are compared with it too.
+/// Milliseconds after the start of the scenarios' time, later than the host's clock, with which expiry times are compared, too.
 pub(super) const LATER: i64 = 30 * 365 * 86_400_000;
 
 pub(super) fn instant(ms: i64) -> DateTime<Utc> {
@@ -43,8 +43,8 @@ pub(crate) async fn a_peek_takes_nothing<W: World>(world: &W) -> anyhow::Result<
     Ok(())
 }
 
-/// For a limiter that knows its terms a bucket that nobody has used is full, as its first request would find it.
-pub(crate) async fn a_limiter_peeks_at_what_nobody_has_used<W: World>(world: &W) -> anyhow::Result<()> {
+/// A limiter that has a rule shows an unused bucket as full, as the first request would find it.
+pub(crate) async fn limiter_peek_shows_an_unused_bucket_as_full<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, plan) = (world.store(), world.key());
     store.create_plan(&plan, "7/h".parse()?).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn a_limiter_peeks_at_what_nobody_has_used<W: World>(world: &W)
         assert_eq!(Some(limiter.peek().await?), store.peek(limiter.key()).await?);
         assert_eq!(limiter.peek().await?.available, capacity - 3);
 
-        // A key of its own terms.
+        // A key with an override.
         let other = world.limits().build(rule)?.bind(world.key())?;
         let over = Override { quota: Some("2/h".parse()?), reason: "an offence".into(), ..Override::default() };
         store.set_override(other.key(), over).await?;
@@ -78,8 +78,8 @@ pub(crate) async fn a_limiter_peeks_at_what_nobody_has_used<W: World>(world: &W)
     Ok(())
 }
 
-/// Whatever ruled the bucket when the last one came.
-pub(crate) async fn a_limiter_peeks_at_what_its_next_request_finds<W: World>(world: &W) -> anyhow::Result<()> {
+/// The level follows the limits that the next request will use, not those of the last one.
+pub(crate) async fn limiter_peek_shows_what_the_next_request_finds<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, plan) = (world.store(), world.key());
     store.create_plan(&plan, "7/s".parse()?).await?;
@@ -118,13 +118,13 @@ pub(crate) async fn a_limiter_peeks_at_what_its_next_request_finds<W: World>(wor
     world.at_ms(20_000).await?;
     assert!(store.clear_override(limiter.key()).await?);
     finds(3, "3/s", false).await?;
-    // One that touches no bucket changes none.
+    // A peek with mode 'off' touches no bucket.
     world.plan(&plan, "1/s".parse()?, Some(Mode::Off)).await?;
     assert_eq!(Some(limiter.peek().await?), store.peek(limiter.key()).await?);
     world.plan(&plan, "1/s".parse()?, None).await?;
     finds(1, "1/s", false).await?;
 
-    // Nor does one that is an error.
+    // A peek that fails touches no bucket either.
     let provisioned = world.key();
     world.create(&provisioned, "4/s".parse()?).await?;
     for rule in [Rule::try_from("2/s")?, Rule::Plan(plan)] {
@@ -135,9 +135,7 @@ pub(crate) async fn a_limiter_peeks_at_what_its_next_request_finds<W: World>(wor
     Ok(())
 }
 
-pub(crate) async fn a_bucket_that_is_reset_is_full_and_earlier_receipts_give_nothing_back<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn reset_fills_the_bucket_and_voids_earlier_receipts<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key) = (world.store(), world.key());
     assert!(!store.reset(&key).await?);
@@ -152,7 +150,7 @@ pub(crate) async fn a_bucket_that_is_reset_is_full_and_earlier_receipts_give_not
     Ok(())
 }
 
-pub(crate) async fn a_bucket_that_is_deleted_is_full_at_its_next_first_use<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn deleted_bucket_is_full_at_its_next_first_use<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key) = (world.store(), world.key());
     assert!(!store.delete(&key).await?);
@@ -166,12 +164,10 @@ pub(crate) async fn a_bucket_that_is_deleted_is_full_at_its_next_first_use<W: Wo
     Ok(())
 }
 
-pub(crate) async fn counted_denials_add_up_for_a_day_and_the_most_denied_goes_first<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn denials_are_summed_for_a_day_and_sorted<W: World>(world: &W) -> anyhow::Result<()> {
     let (store, hour) = (world.store(), 3_600_000);
     let (one, other) = (world.key(), world.key());
-    // More than others have: a database is shared.
+    // More denials than other cases count, because the cases share a database.
     let most = 1_000_000_000;
     let denials = async || {
         let all = store.most_denied(1000).await?;
@@ -193,7 +189,7 @@ pub(crate) async fn counted_denials_add_up_for_a_day_and_the_most_denied_goes_fi
     assert_eq!(denials().await?, [(other.clone(), 2 * most, instant(hour)), (one.clone(), 7, instant(hour))]);
     world.at_ms(26 * hour).await?;
     assert_eq!(denials().await?, []);
-    // Nothing overflows, nothing is too much at once, and none is none.
+    // Sums do not overflow, no batch is too large, and 0 denials count as none.
     let mut many: Vec<(Key, u64)> = (0..1001).map(|n| (longer(&one, &format!("{n}")), 1)).collect();
     many.extend([(one.clone(), u64::MAX), (one.clone(), u64::MAX), (other.clone(), 0)]);
     counts.count_denials(&many).await?;
@@ -237,19 +233,19 @@ pub(crate) async fn a_plans_mode_has_a_reason_and_ends<W: World>(world: &W) -> a
     assert_eq!((switch.mode, switch.reason.as_deref(), switch.until), (Mode::Block, Some("ticket 7"), until));
     let denied = world.decide(of_plan(&key, &plan)).await?;
     assert_eq!((denied.is_granted(), denied.mode(), denied.retry_after()), (false, Mode::Block, ms(1500)));
-    // A new quota leaves the mode alone.
+    // A new quota does not change the mode.
     store.create_plan(&plan, "20/h".parse()?).await?;
     world.at_ms(LATER + 1499).await?;
     assert!(!world.decide(of_plan(&key, &plan)).await?.is_granted());
     world.at_ms(LATER + 1500).await?;
-    // What it was made with by the first request stays.
+    // The bucket keeps the quota with which its first request created it.
     assert_eq!(left(&world.decide(of_plan(&key, &plan)).await?), (true, 9));
     assert!(store.set_plan_mode(&plan, None, None, None).await?);
     assert_eq!(store.plan(&plan).await?.expect("made").switch, None);
     Ok(())
 }
 
-pub(crate) async fn an_override_rules_until_it_expires<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn override_applies_until_it_expires<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(LATER).await?;
     let (store, key) = (world.store(), world.key());
     let take = || under(&key, "10/h");
@@ -265,7 +261,7 @@ pub(crate) async fn an_override_rules_until_it_expires<W: World>(world: &W) -> a
     assert_eq!((level.overridden, Some(level.quota), level.available), (true, quota, 4));
     world.at_ms(LATER + 10_499).await?;
     assert_eq!(left(&world.decide(take()?).await?), (true, 4));
-    // Its tokens stay, those of the override's are no more.
+    // The bucket keeps its tokens, but follows its own quota again.
     world.at_ms(LATER + 10_500).await?;
     assert_eq!(left(&world.decide(take()?).await?), (true, 3));
     let level = store.peek(&key).await?.expect("it is there");
@@ -280,7 +276,7 @@ pub(crate) async fn an_override_rules_until_it_expires<W: World>(world: &W) -> a
     Ok(())
 }
 
-pub(crate) async fn what_can_never_rule_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn invalid_override_or_mode_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(LATER).await?;
     let (store, key) = (world.store(), world.key());
     let past = instant(-365 * 86_400_000);
@@ -327,7 +323,7 @@ pub(crate) async fn an_end_that_no_clock_reaches_is_none<W: World>(world: &W) ->
     Ok(())
 }
 
-pub(crate) async fn an_explanation_names_what_rules<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn explain_shows_the_effective_limit_and_mode<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(LATER).await?;
     let (store, key, plan) = (world.store(), world.key(), world.key());
     let (ten, five): (Quota, Quota) = ("10/h".parse()?, "5/h".parse()?);

@@ -1,4 +1,4 @@
-//! I14: whatever is asked, there is an answer or a typed error, the same on every engine, and nothing is taken by it.
+//! I14: every input yields a decision or a typed error, equal on every engine. An error takes nothing.
 
 use std::time::Duration;
 
@@ -11,9 +11,7 @@ use uuid::Uuid;
 
 use super::{START, World, left, under};
 
-pub(crate) async fn a_request_that_can_never_be_is_the_same_error_alone_and_among_others<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn impossible_request_is_the_same_error_in_a_batch<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for quota in ["5/h", "5 per 1h", "5 per calendar 1h", "5 once"] {
         let key = world.key();
@@ -48,7 +46,7 @@ pub(crate) async fn a_request_that_can_never_be_is_the_same_error_alone_and_amon
     Ok(())
 }
 
-pub(crate) async fn what_nobody_made_is_an_error_whatever_is_asked_of_it<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn request_for_a_missing_bucket_or_plan_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, plan, provisioned) = (world.key(), world.key(), world.key());
     world.create(&provisioned, "5 per 1h".parse()?).await?;
@@ -78,8 +76,8 @@ pub(crate) async fn what_nobody_made_is_an_error_whatever_is_asked_of_it<W: Worl
     Ok(())
 }
 
-/// I7, too: each is a bucket of its own.
-pub(crate) async fn any_text_is_a_key_of_its_own_or_a_typed_error<W: World>(world: &W) -> anyhow::Result<()> {
+/// I7, too: each text is the key of a separate bucket.
+pub(crate) async fn any_text_is_a_separate_key_or_a_typed_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for (text, error) in [
         (String::new(), KeyError::Empty),
@@ -142,8 +140,8 @@ pub(crate) async fn any_text_is_a_key_of_its_own_or_a_typed_error<W: World>(worl
     Ok(())
 }
 
-/// All 64 bits of it, in a text of one length.
-pub(crate) async fn a_hash_is_a_key_of_its_own_and_reads_as_16_digits<W: World>(world: &W) -> anyhow::Result<()> {
+/// The key contains all 64 bits, in a text of fixed length.
+pub(crate) async fn hash_is_a_separate_key_of_16_digits<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for (hash, text) in [
         (0, "0000000000000000"),
@@ -154,7 +152,7 @@ pub(crate) async fn a_hash_is_a_key_of_its_own_and_reads_as_16_digits<W: World>(
         assert_eq!(Key::from_hash(hash).as_str(), text);
         assert_eq!(Key::from_hash(hash), Key::try_from(text)?);
     }
-    // Nobody else's, and three that differ in their first bit or their last.
+    // A random hash, and two that differ from it in the first or the last bit.
     let hash = Uuid::new_v4().as_u64_pair().1;
     let hashes = [hash, hash ^ 1, hash ^ 1 << 63];
     for hash in hashes {
@@ -169,14 +167,14 @@ pub(crate) async fn a_hash_is_a_key_of_its_own_and_reads_as_16_digits<W: World>(
     Ok(())
 }
 
-pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn adjustment_with_extreme_values_does_not_overflow<W: World>(world: &W) -> anyhow::Result<()> {
     let most = MAX_TOKENS.unsigned_abs();
     for quota in ["3155760000000000000/36525d", "3155760000000000000 per 36525d", "3155760000000000000 once", "5/h"] {
         world.at_ms(0).await?;
         let key = world.key();
         let quota: Quota = quota.parse()?;
         world.create(&key, quota).await?;
-        // However often it is given back, full is full.
+        // Repeated refunds never raise the bucket above its capacity.
         for cost in [most, u64::MAX, 1, 0] {
             for _ in 0..4 {
                 let refund = Receipt::new(Uuid::new_v4(), key.clone(), cost).refund(u64::MAX);
@@ -187,7 +185,7 @@ pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) ->
         let all = world.decide(Take::from(key.clone()).cost(quota.capacity())).await?;
         assert_eq!(left(&all), (true, 0), "{quota}");
         assert!(!world.decide(Take::from(key.clone())).await?.is_granted(), "{quota}");
-        // A request can be settled at more than there ever was, and everybody waits; nobody is shut out for ever.
+        // A request can be settled at more than the capacity. Later requests wait, but not forever.
         let settled = world.key();
         world.create(&settled, quota).await?;
         for _ in 0..3 {
@@ -203,8 +201,8 @@ pub(crate) async fn no_figure_of_an_adjustment_overflows<W: World>(world: &W) ->
     Ok(())
 }
 
-/// However often the most that there can be is given back, or made anew, it is granted again.
-pub(crate) async fn no_count_of_what_was_granted_overflows<W: World>(world: &W) -> anyhow::Result<()> {
+/// After repeated refunds or resets of the maximum, the maximum is granted again.
+pub(crate) async fn count_of_granted_tokens_does_not_overflow<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for quota in ["3155760000000000000 once", "3155760000000000000/36525d"] {
         let key = world.key();
@@ -225,8 +223,8 @@ pub(crate) async fn no_count_of_what_was_granted_overflows<W: World>(world: &W) 
     Ok(())
 }
 
-/// With a burst of a century, of which a year may be waited for, up to the time that the arithmetic is made for.
-pub(crate) async fn no_sum_overflows_before_2160<W: World>(world: &W) -> anyhow::Result<()> {
+/// Uses bursts of a century and waits of up to a year, until the latest time that the arithmetic supports.
+pub(crate) async fn sums_do_not_overflow_before_2160<W: World>(world: &W) -> anyhow::Result<()> {
     for now in [START, 4_102_444_800_000_000_000, 5_964_364_800_000_000_000] {
         for text in ["1/36525d", "1 per 36525d", "3155760000000000000/36525d", "3155760000000000000 once"] {
             world.at(now).await?;
@@ -251,7 +249,7 @@ pub(crate) async fn no_sum_overflows_before_2160<W: World>(world: &W) -> anyhow:
     Ok(())
 }
 
-pub(crate) async fn no_cost_is_too_large_for_a_plan_that_does_not_limit<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn plan_that_does_not_limit_accepts_any_cost<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for text in ["1/36525d", "1 per 36525d", "1 once"] {
         let (key, plan, quota) = (world.key(), world.key(), text.parse::<Quota>()?);
@@ -264,7 +262,7 @@ pub(crate) async fn no_cost_is_too_large_for_a_plan_that_does_not_limit<W: World
                 let decision = world.decide(take(cost)).await?;
                 assert_eq!((decision.is_granted(), decision.mode()), (granted, mode), "{cost} of {text}");
             }
-            // To try a limit out is to be told what can never be.
+            // Shadow mode still reports requests that can never be granted.
             world.plan(&plan, quota, Some(Mode::Shadow)).await?;
             let outcome = world.store().take_one(&take(cost)).await?;
             assert!(

@@ -1,4 +1,4 @@
-//! Lists, page by page.
+//! Lists with pages.
 
 use tollgate::{
     Admin, Key, Mode, Quota, Rule, Take, Window,
@@ -50,14 +50,14 @@ pub(crate) async fn overrides_are_listed_page_by_page<W: World>(world: &W) -> an
         Override { mode: Some(Mode::Shadow), expires_at: Some(instant(LATER + 1500)), ..Override::default() },
         Override { quota: Some("3 once".parse()?), mode: Some(Mode::Block), ..Override::default() },
     ];
-    // Whoever made the first of them last.
+    // Created in reverse order.
     for (key, over) in keys.iter().zip(&overrides).rev() {
         store.set_override(key, over.clone()).await?;
     }
     let all: Vec<(Key, Override)> = keys.iter().cloned().zip(overrides).collect();
     assert_eq!(store.overrides(Some(&prefix), 2).await?, all[..2]);
     assert_eq!(store.overrides(Some(&keys[1]), 1).await?, all[2..]);
-    // One that has ended is there until it is swept.
+    // An expired override is listed until it is swept.
     world.at_ms(LATER + 2000).await?;
     assert_eq!(store.overrides(Some(&keys[0]), 1).await?, all[1..2]);
     for key in &keys {
@@ -81,7 +81,7 @@ pub(crate) async fn windows_are_listed_page_by_page(world: &impl World) -> anyho
             assert!(world.decide(ask(key, window)).await?.is_granted());
         }
     }
-    // Of no window that has counted anything: a bucket, and a key that was only denied.
+    // A bucket and a key with denials only are not windows with counts.
     assert!(world.decide(Take::from(keys[0].clone()).rule("5/h".try_into()?)).await?.is_granted());
     let never = Key::try_from(format!("{prefix}:never"))?;
     store.set_override(&never, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
@@ -101,7 +101,7 @@ pub(crate) async fn windows_are_listed_page_by_page(world: &impl World) -> anyho
         assert_eq!(store.windows(Some(&keys[2]), None, 9).await?, all[2..3]);
         assert_eq!(store.windows(None, Some(&keys[0]), 1).await?, all[1..2]);
     }
-    // What is promised, and a clock that is set back.
+    // Promised requests, and a clock that was set back.
     let window = Window::new(3, ms(1000), ms(500))?;
     assert!(world.decide(ask(&keys[0], window).cost(3)).await?.is_granted());
     assert!(world.decide(ask(&keys[0], window).cost(2).max_wait(ms(5000))).await?.is_granted());

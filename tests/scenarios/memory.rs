@@ -1,4 +1,4 @@
-//! The world in this process.
+//! The in-memory world.
 
 use std::sync::Arc;
 

@@ -4,13 +4,13 @@ use tollgate::{Error, Mode, Quota, Take, TakeError, model::Source};
 
 use super::{START, World, left, ms, under};
 
-/// Ten a second and at most ten at once, for a key of its own.
+/// Builds a limiter with `quota`, such as ten per second and at most ten at once, for a new key.
 async fn limiter<W: World>(world: &W, quota: &str) -> anyhow::Result<tollgate::Bound<W::Store>> {
     world.at_ms(0).await?;
     Ok(world.limits().build(quota)?.bind(world.key())?)
 }
 
-pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn denied_call_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     assert_eq!(left(&limiter.allow_n(6).await?), (true, 4));
     let denied = limiter.allow_n(5).await?;
@@ -23,11 +23,9 @@ pub(crate) async fn a_denied_call_takes_nothing<W: World>(world: &W) -> anyhow::
     Ok(())
 }
 
-pub(crate) async fn a_burst_of_ten_is_granted_and_then_a_token_a_millisecond<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn burst_of_ten_is_granted_then_a_token_per_millisecond<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "1000/s burst 10").await?;
-    // Full at first, and again however long nobody asked.
+    // The bucket is full at first, and after any time without requests.
     for begun in [0, 86_400_000] {
         world.at_ms(begun).await?;
         for remaining in (0..10).rev() {
@@ -46,7 +44,7 @@ pub(crate) async fn a_burst_of_ten_is_granted_and_then_a_token_a_millisecond<W: 
     Ok(())
 }
 
-pub(crate) async fn tokens_are_kept_for_others<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn min_remaining_keeps_tokens_for_others<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     let jobs = world.limits().min_remaining(20).build("30/s")?;
@@ -57,9 +55,7 @@ pub(crate) async fn tokens_are_kept_for_others<W: World>(world: &W) -> anyhow::R
     Ok(())
 }
 
-pub(crate) async fn a_reservation_says_how_long_to_wait_and_later_ones_queue_behind_it<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn reservation_returns_its_wait_and_later_ones_queue<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     for (cost, wait) in [(10, 0), (1, 100), (4, 500), (5, 1000), (10, 2000)] {
         let reservation = limiter.reserve_n(cost).await?;
@@ -89,9 +85,7 @@ pub(crate) async fn a_reservation_beyond_the_longest_wait_takes_nothing<W: World
     Ok(())
 }
 
-pub(crate) async fn a_cancelled_reservation_is_as_if_it_had_never_been_if_it_was_the_last<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn last_reservation_cancelled_gives_all_back<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     assert!(limiter.reserve_n(10).await?.is_granted());
     let second = limiter.reserve_n(3).await?;
@@ -102,7 +96,7 @@ pub(crate) async fn a_cancelled_reservation_is_as_if_it_had_never_been_if_it_was
     Ok(())
 }
 
-pub(crate) async fn a_cancelled_reservation_gives_back_only_what_nobody_queues_behind<W: World>(
+pub(crate) async fn earlier_reservation_cancelled_gives_the_unqueued_part_back<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
@@ -116,7 +110,7 @@ pub(crate) async fn a_cancelled_reservation_gives_back_only_what_nobody_queues_b
     Ok(())
 }
 
-pub(crate) async fn a_reservation_whose_turn_has_come_gives_nothing_back<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn reservation_cancelled_after_its_time_gives_nothing_back<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     let now = limiter.reserve_n(10).await?;
     let later = limiter.reserve_n(2).await?;
@@ -128,7 +122,7 @@ pub(crate) async fn a_reservation_whose_turn_has_come_gives_nothing_back<W: Worl
     Ok(())
 }
 
-/// As in Go's `x/time/rate`.
+/// Go's `x/time/rate` behaves the same way.
 pub(crate) async fn reservation_cancelled_at_its_time_is_given_back<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "10/s").await?;
     assert_eq!(limiter.reserve_n(4).await?.cancel().await?, 4);
@@ -141,9 +135,7 @@ pub(crate) async fn reservation_cancelled_at_its_time_is_given_back<W: World>(wo
     Ok(())
 }
 
-pub(crate) async fn a_wait_that_would_last_too_long_is_denied_and_takes_nothing<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn wait_beyond_the_maximum_is_denied_and_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "1/h").await?;
     assert!(limiter.wait().await?.is_granted());
     let denied = limiter.wait_n(1, ms(500)).await?;
@@ -153,17 +145,15 @@ pub(crate) async fn a_wait_that_would_last_too_long_is_denied_and_takes_nothing<
     Ok(())
 }
 
-pub(crate) async fn a_wait_for_a_token_that_is_there_takes_it_at_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn wait_for_an_available_token_takes_it_at_once<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "2/h").await?;
     assert_eq!(left(&limiter.wait_n(1, ms(0)).await?), (true, 1));
     assert_eq!(left(&limiter.wait().await?), (true, 0));
     Ok(())
 }
 
-pub(crate) async fn those_who_wait_are_served_in_the_order_in_which_they_came<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
-    // A token a millisecond: each waits so much longer than the one before it.
+pub(crate) async fn waiters_are_served_in_arrival_order<W: World>(world: &W) -> anyhow::Result<()> {
+    // One token per millisecond: each wait is a millisecond longer than the one before.
     let limiter = limiter(world, "1000/s burst 1").await?;
     let mut waits = Vec::new();
     for _ in 0..20 {
@@ -178,12 +168,12 @@ pub(crate) async fn those_who_wait_are_served_in_the_order_in_which_they_came<W:
     Ok(())
 }
 
-pub(crate) async fn a_wait_that_is_given_up_gives_its_token_back<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn cancelled_wait_gives_its_token_back<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "1/h burst 2").await?;
     assert!(limiter.allow_n(2).await?.is_granted());
     let longest = std::time::Duration::from_hours(2);
     let mut waiting = Box::pin(limiter.wait_n(1, longest));
-    // It has its turn, an hour from now, when a token more would be two hours away.
+    // The waiter is scheduled in an hour. A second token would be available in two hours.
     let two_hours = |decision: &tollgate::Decision| decision.retry_after() > std::time::Duration::from_hours(1);
     while {
         assert!(poll(&mut waiting).await.is_none(), "nobody waits an hour here");
@@ -196,15 +186,13 @@ pub(crate) async fn a_wait_that_is_given_up_gives_its_token_back<W: World>(world
     Ok(())
 }
 
-pub(crate) async fn a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repeats_it<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn cancelled_wait_with_id_is_kept_for_a_retry<W: World>(world: &W) -> anyhow::Result<()> {
     let limiter = limiter(world, "1/h").await?;
     assert!(limiter.allow().await?.is_granted());
     let hour = std::time::Duration::from_hours(1);
     let take = under(limiter.key(), "1/h")?.max_wait(2 * hour);
     let job = take.clone().id(uuid::Uuid::new_v4(), 24 * hour);
-    // The job was delivered twice.
+    // The job is delivered twice.
     let again = limiter.limiter().clone();
     let more_than_an_hour = async || anyhow::Ok(limiter.allow().await?.retry_after() > hour);
     let mut waiting = [limiter.limiter(), &again].map(|limiter| Box::pin(limiter.wait_all(&job)));
@@ -216,7 +204,7 @@ pub(crate) async fn a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repe
     } {}
     let [one, other] = waiting;
     drop(one);
-    // It ends when what is given back is given back.
+    // close() returns when the cancelled waits have given their tokens back.
     limiter.limiter().close().await?;
     assert!(more_than_an_hour().await?, "the turn is the other one's");
     drop(other);
@@ -225,7 +213,7 @@ pub(crate) async fn a_wait_with_an_id_that_is_given_up_is_there_for_whoever_repe
     assert_eq!((later.is_granted(), later.decision().wait()), (true, 2 * hour));
     let repeated = limiter.limiter().reserve_all(&job).await?;
     assert_eq!((repeated.is_granted(), repeated.decision().wait()), (true, hour));
-    // Whoever knows that nobody will go on with it says so.
+    // A caller that cancels explicitly gives the tokens back.
     assert_eq!(later.cancel().await?, 1);
     assert_eq!(repeated.cancel().await?, 1);
     assert!(!more_than_an_hour().await?);
@@ -278,7 +266,7 @@ pub(crate) async fn without_a_rate_the_burst_is_granted_and_then_nothing<W: Worl
     Ok(())
 }
 
-pub(crate) async fn a_changed_limit_keeps_what_was_earned_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn changed_limit_keeps_tokens_refilled_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     let limiter = world.limits().build("10/s")?;
@@ -293,7 +281,7 @@ pub(crate) async fn a_changed_limit_keeps_what_was_earned_at_the_old_rate<W: Wor
     Ok(())
 }
 
-pub(crate) async fn a_calendars_day_begins_at_midnight<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn calendar_day_starts_at_midnight<W: World>(world: &W) -> anyhow::Result<()> {
     let day = std::time::Duration::from_hours(24);
     world.at_ms(-3_600_000).await?;
     let key = world.key();
@@ -304,13 +292,13 @@ pub(crate) async fn a_calendars_day_begins_at_midnight<W: World>(world: &W) -> a
     assert_eq!(world.decide(take()).await?.retry_after(), ms(1));
     world.at_ms(0).await?;
     assert_eq!(left(&world.decide(take()).await?), (true, 1));
-    // The same for one that its first request makes.
+    // A bucket that its first request creates behaves the same way.
     let first = world.decide(under(&world.key(), "5 per calendar 1d")?).await?;
     assert_eq!((left(&first), first.reset_after()), ((true, 4), day));
     Ok(())
 }
 
-/// Polls futures in their order until each has ended.
+/// Polls the futures in order until each has ended.
 pub(crate) async fn together<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

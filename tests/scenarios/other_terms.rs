@@ -1,4 +1,4 @@
-//! A sliding window that is asked under several terms.
+//! A sliding window that is requested with several limits.
 
 use std::time::Duration;
 

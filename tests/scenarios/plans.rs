@@ -1,4 +1,4 @@
-//! Clients by plan, and plans that change while they are in use.
+//! Clients with a plan, and plans that change while in use.
 
 use std::time::Duration;
 
@@ -7,11 +7,9 @@ use tollgate::{Admin, Decision, Key, Limit, Mode, Quota, Rule, Store, Take, Take
 use super::admin::{LATER, instant};
 use super::{World, left, ms, under};
 
-/// Its clock starts after the time that it is now.
-pub(crate) async fn a_bucket_that_was_made_in_the_future_grants_at_once_or_not_at_all<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
-    // Waiting for it makes no difference, nor does another limit beside it.
+/// The bucket's clock starts later than the current time, because the clock was set back.
+pub(crate) async fn bucket_created_in_the_future_grants_without_a_wait<W: World>(world: &W) -> anyhow::Result<()> {
+    // A wait or another limit does not change the decision.
     for (wait, with_another) in [(0, false), (3_600_000, false), (0, true), (3_600_000, true)] {
         world.at_ms(0).await?;
         let (key, other) = (world.key(), world.key());
@@ -28,8 +26,8 @@ pub(crate) async fn a_bucket_that_was_made_in_the_future_grants_at_once_or_not_a
     Ok(())
 }
 
-/// When an override has ended, the next request brings the bucket to its own terms, whatever they are by then.
-pub(crate) async fn terms_that_are_given_after_an_override_ended_begin_with_the_next_request<W: World>(
+/// After the end of an override, the next request applies the bucket's own limits, even if they changed in the meantime.
+pub(crate) async fn limits_set_after_an_override_apply_from_the_next_request<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
     for (number, expires) in (0..).zip([true, false]) {
@@ -54,10 +52,8 @@ pub(crate) async fn terms_that_are_given_after_an_override_ended_begin_with_the_
     Ok(())
 }
 
-/// Though its terms are the bucket's own when it is made, or by the time that these change.
-pub(crate) async fn an_override_that_equals_the_buckets_own_terms_rules_all_the_same<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+/// The override's limits equal the bucket's own from the start, or after the bucket's own limits change.
+pub(crate) async fn override_equal_to_the_own_limits_still_applies<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for (own, meanwhile) in [("10/s", None), ("5/s", Some("10/s"))] {
         for beside in 0..3 {
@@ -94,7 +90,7 @@ pub(crate) async fn an_override_that_equals_the_buckets_own_terms_rules_all_the_
     Ok(())
 }
 
-/// A client of a plan.
+/// A client with a plan.
 struct Client<'a, W> {
     world: &'a W,
     plan: Key,
@@ -130,13 +126,13 @@ pub(crate) async fn the_transcript_of_a_client_by_plan<W: World>(world: &W) -> a
     assert_eq!(left(&client.ask(5).await?), (true, 1));
     world.at_ms(1500).await?;
     assert_eq!(left(&client.ask(10).await?), (true, 0));
-    // A burst that straddles a refill passes no more than the capacity and what came meanwhile.
+    // A burst around a refill is limited to the capacity plus the refill.
     world.at_ms(1599).await?;
     assert_eq!(left(&client.ask(1).await?), (false, 0));
     Ok(())
 }
 
-pub(crate) async fn a_larger_plan_rules_from_the_next_request_on<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn larger_plan_applies_from_the_next_request<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "10/h").await?;
     assert_eq!(left(&client.ask(10).await?), (true, 0));
     client.plan("1000/h", None).await?;
@@ -148,7 +144,7 @@ pub(crate) async fn a_larger_plan_rules_from_the_next_request_on<W: World>(world
     Ok(())
 }
 
-pub(crate) async fn a_smaller_plan_leaves_no_more_than_it_holds<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn smaller_plan_limits_tokens_to_its_capacity<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "100/h").await?;
     assert_eq!(left(&client.ask(50).await?), (true, 50));
     client.plan("40/h", None).await?;
@@ -158,9 +154,7 @@ pub(crate) async fn a_smaller_plan_leaves_no_more_than_it_holds<W: World>(world:
     Ok(())
 }
 
-pub(crate) async fn a_faster_plan_does_not_keep_a_client_shut_at_the_old_rate<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn faster_plan_ends_the_wait_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "1/h").await?;
     assert_eq!(left(&client.ask(1).await?), (true, 0));
     client.plan("100/s", None).await?;
@@ -171,7 +165,7 @@ pub(crate) async fn a_faster_plan_does_not_keep_a_client_shut_at_the_old_rate<W:
     Ok(())
 }
 
-pub(crate) async fn two_changes_while_nobody_asks_are_one<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn two_changes_without_a_request_count_as_one<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "100/h").await?;
     assert_eq!(left(&client.ask(40).await?), (true, 60));
     client.plan("1/h", None).await?;
@@ -180,7 +174,7 @@ pub(crate) async fn two_changes_while_nobody_asks_are_one<W: World>(world: &W) -
     Ok(())
 }
 
-pub(crate) async fn a_client_that_moves_to_another_plan_keeps_its_tokens<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn client_moving_to_another_plan_keeps_its_tokens<W: World>(world: &W) -> anyhow::Result<()> {
     let free = Client::of(world, "10/h").await?;
     let paid = Client { world, plan: world.key(), key: free.key.clone() };
     paid.plan("1000/h", None).await?;
@@ -188,13 +182,13 @@ pub(crate) async fn a_client_that_moves_to_another_plan_keeps_its_tokens<W: Worl
     assert_eq!(left(&paid.ask(2).await?), (true, 5));
     world.at_ms(3_600_000).await?;
     assert_eq!(left(&paid.ask(1).await?), (true, 999));
-    // Whoever names no plan gets the one that the bucket follows.
+    // A request without a plan uses the plan that the bucket follows.
     assert_eq!(left(&world.decide(Take::from(paid.key.clone())).await?), (true, 998));
     assert_eq!(left(&world.decide(under(&paid.key, "10/h")?).await?), (true, 9));
     Ok(())
 }
 
-pub(crate) async fn an_override_that_turns_to_the_calendar_follows_it<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn override_with_calendar_refill_follows_the_calendar<W: World>(world: &W) -> anyhow::Result<()> {
     let (key, hour) = (world.key(), Duration::from_hours(1));
     world.at_ms(17 * 60_000).await?;
     world.create(&key, Quota::interval(9, hour)?).await?;
@@ -208,8 +202,8 @@ pub(crate) async fn an_override_that_turns_to_the_calendar_follows_it<W: World>(
     Ok(())
 }
 
-/// Its terms are the override's until that ends, and then the other plan's.
-pub(crate) async fn a_client_moves_to_another_plan_while_an_override_rules<W: World>(world: &W) -> anyhow::Result<()> {
+/// The override's limits apply until the override ends, and then the other plan's.
+pub(crate) async fn client_moves_to_another_plan_during_an_override<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "10/h").await?;
     assert_eq!(left(&client.ask(1).await?), (true, 9));
     let over = Override { quota: Some("20/h".parse()?), ..Override::default() };
@@ -225,9 +219,7 @@ pub(crate) async fn a_client_moves_to_another_plan_while_an_override_rules<W: Wo
     Ok(())
 }
 
-pub(crate) async fn two_services_that_alternate_quotas_grant_no_more_than_the_larger<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn services_alternating_quotas_stay_within_the_larger<W: World>(world: &W) -> anyhow::Result<()> {
     let key = world.key();
     let mut granted = Vec::new();
     for step in 0..200 {
@@ -238,7 +230,7 @@ pub(crate) async fn two_services_that_alternate_quotas_grant_no_more_than_the_la
         }
     }
     assert!(granted.len() >= 20, "{granted:?}");
-    // Each window: the larger burst, and the larger rate.
+    // In each window of time, the larger burst plus the larger rate is the maximum.
     for (first, from) in granted.iter().enumerate() {
         for (last, to) in granted.iter().enumerate().skip(first) {
             let tokens = i64::try_from(last - first)? + 1;
@@ -248,7 +240,7 @@ pub(crate) async fn two_services_that_alternate_quotas_grant_no_more_than_the_la
     Ok(())
 }
 
-pub(crate) async fn an_unknown_plan_is_an_error_of_its_own<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn unknown_plan_is_a_separate_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, nobodys) = (world.key(), world.key());
     let limiter = world.limits().build(Rule::Plan(nobodys.clone()))?;
@@ -259,9 +251,7 @@ pub(crate) async fn an_unknown_plan_is_an_error_of_its_own<W: World>(world: &W) 
     Ok(())
 }
 
-pub(crate) async fn a_provisioned_bucket_follows_no_plan_that_a_caller_names<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn plan_named_for_a_provisioned_bucket_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "10/h").await?;
     world.create(&client.key, Quota::interval(5, Duration::from_hours(1))?).await?;
     let outcome = world.store().take_one(&client.take(1)).await?;
@@ -283,7 +273,7 @@ pub(crate) async fn client_with_its_own_quota_leaves_its_plan(world: &impl World
     Ok(())
 }
 
-pub(crate) async fn a_plan_in_shadow_lets_pass_what_it_would_deny<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn plan_in_shadow_grants_requests_it_would_deny<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "2/h").await?;
     client.plan("2/h", Some(Mode::Shadow)).await?;
     let granted = client.ask(2).await?;
@@ -297,8 +287,8 @@ pub(crate) async fn a_plan_in_shadow_lets_pass_what_it_would_deny<W: World>(worl
     Ok(())
 }
 
-/// A trial: who would have been denied, and how often, is what it is for.
-pub(crate) async fn what_shadow_lets_pass_is_counted_by_its_key<W: World>(world: &W) -> anyhow::Result<()> {
+/// Shadow mode is a trial: it shows which keys would have been denied, and how often.
+pub(crate) async fn shadow_grants_are_counted_by_key<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, trial, other) = (world.store(), world.key(), world.key());
     world.plan(&trial, "2/h".parse()?, Some(Mode::Shadow)).await?;
@@ -309,7 +299,7 @@ pub(crate) async fn what_shadow_lets_pass_is_counted_by_its_key<W: World>(world:
     for n in 0..5 {
         let decision = limiter.allow(alone).await?;
         assert_eq!(decision.mode(), if n < 2 { Mode::Enforce } else { Mode::Shadow });
-        // Of these the other decides, as it has tokens for fewer; from the fourth on it denies.
+        // The other limit decides these requests, because it has tokens for fewer. It denies from the fourth one on.
         let take = limiter.request(other.clone())?.rule("6/h".try_into()?).cost(2);
         let take = take.and_limit(Limit::new(among_others.clone(), of_plan.clone()).cost(1));
         let _ = limiter.decide(&take).await?;
@@ -326,7 +316,7 @@ pub(crate) async fn what_shadow_lets_pass_is_counted_by_its_key<W: World>(world:
     Ok(())
 }
 
-pub(crate) async fn a_plan_that_is_off_touches_no_bucket<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn plan_with_mode_off_touches_no_bucket<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "2/h").await?;
     client.plan("2/h", Some(Mode::Off)).await?;
     for _ in 0..3 {
@@ -339,9 +329,7 @@ pub(crate) async fn a_plan_that_is_off_touches_no_bucket<W: World>(world: &W) ->
     Ok(())
 }
 
-pub(crate) async fn a_bucket_that_is_given_other_terms_while_off_is_brought_to_them_at_once<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn limits_changed_while_off_apply_at_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, store) = (world.key(), world.store());
     world.create(&key, "10/s".parse()?).await?;
@@ -358,7 +346,7 @@ pub(crate) async fn a_bucket_that_is_given_other_terms_while_off_is_brought_to_t
     Ok(())
 }
 
-pub(crate) async fn a_plan_that_blocks_denies_everything<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn plan_with_mode_block_denies_everything<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "2/h").await?;
     client.plan("2/h", Some(Mode::Block)).await?;
     let denied = client.ask(1).await?;
@@ -368,7 +356,7 @@ pub(crate) async fn a_plan_that_blocks_denies_everything<W: World>(world: &W) ->
     Ok(())
 }
 
-pub(crate) async fn a_bucket_is_made_full_under_the_terms_that_rule_it_then<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn new_bucket_is_full_under_the_effective_limits<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key, plan) = (world.store(), world.key(), world.key());
     store.create_plan(&plan, "2 per 1h".parse()?).await?;
@@ -386,11 +374,11 @@ pub(crate) async fn a_bucket_is_made_full_under_the_terms_that_rule_it_then<W: W
     uses_all_of(50).await?;
     store.set_override(&key, Override { quota: Some("1000/s".parse()?), ..Override::default() }).await?;
     uses_all_of(1000).await?;
-    // Back, and by then the plan is another one as well.
+    // The override is removed after the plan has changed, too.
     store.create_plan(&plan, "7 per 1h".parse()?).await?;
     assert!(store.clear_override(&key).await?);
     uses_all_of(7).await?;
-    // A bucket whose plan is gone keeps its terms.
+    // A bucket whose plan was deleted keeps its limits.
     assert!(store.delete_plan(&plan).await?);
     assert!(store.reset(&key).await?);
     assert_eq!(store.peek(&key).await?.expect("it is there").available, 7);

@@ -1,4 +1,4 @@
-//! Requests that are repeated, settled and refunded.
+//! Requests that are repeated, settled or refunded.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{World, left, ms, under};
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// A request with an id, of a bucket of ten an hour.
+/// A request with an id, for a bucket of ten per hour.
 fn once<W: World>(world: &W) -> anyhow::Result<Take> {
     Ok(under(&world.key(), "10/h")?.id(Uuid::new_v4(), HOUR))
 }
@@ -27,7 +27,7 @@ async fn remaining<W: World>(world: &W, take: &Take) -> anyhow::Result<u64> {
     Ok(world.decide(under(&key, "10/h")?.cost(1)).await?.remaining() + 1)
 }
 
-pub(crate) async fn a_request_that_is_repeated_with_its_id_pays_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn repeated_request_with_id_is_charged_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?.cost(4);
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 6));
@@ -42,7 +42,7 @@ pub(crate) async fn a_request_that_is_repeated_with_its_id_pays_once<W: World>(w
     Ok(())
 }
 
-pub(crate) async fn an_id_that_is_another_requests_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn id_of_another_request_is_refused<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?;
     assert!(world.decide(take.clone()).await?.is_granted());
@@ -52,8 +52,8 @@ pub(crate) async fn an_id_that_is_another_requests_is_refused<W: World>(world: &
     Ok(())
 }
 
-/// Two requests in flight each cost more than all tokens there are, in one call or one by one.
-pub(crate) async fn debt_of_settlements_ends_when_they_state<W: World>(world: &W) -> anyhow::Result<()> {
+/// Two requests in flight each cost more than the bucket holds. They are settled in one call or one by one.
+pub(crate) async fn settlement_debt_is_limited_by_max_debt<W: World>(world: &W) -> anyhow::Result<()> {
     let minute = Duration::from_secs(60);
     for (quota, max_debt, retry_after) in [
         (Quota::continuous(10, ms(1000))?, minute, minute),
@@ -80,7 +80,7 @@ pub(crate) async fn debt_of_settlements_ends_when_they_state<W: World>(world: &W
             assert_eq!((denied.is_granted(), denied.retry_after()), (false, retry_after), "{quota} for {max_debt:?}");
         }
     }
-    // What is owed for less long is owed in full.
+    // A debt below the maximum is charged in full.
     let (key, id) = (world.key(), Uuid::new_v4());
     assert!(world.decide(under(&key, "10/s")?.id(id, HOUR)).await?.is_granted());
     let settle = Receipt::new(id, key.clone(), 1).settle(30).max_debt(minute);
@@ -89,7 +89,7 @@ pub(crate) async fn debt_of_settlements_ends_when_they_state<W: World>(world: &W
     Ok(())
 }
 
-pub(crate) async fn a_denial_is_not_remembered<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn denial_with_id_is_not_remembered<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?.cost(6);
     assert!(world.decide(under(take.key(), "10/h")?.cost(5)).await?.is_granted());
@@ -100,7 +100,7 @@ pub(crate) async fn a_denial_is_not_remembered<W: World>(world: &W) -> anyhow::R
     Ok(())
 }
 
-pub(crate) async fn an_id_is_forgotten_when_it_was_held_long_enough<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn id_is_forgotten_after_its_hold_time<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/d")?.id(Uuid::new_v4(), ms(1000));
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
@@ -112,7 +112,7 @@ pub(crate) async fn an_id_is_forgotten_when_it_was_held_long_enough<W: World>(wo
     Ok(())
 }
 
-pub(crate) async fn a_settled_request_pays_what_it_cost<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn settled_request_is_charged_its_actual_cost<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for (used, given_back, then) in [(2, 3, 8), (5, 0, 5), (9, -4, 1), (0, 5, 10)] {
         let take = once(world)?.cost(5);
@@ -120,7 +120,7 @@ pub(crate) async fn a_settled_request_pays_what_it_cost<W: World>(world: &W) -> 
         assert_eq!(adjusted(world, receipt.settle(used)).await?, Adjusted::Done(given_back), "{used} were used");
         assert_eq!(remaining(world, &take).await?, then, "{used} were used");
     }
-    // More than there is: later requests wait until it has come.
+    // The debt exceeds the capacity: later requests wait for the refill.
     let take = once(world)?.cost(5);
     let receipt = reserved(world, &take).await?.receipts()[0].clone();
     assert_eq!(adjusted(world, receipt.settle(30)).await?, Adjusted::Done(-25));
@@ -129,10 +129,8 @@ pub(crate) async fn a_settled_request_pays_what_it_cost<W: World>(world: &W) -> 
     Ok(())
 }
 
-/// Nobody is locked out until the clock shows again what it did.
-pub(crate) async fn what_is_paid_after_the_clock_was_set_back_is_paid_from_then_on<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+/// After a backward step of the clock, the debt counts from the new time. No request waits until the old time.
+pub(crate) async fn debt_after_a_clock_set_back_counts_from_then_on<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(86_400_000).await?;
     let window = Rule::Window(Window::new(10, HOUR, HOUR / 60)?);
     let in_bucket = once(world)?.cost(10);
@@ -143,7 +141,7 @@ pub(crate) async fn what_is_paid_after_the_clock_was_set_back_is_paid_from_then_
     }
     world.at_ms(0).await?;
     assert_eq!(world.store().adjust(&overruns).await?, [Ok(Adjusted::Done(-1)), Ok(Adjusted::Done(-1))]);
-    // The token that was paid comes back first, then another one.
+    // The charged token comes back first, then another one.
     for (at, granted) in [(719_999, false), (720_000, true)] {
         world.at_ms(at).await?;
         let take = Take::from(in_bucket.key().clone()).rule(Rule::try_from("10/h")?);
@@ -157,7 +155,7 @@ pub(crate) async fn what_is_paid_after_the_clock_was_set_back_is_paid_from_then_
     Ok(())
 }
 
-pub(crate) async fn a_request_is_settled_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn request_is_settled_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?.cost(5);
     let receipt = reserved(world, &take).await?.receipts()[0].clone();
@@ -169,8 +167,8 @@ pub(crate) async fn a_request_is_settled_once<W: World>(world: &W) -> anyhow::Re
     Ok(())
 }
 
-/// In a bucket and in a sliding window alike.
-pub(crate) async fn a_reservation_is_cancelled_once<W: World>(world: &W) -> anyhow::Result<()> {
+/// Applies to buckets and sliding windows.
+pub(crate) async fn reservation_is_cancelled_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     for rule in ["5/h", "5 in 1h at 1min"] {
         let key = world.key();
@@ -182,7 +180,7 @@ pub(crate) async fn a_reservation_is_cancelled_once<W: World>(world: &W) -> anyh
         for again in [receipt.clone().cancel(), receipt.clone().refund(3), receipt.clone().settle(0)] {
             assert_eq!(adjusted(world, again).await?, Adjusted::Repeated, "{rule}");
         }
-        // And its id is good for no other request.
+        // No other request can use the id of a cancelled reservation.
         let outcome = world.store().take_one(&later).await?;
         assert!(matches!(outcome, Err(TakeError::IdReused(_))), "{rule}: {outcome:?}");
         world.at_ms(7_260_000).await?;
@@ -197,7 +195,7 @@ pub(crate) async fn a_reservation_is_cancelled_once<W: World>(world: &W) -> anyh
     Ok(())
 }
 
-pub(crate) async fn a_request_is_settled_in_time_or_not_at_all<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn settlement_after_the_hold_time_is_late<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?.cost(5);
     let without_id = reserved(world, &take).await?;
@@ -212,7 +210,7 @@ pub(crate) async fn a_request_is_settled_in_time_or_not_at_all<W: World>(world: 
     Ok(())
 }
 
-pub(crate) async fn what_was_not_used_is_given_back_once<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn unused_tokens_are_refunded_once<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?.cost(6);
     let reservation = reserved(world, &take).await?;
@@ -221,7 +219,7 @@ pub(crate) async fn what_was_not_used_is_given_back_once<W: World>(world: &W) ->
     assert_eq!(reservation.refund(4).await?, 4);
     assert_eq!(adjusted(world, receipt.clone().refund(4)).await?, Adjusted::Repeated);
     assert_eq!(remaining(world, &take).await?, 8);
-    // No more than were taken, and no more than the bucket holds.
+    // A refund is limited to the tokens taken, and to the capacity.
     let reservation = reserved(world, &take).await?;
     world.at_ms(3_600_000).await?;
     assert_eq!(reservation.refund(u64::MAX).await?, 6);
@@ -229,10 +227,8 @@ pub(crate) async fn what_was_not_used_is_given_back_once<W: World>(world: &W) ->
     Ok(())
 }
 
-/// In a bucket and in a sliding window alike: a turn is whoever's receipt it is, whatever is known of its id.
-pub(crate) async fn a_turn_is_cancelled_before_it_comes_though_its_id_is_forgotten<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+/// Applies to buckets and sliding windows. The receipt is enough to cancel, even if the id was forgotten.
+pub(crate) async fn reservation_with_forgotten_id_can_be_cancelled<W: World>(world: &W) -> anyhow::Result<()> {
     for rule in ["5/h", "5 in 1h at 1min"] {
         world.at_ms(0).await?;
         let take = under(&world.key(), "5/h")?.rule(Rule::try_from(rule)?).cost(5);
@@ -249,10 +245,8 @@ pub(crate) async fn a_turn_is_cancelled_before_it_comes_though_its_id_is_forgott
     Ok(())
 }
 
-/// A reset counts as a grant of the capacity: whoever has a turn has nobody's to give back. What was not used was, before.
-pub(crate) async fn after_a_reset_a_turn_gives_nothing_back_and_a_refund_no_more_than_there_is_room_for<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+/// A reset counts as a grant of the capacity, so a later cancel gives nothing back. A refund still returns unused tokens.
+pub(crate) async fn cancel_after_a_reset_gives_nothing_back<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?;
     let used = reserved(world, &take.clone().cost(10)).await?;
@@ -266,12 +260,12 @@ pub(crate) async fn after_a_reset_a_turn_gives_nothing_back_and_a_refund_no_more
     Ok(())
 }
 
-pub(crate) async fn another_buckets_receipt_cancels_and_settles_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn receipt_of_another_bucket_changes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (take, other) = (once(world)?.cost(8), once(world)?.cost(8));
     let known = reserved(world, &take).await?.receipts()[0].clone();
     assert!(world.decide(other.clone()).await?.is_granted());
-    // A reservation of the first bucket, whose turn has not come.
+    // A reservation in the first bucket that is scheduled later.
     let later =
         reserved(world, &take.clone().id(Uuid::new_v4(), HOUR).cost(5).max_wait(HOUR)).await?.receipts()[0].clone();
     for receipt in [&known, &later] {
@@ -281,14 +275,14 @@ pub(crate) async fn another_buckets_receipt_cancels_and_settles_nothing<W: World
         }
     }
     assert_eq!(left(&world.decide(under(other.key(), "10/h")?.cost(10)).await?), (false, 2), "of the other bucket");
-    // And the receipts are what they were.
+    // The receipts are unchanged.
     assert_eq!(adjusted(world, known.settle(0)).await?, Adjusted::Done(8));
     assert_eq!(adjusted(world, later.cancel()).await?, Adjusted::Done(5));
     assert_eq!(remaining(world, &take).await?, 10);
     Ok(())
 }
 
-pub(crate) async fn a_receipt_for_a_bucket_that_is_gone_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn receipt_for_a_deleted_bucket_is_an_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = once(world)?;
     let known = reserved(world, &take).await?.receipts()[0].clone();
@@ -299,10 +293,8 @@ pub(crate) async fn a_receipt_for_a_bucket_that_is_gone_is_an_error<W: World>(wo
     Ok(())
 }
 
-/// What is owed may be from before the bucket held less.
-pub(crate) async fn a_cancel_gives_back_more_than_a_bucket_holds_that_has_shrunk<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+/// The debt can be older than a lower capacity.
+pub(crate) async fn cancel_gives_back_more_than_a_reduced_capacity<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     world.create(&key, "1/s burst 100".parse()?).await?;

@@ -1,4 +1,4 @@
-//! Several limits at once.
+//! Requests with several limits.
 
 use tollgate::{
     Adjusted, Admin, Error, Key, Limit, Mode, Quota, Receipt, Rule, Store, Take, TakeError, admin::Override,
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{World, left, ms, under};
 
-pub(crate) async fn all_grant_or_none_takes_anything<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn several_limits_are_taken_all_or_none<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (user, tenant, everybody) = (world.key(), world.key(), world.key());
     world.create(&everybody, "100/s".parse()?).await?;
@@ -24,7 +24,7 @@ pub(crate) async fn all_grant_or_none_takes_anything<W: World>(world: &W) -> any
     let denied = world.decide(take(5)?).await?;
     assert!(!denied.is_granted());
     world.at_ms(1000).await?;
-    // Nothing was taken of the user's ten, nor of everybody's hundred.
+    // The denied request took nothing from the user's ten or the shared hundred.
     let granted = world.decide(take(4)?).await?;
     assert_eq!((left(&granted), granted.limit()), ((true, 0), 1));
     assert_eq!(left(&world.decide(under(&user, "10/s")?).await?), (true, 5));
@@ -32,8 +32,8 @@ pub(crate) async fn all_grant_or_none_takes_anything<W: World>(world: &W) -> any
     Ok(())
 }
 
-/// A call decides some requests together and others by themselves: who is told has what those before took, and no more.
-pub(crate) async fn each_of_a_batch_is_told_what_those_before_it_have_left<W: World>(world: &W) -> anyhow::Result<()> {
+/// A call decides some requests in a batch and others one by one. Each answer shows exactly what the earlier requests took.
+pub(crate) async fn batch_answers_show_tokens_left_by_earlier_requests<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let [ruled, off, shared, scarce, empty, other] = std::array::from_fn(|_| world.key());
     for (key, tokens) in [(&ruled, 9), (&off, 9), (&shared, 10), (&scarce, 1), (&empty, 1), (&other, 9)] {
@@ -71,8 +71,8 @@ pub(crate) async fn each_of_a_batch_is_told_what_those_before_it_have_left<W: Wo
     Ok(())
 }
 
-/// So many requests are one call to a database.
-pub(crate) async fn a_full_call_is_decided_to_its_last_request<W: World>(world: &W) -> anyhow::Result<()> {
+/// The largest number of requests in one database call.
+pub(crate) async fn full_call_is_decided_to_its_last_request<W: World>(world: &W) -> anyhow::Result<()> {
     let cases = [
         (100, Some("1 once"), Some(false)),
         (63, Some("9 once"), Some(false)),
@@ -104,7 +104,7 @@ pub(crate) async fn a_full_call_is_decided_to_its_last_request<W: World>(world: 
     Ok(())
 }
 
-pub(crate) async fn the_limit_that_denies_for_longest_is_named<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn decision_names_the_limit_with_the_longest_wait<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key(), world.key()];
     let take = || {
@@ -140,7 +140,7 @@ pub(crate) async fn any_number_of_limits_is_decided_together<W: World>(world: &W
 
         let granted = world.decide(all.clone()).await?;
         assert_eq!((left(&granted), granted.limit()), ((true, 4), scarce), "of {count}");
-        // Repeated with its id, it pays once.
+        // A retry with the id is charged once.
         let once = all.clone().id(Uuid::new_v4(), ms(3_600_000));
         for _ in 0..2 {
             let granted = world.decide(once.clone()).await?;
@@ -151,7 +151,7 @@ pub(crate) async fn any_number_of_limits_is_decided_together<W: World>(world: &W
         assert_eq!(denied.retry_after(), ms(600_000), "of {count}");
         let waits = world.decide(all.clone().cost(3).max_wait(ms(600_000))).await?;
         assert_eq!((waits.is_granted(), waits.wait()), (true, ms(600_000)), "of {count}");
-        // What was denied took nothing of any.
+        // The denied request took nothing from any bucket.
         for (place, (key, rule)) in limits.iter().enumerate().filter(|(place, _)| *place != scarce) {
             let decision = world.decide(Take::from(key.clone()).rule(rule.clone())).await?;
             assert_eq!(left(&decision), (true, 92), "of {count}, at {place}");
@@ -160,9 +160,7 @@ pub(crate) async fn any_number_of_limits_is_decided_together<W: World>(world: &W
     Ok(())
 }
 
-pub(crate) async fn one_without_a_bucket_fails_the_request_and_spares_the_others<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn missing_bucket_fails_the_request_and_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (known, unknown) = (world.key(), world.key());
     let take = under(&known, "5/h")?.and(unknown.clone(), Rule::Provisioned);
@@ -184,7 +182,7 @@ pub(crate) async fn a_reservation_of_several_is_cancelled_in_all_of_them<W: Worl
     let reservation = limiter.reserve_all(&both.clone().cost(5).max_wait(ms(2000))).await?;
     assert_eq!((reservation.is_granted(), reservation.decision().wait()), (true, ms(1000)));
     assert_eq!(reservation.receipts().len(), 2);
-    // Of the first bucket the tokens were there at once.
+    // The tokens of the first bucket were available at once.
     world.at_ms(1).await?;
     assert_eq!(reservation.cancel().await?, 0);
     let again = limiter.reserve_all(&both.cost(5).max_wait(ms(2000))).await?;
@@ -192,9 +190,7 @@ pub(crate) async fn a_reservation_of_several_is_cancelled_in_all_of_them<W: Worl
     Ok(())
 }
 
-pub(crate) async fn a_batch_is_decided_in_its_order_be_it_of_one_bucket_or_of_several<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn batch_for_one_or_several_buckets_is_decided_in_order<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key()];
     let one = under(&keys[0], "10/h")?;
@@ -206,7 +202,7 @@ pub(crate) async fn a_batch_is_decided_in_its_order_be_it_of_one_bucket_or_of_se
     Ok(())
 }
 
-pub(crate) async fn among_several_one_without_a_limit_limits_nothing<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn unlimited_limit_among_several_limits_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (free, limited) = (world.key(), world.key());
     let both = || anyhow::Ok(under(&free, "unlimited")?.and(limited.clone(), Rule::try_from("3/h")?).cost(2));
@@ -231,7 +227,7 @@ pub(crate) async fn each_limit_takes_and_keeps_its_own_number_of_tokens<W: World
     let each = |decision: &tollgate::Decision| {
         decision.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>()
     };
-    // The first makes the buckets, and the second finds them.
+    // The first request creates the buckets, and the second one finds them.
     assert_eq!(each(&world.decide(call(300)?).await?), [(true, 700), (true, 9)]);
     assert_eq!(each(&world.decide(call(250)?).await?), [(true, 450), (true, 8)]);
     let denied = world.decide(call(351)?).await?;
@@ -241,7 +237,7 @@ pub(crate) async fn each_limit_takes_and_keeps_its_own_number_of_tokens<W: World
     assert_eq!((waits.wait(), each(&waits)), (ms(3600), vec![(true, 99), (true, 7)]));
     let small = world.decide(call(1)?.max_wait(ms(7200))).await?;
     assert_eq!((small.is_granted(), each(&small)[1]), (true, (true, 6)));
-    // Six are kept, and the seventh comes in six minutes.
+    // Six tokens must remain, and the seventh comes in six minutes.
     let denied = world.decide(call(1)?.max_wait(ms(3_600_000 / 10 - 1))).await?;
     assert_eq!((denied.is_granted(), denied.limit(), denied.retry_after()), (false, 1, ms(360_000)));
     let never = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(8).min_remaining(3);
@@ -265,7 +261,7 @@ pub(crate) async fn a_batch_takes_of_each_limit_its_own_number_of_tokens<W: Worl
     };
     let outcomes = world.store().take(&[call(400)?, call(700)?, call(500)?, call(90)?, call(1)?]).await?;
     let found: Vec<_> = outcomes.iter().flatten().map(|decision| (decision.is_granted(), decision.limit())).collect();
-    // Which limit has tokens left for the fewest requests like this one.
+    // `limit` names the limit with tokens for the fewest equal requests.
     assert_eq!(found, [(true, 0), (false, 0), (true, 0), (true, 1), (false, 1)]);
     for (key, left) in [(&tokens, 10), (&requests, 0)] {
         assert_eq!(world.store().peek(key).await?.map(|level| level.available), Some(left));
@@ -273,7 +269,7 @@ pub(crate) async fn a_batch_takes_of_each_limit_its_own_number_of_tokens<W: Worl
     Ok(())
 }
 
-pub(crate) async fn what_each_limit_cost_is_settled_and_refunded_for_each<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn cost_of_each_limit_is_settled_and_refunded<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key(), world.key()];
     let limiter = world.limits().build("1/h")?;
@@ -292,7 +288,7 @@ pub(crate) async fn what_each_limit_cost_is_settled_and_refunded_for_each<W: Wor
     };
     let costs: Vec<u64> = reserve(400).await?.receipts().iter().map(Receipt::cost).collect();
     assert_eq!((costs, available().await?), (vec![1, 400, 60], vec![9, 600, 440]));
-    // No figure is true of all of them, and nothing is changed by one.
+    // The costs differ, so one number for all of them is an error and changes nothing.
     for outcome in [reserve(1).await?.settle(100).await.map(drop), reserve(1).await?.refund(100).await.map(drop)] {
         assert!(matches!(outcome, Err(Error::Take(TakeError::CostsDiffer))), "{outcome:?}");
     }
@@ -303,11 +299,11 @@ pub(crate) async fn what_each_limit_cost_is_settled_and_refunded_for_each<W: Wor
     let unused = |receipt: &Receipt| receipt.cost() / 4;
     assert_eq!(reserve(100).await?.refund_each(unused).await?, 15, "the least of those that have something unused");
     assert_eq!(available().await?, [5, 403, 215]);
-    // The only limit of a request is all of it.
+    // With a single limit, its cost is the cost of the request.
     let one = Take::from(Limit::new(keys[1].clone(), Rule::try_from("1000/h")?).cost(3)).id(Uuid::new_v4(), ms(1000));
     assert_eq!(limiter.reserve_all(&one).await?.settle(1).await?, Adjusted::Done(2));
     assert_eq!(one.clone().cost(5).limits().map(Limit::tokens).collect::<Vec<_>>(), [3], "its own stays its own");
-    // Those that follow the first one cost the same.
+    // The limits after the first one cost the same.
     let both = one.and(keys[2].clone(), Rule::try_from("500/h")?).id(Uuid::new_v4(), ms(1000));
     assert_eq!(limiter.reserve_all(&both.clone()).await?.settle(1).await?, Adjusted::Done(2));
     let outcome = limiter.reserve_all(&both.cost(5).id(Uuid::new_v4(), ms(1000))).await?.settle(1).await;

@@ -1,4 +1,4 @@
-//! In shadow nobody is denied, and nobody waits.
+//! In shadow mode no request is denied, and none waits.
 
 use tollgate::{Admin, Decision, Mode, Rule, Store, Take, admin::Override};
 use uuid::Uuid;
@@ -6,9 +6,7 @@ use uuid::Uuid;
 use super::windows::ten_a_second;
 use super::{World, left, ms, under};
 
-pub(crate) async fn who_would_have_to_wait_in_shadow_goes_at_once_and_takes_nothing<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn shadow_request_short_of_tokens_passes_and_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (trial, of_plan) = (world.key(), world.key());
     world.plan(&trial, "10/s".parse()?, Some(Mode::Shadow)).await?;
@@ -29,10 +27,10 @@ pub(crate) async fn who_would_have_to_wait_in_shadow_goes_at_once_and_takes_noth
         for outcome in world.store().take(&short[..2]).await? {
             assert_eq!(told(&outcome?), SHADOWED);
         }
-        // Of the request with the id nothing is remembered.
+        // The request with the id left no receipt.
         assert_eq!(told(&world.decide(take.clone().id(id, ms(60_000))).await?), (true, 0, Mode::Enforce, ms(0)));
     }
-    // Whoever waits when the limit is enforced stands behind nobody.
+    // When the limit is enforced again, a waiter queues behind no shadow request.
     assert!(world.store().set_plan_mode(&trial, None, None, None).await?);
     assert!(world.store().clear_override(of_key.key()).await?);
     for take in [of_plan, of_key] {
@@ -41,7 +39,7 @@ pub(crate) async fn who_would_have_to_wait_in_shadow_goes_at_once_and_takes_noth
     Ok(())
 }
 
-pub(crate) async fn of_several_limits_those_in_shadow_have_nobody_wait<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn limits_in_shadow_among_several_cause_no_wait<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (trial, other) = (in_shadow(world, "1/s").await?, in_shadow(world, "1/s").await?);
     let (enforced, rule) = (world.key(), Rule::try_from("2/s")?);
@@ -57,7 +55,7 @@ pub(crate) async fn of_several_limits_those_in_shadow_have_nobody_wait<W: World>
     };
     let keys = vec![trial.key().clone(), enforced.clone()];
     assert_eq!(each().await?, (vec![Mode::Enforce; 2], ms(0), keys));
-    // What waits is the other one's, and what it takes.
+    // Only the enforced limit causes a wait, and only its tokens are taken.
     for wait in [ms(0), ms(500), ms(1000)] {
         assert_eq!(each().await?, (vec![Mode::Shadow, Mode::Enforce], wait, vec![enforced.clone()]));
     }
@@ -65,7 +63,7 @@ pub(crate) async fn of_several_limits_those_in_shadow_have_nobody_wait<W: World>
     for _ in 0..2 {
         assert_eq!(limiter.reserve_all(&trials).await?.decision().wait(), ms(0));
     }
-    // Who would have waited longest has taken nothing of the first, and the second has had its token taken once.
+    // The request that lacked tokens took nothing from the first bucket. The second bucket was charged once.
     for take in [trial, other] {
         assert!(world.store().clear_override(take.key()).await?);
         assert_eq!(world.decide(take.max_wait(ms(5000))).await?.wait(), ms(1000));
@@ -73,7 +71,7 @@ pub(crate) async fn of_several_limits_those_in_shadow_have_nobody_wait<W: World>
     Ok(())
 }
 
-pub(crate) async fn under_a_window_in_shadow_nobody_waits<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn window_in_shadow_causes_no_wait<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = Take::from(world.key()).rule(ten_a_second()?.into()).max_wait(ms(5000));
     shadow(world, &take).await?;
@@ -88,8 +86,8 @@ pub(crate) async fn under_a_window_in_shadow_nobody_waits<W: World>(world: &W) -
     Ok(())
 }
 
-/// Its turn is its own: as what was granted before is not denied where all is blocked.
-pub(crate) async fn who_was_given_a_turn_keeps_it_in_shadow<W: World>(world: &W) -> anyhow::Result<()> {
+/// A reservation keeps its scheduled time, just as mode `block` does not revoke earlier grants.
+pub(crate) async fn reservation_keeps_its_time_in_shadow<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "1/s")?.max_wait(ms(5000));
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 0));
@@ -117,5 +115,5 @@ fn told(decision: &Decision) -> (bool, u64, Mode, std::time::Duration) {
     (granted, remaining, decision.mode(), decision.wait())
 }
 
-/// With a token left.
+/// Granted in shadow mode, with one token left.
 const SHADOWED: (bool, u64, Mode, std::time::Duration) = (true, 1, Mode::Shadow, ms(0));

@@ -1,4 +1,4 @@
-//! Buckets that are throttled to what somebody else says of them.
+//! Buckets that are throttled to the limit that an upstream reports.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ async fn lowered<W: World>(world: &W, take: &Take, quota: &str, hold: Throttle) 
     Ok(world.store().throttle(take.key(), &Rule::try_from(quota)?, hold).await?)
 }
 
-pub(crate) async fn a_bucket_is_lowered_to_what_is_left_and_never_raised<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn throttle_lowers_a_bucket_and_never_raises_it<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/s")?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
@@ -23,7 +23,7 @@ pub(crate) async fn a_bucket_is_lowered_to_what_is_left_and_never_raised<W: Worl
     assert!(!lowered(world, &take, "10/s", Throttle::remaining(5)).await?);
     let decision = world.decide(take.clone()).await?;
     assert_eq!((left(&decision), decision.reset_after()), ((true, 3), ms(700)));
-    // Only its tokens were lowered: they come back at its rate.
+    // Only the tokens were lowered: they come back at the bucket's rate.
     world.at_ms(100).await?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 3));
     assert!(lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
@@ -32,18 +32,18 @@ pub(crate) async fn a_bucket_is_lowered_to_what_is_left_and_never_raised<W: Worl
     Ok(())
 }
 
-pub(crate) async fn no_token_comes_before_the_time_that_was_said<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn throttled_bucket_grants_nothing_before_retry_after<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/s")?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
-    // Thirty replicas saw the same answer.
+    // Thirty replicas report the same upstream answer.
     let hold = Throttle::retry_after(ms(60_000));
     for replica in 0..30 {
         assert_eq!(lowered(world, &take, "10/s", hold).await?, replica == 0);
     }
     let denied = world.decide(take.clone()).await?;
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(60_000)));
-    // A shorter one does not shorten it.
+    // A shorter wait does not shorten the current one.
     world.at_ms(10_000).await?;
     assert!(!lowered(world, &take, "10/s", Throttle::retry_after(ms(20_000))).await?);
     world.at_ms(59_999).await?;
@@ -56,7 +56,7 @@ pub(crate) async fn no_token_comes_before_the_time_that_was_said<W: World>(world
     Ok(())
 }
 
-pub(crate) async fn both_are_the_stricter_of_each<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn throttle_with_both_values_applies_the_stricter<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/s")?;
     let hold = Throttle::remaining(3).and(Throttle::retry_after(ms(5000)).and(Throttle::remaining(7)));
@@ -68,7 +68,7 @@ pub(crate) async fn both_are_the_stricter_of_each<W: World>(world: &W) -> anyhow
     Ok(())
 }
 
-pub(crate) async fn an_intervals_tokens_come_with_the_first_period_after_the_wait<W: World>(
+pub(crate) async fn interval_tokens_come_with_the_first_period_after_the_wait<W: World>(
     world: &W,
 ) -> anyhow::Result<()> {
     for quota in ["5 per 1s", "5 per calendar 1s"] {
@@ -89,7 +89,7 @@ pub(crate) async fn an_intervals_tokens_come_with_the_first_period_after_the_wai
     Ok(())
 }
 
-pub(crate) async fn a_bucket_that_nobody_has_used_is_held_back_too<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn unused_bucket_can_be_throttled<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, plan) = (world.store(), world.key());
     store.create_plan(&plan, "10/s".parse()?).await?;
@@ -104,7 +104,7 @@ pub(crate) async fn a_bucket_that_nobody_has_used_is_held_back_too<W: World>(wor
     Ok(())
 }
 
-pub(crate) async fn what_was_granted_before_keeps_its_turn<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn earlier_reservation_keeps_its_time_when_throttled<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     let limiter = world.limits().build("10/s")?;
@@ -115,18 +115,18 @@ pub(crate) async fn what_was_granted_before_keeps_its_turn<W: World>(world: &W) 
     assert!(!limiter.throttle(&key, Throttle::retry_after(ms(1000))).await?);
     let later = limiter.reserve(&key).await?;
     assert_eq!(later.decision().wait(), ms(2000));
-    // None was granted, so the level says what was.
+    // The level shows the grants before the next one.
     let level = world.store().peek(&key).await?.expect("it is there");
     assert_eq!(level.granted, 16);
     assert_eq!(later.cancel().await?, 1);
-    // What it cancels is there again, and no more.
+    // Cancelling gives back exactly the reserved tokens.
     assert_eq!(waiting.cancel().await?, 5);
     assert_eq!(world.decide(under(&key, "10/s")?).await?.retry_after(), ms(1500));
     drop(first);
     Ok(())
 }
 
-pub(crate) async fn ten_years_are_an_hour_unless_said<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn throttle_of_ten_years_is_an_hour_by_default<W: World>(world: &W) -> anyhow::Result<()> {
     const TEN_YEARS: Duration = Duration::from_hours(10 * 366 * 24);
 
     world.at_ms(0).await?;
@@ -143,7 +143,7 @@ pub(crate) async fn ten_years_are_an_hour_unless_said<W: World>(world: &W) -> an
     Ok(())
 }
 
-pub(crate) async fn what_cannot_be_held_back_is_an_error_that_says_why<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn throttle_that_cannot_apply_is_an_error_with_reason<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key) = (world.store(), world.key());
     let hold = Throttle::retry_after(ms(1000));
@@ -179,7 +179,7 @@ pub(crate) async fn what_cannot_be_held_back_is_an_error_that_says_why<W: World>
     Ok(())
 }
 
-pub(crate) async fn a_mode_that_is_off_holds_nothing_back<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn mode_off_ignores_throttles<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/s")?;
     let mode = |mode| Override { mode: Some(mode), ..Override::default() };
@@ -192,7 +192,7 @@ pub(crate) async fn a_mode_that_is_off_holds_nothing_back<W: World>(world: &W) -
     Ok(())
 }
 
-pub(crate) async fn other_terms_rule_before_a_bucket_is_held_back<W: World>(world: &W) -> anyhow::Result<()> {
+pub(crate) async fn changed_limits_apply_before_a_throttle<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
     assert_eq!(left(&world.decide(under(&key, "10/s")?.cost(4)).await?), (true, 6));
@@ -204,9 +204,7 @@ pub(crate) async fn other_terms_rule_before_a_bucket_is_held_back<W: World>(worl
     Ok(())
 }
 
-pub(crate) async fn a_clock_set_back_shuts_a_held_bucket_for_no_longer_than_it_was_held<W: World>(
-    world: &W,
-) -> anyhow::Result<()> {
+pub(crate) async fn clock_set_back_does_not_extend_a_throttle<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(100_000).await?;
     let take = under(&world.key(), "10/s")?;
     assert!(lowered(world, &take, "10/s", Throttle::retry_after(ms(5000))).await?);
@@ -214,7 +212,7 @@ pub(crate) async fn a_clock_set_back_shuts_a_held_bucket_for_no_longer_than_it_w
     assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(100));
     world.at_ms(100_000).await?;
     assert!(lowered(world, &take, "10/s", Throttle::retry_after(ms(5000))).await?);
-    // Here it is who throttles that finds it.
+    // Here, the throttle itself detects that the clock was set back.
     world.at_ms(0).await?;
     assert!(!lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
     assert_eq!(world.decide(take).await?.retry_after(), ms(100));

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{START, World, left, ms};
 
-/// At most 10 in any second, counted in tenths.
+/// At most ten in any second, counted in tenths.
 pub(super) fn ten_a_second() -> anyhow::Result<Window> {
     Ok(Window::new(10, ms(1000), ms(100))?)
 }
@@ -20,7 +20,7 @@ fn under(world: &impl World, window: Window) -> Take {
     Take::from(world.key()).rule(window.into())
 }
 
-pub(crate) async fn window_grants_its_maximum_and_what_expires(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn window_grants_its_maximum_again_after_expiry(world: &impl World) -> anyhow::Result<()> {
     let take = under(world, ten_a_second()?);
     world.at_ms(0).await?;
     assert_eq!(left(&world.decide(take.clone().cost(6)).await?), (true, 4));
@@ -29,7 +29,7 @@ pub(crate) async fn window_grants_its_maximum_and_what_expires(world: &impl Worl
     assert_eq!(left(&world.decide(take.clone().cost(4)).await?), (true, 0));
     let denied = world.decide(take.clone()).await?;
     assert_eq!((left(&denied), denied.retry_after(), denied.reset_after()), ((false, 0), ms(650), ms(1050)));
-    // Those of the first tenth count until a second after its end.
+    // Requests of the first tenth count until a second after its end.
     world.at_ms(1099).await?;
     assert!(!world.decide(take.clone()).await?.is_granted());
     world.at_ms(1100).await?;
@@ -39,19 +39,19 @@ pub(crate) async fn window_grants_its_maximum_and_what_expires(world: &impl Worl
     world.at_ms(1500).await?;
     assert_eq!(available(world, &take).await?, 4);
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 3));
-    // What is promised is gone: five act when those of the second and third half-second count no more.
+    // Reserved requests count: five act when those of the second and third half-second have expired.
     assert!(world.decide(take.clone().cost(5).max_wait(ms(1000))).await?.is_granted());
     assert_eq!(available(world, &take).await?, -2);
     Ok(())
 }
 
-/// What is left of the window, looked at without asking for any.
+/// Reads the remaining requests of the window without counting one.
 async fn available(world: &impl World, take: &Take) -> anyhow::Result<i64> {
     let window = ten_a_second()?;
     Ok(world.store().count(take.key(), &window, 0).await?.available(&window))
 }
 
-pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn window_peek_counts_nothing(world: &impl World) -> anyhow::Result<()> {
     let window = ten_a_second()?;
     let take = under(world, window);
     let (store, key) = (world.store(), take.key());
@@ -79,14 +79,14 @@ pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -
     assert_eq!(shown().await?, (10, 0, 10, ms(650)));
     world.at_ms(1100).await?;
     assert_eq!(shown().await?, (4, 6, 10, ms(0)));
-    // What is promised counts already.
+    // Reserved requests already count.
     assert!(world.decide(take.clone().cost(6)).await?.is_granted());
     assert!(world.decide(take.clone().cost(5).max_wait(ms(1100))).await?.is_granted());
     assert_eq!(shown().await?, (15, -5, 21, ms(1100)));
     world.at_ms(3300).await?;
     assert_eq!(shown().await?, (0, 10, 21, ms(0)));
 
-    // A clock that is set back locks nobody out for longer than an interval.
+    // After the clock is set back, the window denies requests for one interval at most.
     world.at_ms(20_000).await?;
     assert!(world.decide(take.clone().cost(10)).await?.is_granted());
     assert_eq!(shown().await?, (10, 0, 31, ms(1100)));
@@ -95,7 +95,7 @@ pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -
     assert!(store.delete(key).await?);
     assert_eq!(level().await?, None);
 
-    // Terms are those of the last request that was counted; a denied one states none.
+    // The window shows the limits of the last counted request. A denied request does not change them.
     assert!(world.decide(take.clone()).await?.is_granted());
     let wider = Window::new(20, ms(2000), ms(100))?;
     assert!(world.decide(take.clone().rule(wider.into())).await?.is_granted());
@@ -105,7 +105,7 @@ pub(crate) async fn a_window_is_looked_at_without_counting(world: &impl World) -
     Ok(())
 }
 
-pub(crate) async fn no_interval_sees_more_than_the_maximum(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn window_grants_at_most_the_maximum_in_any_interval(world: &impl World) -> anyhow::Result<()> {
     let take = under(world, ten_a_second()?);
     let mut granted = Vec::new();
     for at in (0..4000).step_by(37) {
@@ -140,7 +140,7 @@ pub(crate) async fn window_reservation_is_scheduled_and_can_be_cancelled(world: 
     Ok(())
 }
 
-pub(crate) async fn a_window_keeps_some_for_others(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn window_min_remaining_keeps_requests_for_others(world: &impl World) -> anyhow::Result<()> {
     let take = under(world, ten_a_second()?);
     world.at_ms(0).await?;
     assert!(world.decide(take.clone().cost(8).min_remaining(2)).await?.is_granted());
@@ -169,7 +169,7 @@ pub(crate) async fn repeated_window_request_with_id_counts_once(world: &impl Wor
     Ok(())
 }
 
-pub(crate) async fn a_window_under_other_terms_keeps_its_counts(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn window_with_changed_limits_keeps_its_counts(world: &impl World) -> anyhow::Result<()> {
     let take = under(world, ten_a_second()?);
     world.at_ms(50).await?;
     assert!(world.decide(take.clone().cost(8)).await?.is_granted());
@@ -206,7 +206,7 @@ pub(crate) async fn shorter_interval_keeps_counts_of_a_longer_one(world: &impl W
     Ok(())
 }
 
-pub(crate) async fn a_finer_resolution_is_no_clock_set_back(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn finer_resolution_is_not_a_clock_set_back(world: &impl World) -> anyhow::Result<()> {
     let coarse = under(world, Window::new(11, ms(10_000), ms(5000))?);
     let fine = coarse.clone().rule(Window::new(11, ms(10_000), ms(10))?.into());
     world.at_ms(200).await?;
@@ -233,7 +233,7 @@ pub(crate) async fn cancelled_window_reservation_blocks_no_request(world: &impl 
     Ok(())
 }
 
-pub(crate) async fn window_turn_cancelled_at_its_time_is_given_back(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn window_reservation_cancelled_at_its_time_is_given_back(world: &impl World) -> anyhow::Result<()> {
     let limiter = world.limits().build(ten_a_second()?)?;
     for (at, given_back) in [(1100, 2), (1101, 0)] {
         world.at_ms(0).await?;
@@ -260,7 +260,7 @@ pub(crate) async fn expired_window_count_gives_nothing_back(world: &impl World) 
     Ok(())
 }
 
-pub(crate) async fn an_id_pays_in_a_bucket_and_in_a_window_of_the_same_key(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn id_is_charged_in_bucket_and_window_of_one_key(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let id = Uuid::new_v4();
     let window = under(world, ten_a_second()?).id(id, ms(60_000));
@@ -272,7 +272,7 @@ pub(crate) async fn an_id_pays_in_a_bucket_and_in_a_window_of_the_same_key(world
     Ok(())
 }
 
-pub(crate) async fn a_window_is_decided_by_itself(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn window_among_other_limits_is_an_error(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(world, ten_a_second()?);
     let both = take.clone().and(world.key(), Rule::try_from("10/s")?);
@@ -305,7 +305,7 @@ pub(crate) async fn impossible_window_request_is_the_same_error_in_a_batch(world
     Ok(())
 }
 
-pub(crate) async fn a_late_or_another_windows_receipt_changes_no_count(world: &impl World) -> anyhow::Result<()> {
+pub(crate) async fn late_or_foreign_receipt_changes_no_count(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (take, other) = (under(world, ten_a_second()?).cost(8), under(world, ten_a_second()?).cost(8));
     let id = Uuid::new_v4();
@@ -315,7 +315,7 @@ pub(crate) async fn a_late_or_another_windows_receipt_changes_no_count(world: &i
         Receipt::new(id, take.key().clone(), cost).in_window(Duration::from_nanos(START.unsigned_abs()))
     };
     let adjust = async |adjustment| anyhow::Ok(world.store().adjust(&[adjustment]).await?.remove(0));
-    // Of a request that was not this window's, there is nothing to settle; nor is it another cost's.
+    // A receipt of another window or with another cost settles nothing.
     for settle in [receipt(&other, 8).settle(0), receipt(&other, u64::MAX).settle(u64::MAX)] {
         assert_eq!(adjust(settle).await?, Ok(Adjusted::Late));
     }
@@ -342,8 +342,8 @@ pub(crate) async fn forced_counts_fill_a_window_beyond_its_maximum(world: &impl 
     Ok(())
 }
 
-/// Random requests, one by one, under the oracle's eyes.
-pub(crate) async fn every_window_is_decided_as_by_the_oracle(world: &impl World) -> anyhow::Result<()> {
+/// Compares random requests, one by one, with the oracle.
+pub(crate) async fn window_decisions_equal_the_oracle(world: &impl World) -> anyhow::Result<()> {
     for seed in 0..6 {
         let mut random = fastrand::Rng::with_seed(seed);
         let clock = ManualClock::default();

@@ -1,4 +1,4 @@
-//! What is one for a whole database: the mode of every key, and what was denied.
+//! State of a whole database: the mode of every key, and denial counts.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub fn cases() -> Vec<Case> {
         end_beyond_the_range_of_rust_reads_as_none_or_past,
         rows_loaded_without_triggers_rule_or_are_refused,
     ));
-    // YugabyteDB has no pages, and so no updates within one.
+    // YugabyteDB has no heap pages, and so no heap-only updates.
     cases.extend(list!(
         Levels::Pools, Time::Real,
         |engine: &Engine| engine.kind == Kind::Postgres && engine.has_sessions && engine.name != "yugabyte";
@@ -142,7 +142,7 @@ async fn end_beyond_the_range_of_rust_reads_as_none_or_past(rig: Rig) -> anyhow:
     Ok(())
 }
 
-/// By SQL alone; the crate refuses to make one.
+/// Written by SQL, because the crate refuses to create an expired override.
 async fn expired_override_has_no_effect(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_hours(24 * 365))?).await?;
     ensure!(rig.take(&key).await?.is_granted());
@@ -195,7 +195,7 @@ async fn missing_mode_row_counts_as_enforce_until_a_mode_is_set(rig: Rig) -> any
     Ok(())
 }
 
-/// As `session_replication_role = replica`, `pg_restore --disable-triggers` and loaders of test data write them.
+/// `session_replication_role = replica`, `pg_restore --disable-triggers` and loaders of test data write such rows.
 async fn rows_loaded_without_triggers_rule_or_are_refused(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
@@ -236,7 +236,7 @@ async fn rows_loaded_without_triggers_rule_or_are_refused(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-/// Gives the mode of all an end, in each engine's SQL: PostgreSQL's, MySQL's, SQLite's.
+/// Sets the end of the mode of every key, in each engine's SQL: PostgreSQL's, MySQL's, SQLite's.
 async fn mode_until(rig: &Rig, end: [&str; 3]) -> anyhow::Result<()> {
     let table = rig.table().replace("token_buckets", "token_mode");
     Ok(rig.pool.run(format!("update {table} set until = {}", of(rig, end))).await?)
@@ -360,7 +360,7 @@ async fn views_show_effective_rules_and_table_sizes(rig: Rig) -> anyhow::Result<
 
 async fn size_view_shows_that_decisions_write_no_index(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
-    // What a session has counted it tells at the end of a transaction, and once a second at most.
+    // A session reports its statistics at the end of a transaction, at most once a second.
     let (session, _) = with_session(&scratch.rig, "select 1").await?;
     let AnyPool::Postgres(pool) = &session.pool else { unreachable!("it is PostgreSQL's") };
     let key = session.bucket(Quota::interval(1_000, Duration::from_hours(1))?).await?;

@@ -1,4 +1,4 @@
-//! Many callers who ask for far more than they may have, through the layers that a limiter has if nothing else is said.
+//! Many callers request far more than the limits allow, through a limiter's default layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
 
 async fn denied_flood_costs_one_call_per_key_and_second(rig: Rig) -> anyhow::Result<()> {
     let mut keys = Vec::new();
-    // Some have a token now and then, the others one for ever.
+    // Some keys gain tokens now and then, and the others have one token only.
     for (many, quota) in [(5, Quota::continuous(4, Duration::from_secs(1))?), (20, Quota::once(1)?)] {
         for _ in 0..many {
             keys.push(rig.bucket(quota).await?);
@@ -48,7 +48,7 @@ async fn denied_flood_costs_one_call_per_key_and_second(rig: Rig) -> anyhow::Res
                     *granted.entry(key.clone()).or_default() += u64::from(decision.is_granted());
                     asked += 1;
                 }
-                // Nobody is answered without a turn in between.
+                // Lets other tasks run between two rounds.
                 tokio::task::yield_now().await;
             }
             anyhow::Ok((granted, asked))
@@ -64,7 +64,7 @@ async fn denied_flood_costs_one_call_per_key_and_second(rig: Rig) -> anyhow::Res
             *granted.entry(key).or_default() += grants;
         }
     }
-    // The second that has begun counts, too; and who comes between an answer and its being remembered asks once more.
+    // Includes the started second. A caller between a denial and its caching makes one more call.
     let seconds = u64::try_from((rig.now().await? - start) / nanoseconds(Duration::from_secs(1)))? + 2;
     let calls = calls.lock();
     let (mut all, mut slow) = (0, 0);
@@ -83,13 +83,13 @@ async fn denied_flood_costs_one_call_per_key_and_second(rig: Rig) -> anyhow::Res
     Ok(())
 }
 
-/// What went to the store for each key.
+/// Store calls for each key.
 type Calls = BTreeMap<Key, Call>;
 
 #[derive(Clone, Copy, Default)]
 struct Call {
     all: u64,
-    /// For these nobody else waits until the end, but asks, too: once for all, as they go together.
+    /// Calls so slow that other callers stop waiting for the answer and make one more call, coalesced.
     slow: u64,
 }
 
@@ -125,5 +125,5 @@ impl Store for Counting {
 }
 
 const CALLERS: usize = 40;
-/// Less than a caller waits for another one's answer.
+/// Shorter than the time that a caller waits for another caller's answer.
 const SLOW: Duration = Duration::from_millis(50);

@@ -1,5 +1,5 @@
-//! Attacks by a login that has the application's role and speaks SQL to the database itself. Each ends with what an honest
-//! session reads: no token beyond the capacity, no row of others changed, no privilege gained, no secret read.
+//! Attacks by a login that has the application's role and speaks SQL to the database itself. Each test ends with the view of an
+//! honest session: no token beyond the capacity, no row of others changed, no privilege gained, no secret read.
 //!
 //! | attack | tests |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Random batches, under everything that can rule a bucket: each is answered as its requests, one by one, are by the
-//! store in this process.
+//! Random batches with every kind of limit and mode. Each batch is answered as the in-memory store answers its requests one by
+//! one.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use equal::equal_requests_are_answered_one_by_one;
 use together::batches_of_several_limits_are_decided_one_by_one;
 
 pub(crate) fn cases() -> Vec<Case> {
-    // It sets the mode of every key, so that nobody else may be in the database.
+    // The case sets the mode of every key, so it needs its own database.
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.url_variable.is_none();
         any_batch_is_answered_as_its_requests_one_by_one,
@@ -86,12 +86,12 @@ async fn play(rig: &Rig, mut author: Author) -> anyhow::Result<()> {
 struct Author {
     random: Rng,
     keys: Vec<Key>,
-    /// The last of which nobody makes.
+    /// No test creates the last one.
     plans: Vec<Key>,
 }
 
 impl Author {
-    /// Changes what rules the keys.
+    /// Changes the limits or the mode of the keys.
     async fn rule(&mut self, model: &impl Admin, engine: &impl Admin) -> anyhow::Result<()> {
         for _ in 0..self.random.usize(..6) {
             let (key, quota, mode) = (self.key(), self.quota(), self.mode());
@@ -159,7 +159,7 @@ impl Author {
         take.cost(cost).min_remaining(min_remaining).max_wait(Duration::from_nanos(wait))
     }
 
-    /// By what a request wants to be ruled: mostly by one quota, so that there are tokens left at times.
+    /// Returns the rule of a request: mostly one quota, so that tokens are left at times.
     fn named(&mut self) -> Rule {
         match self.random.u32(..8) {
             0 | 1 => Rule::Provisioned,
@@ -183,7 +183,7 @@ impl Author {
     }
 }
 
-/// Fresh ones, with everything in them that a language around SQL could stumble over.
+/// Returns new keys with characters that a client language could mishandle.
 fn keys() -> anyhow::Result<Vec<Key>> {
     let unique = Uuid::new_v4();
     let tails = ["", "'", "\"", "\\\"],[", "\n\u{1}\t", "\u{7f}\u{2028}", "🦀é", "null", " ", "A", "a", "%_?1:x$"];

@@ -1,4 +1,4 @@
-//! Rows that break their bounds, as only writes past the database's own checks leave them: readers skip and count them.
+//! Rows out of bounds, written past the database's own checks: reads skip and count them.
 
 use anyhow::bail;
 use tollgate::{
@@ -12,7 +12,7 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
 use crate::rig::{AnyPool, Rig};
 
-/// The keys of all pages, and how many rows these have skipped.
+/// The keys of all pages, and the number of rows that the pages skipped.
 macro_rules! all {
     ($limit:expr, $after:ident => $page:expr, $row:pat => $key:expr) => {{
         let (mut keys, mut unreadable) = (Vec::<Key>::new(), 0);
@@ -63,7 +63,7 @@ async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()>
     assert_eq!(denied.iter().map(|denials| &denials.key).collect::<Vec<_>>(), keys.each_ref());
     assert_eq!(denied.unreadable(), broken.denials);
     assert_eq!(store.most_denied(2).await?.len(), 2);
-    // A sweep passes them.
+    // A sweep skips these rows.
     for _ in 0..100 {
         if store.sweep(1).await?.finished {
             return Ok(());
@@ -112,7 +112,7 @@ async fn windows_and_denials_take_no_invalid_id(rig: Rig) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// How many rows of each table were broken.
+/// The number of rows out of bounds in each table.
 struct Broken {
     buckets: u64,
     windows: u64,
@@ -129,7 +129,7 @@ async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
         Kind::Sqlite => &["char(1, 120)", "cast(x'6100' as text)", "cast(x'ff' as text)"][..],
     };
     let of_bucket = |id: &str, capacity: &str, full_at: &str| match rig.engine.kind {
-        // What a trigger would give.
+        // The columns that a trigger would set.
         Kind::Postgres => format!(
             "token_buckets (id, capacity, refill_seconds, full_at, burst, step_ns, step_ticks, token_ticks)
              values ({id}, {capacity}, 1, {full_at}, {capacity}, 1000000000, {capacity}, 0 + {capacity})"

@@ -1,4 +1,4 @@
-//! What operators write in SQL by hand, and in the sessions and databases that they have.
+//! SQL that operators write by hand, in their own sessions and databases.
 
 use anyhow::ensure;
 use tollgate::{Admin, Mode, Quota, Rule, Store, Take, admin::Override};
@@ -90,7 +90,7 @@ async fn expired_overrides_change_with_all_other_overrides(rig: Rig) -> anyhow::
     rig.pool.run("update tollgate.token_overrides set mode = 'block'").await?;
     assert!(rig.take(&expired).await?.is_granted());
     assert!(!rig.take(&lasting).await?.is_granted());
-    // An end that is past is accepted, as by a restore, and rules nothing.
+    // A restore can write an end in the past. Such an override has no effect.
     rig.pool.run("update tollgate.token_overrides set expires_at = clock_timestamp() - interval '1 s'").await?;
     assert!(rig.take(&lasting).await?.is_granted());
     Ok(())
@@ -163,7 +163,7 @@ async fn bucket_takes_its_new_limits_at_once_unless_requests_wait(rig: Rig) -> a
     Ok(())
 }
 
-/// MariaDB cuts what its routines gather; MySQL does not.
+/// MariaDB truncates the array that its routines aggregate; MySQL does not.
 async fn requests_with_truncated_array_are_refused_or_answered(rig: Rig) -> anyhow::Result<()> {
     let session = with_session(&rig, "set session group_concat_max_len = 1024").await?.0;
     let key = rig.bucket(Quota::once(100)?).await?;

@@ -1,4 +1,4 @@
-//! Callers that give up: what they leave behind.
+//! State after cancelled calls.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::store::{AnyOf, AnyStore, on};
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_leave_the_books_balanced),
+        list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_keep_accounting_correct),
         list!(Levels::Pools, Time::Real, |_| true; cancelled_calls_of_every_method_keep_accounting_correct),
     ]
     .concat()
 }
 
-async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> anyhow::Result<()> {
+async fn calls_dropped_at_random_points_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::interval(1_000_000, Duration::from_secs(86_400))?;
     let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?];
     let calls = calls(if rig.level.is_none() { 10_000 } else { 1_000 })?;
@@ -51,9 +51,9 @@ async fn calls_dropped_at_random_points_leave_the_books_balanced(rig: Rig) -> an
     no_transaction_is_open(&rig).await
 }
 
-/// Through the layers that a limiter has if nothing else is said, and with a lease among them.
+/// Uses a limiter's default layers, and a lease, too.
 async fn cancelled_calls_of_every_method_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
-    // A file answers many times as many as a server in the same time.
+    // A file answers many more calls than a server in the same time.
     let usual = if rig.directory.is_some() { 50_000 } else { 3_000 };
     on!(rig.store().database, store => {
         for builder in [Limiter::builder(store.clone()), Limiter::builder(store).lease(LeaseOptions::default())] {
@@ -66,12 +66,12 @@ async fn cancelled_calls_of_every_method_keep_accounting_correct(rig: Rig) -> an
     no_transaction_is_open(&rig).await
 }
 
-/// So many, if it is not said how many.
+/// The number of calls. Default: `usual`.
 fn calls(usual: u64) -> anyhow::Result<u64> {
     Ok(std::env::var("TOLLGATE_CALLS").map_or(Ok(usual), |calls| calls.parse())?)
 }
 
-/// What the callers know.
+/// The tokens that the callers know of.
 #[derive(Default)]
 struct Books {
     known: AtomicI64,
@@ -88,7 +88,7 @@ struct Caller {
 impl Caller {
     async fn give_up(mut self, calls: u64) -> anyhow::Result<()> {
         for _ in 0..calls {
-            // Of one bucket, or of both at once: on a file that is more than one statement.
+            // For one bucket, or for both at once, which takes more than one statement on a file.
             let buckets = if self.rng.below(2) == 0 { &self.keys[..1] } else { &self.keys };
             let takes: Vec<Take> = buckets.iter().cloned().map(Take::from).collect();
             let (store, tokens) = (self.store.clone(), i64::try_from(takes.len())?);
@@ -99,7 +99,7 @@ impl Caller {
                     drop(call);
                     continue;
                 }
-                // On a busy machine nobody else may live to see an answer.
+                // On a busy machine, other calls can all be cancelled before an answer.
                 4 => Some(call.await),
                 1 => tokio::time::timeout(Duration::from_micros(patience), call).await.ok(),
                 2 => turns(patience, call).await,
@@ -118,7 +118,7 @@ impl Caller {
                     self.books.known.fetch_add(1, Ordering::SeqCst);
                 }
             }
-            // Nothing was taken.
+            // The error means that nothing was taken.
             Some(Err(Error::Contended { .. })) => {}
             Some(Err(error)) if !error.is_outcome_unknown() => return Err(error.into()),
             _ => {
@@ -129,7 +129,7 @@ impl Caller {
     }
 }
 
-/// Lets others run so many times, and drops the call if it has not ended by then.
+/// Yields `patience` times, and drops the call if it has not ended by then.
 async fn turns<T>(patience: u64, call: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -147,14 +147,14 @@ async fn aborted<T: Send + 'static>(patience: u64, call: impl Future<Output = T>
     call.await.ok()
 }
 
-/// Takes every connection out of the pool and asks its session.
+/// Takes every connection out of the pool and checks its session.
 async fn no_transaction_is_open(rig: &Rig) -> anyhow::Result<()> {
     match &rig.pool {
         AnyPool::MySql(pool) => {
             let mut connections = Vec::new();
             for _ in 0..pool.size() {
                 let mut connection = pool.acquire().await?;
-                // Within a transaction this is an error.
+                // An error within a transaction.
                 sqlx::raw_sql("set transaction isolation level read committed").execute(&mut *connection).await?;
                 connections.push(connection);
             }
@@ -163,7 +163,7 @@ async fn no_transaction_is_open(rig: &Rig) -> anyhow::Result<()> {
             let mut connections = Vec::new();
             for _ in 0..pool.size() {
                 let mut connection = pool.acquire().await?;
-                // As one message, which starts a transaction unless there is one.
+                // A single message, which starts a transaction unless one is open.
                 let began = sqlx::raw_sql("select now() = statement_timestamp()").fetch_one(&mut *connection).await?;
                 assert!(began.try_get::<bool, _>(0)?, "a transaction is open");
                 connections.push(connection);
@@ -171,7 +171,7 @@ async fn no_transaction_is_open(rig: &Rig) -> anyhow::Result<()> {
         }
         AnyPool::Sqlite(pool) => {
             assert!(pool.size() > 1, "nobody was in anybody's way");
-            // This waits for whoever reads or writes, or gives up and says so.
+            // Fails at once if another connection is reading or writing.
             let mut impatient = pool.connect_options().as_ref().clone().busy_timeout(Duration::ZERO).connect().await?;
             let emptied = sqlx::raw_sql("pragma wal_checkpoint(truncate)").fetch_one(&mut impatient).await?;
             assert_eq!(emptied.try_get::<i64, _>(0)?, 0, "a transaction is open");
@@ -180,7 +180,7 @@ async fn no_transaction_is_open(rig: &Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Marsaglia's xorshift: the same points on every run, as far as the scheduler lets it.
+/// Marsaglia's xorshift: equal cancellation points in every run, as far as the scheduler allows.
 struct Rng(u64);
 
 impl Rng {

@@ -1,4 +1,4 @@
-//! Keys, names and reasons are the same bytes in every session, whatever character set a session has.
+//! Keys, names and reasons are equal bytes in sessions of every character set.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
     .to_vec()
 }
 
-/// Every call that takes a key, through a session of each character set, beside a session of utf8mb4.
+/// Makes every call with a key through a session of each character set, and through a session of utf8mb4.
 async fn session_charset_changes_no_call_of_the_crate(rig: Rig) -> anyhow::Result<()> {
     let (_scratch, rig) = injected(&rig).await?;
     let expected = [journal(&rig, &rig, false).await?, journal(&rig, &rig, true).await?];
@@ -94,10 +94,10 @@ async fn tables_refuse_an_id_that_is_not_utf_8(rig: Rig) -> anyhow::Result<()> {
 
 const CHARSETS: [&str; 6] = ["utf8mb4", "utf8", "latin1", "gbk", "ascii", "cp932"];
 
-/// Characters of one to four bytes. A server that replaces what it cannot express would merge the last two.
+/// Characters of one to four bytes. A server that replaces characters that it cannot express would merge the last two.
 const KEYS: [&str; 5] = ["k", "kü", "k水", "k😀", "k😁"];
 
-/// What the calls of one session answer, and those of another that looks at what the first has done.
+/// Records the answers of one session's calls, and those of another session that reads the results.
 async fn journal(writer: &Rig, reader: &Rig, with_ids: bool) -> anyhow::Result<Vec<String>> {
     for table in ["buckets", "plans", "overrides", "receipts", "windows", "stats"] {
         reader.sql(format!("delete from token_{table}")).await?;
@@ -139,7 +139,7 @@ async fn take_and_adjust(
         note!(lines, store.reset(key).await);
     }
 
-    // In batches: of any requests, of requests alike, and for several buckets.
+    // Batches: any requests, uniform requests, and requests for several buckets.
     let any: Vec<Take> = keys.iter().map(|key| Take::from(key.clone())).collect();
     note!(lines, store.take(&any).await);
     let alike: Vec<Take> =
@@ -232,7 +232,7 @@ async fn operate(lines: &mut Vec<String>, store: &AnyStore, other: &AnyStore, ke
     Ok(())
 }
 
-/// The bucket that is beside a key's own.
+/// The second bucket for a key.
 fn named(prefix: &str, key: &Key) -> Key {
     Key::try_from(format!("{prefix}{key}")).expect("a key")
 }

@@ -1,4 +1,4 @@
-//! Clocks that stand still, leap forwards, and are set back.
+//! Clocks that stand still, step forward, or are set back.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
-        a_clock_set_back_locks_no_sql_client_out_either,
+        clock_set_back_denies_sql_clients_for_one_refill_at_most,
     ));
     cases
 }
@@ -50,7 +50,7 @@ async fn clock_set_back_locks_keys_for_at_most_one_refill(rig: Rig) -> anyhow::R
     for quota in quotas()? {
         for bucket in buckets(&rig, quota).await? {
             bucket.poll(&rig, (0..15).map(|_| START)).await?;
-            // Emptied once, and not by each request anew: over three refills nearly three buckets come.
+            // Emptied once and not by each request: three refills grant almost three buckets.
             let back = START - 3600 * SECOND;
             let granted = bucket.poll(&rig, (0..=60).map(|half| back + half * SECOND / 2)).await?;
             let first = granted.first().expect("at least one is granted") - back;
@@ -65,7 +65,7 @@ async fn clock_set_back_repeatedly_grants_within_the_quota(rig: Rig) -> anyhow::
     for quota in quotas()? {
         for bucket in buckets(&rig, quota).await? {
             bucket.poll(&rig, (0..10).map(|_| START)).await?;
-            // Two seconds forwards, an hour back: a bucket that were full after each step would grant 10 each time.
+            // Two seconds forward, an hour back. If the bucket were full after each step, it would grant ten each time.
             let times =
                 (1..10).flat_map(|step| (0..2).map(move |second| START - step * 3600 * SECOND + second * SECOND));
             let granted = bucket.poll(&rig, times.flat_map(|time| [time; 4])).await?;
@@ -87,7 +87,7 @@ async fn full_bucket_survives_a_clock_set_back_by_a_second(rig: Rig) -> anyhow::
     Ok(())
 }
 
-async fn a_clock_set_back_locks_no_sql_client_out_either(rig: Rig) -> anyhow::Result<()> {
+async fn clock_set_back_denies_sql_clients_for_one_refill_at_most(rig: Rig) -> anyhow::Result<()> {
     for (tokens, arguments) in [(1, ", 1, 0, 0"), (1, ", 1, 5000, 0"), (5, ", 5, 0, 0")] {
         rig.at(START).await?;
         let key = rig.bucket(Quota::continuous(10, Duration::from_secs(10))?).await?;
@@ -107,16 +107,16 @@ async fn a_clock_set_back_locks_no_sql_client_out_either(rig: Rig) -> anyhow::Re
     Ok(())
 }
 
-/// Full within 10 seconds, and with the longest lock-out that a refill can be.
+/// Full within 10 seconds, and after the longest possible refill.
 fn quotas() -> Result<[Quota; 2], tollgate::model::QuotaError> {
     let refill = Duration::from_secs(10);
     Ok([Quota::continuous(10, refill)?, Quota::interval(10, refill)?])
 }
 
-/// A provisioned bucket and one that its first request makes, decided alone and in batches.
+/// A provisioned bucket and one that its first request creates, with single requests and in batches.
 async fn buckets(rig: &Rig, quota: Quota) -> anyhow::Result<Vec<Bucket>> {
     let mut buckets = Vec::new();
-    // Provisioned long before, so that no step goes back to before that.
+    // Provisioned long before, so that no step goes back to before that time.
     rig.at(START - 1_000_000 * SECOND).await?;
     for in_batches in [false, true] {
         buckets.push(Bucket { key: rig.bucket(quota).await?, rule: Rule::Provisioned, in_batches });
@@ -132,7 +132,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Asks for one token at each time, and says at which it was granted.
+    /// Requests one token at each time, and returns the times of the grants.
     async fn poll(&self, rig: &Rig, times: impl IntoIterator<Item = i64>) -> anyhow::Result<Vec<i64>> {
         let mut granted = Vec::new();
         for now in times {
@@ -145,12 +145,12 @@ impl Bucket {
     }
 }
 
-/// Asks beside a request that is no concern of it.
+/// Decides the request in a batch with an unrelated one.
 async fn in_a_batch(rig: &Rig, take: Take) -> anyhow::Result<Decision> {
     let outcomes = rig.store().take(&[Take::from(rig.key()), take]).await?;
     Ok(outcomes.into_iter().nth(1).expect("an answer to each request")?)
 }
 
-// At the end of a period of 10 seconds, by the calendar and by the buckets' making.
+// At the end of a period of 10 seconds, both of the calendar and of the buckets.
 const START: i64 = 1_800_000_000 * SECOND;
 const SECOND: i64 = 1_000_000_000;

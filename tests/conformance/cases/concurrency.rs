@@ -1,4 +1,4 @@
-//! Many processes, one limit: exactly what it says is granted, and whoever is denied was rightly denied.
+//! Many processes share one limit. Together they are granted exactly the limit, and every denial is correct.
 
 use std::time::Duration;
 
@@ -46,12 +46,12 @@ async fn eight_processes_share_a_bucket(rig: Rig) -> anyhow::Result<()> {
     across_a_boundary(&rig, 1, 40, 1).await
 }
 
-/// A call takes from up to three of them, which others take from in another order.
+/// A call takes from up to three of the buckets, and other calls take from them in another order.
 async fn eight_processes_share_sixteen_buckets(rig: Rig) -> anyhow::Result<()> {
     across_a_boundary(&rig, 16, 6, 3).await
 }
 
-/// Takes what buckets have in one period, and goes on until they have nothing left in the next one.
+/// Takes all tokens of the buckets in one period, and continues until the next period is used up, too.
 async fn across_a_boundary(rig: &Rig, buckets: usize, capacity: u64, batch: usize) -> anyhow::Result<()> {
     let period = Duration::from_mins(1);
     let quota = Quota::interval(capacity, period)?;
@@ -78,7 +78,7 @@ async fn across_a_boundary(rig: &Rig, buckets: usize, capacity: u64, batch: usiz
 }
 
 async fn first_requests_make_each_bucket_once(rig: Rig) -> anyhow::Result<()> {
-    // The century that began in 1970 ends after this test.
+    // The century that started in 1970 ends after this test.
     let quota = Quota::interval(5, Duration::from_hours(36_525 * 24))?;
     let keys: Vec<Key> = (0..8).map(|_| rig.key()).collect();
     let processes = Callers::new(&rig, &keys, quota).first_use().start().await?;

@@ -1,4 +1,4 @@
-//! What a denial leaves behind: nothing.
+//! Denials write nothing.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn a_denied_batch_writes_nothing(rig: Rig) -> anyhow::Result<()> {
     let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?, rig.key()];
     let take = |key: &Key| {
         let take = Take::from(key.clone());
-        // The last one is made by its first request.
+        // The first request creates the last bucket.
         if *key == keys[2] { take.rule(Rule::from(quota)) } else { take }
     };
     for key in &keys {
@@ -36,7 +36,7 @@ async fn a_denied_batch_writes_nothing(rig: Rig) -> anyhow::Result<()> {
         are_denied(&store, takes).await?;
         assert_eq!(written(&rig, &keys).await?, before, "{takes:?}");
     }
-    // Several buckets are weighed together: for that their rows are locked, which PostgreSQL notes in them.
+    // Several buckets are evaluated in a batch under row locks, which PostgreSQL stores in the rows.
     for takes in [&denied[7..8], &denied[7..], &denied[..]] {
         are_denied(&store, takes).await?;
         assert_eq!(but_for_locks(written(&rig, &keys).await?), but_for_locks(before.clone()), "{takes:?}");
@@ -53,8 +53,8 @@ async fn are_denied(store: &impl Store, takes: &[Take]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What changes whenever the rig's only session writes, or a row of the keys is written; on PostgreSQL also when it is
-/// locked, which is the last word.
+/// Values that change if the rig's only session writes, or if a row of the keys is written. On PostgreSQL, the last word also
+/// changes if the row is locked.
 async fn written(rig: &Rig, keys: &[Key]) -> anyhow::Result<Vec<String>> {
     Ok(match &rig.pool {
         AnyPool::Postgres(pool) => {

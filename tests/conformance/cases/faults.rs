@@ -1,4 +1,4 @@
-//! Databases that cannot be reached, or cannot be heard: a typed error by the deadline, and nothing lost.
+//! Unreachable or silent databases: a typed error by the deadline, and no lost tokens.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn a_closed_pool_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever asks this pool is told that it is closed.
+/// Every use of the pool would fail, because it is closed.
 async fn a_limiter_without_a_limit_asks_no_database(rig: Rig) -> anyhow::Result<()> {
     crate::pools::with_pool!(&rig.pool, pool => pool.close().await);
     let limiter = Limiter::new(rig.store(), Quota::rate(f64::INFINITY))?;
@@ -73,7 +73,7 @@ async fn a_limiter_without_a_limit_asks_no_database(rig: Rig) -> anyhow::Result<
     let reservation = limiter.reserve_n(&key, u64::MAX).await?;
     assert!(reservation.is_granted() && reservation.delay().is_zero());
     assert_eq!(reservation.cancel().await?, 0);
-    // However many limits there are not, and though nobody remembers the id.
+    // Applies to several unlimited limits and to a request with an id, which is not stored.
     let several = limiter.request(&key)?.and(rig.key(), limiter.rule()).id(Uuid::new_v4(), Duration::from_hours(1));
     assert!(limiter.decide(&several).await?.is_granted());
     assert_eq!(limiter.wait_all(&several).await?.settle(7).await?, Adjusted::Done(0));
@@ -95,7 +95,7 @@ async fn request_beyond_its_deadline_is_unknown(rig: Rig) -> anyhow::Result<()> 
 
     held.commit().await?;
     all_given_back(&rig.pool).await;
-    // Ours may have been debited when the lock was free at last, or not; and whoever comes next is not in its way.
+    // The request can have been debited when the lock was released, or not. The next request does not wait for it.
     let granted = rig.row(&key).await?.map(|row| row.granted);
     assert!(matches!(granted, Some(1 | 2)), "{granted:?}");
     assert!(rig.take(&key).await?.is_granted());
@@ -127,5 +127,5 @@ fn a_hundred_a_day() -> Quota {
     Quota::interval(100, Duration::from_secs(86_400)).expect("a quota")
 }
 
-/// A deadline that is over soon.
+/// A short deadline.
 const SHORT: Duration = Duration::from_millis(150);

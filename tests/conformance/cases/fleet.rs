@@ -1,4 +1,4 @@
-//! The fleet of the example, which asks by SQL alone: the database says when it decided, and every window is checked.
+//! The fleet of the example, which only uses SQL. The database returns the time of each decision, and every window is checked.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::workers::{FLEET, command};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
-        a_continuous_quota_holds_in_every_window, an_interval_quota_holds_in_every_period)
+        continuous_quota_is_met_in_every_window, interval_quota_is_met_in_every_period)
     .into()
 }
 
-async fn a_continuous_quota_holds_in_every_window(rig: Rig) -> anyhow::Result<()> {
+async fn continuous_quota_is_met_in_every_window(rig: Rig) -> anyhow::Result<()> {
     holds(&rig, Quota::continuous(10, Duration::from_millis(700))?).await
 }
 
-async fn an_interval_quota_holds_in_every_period(rig: Rig) -> anyhow::Result<()> {
+async fn interval_quota_is_met_in_every_period(rig: Rig) -> anyhow::Result<()> {
     holds(&rig, Quota::interval(7, Duration::from_millis(300))?).await
 }
 

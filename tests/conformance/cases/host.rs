@@ -1,4 +1,4 @@
-//! The host's transactions and sessions, when it calls the routines by SQL, and what it may try to change by them.
+//! Calls of the routines in SQL within the host's transactions and sessions, and attempts to change these.
 
 use crate::matrix::Case;
 
@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
     [mysql::cases(), postgres::cases(), public::cases(), snapshots::cases(), within::cases()].concat()
 }
 
-/// The settings that differ, by name. Those that came with a language, when its first routine ran, are nobody's yet.
+/// The settings that differ, by name. Ignores those that a language added when its first routine ran.
 fn changed<'a>(before: &'a [(String, String)], after: &'a [(String, String)]) -> Vec<&'a (String, String)> {
     let was_there = |name: &str| before.iter().any(|(other, _)| other == name);
     after.iter().filter(|setting| was_there(&setting.0) && !before.contains(setting)).collect()

@@ -1,4 +1,4 @@
-//! What holds for every bucket, whatever was asked before.
+//! Invariants of every bucket, after any requests.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ async fn three_and_seven_a_period_hold_for_a_hundred_periods(rig: Rig) -> anyhow
         let period = i64::try_from(period)?;
         for number in 0..100 {
             let begin = START + number * period;
-            // All but one as it begins, the last a nanosecond before it ends, and one more each time.
+            // All but one token at the start, the last one a nanosecond before the end, and one more each time.
             rig.at(begin).await?;
             let batch = vec![Take::from(key.clone()); usize::try_from(capacity)? - 1];
             for outcome in rig.store().take(&batch).await? {

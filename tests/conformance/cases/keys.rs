@@ -1,4 +1,4 @@
-//! Ids are bytes: any text that is one is a bucket of its own, on every engine.
+//! Ids are bytes: each valid text is a separate bucket, on every engine.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ async fn each_text_inserted_by_sql_is_its_own_bucket(rig: Rig) -> anyhow::Result
         let (table, id) = (rig.table(), rig.quoted(key.as_str()));
         rig.sql(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 1, 3600)")).await?;
     }
-    // A default may read the server's clock, which is not the injected one.
+    // A column default can read the server's clock, which is not injected.
     rig.at(4_000_000_000_000_000_000).await?;
     each_has_one_token(&rig, &keys).await
 }
@@ -116,7 +116,7 @@ async fn routines_refuse_an_invalid_id(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without strict mode MySQL cuts what is too long for a column, and says so only in a warning.
+/// Without strict mode, MySQL truncates a value that is too long for a column, with only a warning.
 async fn a_lax_session_cuts_no_id_off(rig: Rig) -> anyhow::Result<()> {
     let unique = rig.key();
     let whole = format!("{unique}{}", "x".repeat(255 - 36));
@@ -129,7 +129,7 @@ async fn a_lax_session_cuts_no_id_off(rig: Rig) -> anyhow::Result<()> {
         rig.refusal(rig.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
         rig.refusal(rig.calling("token_create_bucket", &format!("{id}, 5, 1, 'interval'"))).await?;
         let json = format!("json_array(json_array({id}, 1, 0, 0, null, null, null))");
-        // Refused, or unknown: anything but the bucket whose id it begins with.
+        // Refused or unknown, but never the bucket whose id is a prefix.
         if let Ok(rows) =
             rig.sql(format!("call token_take_batch_v1({json}, false, @answers); select @answers as answers")).await
         {
@@ -151,7 +151,7 @@ async fn each_has_one_token(rig: &Rig, keys: &[Key]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Texts that a collation, a trim, a quoting or a normalisation somewhere would merge or spoil.
+/// Texts that a collation, a trim, quoting or normalisation would merge or damage.
 fn keys(rig: &Rig) -> anyhow::Result<Vec<Key>> {
     let unique = rig.key().as_str()[..8].to_owned();
     let mut keys = vec![rig.key()];

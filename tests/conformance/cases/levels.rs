@@ -1,4 +1,4 @@
-//! What is there now, read without taking: the view `token_bucket_levels`, and the store's listing of it.
+//! Current levels, read without taking tokens: the view `token_bucket_levels`, and the store's listing.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket(rig: Rig) -> a
     }
     let decision = rig.take(&key).await?;
     ensure!(!decision.is_granted(), "{decision:?}");
-    // Its first period began when it was inserted, and all comes back as that ends.
+    // The first period starts at the insert, and all tokens come back at its end.
     let period = Duration::from_millis(2_500_000_500);
     ensure!(!decision.retry_after().is_zero() && decision.retry_after() <= period, "{decision:?}");
     assert_eq!(decision.retry_after(), decision.reset_after());
@@ -65,7 +65,7 @@ async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
         };
         let terms = BucketQuota::from(&quota);
         let instant = |tick| terms.instant(row.anchor, tick) / 1000;
-        // The last token comes when the bucket is full, the next one so many tokens earlier.
+        // The last token comes when the bucket is full, and the next one `tokens - 1` tokens earlier.
         close(&rig, levels[0].number("full_us")?, instant(row.full_at))?;
         close(&rig, levels[0].number("next_us")?, instant(row.full_at - (tokens - 1) * terms.token_ticks))?;
     }
@@ -120,7 +120,7 @@ async fn level_listing_equals_the_view(rig: Rig) -> anyhow::Result<()> {
             }
         }
     }
-    // One that its first request made is listed too, as such.
+    // A bucket created by its first request is listed as not provisioned.
     let key = rig.key();
     let quota = Quota::continuous(5, Duration::from_secs(1_000_000))?;
     ensure!(rig.decide(Take::from(key.clone()).rule(Rule::Quota(quota))).await?.is_granted());
@@ -129,8 +129,8 @@ async fn level_listing_equals_the_view(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Quotas so slow that nothing comes while a test runs; the costs asked of each, with all the patience there is; the
-/// tokens available then, and how many are still to come.
+/// A quota so slow that no token comes during a test, the costs requested with an unlimited wait, the tokens available
+/// afterwards, and the tokens still to come.
 type Life = (Quota, Vec<u64>, i64, Option<i64>);
 
 fn lives() -> Result<[Life; 6], tollgate::model::QuotaError> {
@@ -141,7 +141,7 @@ fn lives() -> Result<[Life; 6], tollgate::model::QuotaError> {
         // All of a period's tokens come at once.
         (Quota::interval(10, days(10_000))?, vec![1, 2], 7, Some(1)),
         (Quota::continuous(10, days(10_000))?, vec![1, 2], 7, Some(3)),
-        // Promised ahead: the next token comes all the same, to whoever waits for it.
+        // Promised tokens: the next token still comes, and goes to a waiter.
         (Quota::interval(2, days(90))?, vec![2, 2], -2, Some(3)),
         (Quota::continuous(2, days(60))?, vec![2, 1], -1, Some(3)),
     ])
@@ -156,7 +156,7 @@ async fn live(rig: &Rig, quota: Quota, asks: &[u64]) -> anyhow::Result<Key> {
     Ok(key)
 }
 
-/// Finds a key among the levels: the first after what it begins with.
+/// Finds a key among the levels: the first one after its prefix.
 async fn listed(rig: &Rig, key: &Key) -> anyhow::Result<BucketLevel> {
     let begins = Key::try_from(&key.as_str()[..key.as_str().len() - 1])?;
     let levels = rig.store().list(&Filter::default(), Some(&begins), 1).await?;
@@ -174,7 +174,7 @@ fn micros(rig: &Rig, column: &str) -> String {
     }
 }
 
-/// The view shows microseconds, and SQLite's milliseconds.
+/// The view shows microseconds, or milliseconds on SQLite.
 fn close(rig: &Rig, shown: i64, exact: i64) -> anyhow::Result<()> {
     let tolerance = if rig.engine.kind == Kind::Sqlite { 1000 } else { 1 };
     ensure!((shown - exact).abs() <= tolerance, "{shown} is shown for {exact}");

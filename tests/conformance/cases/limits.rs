@@ -1,4 +1,4 @@
-//! Figures at their limits and beyond: refused before the database by the library, and by the database itself.
+//! Values at their limits and beyond: refused by the library before the database, and by the database itself.
 
 use std::time::Duration;
 
@@ -51,9 +51,9 @@ async fn every_quota_at_the_limits_makes_a_bucket(rig: Rig) -> anyhow::Result<()
         Quota::continuous(1 << 31, ns(1 << 31))?,
         Quota::interval(CENTURY_NS, century)?,
         Quota::continuous(CENTURY_NS, century)?,
-        // Rounding loses 0.1 %, and not more.
+        // Rounding loses 0.1 % at most.
         Quota::continuous(1_000, ns(998_002))?,
-        // The longest that is kept to the nanosecond, and one that is rounded up to whole seconds.
+        // The longest period with nanosecond precision, and one that is rounded up to whole seconds.
         Quota::interval(3, ns(26 * 86_400 * 1_000_000_000 - 1))?,
         Quota::continuous(3, ns(27 * 86_400 * 1_000_000_000 + 1))?,
     ];
@@ -97,7 +97,7 @@ async fn library_refuses_invalid_quota_values(_: Rig) -> anyhow::Result<()> {
     }
     assert!(matches!(Quota::continuous(1_000, ns(998_001)), Err(QuotaError::TooFine { .. })));
     assert!(matches!(Quota::continuous(999_999_999, second), Err(QuotaError::TooFine { .. })));
-    // Whatever the burst: one of a token is refilled before the rounding shows.
+    // With any burst: a burst of one token is refilled before the rounding shows.
     for (tokens, burst) in [(30_000_000, 1), (700_000_000, 1), (999_999_999, 10)] {
         assert!(matches!(Quota::per_second(tokens).burst(burst).build(), Err(QuotaError::TooFine { .. })), "{tokens}");
         let rate = f64::from(u32::try_from(tokens)?);
@@ -109,7 +109,7 @@ async fn library_refuses_invalid_quota_values(_: Rig) -> anyhow::Result<()> {
         let takes = quota.refill_time().as_nanos() * u128::from(tokens);
         assert!(takes >= u128::from(burst) * second.as_nanos(), "{quota} is no faster");
     }
-    // A burst of just under a century that rounding makes longer.
+    // Rounding makes a burst of just under a century longer.
     assert_eq!(
         Quota::continuous(CENTURY_NS / 1001 + 1, ns(CENTURY_NS - 1_000_000_000_000)),
         Err(QuotaError::RefillTooLong)
@@ -191,7 +191,7 @@ async fn create_bucket_refuses_invalid_values(rig: Rig) -> anyhow::Result<()> {
         for key in [&key, &new] {
             let id = rig.quoted(key.as_str());
             let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {figures}"))).await?;
-            // Bad data, MySQL's own code for a constraint, or PostgreSQL's for what is no bigint.
+            // Bad data, MySQL's own code for a constraint, or PostgreSQL's code for an invalid bigint.
             let codes = ["22", "23", "HY000", "42883"];
             ensure!(codes.iter().any(|code| refusal.sqlstate.starts_with(code)), "{figures}: {refusal:?}");
         }
@@ -216,7 +216,7 @@ async fn fractional_capacity_is_refused_by_every_table(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-/// As Python's and Node.js's drivers send numbers.
+/// The drivers of Python and Node.js send numbers as doubles.
 async fn routines_take_double_precision_and_refuse_fractions(rig: Rig) -> anyhow::Result<()> {
     rig.at(START).await?;
     let key = rig.key();
@@ -268,7 +268,7 @@ async fn terms(rig: &Rig, key: &Key) -> anyhow::Result<Vec<crate::client::Row>> 
     Ok(rig.sql(format!("select * from {} where id = {}", rig.table(), rig.literal(key))).await?)
 }
 
-/// The statement that makes a bucket, a plan or an override of these figures.
+/// The statement that creates a bucket, a plan or an override with these values.
 fn insert(rig: &Rig, table: &str, key: &Key, figures: &str) -> String {
     let (table_name, id) = (rig.table().replace("token_buckets", table), rig.literal(key));
     let (columns, values) = match table {
@@ -299,7 +299,7 @@ const NO_BUCKETS: [&str; 25] = [
     "1000000001, 1, 'interval'",
     "1000000001, 1, 'continuous'",
     "9223372036854775807, 3155760000, 'interval'",
-    // Rounded to whole nanoseconds a token they would be over 0.1 % slower, or longer than a century.
+    // Rounded to whole nanoseconds per token, these would be over 0.1 % slower or longer than a century.
     "999999999, 1, 'continuous'",
     "1000, 0.000998001, 'continuous'",
     "3152607392607393, 3155759000, 'continuous'",

@@ -1,4 +1,4 @@
-//! Buckets that somebody else's transaction holds, asked for through a limiter: only who asks for them waits.
+//! Buckets locked by another transaction, requested through a limiter: only requests for these buckets wait.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::matrix::{Case, Levels, Time, list};
 use crate::rig::Rig;
 
 pub fn cases() -> Vec<Case> {
-    // Who holds a file holds all that is in it.
+    // A lock on a file holds all buckets in it.
     list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
         locked_buckets_do_not_block_others_and_are_answered_later)
     .into()
@@ -36,7 +36,7 @@ async fn locked_buckets_do_not_block_others_and_are_answered_later(rig: Rig) -> 
     for round in 0..ROUNDS {
         let mut asked = JoinSet::new();
         for (place, other) in others.iter().enumerate() {
-            // In the midst of the others, so that it goes in a call with some of them.
+            // Sent in the middle, so that it shares a call with some of the others.
             if place == OTHERS / 2 {
                 ask(&mut behind, &limiter, &locked[1]);
             }
@@ -55,7 +55,7 @@ async fn locked_buckets_do_not_block_others_and_are_answered_later(rig: Rig) -> 
     for key in &keys {
         granted.push(rig.row(key).await?.map(|row| row.granted));
     }
-    // One each of the holder's.
+    // The holder took one token of each locked bucket.
     let mut expected = vec![Some(ROUNDS); 2 + OTHERS];
     (expected[0], expected[1]) = (Some(2), Some(1 + ROUNDS));
     assert_eq!(granted, expected);
@@ -69,5 +69,5 @@ fn ask<S: Store>(callers: &mut JoinSet<Result<Decision, Error>>, limiter: &Limit
 
 const OTHERS: usize = 60;
 const ROUNDS: i64 = 5;
-/// A deadline that is not reached, unless the others wait for what is locked: then it ends them.
+/// A deadline that is only reached if the others wait for the locked buckets.
 const LONG: Duration = Duration::from_secs(45);

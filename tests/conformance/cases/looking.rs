@@ -1,4 +1,4 @@
-//! Who looks waits for nobody.
+//! Reads wait for no lock.
 
 use std::time::Duration;
 
@@ -41,5 +41,5 @@ async fn read_of_a_locked_row_returns_the_state_before(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-/// Who waits for the row has no answer: it is held until they have looked.
+/// A read that waits for the row gets no answer: the row is locked until the reads are done.
 const DEADLINE: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! The schema comes by itself, once, beside whatever else is in the database.
+//! The schema is created automatically, once, next to any other objects of the database.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -107,7 +107,7 @@ async fn session_that_holds_the_migration_lock_is_named(rig: Rig) -> anyhow::Res
     drop(holder);
     migrate(&scratch.rig).await?;
     if rig.engine.kind == Kind::Postgres {
-        // Once there is a ledger, only roles that may write it can hold up others.
+        // Once a ledger exists, only roles that can write it can delay others.
         let (_holder, _) = with_session(&scratch.rig, holds).await?;
         with_pool!(&waiter.pool, pool => tollgate::store::repair(pool).await)?;
     }
@@ -163,7 +163,7 @@ async fn the_hosts_own_migrations_stay_apart(rig: Rig) -> anyhow::Result<()> {
     works(&scratch.rig).await
 }
 
-/// An old service that starts again during a rolling deployment.
+/// An old service version restarts during a rolling deployment.
 async fn newer_schema_works_with_this_version(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     scratch.rig.pool.run(format!("alter table {} add column later int", rig.table())).await?;
@@ -232,7 +232,7 @@ async fn a_request_before_the_migrations_says_how_to_run_them(rig: Rig) -> anyho
     Ok(())
 }
 
-/// The states that such a run leaves: a file was announced, and some of its statements have run.
+/// Covers the states of a killed run: a migration was announced, and some of its statements have run.
 async fn run_killed_at_any_statement_is_finished_by_the_next(rig: Rig) -> anyhow::Result<()> {
     let all = all(&rig);
     for (at, killed) in all.iter().enumerate() {
@@ -283,11 +283,11 @@ async fn a_file_of_another_encoding_is_refused(_: Rig) -> anyhow::Result<()> {
 
 async fn failed_migration_leaves_nothing(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
-    // Where the last migration wants to put its view.
+    // An obstacle with the name of the last migration's view.
     let obstacle = match rig.engine.kind {
         Kind::Sqlite => ("create table token_bucket_levels (n int)", "drop table token_bucket_levels"),
         _ => {
-            // The schema must not exist beforehand, so the obstacle is a trigger on what is being made.
+            // The schema must not exist beforehand, so the obstacle is a trigger on object creation.
             (
                 "create function stop() returns event_trigger language plpgsql as $$ begin
                 if exists (select from pg_event_trigger_ddl_commands() c where c.object_identity like '%levels%') then
@@ -322,7 +322,7 @@ fn all(rig: &Rig) -> Vec<Migration> {
     }
 }
 
-/// What was migrated can be used.
+/// Checks that a migrated database works.
 async fn works(rig: &Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(1, Duration::from_secs(86_400))?).await?;
     assert!(rig.take(&key).await?.is_granted());
@@ -330,7 +330,7 @@ async fn works(rig: &Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those that are not named here are written by hand, and small.
+/// Tables that are not named here are small and written by hand.
 async fn tables_have_fillfactor_and_vacuum_for_their_writes(rig: Rig) -> anyhow::Result<()> {
     let settings = "select c.relname, array_to_string(c.reloptions, ' ') as options
                       from pg_class c join pg_namespace n on n.oid = c.relnamespace

@@ -1,5 +1,5 @@
-//! Proof that the checker bites: routines with the faults that are common in the field, each under a schedule that
-//! brings its fault out, and a sound one under the same schedule, which has none.
+//! Proof that the checker works. Each mutant routine has a common fault and a schedule that exposes it. A sound routine has no
+//! fault under the same schedule.
 
 use crate::checker::Fault;
 use crate::engines::{Engine, Kind};
@@ -137,7 +137,7 @@ async fn a_key_twice_in_a_batch_is_caught(rig: Rig) -> anyhow::Result<()> {
     is_caught(&script, is_too_many)
 }
 
-/// One caller who asks four times a second, which is more often than tokens come.
+/// One caller sends four requests a second, which is faster than the refill.
 async fn poll(script: &mut Script) -> anyhow::Result<()> {
     for quarter in 0..16 {
         script.set_clock(quarter * 250).await?;
@@ -146,7 +146,7 @@ async fn poll(script: &mut Script) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The schedule itself asks for nothing that a sound routine could not do.
+/// The schedule itself contains no request that a sound routine could not answer.
 fn is_sound(script: &Script) -> anyhow::Result<()> {
     let faults = script.faults()?;
     assert!(faults.is_empty(), "{} in {:?}", faults[0], script.calls);

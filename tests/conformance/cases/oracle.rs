@@ -1,4 +1,4 @@
-//! Random lives of buckets: the real routines answer, and leave in the row, what the definition says.
+//! Random sequences of requests: the answers and rows of the real routines match the definition.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn the_largest_quotas_are_decided_as_defined(rig: Rig) -> anyhow::Result<(
     random::check(40, &story(1_700_000_000_000_000_000..YEAR_2040, CENTURY_NS, 20), |story| live(&rig, story))
 }
 
-/// Lives a story with two fresh buckets, and compares each answer and both rows with the definition's.
+/// Runs a sequence with two new buckets, and compares each answer and both rows with the definition.
 async fn live(rig: &Rig, story: Story) -> anyhow::Result<()> {
     let mut now = story.start;
     rig.at(now).await?;
@@ -72,7 +72,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// The request for the store, and what the definition answers: nothing, if it is never possible.
+    /// The request for the store, and the definition's answer: `None` if the request can never be granted.
     fn ask(&mut self, ask: &Ask, story: &Story, now: i64) -> (Take, Option<Verdict>) {
         let mut take = Take::from(self.key.clone());
         if !ask.provisioned {

@@ -86,11 +86,11 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     assert!(!app.take(&key).await?.is_granted(), "none of it made a token");
     let refund = || Receipt::new(Uuid::new_v4(), key.clone(), 1).refund(0);
     assert_eq!(app.store().adjust(&[refund(), refund()]).await?, [Ok(Adjusted::Done(0)), Ok(Adjusted::Done(0))]);
-    // It may tell what it denied, and not what others did.
+    // The role can report its own denials, but cannot read those of others.
     app.store().count_denials(&[(key.clone(), 3)]).await?;
     let denied = app.store().most_denied(1).await;
     assert!(matches!(denied, Err(Error::NotPermitted(_))), "{denied:?}");
-    // An id that is no key is refused: it would keep operators from reading any of them.
+    // An invalid id is refused, because operators could not read the denials with it.
     let ids: &[&str] = if rig.engine.kind == Kind::MySql { &["ff", "00", "0178"] } else { &[r"\x01x"] };
     for id in ids {
         let count = match rig.engine.kind {
@@ -100,7 +100,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
         app.pool.run(count).await.expect_err("it is no key");
     }
     assert_eq!(scratch.rig.store().most_denied(9).await?.len(), 1);
-    // It may look at what it knows the name of, and not see what there is.
+    // The role can read a bucket whose name it knows, but cannot list buckets.
     let limiter = Limiter::new(app.store(), Rule::Provisioned)?;
     assert_eq!(limiter.peek(key.clone()).await?.available, 0);
     assert_eq!(Limiter::new(app.store(), "5/h")?.peek(rig.key()).await?.available, 5);
@@ -110,7 +110,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     assert!(matches!(listed, Err(Error::NotPermitted(_))), "{listed:?}");
     let listed = app.store().windows(None, None, 1).await;
     assert!(matches!(listed, Err(Error::NotPermitted(_))), "{listed:?}");
-    // But it may sweep, and learns no key by it.
+    // The role can sweep, which shows it no key.
     let reset = app.store().reset(&key).await;
     assert!(matches!(reset, Err(Error::NotPermitted(_))), "{reset:?}");
     let step =
@@ -119,7 +119,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     assert_eq!(rows[0].columns().map(|(name, _)| name).collect::<Vec<_>>(), ["deleted", "finished"]);
     assert!(rows[0].numbers(["deleted", "finished"]).is_ok(), "figures tell no key");
     app.store().sweep(10).await?;
-    // What a third party says of its limit it passes on.
+    // The role can pass on the limit that an upstream reports.
     assert!(app.store().throttle(&rig.key(), &Rule::try_from("5/s")?, Throttle::remaining(1)).await?);
     match rig.engine.kind {
         Kind::MySql => app.pool.run(format!("call token_throttle({id}, 0, null, null)")).await?,
@@ -191,13 +191,13 @@ async fn owner_of_one_database_can_migrate_it(rig: Rig) -> anyhow::Result<()> {
     let key = owner.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
     assert!(owner.take(&key).await?.is_granted());
     if rig.engine.kind == Kind::Postgres {
-        // A role that owns something cannot be dropped.
+        // A role that owns objects cannot be dropped.
         login.admin.run(format!("reassign owned by {} to current_user", login.name)).await?;
     }
     login.remove().await
 }
 
-/// Whose routines would then call each other without the right to.
+/// The routines of two accounts could not call each other without a privilege.
 async fn request_begun_by_one_account_is_not_finished_by_another(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     let login = Login::owner(&scratch.rig).await?;
@@ -208,7 +208,7 @@ async fn request_begun_by_one_account_is_not_finished_by_another(rig: Rig) -> an
     let database: String = sqlx::query_scalar("select database()").fetch_one(others).await?;
     let view = format!("create view on {database}.*");
     admin.pool.run(format!("revoke {view} from {}@'%'", login.name)).await?;
-    // A connection keeps what rights it had there until it chooses the database anew.
+    // A connection keeps its privileges on the database until it selects the database again.
     owner.pool.run(format!("use {database}")).await?;
     let stopped = tollgate::migrate(ours).await.expect_err("it may not make views");
     assert!(matches!(stopped, Error::NotPermitted(_)), "{stopped:?}");
@@ -219,20 +219,20 @@ async fn request_begun_by_one_account_is_not_finished_by_another(rig: Rig) -> an
         assert!(refused.contains(word), "{word}: {refused}");
     }
     assert_eq!(tollgate::store::pending_migrations(others).await?, begun);
-    // As it says: by whoever began, with the right.
+    // As the error says: the account that began finishes the run, with the missing privilege.
     admin.pool.run(format!("grant {view} to {}@'%'", login.name)).await?;
     assert_eq!(tollgate::migrate(ours).await?, begun);
     assert_eq!(tollgate::migrate(others).await?, []);
     let key = owner.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
     assert!(owner.take(&key).await?.is_granted());
 
-    // Or all of them made anew by the other.
+    // Or the other account creates all of them again.
     assert_eq!(tollgate::store::repair(others).await?, tollgate::store::migrations::<sqlx::MySql>());
     assert!(admin.take(&key).await?.is_granted());
     login.remove().await
 }
 
-/// A session of MariaDB can turn the tables' checks off.
+/// A MariaDB session can disable the tables' checks.
 async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let login = Login::new(&scratch.rig, Some("tollgate_app")).await?;
@@ -287,7 +287,7 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> a
             ]);
         }
         for call in calls {
-            // Refused, or answered without a row.
+            // Refused, or answered without writing a row.
             let _ = login.rig.pool.run(&*call).await;
             for (table, rows) in [("token_buckets", 1), ("token_windows", 0), ("token_stats", 0), ("token_receipts", 0)]
             {
@@ -301,7 +301,7 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> a
     login.remove().await
 }
 
-/// As of which a helper decides: a caller who could say it would have full buckets at will.
+/// A helper decides as of this time: a caller that could pass it would fill buckets at will.
 async fn assert_no_granted_routine_takes_the_time(pool: &MySqlPool) -> anyhow::Result<()> {
     let grants = include_str!("../../../migrations/grants/mysql.sql").lines();
     let granted: Vec<_> = grants.filter_map(|line| line.strip_prefix("grant execute on procedure ")).collect();
@@ -330,7 +330,7 @@ fn name() -> String {
     format!("t_{}", &Uuid::new_v4().simple().to_string()[..24])
 }
 
-/// A user of the server, of a role or of none.
+/// A user of the server, with one role or none.
 pub(super) struct Login {
     pub(super) rig: Rig,
     pub(super) name: String,
@@ -342,7 +342,7 @@ impl Login {
         Self::with_sessions(rig, role, 1).await
     }
 
-    /// With a pool of up to so many connections.
+    /// Uses a pool of up to `sessions` connections.
     pub(super) async fn with_sessions(rig: &Rig, role: Option<&str>, sessions: u32) -> anyhow::Result<Self> {
         let (name, admin) = (name(), &rig.pool);
         match admin {
@@ -361,7 +361,7 @@ impl Login {
                     let to = if rig.engine.name == "mariadb" { "for" } else { "to" };
                     admin.run(format!("set default role {role} {to} {name}@'%'")).await?;
                 } else {
-                    // Without any right in it, the database could not even be selected.
+                    // Without any privilege on the database, the session could not select it.
                     admin.run("create table open_to_all (n int)").await?;
                     admin.run(format!("grant select on open_to_all to {name}@'%'")).await?;
                 }
@@ -371,7 +371,7 @@ impl Login {
         Self::named(rig, name, sessions).await
     }
 
-    /// Who may do everything in this database, and nothing on the server.
+    /// A login with all privileges on this database, and none on the server.
     async fn owner(rig: &Rig) -> anyhow::Result<Self> {
         let name = name();
         match &rig.pool {

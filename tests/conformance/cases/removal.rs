@@ -1,4 +1,4 @@
-//! What docs/operations.md says removes everything leaves nothing behind, and nothing of the host's is missing.
+//! The removal statements in docs/operations.md remove all of tollgate, and nothing of the host.
 
 use anyhow::{Context, ensure};
 use sqlx::AssertSqlSafe;
@@ -15,7 +15,7 @@ pub fn cases() -> Vec<Case> {
 async fn removal_leaves_earlier_objects(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::new(&rig).await?;
     let rig = &scratch.rig;
-    // Names that could be taken for ours.
+    // Names that resemble tollgate's.
     rig.pool.run("create table token_of_the_host (n int)").await?;
     if rig.engine.kind == Kind::MySql {
         rig.pool.run("create procedure token_refresh() select 1").await?;
@@ -32,7 +32,7 @@ async fn removal_leaves_earlier_objects(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs this engine's block of the page; on MySQL first the statements that its command picks out.
+/// Runs this engine's block of the page. On MySQL, the block's command generates further statements, which run first.
 async fn remove(rig: &Rig) -> anyhow::Result<()> {
     let engine = match rig.engine.kind {
         Kind::MySql => "mysql",
@@ -51,7 +51,7 @@ async fn remove(rig: &Rig) -> anyhow::Result<()> {
     rig.pool.run(block).await.context(block)
 }
 
-/// What the database's catalogs say that somebody has made.
+/// Lists the user-defined objects in the database's catalogs.
 fn objects(kind: Kind) -> &'static str {
     match kind {
         Kind::MySql => {

@@ -1,4 +1,4 @@
-//! An action of the host's behind a bucket: `limit` and `SqlTokenRequester`, over the host's own pool.
+//! Actions of the host limited by a bucket: `limit` and `SqlTokenRequester`, over the host's own pool.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -73,7 +73,7 @@ async fn a_text_and_a_uuid_name_the_same_bucket(rig: Rig) -> anyhow::Result<()> 
 
 async fn invalid_id_is_refused_before_the_database(rig: Rig) -> anyhow::Result<()> {
     let quota = two_a_day()?;
-    // Nobody could be asked.
+    // Any database call would fail.
     with_pool!(&rig.pool, pool => pool.close().await);
     for (text, expected) in [
         (String::new(), KeyError::Empty),

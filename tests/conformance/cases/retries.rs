@@ -1,4 +1,4 @@
-//! Conflicts that the databases really report, and what the caller sees of them.
+//! Conflicts that the databases report, and their effects on the caller.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ async fn statement_timeouts_fail_after_the_attempts(rig: Rig) -> anyhow::Result<
     ends_after_the_attempts(&rig, statement_timeout(rig.engine).expect("the engine has one")).await
 }
 
-/// As of PostgreSQL 17. The server closes the connection, too: the next attempt has another.
+/// Since PostgreSQL 17. The server also closes the connection, so the next attempt uses another one.
 async fn transaction_timeouts_fail_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let held = Held::bucket(&rig, &key).await?;
@@ -85,7 +85,7 @@ async fn transaction_timeouts_fail_after_the_attempts(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-/// In a session that begins with a statement.
+/// Runs in a session that starts with a statement.
 async fn ends_after_the_attempts(rig: &Rig, impatient: &'static str) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let held = Held::bucket(rig, &key).await?;
@@ -99,10 +99,10 @@ async fn ends_after_the_attempts(rig: &Rig, impatient: &'static str) -> anyhow::
 
     held.commit().await?;
     assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
-    // What has failed left nothing behind that would disturb the next request on the same connection.
+    // The failure does not affect the next request on the connection.
     let next = impatient.take(&key).await?;
     assert!(next.is_granted());
-    // Transactions of other tests on the same pages may cost it one there.
+    // Transactions of other tests on the same pages can cost an attempt.
     if !is_snapshot(rig.level) {
         assert_eq!(next.attempts(), 1);
     }
@@ -130,7 +130,7 @@ async fn persistent_contention_ends_by_the_deadline(rig: Rig) -> anyhow::Result<
         let store = impatient.store().max_attempts(u32::MAX).deadline(Duration::from_millis(500));
         match take(store, &key).await?.expect_err("it is locked") {
             Error::Contended { attempts: 2.., .. } => return Ok(()),
-            // An attempt was under way then.
+            // The deadline was reached during an attempt.
             Error::DeadlineExceeded(_) => {}
             other => return Err(other.into()),
         }
@@ -138,7 +138,7 @@ async fn persistent_contention_ends_by_the_deadline(rig: Rig) -> anyhow::Result<
     anyhow::bail!("an attempt is under way each time")
 }
 
-/// The least that an engine's sessions can wait for a lock.
+/// The shortest lock timeout of an engine's sessions.
 fn impatient(engine: &Engine) -> &'static str {
     match engine.kind {
         Kind::MySql => "set innodb_lock_wait_timeout = 1",
@@ -147,7 +147,7 @@ fn impatient(engine: &Engine) -> &'static str {
     }
 }
 
-/// A limit on statements, where there is one that holds within a routine.
+/// A statement timeout, on engines where it applies within a routine.
 fn statement_timeout(engine: &Engine) -> Option<&'static str> {
     match engine.kind {
         Kind::MySql => (engine.name == "mariadb").then_some("set max_statement_time = 0.1"),

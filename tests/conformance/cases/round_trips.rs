@@ -1,4 +1,4 @@
-//! What goes over the wire for a decision.
+//! Round trips of a decision.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub fn cases() -> Vec<Case> {
         a_first_request_is_one_round_trip, ten_requests_are_one_round_trip)
     .into();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
-        each_verb_is_one_round_trip, a_cancel_is_one_round_trip_more, several_limits_are_one_round_trip,
-        a_window_is_one_round_trip, holding_back_is_one_round_trip));
+        each_method_is_one_round_trip, cancel_is_one_more_round_trip, several_limits_are_one_round_trip,
+        a_window_is_one_round_trip, throttle_is_one_round_trip));
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
         many_requests_for_several_limits_each_are_one_round_trip, many_adjustments_are_one_round_trip));
     cases
@@ -86,7 +86,7 @@ async fn many_adjustments_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn each_verb_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+async fn each_method_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     let (limiter, counter) = limiter(&rig, quota(100)).await?;
     let key = rig.key();
     for warm in [false, true] {
@@ -101,7 +101,7 @@ async fn each_verb_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_cancel_is_one_round_trip_more(rig: Rig) -> anyhow::Result<()> {
+async fn cancel_is_one_more_round_trip(rig: Rig) -> anyhow::Result<()> {
     let (limiter, counter) = limiter(&rig, Quota::continuous(1, Duration::from_mins(1))?).await?;
     for warm in [false, true] {
         let key = rig.key();
@@ -134,7 +134,7 @@ async fn a_window_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn holding_back_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
+async fn throttle_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     let (limiter, counter) = limiter(&rig, Quota::continuous(100, Duration::from_mins(1))?).await?;
     for warm in [false, true] {
         assert!(limiter.throttle(rig.key(), Throttle::retry_after(Duration::from_mins(1))).await?);
@@ -143,7 +143,7 @@ async fn holding_back_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A limiter over one connection, and who counts what goes over it.
+/// A limiter over one connection, and a counter of its round trips.
 async fn limiter(rig: &Rig, rule: impl Into<Rule>) -> anyhow::Result<(Limiter<AnyStore>, Counter)> {
     let (proxied, proxy) = through_proxy(rig, 1).await?;
     let limiter = Limiter::builder(proxied.store()).max_wait(Duration::from_hours(1)).build(rule.into())?;
@@ -156,7 +156,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// So many since it was asked last, if the statements were prepared before.
+    /// Checks the number of round trips since the last check, for statements that were prepared before.
     async fn is(&self, expected: usize, warm: bool) {
         all_given_back(&self.proxied.pool).await;
         let mut requests = self.proxy.requests();
@@ -165,12 +165,12 @@ impl Counter {
     }
 }
 
-/// One, and those of `begin` and `commit` where a level was asked for.
+/// One, plus those of `begin` and `commit` with an isolation level.
 fn expected(rig: &Rig) -> usize {
     if rig.level.is_some() { 3 } else { 1 }
 }
 
-/// Counts those of a call on a connection on which such a call was prepared before.
+/// Counts the round trips of a call on a connection that has prepared such a call before.
 async fn round_trips(rig: &Rig, takes: &[Take]) -> anyhow::Result<usize> {
     let (proxied, proxy) = through_proxy(rig, 1).await?;
     let store = proxied.store();
@@ -187,7 +187,7 @@ async fn round_trips(rig: &Rig, takes: &[Take]) -> anyhow::Result<usize> {
     store.take(takes).await?;
     all_given_back(&proxied.pool).await;
     let mut requests = proxy.requests();
-    // The pool tests a connection that it gets back, after the answer.
+    // The pool tests a returned connection after the answer.
     requests.retain(|request| !request.is_ping());
     let key = takes[0].key().as_str();
     let hex = key.bytes().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));

@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         request_token_grants_two_a_second,
-        request_tokens_tells_when_the_next_one_could_be_granted,
+        request_tokens_returns_the_wait_for_an_equal_request,
         rate_limiting_request_counts_every_refilled_token,
         a_batch_answers_each_request_for_itself,
         create_bucket_again_changes_nothing,
@@ -47,17 +47,17 @@ async fn request_token_grants_two_a_second(rig: Rig) -> anyhow::Result<()> {
             let answer = rig.call("request_token", &id).await?;
             answers.push(answer.numbers(["granted", "remaining", "retry_after_ms", "reset_after_ms"])?);
         }
-        // Each nanosecond that is left of a millisecond counts as one.
+        // Each started millisecond counts.
         let expected = [[1, 1, 0, 1000], [1, 0, 900, 900], [0, 0, 800, 800], [0, 0, 700, 700], [0, 0, 600, 600]];
         ensure!(answers == expected, "second {second}: {answers:?}");
     }
     Ok(())
 }
 
-async fn request_tokens_tells_when_the_next_one_could_be_granted(rig: Rig) -> anyhow::Result<()> {
+async fn request_tokens_returns_the_wait_for_an_equal_request(rig: Rig) -> anyhow::Result<()> {
     rig.at(START).await?;
     let id = provision(&rig, "10, 10, 'continuous'").await?;
-    // Milliseconds, then tokens, longest wait and tokens to keep, then the answer.
+    // Milliseconds; then tokens, longest wait and minimum remaining; then the answer.
     let steps = [
         (0, "4, 0, 0", [1, 6, 0, 0, 4000]),
         (0, "4, 0, 3", [0, 6, 0, 1000, 4000]),
@@ -118,7 +118,7 @@ async fn a_batch_answers_each_request_for_itself(rig: Rig) -> anyhow::Result<()>
     let outcomes: Vec<_> = rows.iter().map(|row| row.text("outcome")).collect::<anyhow::Result<_>>()?;
     let expected = ["granted", "never", "unknown", "granted", "granted", "denied"];
     ensure!(outcomes == expected.map(Some), "{outcomes:?}");
-    // What is left after each, and when as many could be had again: none if it was not decided.
+    // The remaining tokens after each request, and the wait for an equal one: null if undecided.
     let left: Vec<_> = rows.iter().map(|row| row.text("remaining")).collect::<anyhow::Result<_>>()?;
     assert_eq!(left, [Some("1"), None, None, Some("0"), Some("0"), Some("0")]);
     let retry: Vec<_> = rows.iter().map(|row| row.text("retry_after_ms")).collect::<anyhow::Result<_>>()?;
@@ -160,7 +160,7 @@ async fn omitted_arguments_mean_one_token_now(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Provisions a bucket by the routine, and quotes its id.
+/// Provisions a bucket by the routine, and returns its quoted id.
 async fn provision(rig: &Rig, terms: &str) -> anyhow::Result<String> {
     let id = rig.quoted(rig.key().as_str());
     create(rig, &format!("{id}, {terms}")).await?;

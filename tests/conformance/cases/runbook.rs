@@ -1,4 +1,4 @@
-//! What the runbook says runs as it stands, on every engine.
+//! The statements of the runbook run unchanged, on every engine.
 
 use anyhow::{Context, ensure};
 use tollgate::{Admin, Key, Mode, Quota, Rule, Take, admin::Override, store::Maintenance};

@@ -1,4 +1,4 @@
-//! What every store must do, on every engine.
+//! The contract of every store, on every engine.
 
 use tollgate::Key;
 

@@ -1,10 +1,10 @@
-//! Random sequences of every verb, and of what operators do, on buckets and sliding windows: each engine answers, one by one,
-//! what the store in this process does.
+//! Random sequences of every method and of operators' changes, on buckets and sliding windows. Each answer of an engine equals
+//! that of the in-memory store.
 //!
-//! Even seeds set the mode of every key and overrides too, in a database that nobody else uses.
+//! Even seeds also set the mode of every key and overrides, in a separate database.
 //!
-//! The same seeds in every run, and a fresh one, or as many as `TOLLGATE_SEQUENCES` says. Whatever fails names its seed, which
-//! `TOLLGATE_SEED` replays.
+//! Every run uses the same seeds and a new one, or as many new ones as `TOLLGATE_SEQUENCES` says. A failure names its seed,
+//! which `TOLLGATE_SEED` replays.
 
 use tokio::runtime::Builder;
 use tokio::task::block_in_place;
@@ -32,7 +32,7 @@ async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
     };
     let own = if rig.engine.kind == Kind::Sqlite { None } else { Some(injected(&rig).await?) };
     let ruled = own.as_ref().map_or(&rig, |(_, session)| session);
-    // The time of those who wait can be moved only where one thread does everything.
+    // Waiters' time can be moved only if one thread does everything.
     block_in_place(|| {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(all_are_answered(&rig, ruled, seeds))
@@ -45,7 +45,7 @@ async fn all_are_answered(rig: &Rig, ruled: &Rig, seeds: Vec<u64>) -> anyhow::Re
         let rig = if is_ruled(seed) { ruled } else { rig };
         let mut kept: Vec<usize> = (0..OPERATIONS).collect();
         let Err(mut failure) = Box::pin(Play::of(rig, seed, &kept).run()).await else { continue };
-        // Whatever comes after it, or before it and makes no difference, is left out.
+        // Removes the operations after the failure, and those before it without influence.
         kept.retain(|place| *place <= failure.place);
         for place in (0..failure.place).rev() {
             let fewer: Vec<usize> = kept.iter().copied().filter(|other| *other != place).collect();
@@ -59,7 +59,7 @@ async fn all_are_answered(rig: &Rig, ruled: &Rig, seeds: Vec<u64>) -> anyhow::Re
     Ok(())
 }
 
-/// How many seeds are fresh.
+/// The number of new seeds.
 fn fresh() -> anyhow::Result<u32> {
     Ok(std::env::var("TOLLGATE_SEQUENCES").map_or(Ok(1), |many| many.parse())?)
 }
@@ -69,7 +69,7 @@ fn is_ruled(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 
-/// Names its seed when something panics.
+/// Prints its seed on a panic.
 struct Named(u64);
 
 impl Drop for Named {

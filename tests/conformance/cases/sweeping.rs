@@ -1,4 +1,4 @@
-//! Clearing away what says nothing any more.
+//! Sweeps of expired rows.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub fn cases() -> Vec<Case> {
     .into();
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.has_routines;
-        one_call_in_sql_makes_all_steps,
+        one_sql_call_runs_all_sweep_steps,
     ));
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
@@ -72,7 +72,7 @@ async fn sweep_deletes_expired_rows_in_bounded_steps(rig: Rig) -> anyhow::Result
     }
     let provisioned = Key::try_from("provisioned")?;
     store.create_bucket(&provisioned, "10/h".parse()?).await?;
-    // Windows, one of which counts for longer; receipts and overrides likewise.
+    // Windows, one of which counts for longer, and receipts and overrides with such expiry times.
     for (key, interval) in full.iter().zip([1, 3_600_000]) {
         let window = Window::new(10, Duration::from_millis(interval), Duration::from_millis(interval))?;
         ensure!(rig.decide(Take::from(key.clone()).rule(Rule::Window(window))).await?.is_granted());
@@ -98,7 +98,7 @@ async fn sweep_deletes_expired_rows_in_bounded_steps(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-/// Steps to the end: how many rows they deleted, and how many steps it took.
+/// Runs steps to the end. Returns the number of deleted rows, and the number of steps.
 async fn pass(store: &AnyStore, limit: u32) -> anyhow::Result<(u64, u32)> {
     let (mut deleted, mut steps) = (0, 0);
     loop {
@@ -122,11 +122,11 @@ async fn cancelled_reservation_is_kept_until_its_scheduled_time(rig: Rig) -> any
     let [first, second] = [limiter.reserve_all(&first).await?, limiter.reserve_all(&second).await?];
     ensure!(first.delay() < day && second.delay() > day, "{:?} {:?}", first.delay(), second.delay());
     ensure!(second.cancel().await? == 1, "nobody is behind it");
-    // Forgotten earlier, it could be cancelled once more when somebody else has its turn.
+    // If the receipt were deleted earlier, it could be cancelled again when another request has its scheduled time.
     assert_eq!(rows(rig, "token_receipts where expires_at < scheduled_at").await?, 0);
     assert_eq!(rows(rig, "token_receipts").await?, 1);
 
-    // Nor under a window, whose third request waits for two days or more.
+    // The same applies to a window, whose third request waits for two days or more.
     let take = Take::from(key).rule(Rule::Window(Window::new(1, day, day)?)).max_wait(5 * day);
     let [_first, _second] = [limiter.reserve_all(&take).await?, limiter.reserve_all(&take).await?];
     let third = limiter.reserve_all(&take.id(Uuid::new_v4(), Duration::from_hours(1))).await?;
@@ -152,7 +152,7 @@ async fn unsettled_receipt_is_kept_until_its_end(rig: Rig) -> anyhow::Result<()>
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
     assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
     assert_eq!(store.peek(&key).await?.map(|level| level.granted), Some(150));
-    // What was swept was full: there is nothing to give back to.
+    // The swept bucket was full, so nothing can be given back to it.
     assert_eq!(without_id.refund(2).await?, 0);
     rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
     assert_eq!(store.sweep(100).await?.deleted, 2, "what was settled stays settled");
@@ -197,7 +197,7 @@ async fn throttled_bucket_is_not_swept(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a caller gives back it may describe as it likes.
+/// A caller can give back tokens with any values in the receipt.
 async fn forged_receipt_is_forgotten_within_a_year(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, key) = (&scratch.rig, rig.key());
@@ -223,12 +223,12 @@ async fn forged_receipt_is_forgotten_within_a_year(rig: Rig) -> anyhow::Result<(
     Ok(())
 }
 
-/// Its locks would stay for as long as the transaction.
+/// The sweep's locks would last as long as the transaction.
 async fn sweep_inside_an_open_transaction_is_refused(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let mut caller = Held::open(&scratch.rig).await?;
     let sweeps: &[&str] = match rig.engine.kind {
-        // A first one may be the transaction's only statement.
+        // The first sweep can be the transaction's only statement.
         Kind::Postgres => {
             caller.run("select tollgate.sweep_v1(10)").await?;
             &["select tollgate.sweep_v1(10)"]
@@ -243,7 +243,7 @@ async fn sweep_inside_an_open_transaction_is_refused(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-/// An application's login may leave a transaction open in which it has swept.
+/// An application's login can leave a transaction with a sweep open.
 async fn open_sweep_stops_no_operator_and_no_request(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
@@ -270,7 +270,7 @@ async fn open_sweep_stops_no_operator_and_no_request(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn one_call_in_sql_makes_all_steps(rig: Rig) -> anyhow::Result<()> {
+async fn one_sql_call_runs_all_sweep_steps(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let sweep = match scratch.rig.engine.kind {
         Kind::Postgres => "select tollgate.sweep()",
@@ -302,7 +302,7 @@ async fn sweep_keeps_an_uncommitted_override(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of few buckets many receipts are expected to be found soon, however they are looked for.
+/// With few buckets, the planner expects to find one of many receipts soon with any plan.
 async fn sweep_reads_only_receipts_of_its_buckets(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
@@ -356,10 +356,10 @@ async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
 
 async fn limiter_sweeps_keys_used_once(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
-    // A machine that is busy with others takes its time for so many.
+    // A busy machine takes long for so many requests.
     let store = scratch.rig.store().deadline(Duration::from_secs(60));
     use_once(&store, 20_000).await?;
-    // It counts requests that it need not ask about, too.
+    // The limiter also counts requests that need no store call.
     let sweeping = Limiter::new(store.clone(), "unlimited")?;
     for _ in 0..1000 {
         for _ in 0..1024 {
@@ -381,7 +381,7 @@ async fn limiter_sweeps_windows_and_ids_used_once(rig: Rig) -> anyhow::Result<()
         for table in [Table::Windows, Table::Receipts] {
             table.fill(&scratch.rig, &format!("gone{round}"), 1000, Says::Nothing).await?;
         }
-        // As many as make one run, which looks at twice as many rows. While it is under way, no other begins.
+        // As many requests as start one sweep, which reads twice as many rows. No other sweep starts during it.
         for _ in 0..1024 {
             let _ = Box::pin(limiter.allow("any")).await?;
         }
@@ -403,7 +403,7 @@ async fn sweep_rate_bounds_expired_rows_beside_live_ones(rig: Rig) -> anyhow::Re
     let (rig, store) = (&scratch.rig, scratch.rig.store());
     Table::Windows.fill(rig, "lives", LIVE, Says::Something).await?;
     for round in 0..16 {
-        // A row a request.
+        // Fills one row per request.
         Table::Windows.fill(rig, &format!("gone{round}"), 512, Says::Nothing).await?;
         Table::Receipts.fill(rig, &format!("gone{round}"), 512, Says::Nothing).await?;
         for _ in 0..8 {

@@ -1,4 +1,4 @@
-//! Changed terms: tokens that are there stay, up to the new capacity, and nothing is owed or given twice.
+//! Changed limits: buckets keep their available tokens, up to the new capacity, without a debt or a second refill.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn smaller_capacity_discards_the_excess_tokens(rig: Rig) -> anyhow::Result
             bucket.change(kind(40, secs(1000))?).await?;
             bucket.drain(15).await?;
             bucket.has(25).await?;
-            // What was above is gone for good, and nothing is owed for it.
+            // Tokens above the new capacity are gone for good, and nothing is owed for them.
             bucket.change(kind(100, secs(1000))?).await?;
             bucket.has(25).await?;
             bucket.drain(25).await?;
@@ -67,7 +67,7 @@ async fn faster_refill_keeps_the_fraction_of_a_token(rig: Rig) -> anyhow::Result
         let mut bucket = Bucket::new(&rig, by, Quota::continuous(1, secs(3600))?).await?;
         bucket.drain(1).await?;
         bucket.pass(1800 * SECOND).await?;
-        // Half a token has come: at 100 a second, the other half takes 5 ms.
+        // Half a token is there: at 100 per second, the other half takes 5 ms.
         bucket.change(Quota::continuous(100, secs(1))?).await?;
         bucket.has(0).await?;
         bucket.pass(4_999_999).await?;
@@ -81,16 +81,16 @@ async fn faster_refill_keeps_the_fraction_of_a_token(rig: Rig) -> anyhow::Result
 }
 
 async fn changes_of_an_idle_bucket_settle_when_they_are_made(rig: Rig) -> anyhow::Result<()> {
-    // A quota that comes with a request is seen with the request, and an UPDATE too but on PostgreSQL: there is no change
-    // while idle.
+    // A quota in a request takes effect with the request, and so does an UPDATE, except on PostgreSQL. So only these two change
+    // an idle bucket.
     let at_once = |by: &Means| *by == Means::Create || *by == Means::Update && rig.engine.kind == Kind::Postgres;
     for by in Means::of(&rig).into_iter().filter(at_once) {
         let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
         bucket.drain(10).await?;
         bucket.pass(2 * SECOND).await?;
-        bucket.change(Quota::continuous(100, secs(1000))?).await?; // 2 tokens, and one each 10 s
+        bucket.change(Quota::continuous(100, secs(1000))?).await?; // 2 tokens, and one every 10 s
         bucket.pass(30 * SECOND).await?;
-        bucket.change(Quota::continuous(20, secs(2))?).await?; // 5 tokens, and one each 100 ms
+        bucket.change(Quota::continuous(20, secs(2))?).await?; // 5 tokens, and one every 100 ms
         bucket.pass(SECOND / 5).await?;
         bucket.has(7).await?;
     }
@@ -102,7 +102,7 @@ async fn another_kind_of_refill_keeps_the_tokens(rig: Rig) -> anyhow::Result<()>
         let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
         bucket.drain(7).await?;
         bucket.pass(SECOND / 2).await?;
-        // 3.5 tokens: the half is no tick of an interval's clock.
+        // 3.5 tokens: half a token is not a tick of an interval's clock.
         bucket.change(Quota::interval(10, secs(10))?).await?;
         bucket.has(3).await?;
         bucket.drain(3).await?;
@@ -125,11 +125,11 @@ async fn tokens_promised_ahead_stay_promised(rig: Rig) -> anyhow::Result<()> {
         bucket.drain(10).await?;
         let reserved = bucket.decide(|take| take.cost(5).max_wait(secs(60))).await?;
         ensure!(reserved.is_granted() && reserved.wait() == secs(5), "{reserved:?}");
-        // 5 tokens in debt: at one each 100 ms, the next comes after 6.
+        // 5 tokens in debt: at one every 100 ms, the next token comes after 6.
         bucket.change(Quota::continuous(10, secs(1))?).await?;
         let denied = bucket.decide(|take| take).await?;
         ensure!(!denied.is_granted() && denied.retry_after() == Duration::from_millis(600), "{denied:?}");
-        // No debt is longer than a year, however slow the new refill.
+        // A debt lasts a year at most, with any refill.
         bucket.change(Quota::continuous(1, secs(80 * 31_557_600))?).await?;
         let denied = bucket.decide(|take| take).await?;
         let longest = secs(366 * 86_400 + 80 * 31_557_600);
@@ -144,7 +144,7 @@ async fn a_change_is_settled_even_by_a_denial(rig: Rig) -> anyhow::Result<()> {
     bucket.drain(10).await?;
     bucket.pass(500 * SECOND).await?;
     bucket.change(fast).await?;
-    // Half a token was there when the denied request brought the new quota; 9.5 more make the bucket full.
+    // Half a token was there when the denied request changed the quota. The bucket is full after 9.5 more.
     let denied = bucket.decide(|take| take).await?;
     ensure!(!denied.is_granted() && denied.retry_after() == Duration::from_millis(500), "{denied:?}");
     bucket.pass(SECOND / 2).await?;
@@ -154,21 +154,21 @@ async fn a_change_is_settled_even_by_a_denial(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How a bucket gets other terms.
+/// The ways to change a bucket's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
-    /// It is provisioned, and provisioned anew.
+    /// Provisions the bucket again.
     Create,
-    /// Its requests make it, and bring another quota.
+    /// Sends a request with another quota to a bucket created by its first request.
     BucketRequest,
-    /// A statement changes the columns.
+    /// Updates the columns.
     Update,
 }
 
 impl Means {
     fn of(rig: &Rig) -> Vec<Self> {
         let mut means = vec![Self::Create, Self::BucketRequest];
-        // SQLite reckons the level anew then, and its table says so.
+        // On SQLite, an UPDATE computes the level anew, as the comment on its table says.
         means.extend((rig.engine.kind != Kind::Sqlite).then_some(Self::Update));
         means
     }
@@ -184,7 +184,7 @@ struct Bucket<'a> {
 
 impl<'a> Bucket<'a> {
     async fn new(rig: &'a Rig, by: Means, quota: Quota) -> anyhow::Result<Self> {
-        // At the end of each second, minute and so on, for those whose periods are the calendar's.
+        // At the end of each second, minute and so on, for buckets whose periods are the calendar's.
         let now = 1_800_000_000 * SECOND;
         rig.at(now).await?;
         let key = if by == Means::BucketRequest { rig.key() } else { rig.bucket(quota).await? };
@@ -219,7 +219,7 @@ impl<'a> Bucket<'a> {
         Ok(())
     }
 
-    /// Checks how many whole tokens there are, and takes none, unless the bucket is full: then it takes them all.
+    /// Checks the number of whole tokens without taking any, unless the bucket is full: then it takes all tokens.
     async fn has(&self, tokens: u64) -> anyhow::Result<()> {
         let quota = self.quota;
         if tokens == quota.capacity() {

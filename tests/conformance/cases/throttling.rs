@@ -1,4 +1,4 @@
-//! Holding buckets back: in SQL, behind a lock, and while others take.
+//! Throttling: in SQL, behind a lock, and during requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,7 +85,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
         async move { store.throttle(&key, &Rule::Provisioned, Throttle::retry_after(Duration::from_secs(30))).await }
     });
     held.blocks(rig).await?;
-    // Let some time pass, so that a clock read before the wait would be seen.
+    // Lets some time pass, so that a clock read before the wait would show.
     rig.until(rig.now().await? + 1_000_000_000).await?;
     let released = rig.now().await?;
     held.commit().await?;
@@ -116,7 +116,7 @@ async fn throttled_bucket_grants_nothing(rig: Rig) -> anyhow::Result<()> {
                     let decision = store.take_one(&Take::from(key.clone())).await??;
                     ensure!(!known || !decision.is_granted(), "{number} passed a bucket that was throttled");
                     granted += i64::from(decision.is_granted());
-                    // Each of them hears of it at some time, and says so.
+                    // Each of them gets the upstream's answer at some time, and reports it.
                     if round >= 5 + number {
                         let hold = Throttle::retry_after(Duration::from_secs(60));
                         store.throttle(&key, &Rule::Provisioned, hold).await?;

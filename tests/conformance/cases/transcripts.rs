@@ -1,4 +1,4 @@
-//! What the documents show of sessions in SQL is answered as shown, on every engine that the page is about.
+//! The documents' SQL sessions give the answers shown, on every engine that the page covers.
 
 use anyhow::{Context, ensure};
 
@@ -29,7 +29,7 @@ async fn documented_sessions_answer_as_shown(rig: Rig) -> anyhow::Result<()> {
         for bucket in IN_USE.iter().filter(|_| name == "sql" && rig.engine.has_routines) {
             scratch.rig.pool.run(provisioned.replace("{}", &rig.quoted(bucket))).await?;
         }
-        // Where only the shape of answers counts, nothing is gained by a pause.
+        // A pause is skipped if only the shape of the answers is checked.
         let pauses = |exchange: &Exchange| name == "sql" && exchange.statement.trim().starts_with("select pg_sleep");
         for exchange in exchanges(page, prompt).into_iter().filter(|exchange| !pauses(exchange)) {
             let what = || format!("{name}: {}", exchange.statement);
@@ -42,7 +42,7 @@ async fn documented_sessions_answer_as_shown(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those that are of one engine; the runbook's have a test of their own.
+/// Covers the sessions of one engine. The runbook has a separate test.
 async fn documented_statements_run(rig: Rig) -> anyhow::Result<()> {
     let mut shown = 0;
     for (name, page) in PAGES {
@@ -57,8 +57,8 @@ async fn documented_statements_run(rig: Rig) -> anyhow::Result<()> {
 }
 
 impl Exchange {
-    /// Whether an answer has the columns and rows that are shown. Spans of time are others each time; and, where the session
-    /// goes on from what came before the page, so is what the rows hold.
+    /// Whether an answer has the columns and rows shown. Time spans always differ. If the session depends on what happened
+    /// before the page, the values differ, too.
     fn is_answered(&self, rows: &[Row], as_shown: bool) -> anyhow::Result<()> {
         if self.rows.is_empty() {
             return Ok(());
@@ -76,7 +76,7 @@ impl Exchange {
     }
 }
 
-/// By name.
+/// The pages, by name.
 const PAGES: [(&str, &str); 6] = [
     ("README", include_str!("../../../README.md")),
     ("postgres", include_str!("../../../docs/start/postgres.md")),
@@ -85,5 +85,5 @@ const PAGES: [(&str, &str); 6] = [
     ("sliding-windows", include_str!("../../../docs/sliding-windows.md")),
     ("sql", include_str!("../../../docs/sql.md")),
 ];
-/// Buckets that the reference speaks of as there.
+/// Buckets that the reference expects to exist.
 const IN_USE: [&str; 2] = ["third-party-api", "crawler"];

@@ -1,5 +1,5 @@
-//! Where PostgreSQL puts a row's next version: on the same page, with no index to tell, or an hour of load would make the
-//! table grow.
+//! The page of a row's new version on PostgreSQL: the same page, without an index update. Otherwise the table would grow within
+//! an hour of load.
 
 use anyhow::ensure;
 use tollgate::{Key, Rule, Store, Take};
@@ -17,24 +17,23 @@ pub fn cases() -> Vec<Case> {
 
 async fn decisions_update_rows_on_their_pages(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
-    // What a session has counted it tells itself.
+    // A session reports its own statistics.
     let (session, _) = with_session(&scratch.rig, "select 1").await?;
     let under = |number: usize| {
         let key = Key::try_from(format!("user:{number}"))?;
         Ok::<_, tollgate::Error>(Take::from(key).rule(Rule::try_from("1000000/s")?))
     };
     let takes: Vec<Take> = (0..KEYS).map(under).collect::<Result<_, _>>()?;
-    // Rows that were made by one call lie together.
+    // Rows created by one call are on adjacent pages.
     decide(&session, &takes).await?;
     let mut rounds: Vec<[i64; 2]> = Vec::new();
-    // Whatever transaction is open somewhere on the server, of another test too, keeps old versions: then it takes a round more.
-    // One that is quiet tells all: what is wrong with the table or an index costs each round as much, and nobody else can
-    // make one better than it is.
+    // Any open transaction on the server, even of another test, keeps old versions, and the test takes another round. One round
+    // without such a transaction is enough: a fault of the table or an index affects every round equally.
     while rounds.last().is_none_or(|[all, on_their_pages]| on_their_pages * 100 < all * 99) {
         ensure!(rounds.len() < ROUNDS, "in no round were 99 of 100 on their pages: {rounds:?}");
         let before = updates(&session).await?;
         for batch in 0..BATCHES {
-            // Of each page some rows: a call that updates all of them needs another page, until they lie on twice as many.
+            // Updates some rows of each page. A call that updates all rows needs more pages, until the table is twice as large.
             let some: Vec<Take> = takes.iter().skip(batch % PARTS).step_by(PARTS).cloned().collect();
             decide(&session, &some).await?;
         }
@@ -43,7 +42,7 @@ async fn decisions_update_rows_on_their_pages(rig: Rig) -> anyhow::Result<()> {
         rounds.push([after[0] - before[0], after[1] - before[1]]);
     }
 
-    // An index that holds what they write: each has to go into it, wherever the row is.
+    // With an index on a written column, each update must write the index, wherever the new version is.
     session.sql("create index on tollgate.token_buckets (full_at)").await?;
     let before = updates(&session).await?;
     decide(&session, &takes).await?;
@@ -59,7 +58,7 @@ async fn decide(session: &Rig, takes: &[Take]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many there were, and how many on the row's page.
+/// The number of updates, and the number of those on the row's page.
 async fn updates(session: &Rig) -> anyhow::Result<[i64; 2]> {
     session.sql("select pg_stat_force_next_flush()").await?;
     let counts = "select n_tup_upd as updates, n_tup_hot_upd as on_their_pages from pg_stat_user_tables
@@ -67,7 +66,7 @@ async fn updates(session: &Rig) -> anyhow::Result<[i64; 2]> {
     session.sql(counts).await?[0].numbers(["updates", "on_their_pages"])
 }
 
-/// Nor is any part of an index's expression or condition.
+/// Covers index expressions and conditions, too.
 async fn indexes_hold_no_column_written_by_a_decision(rig: Rig) -> anyhow::Result<()> {
     let indexed = "select c.relname || '.' || a.attname as written from pg_index i
                    join pg_class c on c.oid = i.indrelid

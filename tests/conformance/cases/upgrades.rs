@@ -1,5 +1,5 @@
-//! What an operator changes by one statement, a plan or a mode, rules in every process within a second, whatever each has in
-//! memory.
+//! An operator's change of a plan or a mode by one statement applies in every process within a second, regardless of the
+//! denials that processes have cached.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::store::AnyStore;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
-        one_update_rules_in_every_process_within_a_second,
+        one_update_applies_in_every_process_within_a_second,
         mode_change_applies_in_every_process_within_a_second)
     .into()
 }
 
-async fn one_update_rules_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
+async fn one_update_applies_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
     let (key, plan) = (rig.key(), rig.key());
     World::plan(&rig, &plan, "1/h".parse()?, None).await?;
     let mut processes = [Process::new(&rig, &plan).await?, Process::new(&rig, &plan).await?];
@@ -40,9 +40,9 @@ async fn one_update_rules_in_every_process_within_a_second(rig: Rig) -> anyhow::
 }
 
 async fn mode_change_applies_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
-    // The mode of every key is that of a whole database.
+    // The mode of every key applies to a whole database.
     let scratch = Scratch::migrated(&rig).await?;
-    // The time of what is in memory can be moved only where one thread does everything.
+    // The time of cached denials can be moved only if one thread does everything.
     block_in_place(|| {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(modes_rule_within_a_second(&scratch.rig))
@@ -69,7 +69,7 @@ async fn modes_rule_within_a_second(rig: &Rig) -> anyhow::Result<()> {
         (of_all("block"), false, Mode::Block),
         (of_all("off"), true, Mode::Off),
     ] {
-        // Now each has what was denied in memory.
+        // Each process caches the denial.
         for process in &processes {
             let _ = process.limiter.allow(&key).await?;
         }
@@ -85,10 +85,10 @@ async fn modes_rule_within_a_second(rig: &Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A limiter as a process of its own would have it: its own pool and store, and what it remembers of denials.
+/// A limiter as in a separate process, with its own pool, store and deny cache.
 struct Process {
     limiter: Limiter<AnyStore>,
-    /// When it was answered by the database last.
+    /// When the database last answered the process.
     denied: Instant,
 }
 
@@ -99,8 +99,8 @@ impl Process {
         Ok(Self { limiter, denied: Instant::now() })
     }
 
-    /// Asks until it is granted. However long each question takes, the old plan answers none that is put more than a second
-    /// after the database denied the one before.
+    /// Sends requests until one is granted. The old plan must not decide a request that is sent more than a second after the
+    /// database's last denial, however long each request takes.
     async fn is_granted_in_time(&self, key: &Key) -> anyhow::Result<()> {
         loop {
             let asked = Instant::now();

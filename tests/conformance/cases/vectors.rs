@@ -1,4 +1,4 @@
-//! The golden vectors, against the real routines under an injected clock.
+//! The golden vectors, checked against the real routines under an injected clock.
 
 use std::time::Duration;
 

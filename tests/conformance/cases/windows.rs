@@ -1,4 +1,4 @@
-//! Sliding windows of more parts than a row holds: decided as by the store in memory.
+//! Sliding windows with more parts than a row holds, decided as by the in-memory store.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |_| true;
         window_bounds_reservations_to_a_thousand_parts,
-        finer_parts_of_other_terms_push_nothing_out_of_a_window,
+        finer_parts_of_other_limits_drop_no_count,
     )
     .into()
 }
@@ -43,7 +43,7 @@ async fn window_bounds_reservations_to_a_thousand_parts(rig: Rig) -> anyhow::Res
     turns.push(last);
     assert!(!both.decide(waiting.clone()).await?.is_granted());
 
-    // The first and the newest turns are given back; those between stand.
+    // The first and the newest reservations are given back, and those between stay.
     let cancelled = [&turns[1..2], &turns[500..]].concat();
     let given_back = rig.store().adjust(&cancelled).await?;
     assert!(given_back.iter().all(|adjusted| *adjusted == Ok(Adjusted::Done(1))), "{given_back:?}");
@@ -58,7 +58,7 @@ async fn window_bounds_reservations_to_a_thousand_parts(rig: Rig) -> anyhow::Res
     Ok(())
 }
 
-async fn finer_parts_of_other_terms_push_nothing_out_of_a_window(rig: Rig) -> anyhow::Result<()> {
+async fn finer_parts_of_other_limits_drop_no_count(rig: Rig) -> anyhow::Result<()> {
     let both = Both::new(&rig, Window::new(10_000, ms(3_600_000), ms(60_000))?);
     both.at_ms(0).await?;
     let long = both.take.clone();
@@ -73,7 +73,7 @@ async fn finer_parts_of_other_terms_push_nothing_out_of_a_window(rig: Rig) -> an
     }
     both.at_ms(109_000).await?;
     assert_eq!(left(&both.decide(long.clone()).await?), (false, 0), "10,020 of 10,000 an hour");
-    // What was joined leaves as it leaves in memory.
+    // Merged parts expire as in memory.
     for at in [3_660_001, 3_690_000, 3_700_500, 3_702_300, 3_704_000, 3_706_500] {
         both.at_ms(at).await?;
         assert!(both.decide(long.clone()).await?.is_granted(), "at {at} ms");
@@ -82,7 +82,7 @@ async fn finer_parts_of_other_terms_push_nothing_out_of_a_window(rig: Rig) -> an
     Ok(())
 }
 
-/// An engine, and the store in memory beside it.
+/// An engine, and the in-memory store for comparison.
 struct Both<'a> {
     rig: &'a Rig,
     clock: ManualClock,

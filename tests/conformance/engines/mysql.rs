@@ -7,11 +7,11 @@ use super::{Engine, database_name};
 use crate::matrix::Time;
 use crate::pools::small;
 
-/// A pool on the suite's database, which the first test to come makes.
+/// A pool on the suite's database, which the first test creates.
 pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<MySqlPool> {
     let name = database_name::<MySql>(if time == Time::Injected { "_timed" } else { "" });
     let pool = pool(engine, &name, connections).await?;
-    // While one process makes routines anew, the migrations of another would find them missing, and make the real ones.
+    // While one process replaces routines, another process would find them missing and create the real ones.
     let mut alone = MySqlConnection::connect_with(&options(engine)?).await?;
     sqlx::query("do get_lock('tollgate_test_open', 60)").execute(&mut alone).await?;
     tollgate::migrate(&pool).await?;
@@ -22,7 +22,7 @@ pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Resu
     Ok(pool)
 }
 
-/// A pool on a database of this name, made if need be, and not migrated.
+/// A pool on a database of this name, created if necessary, and not migrated.
 pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<MySqlPool> {
     let options = options(engine)?;
     let mut admin = MySqlConnection::connect_with(&options).await?;
@@ -31,12 +31,12 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
     Ok(small(connections).connect_with(options).await?)
 }
 
-/// The proxies read what goes over the wire, and its round trips are counted.
+/// Without TLS, because proxies read the traffic and count round trips.
 fn options(engine: &Engine) -> anyhow::Result<MySqlConnectOptions> {
     Ok(MySqlConnectOptions::from_str(&engine.url()?)?.ssl_mode(MySqlSslMode::Disabled))
 }
 
-/// Makes each routine that reads the clock anew, with a variable of the session in its place.
+/// Replaces each routine that reads the clock by one that reads a session variable.
 pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
     let mut connection = pool.acquire().await?;
     sqlx::query("do get_lock('tollgate_test', 60)").execute(&mut *connection).await?;
@@ -55,7 +55,7 @@ pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
                 clocks += 1;
             }
         }
-        // A view reads no variable of a session, but a function does that reads one.
+        // A view cannot read a session variable, but can call a function that does.
         let function = "create function token_test_clock() returns bigint no sql return @tollgate_test_now";
         sqlx::raw_sql(function).execute(&mut *connection).await?;
         let mut views = 0;
@@ -89,10 +89,10 @@ fn without_comments(sql: &str) -> String {
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }
 
-/// How the routines read the clock, with its white space folded.
+/// The routines' expression for the clock, with white space folded.
 const CLOCK: &str = "(cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) \
                      as signed) - 122192928000000000) * 100";
 
-/// How the view does.
+/// The view's expression for the clock.
 const VIEWS_CLOCK: &str = "(cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)), 16, 10) \
                            as signed) - 122192928000000000) * 100";

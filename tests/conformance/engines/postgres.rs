@@ -8,7 +8,7 @@ use super::{Engine, database_name};
 use crate::matrix::Time;
 use crate::pools::small;
 
-/// A pool on the suite's database, which the first test to come makes.
+/// A pool on the suite's database, which the first test creates.
 pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<PgPool> {
     let name = database_name::<Postgres>(if time == Time::Injected { "_injected" } else { "" });
     let pool = pool(engine, &name, connections).await?;
@@ -19,14 +19,14 @@ pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Resu
     Ok(pool)
 }
 
-/// A pool on a database of this name, made if need be, and not migrated.
+/// A pool on a database of this name, created if necessary, and not migrated.
 pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<PgPool> {
-    // The proxies read what goes over the wire, and its round trips are counted.
+    // Without TLS, because proxies read the traffic and count round trips.
     let options = PgConnectOptions::from_str(&engine.url()?)?.ssl_mode(PgSslMode::Disable);
     let mut admin = PgConnection::connect_with(&options).await?;
     let made = sqlx::query(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await;
     if let Err(error) = made {
-        // duplicate_database, or its index when two come at once
+        // duplicate_database, or a violation of its index if two tests create it at once.
         let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
         anyhow::ensure!(code == "42P04" || code == "23505", error);
     }
@@ -34,13 +34,13 @@ pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Resu
     Ok(small(connections).connect_with(options).await?)
 }
 
-/// Makes a migrated database: a copy of one, which the first test to come makes.
+/// Creates a migrated database as a copy of one that the first test creates.
 pub async fn copy(engine: &Engine, name: &str) -> anyhow::Result<()> {
     let mut admin = PgConnection::connect(&engine.url()?).await?;
     let migrated = database_name::<Postgres>("_migrated");
     let is_there = "select exists (select from pg_database where datname = $1)";
     if !sqlx::query_scalar(is_there).bind(&migrated).fetch_one(&mut admin).await? {
-        // Ends with the session, as that does with the test.
+        // Unlocked at the end of the session, which ends with the test.
         sqlx::query("select pg_advisory_lock(2)").execute(&mut admin).await?;
         if !sqlx::query_scalar(is_there).bind(&migrated).fetch_one(&mut admin).await? {
             make(engine, &migrated, &mut admin).await?;
@@ -51,7 +51,7 @@ pub async fn copy(engine: &Engine, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// It has its name once it is done: what a test left that was killed at it is made anew.
+/// The database gets its name at the end, so that the leftover of a killed test is created again.
 async fn make(engine: &Engine, name: &str, admin: &mut PgConnection) -> anyhow::Result<()> {
     let begun = format!("{name}_begun");
     sqlx::query(AssertSqlSafe(format!("drop database if exists {begun} with (force)"))).execute(&mut *admin).await?;
@@ -59,7 +59,7 @@ async fn make(engine: &Engine, name: &str, admin: &mut PgConnection) -> anyhow::
     tollgate::migrate(&pool).await?;
     pool.close().await;
     sqlx::query(AssertSqlSafe(format!("alter database {begun} rename to {name}"))).execute(&mut *admin).await?;
-    // Nobody connects to it: a database that somebody is in cannot be copied.
+    // Forbids connections, because PostgreSQL cannot copy a database with open connections.
     sqlx::query(AssertSqlSafe(format!("alter database {name} allow_connections false"))).execute(admin).await?;
     Ok(())
 }

@@ -6,14 +6,14 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use crate::pools::small;
 
-/// A pool on a file, made and migrated if need be.
+/// A pool on a file, created and migrated if necessary.
 pub async fn open(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
     let pool = pool(path, connections).await?;
     tollgate::migrate(&pool).await?;
     Ok(pool)
 }
 
-/// A pool on a file, made if need be, and not migrated.
+/// A pool on a file, created if necessary, and not migrated.
 pub async fn pool(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
     let options = SqliteConnectOptions::new()
         .filename(path)

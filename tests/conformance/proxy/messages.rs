@@ -1,16 +1,16 @@
-//! Bytes on a connection as the messages that they make up, however they are cut.
+//! Parser of the messages in the bytes of a connection, in pieces of any size.
 
-/// What the two sides of a connection speak.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     MySql,
     Postgres,
 }
 
-/// One way of a connection.
+/// One direction of a connection.
 pub struct Messages {
     protocol: Protocol,
-    /// Whether the next one begins with a letter for what it is: on PostgreSQL, all but a client's first.
+    /// Whether the next message starts with a type letter: on PostgreSQL, all but a client's first.
     has_letter: bool,
     unread: Vec<u8>,
 }
@@ -24,7 +24,7 @@ impl Messages {
         Self { has_letter: true, ..Self::of_client(protocol) }
     }
 
-    /// The messages of which the last bytes have come.
+    /// Returns the messages that are complete with these bytes.
     pub fn read(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         self.unread.extend_from_slice(bytes);
         std::iter::from_fn(|| self.next()).collect()
@@ -52,19 +52,19 @@ impl Messages {
 }
 
 impl Protocol {
-    /// Whether the server does something about a client's message, instead of keeping it for the next ones.
+    /// Whether the server acts on a client's message, instead of keeping it for the next ones.
     pub fn acts_on(self, message: &[u8]) -> bool {
         const PARSE_BIND_DESCRIBE_EXECUTE_CLOSE: &[u8] = b"PBDEC";
         self == Self::MySql || !PARSE_BIND_DESCRIBE_EXECUTE_CLOSE.contains(&message[0])
     }
 
-    /// Whether it is a server's last word on what it was asked. MySQL's does not show by itself.
+    /// Whether the message ends a server's answer. On MySQL, the message itself does not show it.
     pub fn is_last_word(self, message: &[u8]) -> bool {
         const READY_FOR_QUERY: u8 = b'Z';
         self == Self::Postgres && message[0] == READY_FOR_QUERY
     }
 
-    /// Whether it is a password: part of what was asked before.
+    /// Whether the message is a password, which belongs to the previous request.
     pub fn goes_on(self, message: &[u8]) -> bool {
         self == Self::Postgres && message[0] == b'p'
     }

@@ -1,4 +1,4 @@
--- Reads everything that adjustments need, in one text, as read.sql does.
+-- Reads all rows that adjustments need, as one text, like read.sql.
 -- ?1 keys of buckets, ?2 keys of windows, ?3 arrays of a receipt's id and its bucket, each once: JSON arrays
 select group_concat(line, ',')
   from (

@@ -1,6 +1,6 @@
--- Reads everything that decides requests, in one text: each separate value would cost as much as a whole row here.
+-- Reads all rows that decide requests, as one text: in SQLite, each separate value would cost as much as a whole row.
 -- ?1 keys, each once; ?2 plans that requests name; ?3 keys of requests under the bucket's own plan: JSON arrays
--- Result: commas separate rows, and spaces the columns below. Null is empty, and a plan's name is hexadecimal.
+-- Result: rows separated by commas, with the columns below separated by spaces. Null is empty, and plan names are hexadecimal.
 select group_concat(format('%s %s %s %s %s %s %s %s %s %s %s %s %s %s',
                            row_of, place, anchor_or_until, full_at, granted, max_granted_wait, capacity, refill_ns, refill,
                            provisioned, hex(plan), over_capacity, over_refill_ns, over_refill_or_mode), ',')

@@ -1,4 +1,4 @@
-//! Calls of every routine that the application's role may execute, as the catalog lists them, with drawn arguments.
+//! Calls of every routine that the application's role can execute, as the catalog lists them, with random arguments.
 
 use anyhow::Context;
 use tollgate::Key;
@@ -26,7 +26,7 @@ pub struct Call {
     pub takes: bool,
 }
 
-/// The routines that the login of `app` may execute.
+/// The routines that the login of `app` can execute.
 pub async fn granted(owner: &Rig, app: &Rig) -> anyhow::Result<Vec<Routine>> {
     let rows = if owner.engine.kind == Kind::Postgres {
         app.sql(
@@ -70,21 +70,21 @@ pub async fn granted(owner: &Rig, app: &Rig) -> anyhow::Result<Vec<Routine>> {
         .collect()
 }
 
-/// Draws calls: the same ones for the same seed.
+/// Draws random calls, equal for equal seeds.
 pub struct Draw<'a> {
     random: fastrand::Rng,
     rig: &'a Rig,
     keys: &'a [Key],
-    /// Request ids that are used again.
+    /// Request ids for repeated use.
     ids: Vec<Uuid>,
-    /// Whether the routine adjusts, which it does by an id.
+    /// Whether the routine adjusts a request, which it identifies by an id.
     adjusts: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Value {
     Null,
-    /// A number or a truth, or a word that the engine must refuse as one.
+    /// A number or a boolean, or a word that the engine must refuse as one.
     Word(String),
     Text(Vec<u8>),
 }
@@ -95,7 +95,7 @@ impl<'a> Draw<'a> {
         Self { random: fastrand::Rng::with_seed(seed), rig, keys, ids, adjusts: false }
     }
 
-    /// A call of this routine with so many arguments at a hostile value and usual ones in the other places.
+    /// A call of the routine with `hostile` hostile arguments and usual values for the others.
     pub fn call(&mut self, routine: &Routine, hostile: usize) -> Call {
         self.adjusts = routine.name.contains("adjust");
         let inputs: Vec<usize> =
@@ -145,7 +145,7 @@ impl<'a> Draw<'a> {
             return format!("null::{kind}[]");
         }
         let wrong_place = if is_wrong { self.random.usize(..=length) } else { usize::MAX };
-        // One place more than there should be, if it is the last.
+        // An array with one element too many, if it is the wrong one.
         let places = length + usize::from(wrong_place == length);
         let values: Vec<Value> = (0..places).map(|place| self.value(name, kind, place == wrong_place)).collect();
         let none_is_needed = ["p_receipts", "p_plans", "p_capacities", "p_refills", "p_refill_seconds"].contains(&name);
@@ -233,7 +233,7 @@ impl<'a> Draw<'a> {
                 let key = self.random.choice(self.keys).expect("some keys");
                 return Value::Text(key.as_str().as_bytes().to_vec());
             }
-            // It makes a bucket with a rate of its own, and refuses a provisioned one.
+            // The routine creates a bucket with its own rate, and refuses a provisioned one.
             "p_rate_id" => return Value::Text(self.keys[self.keys.len() - 1].as_str().as_bytes().to_vec()),
             "p_receipt" | "p_request" | "p_receipts" if self.adjusts || self.random.u8(..3) == 0 => {
                 let new = Uuid::from_u128(self.random.u128(..));
@@ -306,7 +306,7 @@ const HOSTILE_NUMBERS: &[&[u8]] = &[
     b"-1e30",
 ];
 
-/// Near the keys of others, too, but none of theirs.
+/// Texts that resemble other keys without being one of them.
 const HOSTILE_TEXTS: &[&[u8]] = &[
     b"null",
     b"256 bytes",

@@ -27,9 +27,9 @@ async fn hostile_arguments_mint_no_token(rig: Rig) -> anyhow::Result<()> {
     .await
 }
 
-/// Makes a fixed sequence of random calls of the routines that `plays` names, as a login of the application's role. After
-/// each, `holds` must be true of the granted and the available tokens of each bucket, no row of others may have changed, and
-/// a refused call may have changed no row at all.
+/// Makes a fixed sequence of random calls of the routines that `plays` selects, as a login of the application's role. After
+/// each call, `holds` must be true of the granted and the available tokens of each bucket, and other rows must not have
+/// changed. A refused call must not have changed any row.
 pub async fn play(rig: &Rig, plays: fn(&str) -> bool, holds: fn(i64, i64) -> bool) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(rig).await?;
     let owner = &scratch.rig;
@@ -51,7 +51,7 @@ pub async fn play(rig: &Rig, plays: fn(&str) -> bool, holds: fn(i64, i64) -> boo
     let mut before = state(owner).await?;
     for round in 0..CALLS_OF_EACH {
         for (at, routine) in routines.iter().enumerate() {
-            // The first call of each is an honest one; two hostile arguments may cancel a check out.
+            // The first call of each routine is honest. With two hostile arguments, one can hide the check of the other.
             let call = draw.call(routine, [0, 1, 1, 2][round % 4]);
             let answer = login.rig.sql(call.sql.clone()).await;
             let after = state(owner).await?;
@@ -63,7 +63,7 @@ pub async fn play(rig: &Rig, plays: fn(&str) -> bool, holds: fn(i64, i64) -> boo
                         ensure!(counted.0 < counted.1, "{}: granted for nothing: {counted:?}, {rows:?}", call.sql);
                     }
                 }
-                // MariaDB takes surrogates for UTF-8, and the driver does not.
+                // MariaDB accepts surrogates as UTF-8, and the driver does not.
                 Err(sqlx::Error::ColumnDecode { .. }) => ensure!(before == after, "{}: a row changed", call.sql),
                 Err(error) => {
                     let error = error.into_database_error().with_context(|| call.sql.clone())?;
@@ -89,7 +89,7 @@ pub async fn play(rig: &Rig, plays: fn(&str) -> bool, holds: fn(i64, i64) -> boo
     login.remove().await
 }
 
-/// A bucket, a window and a receipt under a key that no call names.
+/// Creates a bucket, a window and a receipt under a key that no call names.
 async fn make_victim(owner: &Rig) -> anyhow::Result<()> {
     let victim = Key::try_from("victim")?;
     owner.create(&victim, Quota::once(5)?).await?;
@@ -117,7 +117,7 @@ async fn others(owner: &Rig) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What decisions depend on, and how many tokens were ever granted.
+/// The state that decisions depend on, and the number of tokens granted.
 async fn state(owner: &Rig) -> anyhow::Result<Vec<Row>> {
     let buckets = owner.table();
     let names = ["token_buckets", "token_windows", "token_receipts", "token_plans", "token_overrides", "token_mode"];
@@ -145,7 +145,7 @@ fn sum(state: &[Row]) -> anyhow::Result<f64> {
 fn is_granted(rows: &[Row]) -> bool {
     rows.iter().any(|row| {
         let column = |name| row.text(name).ok().flatten();
-        // Beside an outcome, `granted` is the number of tokens that the bucket ever granted.
+        // With an outcome, `granted` is the number of tokens that the bucket granted in total.
         match column("outcome") {
             Some(outcome) => outcome == "granted" && column("mode").is_none(),
             None => matches!(column("granted"), Some("t" | "1")),
@@ -153,8 +153,7 @@ fn is_granted(rows: &[Row]) -> bool {
     })
 }
 
-/// Arguments out of range, terms that make no bucket (23000 on MariaDB), no such bucket; HY000: values that MySQL cannot
-/// convert.
+/// Arguments out of range, invalid limits (23000 on MariaDB), no such bucket; HY000: values that MySQL cannot convert.
 fn is_documented(code: &str) -> bool {
     code.starts_with("22") || ["23514", "23000", "P0002", "45000", "HY000"].contains(&code)
 }

@@ -1,5 +1,5 @@
-//! Receipts that a login makes up, repeats or changes. `adjust_v1` believes a receipt that it does not remember, so a forged
-//! one can fill a bucket; these tests bound what that is worth.
+//! Receipts that a login makes up, repeats or changes. `adjust_v1` accepts a receipt that it does not remember, so a forged
+//! receipt can fill a bucket. These tests bound the gain.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
         forged_receipt_fills_its_own_bucket_at_most,
-        remembered_receipt_works_once_whatever_the_caller_says,
+        remembered_receipt_works_once_with_any_arguments,
         hostile_adjustments_pass_no_capacity)
     .into()
 }
@@ -51,7 +51,7 @@ async fn forged_receipt_fills_its_own_bucket_at_most(rig: Rig) -> anyhow::Result
     login.remove().await
 }
 
-async fn remembered_receipt_works_once_whatever_the_caller_says(rig: Rig) -> anyhow::Result<()> {
+async fn remembered_receipt_works_once_with_any_arguments(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let owner = &scratch.rig;
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;
@@ -64,7 +64,7 @@ async fn remembered_receipt_works_once_whatever_the_caller_says(rig: Rig) -> any
             ("settle", "3, 3, 0, 0", repeated, 3),
         ],
         &[
-            // A changed cost is another request's; a later time and a lower count are not believed.
+            // A changed cost belongs to another request. A later time and a lower count are ignored.
             ("refund", "1000000, 3, 0, 1000000", repeated, 2),
             ("cancel", "3, 0, 9223372036854775807, 0", ("late", 0), 2),
             ("settle", "3, 0, 9223372036854775807, 0", ("done", 3), 5),
@@ -83,7 +83,7 @@ async fn remembered_receipt_works_once_whatever_the_caller_says(rig: Rig) -> any
             let level = owner.store().peek(&key).await?.expect("it is there");
             assert_eq!(level.available, available, "after {kind}, {figures}");
         }
-        // The id of one bucket's request settles nothing of another's.
+        // The id of a request for one bucket settles nothing in another.
         let answer = adjust(&login.rig, "'settle'", id, &other, "3, 3, 0, 0").await?;
         assert_eq!((&*answer.0, answer.1), ("late", 0));
         assert_eq!(owner.store().peek(&other).await?.expect("it is there").available, 2);
@@ -91,7 +91,7 @@ async fn remembered_receipt_works_once_whatever_the_caller_says(rig: Rig) -> any
     login.remove().await
 }
 
-/// All routines in random order, those that give back among them. Receipts stay for 366 days at most.
+/// Calls all routines in random order, including the adjustments. Receipts stay for 366 days at most.
 async fn hostile_adjustments_pass_no_capacity(rig: Rig) -> anyhow::Result<()> {
     play(&rig, |_| true, |_, _| true).await
 }
@@ -114,5 +114,5 @@ async fn adjust(app: &Rig, kind: &str, id: Uuid, key: &Key, figures: &str) -> an
 
 const CAPACITY: i64 = 5;
 
-/// Kind; cost, granted, acts at, tokens; the answer; how many tokens are available then.
+/// Kind; cost, granted, scheduled_at, tokens; the answer; the available tokens afterwards.
 type Step = (&'static str, &'static str, (&'static str, i64), i64);

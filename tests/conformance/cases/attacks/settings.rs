@@ -1,4 +1,4 @@
-//! What a caller's session sets changes no decision.
+//! The settings of a caller's session change no decision.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ pub fn cases() -> Vec<Case> {
             store_commits_its_writes_without_autocommit)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            without_strict_mode_no_id_is_cut_to_anothers)
+            id_is_not_truncated_without_strict_mode)
         .to_vec(),
     ]
     .concat()
 }
 
-/// One session takes what there is with everything forged; before and after it an honest one asks.
+/// A session with everything forged takes all tokens. An honest session sends requests before and after.
 async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
@@ -46,23 +46,23 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
                 assert!(0 < decision.retry_after_ms && decision.retry_after_ms <= 86_400_000, "after {forged}");
                 assert!(0 < decision.reset_after_ms && decision.reset_after_ms <= 86_400_000, "after {forged}");
             }
-            // Nothing was written that would let an honest session have more, or less.
+            // The forged session wrote nothing that gives an honest session more or fewer tokens.
             let denied = rig.take(&key).await?;
             assert!(!denied.is_granted() && denied.retry_after() <= A_DAY, "after {forged}");
             assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(3), "after {forged}");
 
-            // Terms changed by it keep the tokens that are there: none.
+            // When the forged session changes the limits, the bucket keeps its available tokens: none.
             let more = Quota::interval(5, A_DAY)?;
             session.create(&key, more).await?;
             assert!(!rig.take(&key).await?.is_granted(), "after {forged}");
-            // And what it provisions starts full, now.
+            // A bucket that the forged session provisions starts full, now.
             let new = session.bucket(Quota::interval(2, A_DAY)?).await?;
             let first = rig.take(&new).await?;
             assert!(first.is_granted() && first.reset_after() <= A_DAY, "after {forged}");
             assert!(rig.take(&new).await?.is_granted(), "after {forged}");
             assert!(!rig.take(&new).await?.is_granted(), "after {forged}");
         }
-        // Made by its first request, on the calendar's grid, by the library's own call.
+        // Created by its first request, on the calendar's grid, by the library's own call.
         let made = rig.key();
         let rule = Rule::Quota(Quota::continuous(2, A_DAY)?);
         let request = || Take::from(made.clone()).rule(rule.clone());
@@ -70,12 +70,12 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
         assert_eq!(rig.decide(request()).await?.remaining(), 0, "after {forged}");
         assert!(!session.decide(request()).await?.is_granted(), "after {forged}");
 
-        // What stops all of it, too.
+        // The mode that blocks every request.
         session.store().set_mode(Mode::Block, None, None).await?;
         assert!(!rig.decide(request()).await?.is_granted(), "after {forged}");
         session.store().set_mode(Mode::Enforce, None, None).await?;
 
-        // Several in one call, of which the one in the middle is unknown.
+        // A batch with an unknown bucket in the middle.
         let (first, last) =
             (rig.bucket(Quota::interval(1, A_DAY)?).await?, rig.bucket(Quota::interval(1, A_DAY)?).await?);
         let batch = [first, rig.key(), last].map(Take::from);
@@ -88,7 +88,7 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Whatever others have left open on the connection meanwhile.
+/// Covers transactions that others left open on the connection.
 async fn store_commits_its_writes_without_autocommit(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
@@ -153,7 +153,7 @@ async fn store_commits_its_writes_without_autocommit(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Result<()> {
+async fn id_is_not_truncated_without_strict_mode(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let (session, _) = with_session(rig, "set sql_mode = ''").await?;
@@ -170,7 +170,7 @@ async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Resul
             ] {
                 session.pool.run(call.clone()).await.expect_err(&call);
             }
-            // Refused or unknown: anything but the bucket whose id it begins with.
+            // Refused or unknown, but never the bucket whose id is a prefix.
             let json = format!("concat('[[\"', hex('{longer}'), '\", 1, 0, 0, null, null, null]]')");
             drop(session.pool.run(format!("call token_take_batch_v1({json}, false, @answers)")).await);
         }
@@ -183,7 +183,7 @@ async fn without_strict_mode_no_id_is_cut_to_anothers(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-/// What any client is told.
+/// The answer as any client sees it.
 struct Told {
     granted: bool,
     remaining: i64,
@@ -200,7 +200,7 @@ async fn ask(pool: &AnyPool, id: &str) -> anyhow::Result<Told> {
 }
 
 async fn ask_mysql(pool: &MySqlPool, id: &str) -> anyhow::Result<Told> {
-    // With autocommit off it is the caller's own to commit.
+    // With autocommit off, the caller must commit.
     let mut session = pool.acquire().await?;
     let (granted, remaining, _, retry_after_ms, reset_after_ms): (i64, i64, i64, i64, i64) =
         sqlx::query_as(AssertSqlSafe(format!("call request_token('{id}')"))).fetch_one(&mut *session).await?;
@@ -256,7 +256,7 @@ fn forgeries(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// What a host has made to mislead those who look names up: again for each forgery.
+/// Objects of a host that mislead lookups by name, created again for each forgery.
 fn world(kind: Kind) -> &'static str {
     match kind {
         Kind::Postgres => {

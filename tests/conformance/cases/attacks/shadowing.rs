@@ -1,4 +1,4 @@
-//! What a login of the application's role creates, sets and asks for beside the routines: refused, or without effect.
+//! Objects, settings and requests of a login with the application's role: refused, or without effect.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn application_role_cannot_gain_rights(rig: Rig) -> anyhow::Result<()> {
             Ok(()) => accepted.push((*attempt).to_owned()),
             Err(error) => {
                 let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
-                // Privileges: 42501, 42000, 28000. A role that was not granted: HY000 on MySQL, OP000 on MariaDB.
+                // Privileges: 42501, 42000, 28000. A role without a grant: HY000 on MySQL, OP000 on MariaDB.
                 if !["42501", "42000", "28000", "HY000", "OP000"].contains(&&*code) {
                     accepted.push(format!("{attempt}: {error}"));
                 }
@@ -62,7 +62,7 @@ async fn application_role_cannot_gain_rights(rig: Rig) -> anyhow::Result<()> {
     login.remove().await
 }
 
-/// Each granted routine, called by a login that has filled `public` and `pg_temp`, does what it does for an honest one.
+/// Calls each granted routine from a login that has filled `public` and `pg_temp`. The effects equal those of an honest login.
 async fn objects_of_a_login_are_called_by_no_routine(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let owner = &scratch.rig;
@@ -75,7 +75,7 @@ async fn objects_of_a_login_are_called_by_no_routine(rig: Rig) -> anyhow::Result
     app.pool.run(TEMPORARY).await?;
     for search_path in ["default", "pg_temp, public, tollgate, pg_catalog"] {
         app.pool.run(format!("set search_path = {search_path}")).await?;
-        // The traps work: an unqualified name enters one.
+        // The traps work: an unqualified name calls one.
         let entered = app.pool.run("select 1.5 * 2").await.expect_err("a trap").to_string();
         ensure!(entered.contains("entered"), "{entered}");
         let effects = effects(owner, app, &routines).await?;
@@ -117,7 +117,7 @@ async fn printed_plans_show_a_login_no_key(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a usual call of each routine leaves of a bucket of its own, in the order of the routines.
+/// The state of a separate bucket after a usual call of each routine, in the order of the routines.
 async fn effects(owner: &Rig, caller: &Rig, routines: &[Routine]) -> anyhow::Result<Vec<(String, i64, i64)>> {
     let mut effects = Vec::new();
     for routine in routines {
@@ -136,7 +136,7 @@ async fn effects(owner: &Rig, caller: &Rig, routines: &[Routine]) -> anyhow::Res
     Ok(effects)
 }
 
-/// Tables, types and functions under the names that routines use, where the session looks first.
+/// Tables, types and functions with the names that routines use, where the session looks first.
 const TEMPORARY: &str = "
     create temp table token_buckets (id text, capacity bigint, full_at bigint, granted bigint);
     create temp table token_mode (one boolean, mode text, until timestamptz);

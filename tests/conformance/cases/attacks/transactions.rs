@@ -1,4 +1,4 @@
-//! Transactions, savepoints, cursors, old snapshots and locks of a login: each token that it keeps is paid for once.
+//! Transactions, savepoints, cursors, old snapshots and locks of a login: each token that the login keeps is charged once.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
 async fn rolled_back_take_leaves_no_token_and_no_id(rig: Rig) -> anyhow::Result<()> {
     let attack = Attack::new(&rig).await?;
     let owner = &attack.scratch.rig;
-    // Steps, `TAKE` a take with an id of its own; then how many tokens were taken and ids remembered for good.
+    // Steps, with `TAKE` for a request with a new id; then the number of tokens taken and ids remembered after the end.
     for (steps, kept) in [
         (&["begin", "TAKE", "rollback"][..], 0),
         (&["begin", "TAKE", "savepoint s", "TAKE", "TAKE", "rollback to savepoint s", "commit"], 1),
@@ -52,7 +52,7 @@ async fn rolled_back_take_leaves_no_token_and_no_id(rig: Rig) -> anyhow::Result<
         }
         assert_eq!(attack.level(&key).await?, (kept, CAPACITY - kept), "{steps:?}");
         assert_eq!(attack.remembered(&key).await?, i64::try_from(kept)?, "{steps:?}");
-        // Each id that was rolled back is a new request's.
+        // Each id that was rolled back counts as new.
         for id in ids {
             ensure!(owner.decide(Take::from(key.clone()).id(id, DAY)).await?.is_granted(), "{steps:?}");
         }
@@ -94,7 +94,7 @@ async fn old_snapshot_grants_no_token_taken_by_others(rig: Rig) -> anyhow::Resul
         let mut session = Held::idle(&attack.login.rig).await?;
         let begin = match rig.engine.kind {
             Kind::Postgres => format!("begin isolation level {level}; select * from tollgate.peek('{key}')"),
-            // At SERIALIZABLE a read would lock the row, and nothing could happen meanwhile.
+            // At SERIALIZABLE, a read would lock the row and block the other session.
             _ => format!(
                 "set transaction isolation level {level}; start transaction with consistent snapshot;
                  select count(*) from token_migrations"
@@ -165,7 +165,7 @@ async fn cursor_over_a_routine_pays_for_each_token(rig: Rig) -> anyhow::Result<(
     attack.login.remove().await
 }
 
-/// A prepared XA transaction outlives its session. Only the keys that it took from wait, until an administrator ends it.
+/// A prepared XA transaction outlives its session. Only requests for its keys wait, until an administrator ends it.
 async fn prepared_xa_transaction_holds_its_keys_only(rig: Rig) -> anyhow::Result<()> {
     let attack = Attack::new(&rig).await?;
     let owner = &attack.scratch.rig;
@@ -173,7 +173,7 @@ async fn prepared_xa_transaction_holds_its_keys_only(rig: Rig) -> anyhow::Result
     let xid = format!("'{}'", Uuid::new_v4());
     let mut session = Held::idle(&attack.login.rig).await?;
     session.run(format!("xa start {xid}; call request_token('{key}'); xa end {xid}")).await?;
-    // Nothing is taken between the end and the outcome.
+    // The session takes nothing between `xa end` and the outcome.
     session.run(format!("call request_token('{other}')")).await.expect_err("the transaction has ended");
     session.run(format!("xa rollback {xid}")).await?;
     assert_eq!(owner.row(&key).await?.map(|row| row.granted), Some(0));
@@ -187,7 +187,7 @@ async fn prepared_xa_transaction_holds_its_keys_only(rig: Rig) -> anyhow::Result
     ensure!(held.is_err(), "{held:?}");
     assert_eq!(owner.row(&other).await?.map(|row| row.granted), Some(1));
     let (granted, available) = attack.level(&key).await?;
-    // The request that had no answer may have taken one since.
+    // The request without an answer can have taken a token since.
     ensure!(granted <= 1 && available == CAPACITY - granted, "{granted} granted, {available} available");
     drop(session);
     attack.login.remove().await

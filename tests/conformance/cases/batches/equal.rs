@@ -1,5 +1,5 @@
-//! Random runs of equal requests for one bucket, which are one entry of a call, or a call of their own: answered as they would
-//! be one after the other, whatever rules the bucket.
+//! Random runs of equal requests for one bucket, as one entry of a call or as a separate call. The answers equal those of
+//! deciding the requests one after the other, with any limits and mode.
 
 use anyhow::{Context, ensure};
 use fastrand::Rng;
@@ -19,7 +19,7 @@ pub(super) async fn equal_requests_are_answered_one_by_one(rig: Rig) -> anyhow::
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
     };
-    // Where there was an override once, PostgreSQL decides by other routines: those without any come first.
+    // After the first override, PostgreSQL uses other routines: seeds without overrides run first.
     seeds.sort_by_key(|seed| has_overrides(*seed));
     let own = if rig.engine.kind == Kind::Postgres { Some(injected(&rig).await?) } else { None };
     let rig = own.as_ref().map_or(&rig, |(_, session)| session);
@@ -50,7 +50,7 @@ async fn play(rig: &Rig, mut random: Rng, overrides: bool) -> anyhow::Result<()>
         engine.create_bucket(&key, quota(0)).await?;
     }
     for _ in 0..RUNS {
-        // No server's clock says more.
+        // Servers' clocks have no finer resolution.
         now += random.i64(0..2 * SECOND / MICROSECOND) * MICROSECOND;
         memory.at(now).await?;
         World::at(rig, now).await?;
@@ -63,7 +63,7 @@ async fn play(rig: &Rig, mut random: Rng, overrides: bool) -> anyhow::Result<()>
         }
         let found = engine.take(&takes).await?;
         ensure!(expected == found, "{} of {take:?}\nare answered {found:?}\nand not {expected:?}", takes.len());
-        // Not its instants, of which servers say whole microseconds.
+        // Does not compare instants, which servers give in whole microseconds.
         let left = |level: BucketLevel| (level.quota, level.available, level.granted);
         let (expected, found) = (model.peek(&key).await?.map(left), engine.peek(&key).await?.map(left));
         ensure!(expected == found, "after {} of {take:?}\nis {found:?}\nand not {expected:?}", takes.len());
@@ -71,7 +71,7 @@ async fn play(rig: &Rig, mut random: Rng, overrides: bool) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Changes what rules the bucket.
+/// Changes the limits or the mode of the bucket.
 async fn rule(
     random: &mut Rng,
     model: &impl Admin,

@@ -1,4 +1,4 @@
-//! Random batches of requests for several buckets each: decided as they would be one after the other.
+//! Random batches of requests for several buckets each, decided as if one after the other.
 
 use anyhow::{Context, ensure};
 use fastrand::Rng;
@@ -15,7 +15,7 @@ pub(super) async fn batches_of_several_limits_are_decided_one_by_one(rig: Rig) -
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain([fastrand::u64(..)]).collect(),
     };
-    // Where there was an override once, PostgreSQL decides each request by itself: it has a database of its own here.
+    // After the first override, PostgreSQL decides each request by itself, so the case has its own database there.
     let own = if rig.engine.kind == Kind::Postgres { Some(injected(&rig).await?) } else { None };
     let rig = own.as_ref().map_or(&rig, |(_, session)| session);
     for seed in seeds {
@@ -46,9 +46,9 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
         now += random.i64(0..pause * SECOND);
         memory.at(now).await?;
         World::at(rig, now).await?;
-        // One request that changes a bucket's terms leaves most of a batch to be decided one by one.
+        // A request that changes a bucket's limits leaves most of a batch to be decided one by one.
         let others = if random.bool() { 16 } else { u32::MAX };
-        // Now and then more than one call holds.
+        // Exceeds one call now and then.
         let requests = if random.u32(..8) == 0 { random.usize(64..140) } else { random.usize(2..24) };
         let takes: Vec<Take> = (0..requests).map(|_| take(&mut random, &keys, &plan, others)).collect();
         let mut expected = Vec::new();
@@ -57,7 +57,7 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
         }
         let found = engine.take(&takes).await?;
         for ((take, expected), found) in takes.iter().zip(expected).zip(found) {
-            // Not what is left: that may be told as of the end of the call.
+            // Does not compare the remaining tokens, which can be those at the end of the call.
             let granted =
                 |outcome: &tollgate::model::Outcome| outcome.as_ref().map(Decision::is_granted).map_err(Clone::clone);
             ensure!(
@@ -74,7 +74,7 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Mostly for buckets that have tokens for some of the batch, under the terms that they have; one of so many is not.
+/// Returns a request, mostly for a bucket with tokens for a part of the batch and with its own limits. One of `others` differs.
 fn take(random: &mut Rng, keys: &[Key], plan: &Key, others: u32) -> Take {
     let own = random.bool();
     let mut limits = (0..random.usize(2..5)).map(|_| {

@@ -1,4 +1,4 @@
-//! Callers who give back tokens of the same keys, each of many keys at once.
+//! Callers that give back tokens of many keys at once, with keys in common.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; calls_with_keys_in_opposite_orders_give_back_all).into()
 }
 
-/// They lock in one order, whatever the order given: at READ COMMITTED nobody meets a deadlock. Above it there are failures by
-/// design, and what is repeated after one is done once.
+/// Calls lock in one order, regardless of the order given: no deadlock occurs at READ COMMITTED. Above, failures occur by
+/// design, and an adjustment repeated after a failure is done once.
 async fn calls_with_keys_in_opposite_orders_give_back_all(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     let is_exact = matches!(rig.level, None | Some(Isolation::ReadCommitted)) && rig.layers == Layers::None;
@@ -70,12 +70,12 @@ async fn calls_with_keys_in_opposite_orders_give_back_all(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-/// Before PostgreSQL gives up to wait for a row.
+/// The time after which PostgreSQL searches for deadlocks during a wait for a row.
 fn looks_for_deadlocks(engine: &Engine) -> &'static str {
     if engine.kind == Kind::Postgres { "set deadlock_timeout = '10ms'" } else { "select 1" }
 }
 
-/// Of one token of what was taken.
+/// Refunds one of the tokens taken.
 fn refund(take: &Take, taken_at: Duration) -> Adjustment {
     let receipt = Receipt::new(Uuid::new_v4(), take.key().clone(), 1);
     if take.limits().any(|limit| matches!(limit.rule(), Rule::Window(_))) {
@@ -85,7 +85,7 @@ fn refund(take: &Take, taken_at: Duration) -> Adjustment {
     }
 }
 
-/// Once, however often that has to be asked for.
+/// Gives the tokens back once, with any number of attempts.
 async fn give_back(store: &AnyStore, refunds: &[Adjustment]) -> anyhow::Result<()> {
     loop {
         match store.adjust(refunds).await {
@@ -93,7 +93,7 @@ async fn give_back(store: &AnyStore, refunds: &[Adjustment]) -> anyhow::Result<(
                 anyhow::ensure!(adjusted.iter().all(|it| *it == Ok(Adjusted::Done(1))), "{adjusted:?}");
                 return Ok(());
             }
-            // PostgreSQL's waits a tenth of a second for a row.
+            // PostgreSQL's routine waits a tenth of a second for a row.
             Err(Error::Contended { source, .. }) => {
                 let code = source.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
                 let code = code.and_then(|error| error.code().map(Cow::into_owned));

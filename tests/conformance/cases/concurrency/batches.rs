@@ -1,4 +1,4 @@
-//! Batches of many callers at once, in which the same buckets are, alone and together with others.
+//! Batches of many callers at once with buckets in common, in requests for one or several buckets.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; batches_that_overlap_grant_the_available_tokens).into()
 }
 
-/// What the callers are told to have is what is gone, and all of it goes. Every other bucket is there already; the others
-/// are made by whoever comes first.
+/// The callers are granted exactly the tokens taken, and all tokens are taken. Every other bucket exists already, and the first
+/// request creates each of the others.
 async fn batches_that_overlap_grant_the_available_tokens(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     let quota = Quota::once(CAPACITY)?;
@@ -41,7 +41,7 @@ async fn batches_that_overlap_grant_the_available_tokens(rig: Rig) -> anyhow::Re
         }
         attempts = attempts.max(most);
     }
-    // Where the routine is the whole transaction, it only waits; PostgreSQL's for a tenth of a second at a time.
+    // If the routine is the whole transaction, it only waits. PostgreSQL's routine waits for a tenth of a second at a time.
     if rig.level.is_none() && rig.layers == Layers::None && rig.engine.kind == Kind::MySql {
         assert_eq!(attempts, 1, "somebody met a deadlock");
     }
@@ -53,8 +53,8 @@ async fn batches_that_overlap_grant_the_available_tokens(rig: Rig) -> anyhow::Re
     Ok(())
 }
 
-/// Takes until nothing is left anywhere, and says how many tokens it was told to have of each bucket, and after how many
-/// attempts at most.
+/// Takes tokens until no bucket has any. Returns the tokens granted for each bucket, and the largest number of attempts of a
+/// request.
 async fn drain(store: impl Store, limits: Vec<(Key, Rule)>, mut random: Rng) -> anyhow::Result<(Vec<u64>, u32)> {
     let (mut granted, mut attempts) = (vec![0; limits.len()], 0);
     loop {
@@ -88,12 +88,12 @@ struct BucketRequest {
     cost: u64,
 }
 
-/// One token of each bucket alone.
+/// One token of each bucket, in separate requests.
 fn of_each() -> Vec<BucketRequest> {
     (0..BUCKETS).map(|place| BucketRequest { places: vec![place], cost: 1 }).collect()
 }
 
-/// Each for one to three buckets in any order, and perhaps repeated.
+/// Requests for one to three buckets in any order, possibly repeated.
 fn some(random: &mut Rng) -> Vec<BucketRequest> {
     let mut requests = Vec::new();
     for _ in 0..random.usize(2..8) {

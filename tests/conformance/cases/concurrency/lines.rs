@@ -1,5 +1,5 @@
-//! I9: lines of waiters in several processes, for one key. Each line is served in its order, and all of them together get
-//! what the bucket gives, to the token.
+//! I9: queues of waiters in several processes, for one key. Each queue is served in order, and all queues together get the
+//! bucket's tokens, to the token.
 
 use std::time::Duration;
 
@@ -31,17 +31,17 @@ async fn lines_of_waiters_are_served_in_order_and_at_the_rate(rig: Rig) -> anyho
     }
     let calls = lines.concat();
     assert_eq!(usize::try_from(granted(&calls))?, ALL, "nobody's wait was in vain");
-    // By the time that each was served, never more than the bucket had given since they came.
+    // At the time of each grant, the grants never exceed what the bucket gave since the waiters came.
     check(&rig, &key, &quota, 0, &calls).await
 }
 
-/// Nor do they get less: when all have come before the first token, the bucket's row says that the last turn is as many
-/// tokens later as there are waiters. Then they are killed.
+/// The waiters also get no less. If all came before the first token, the bucket's row shows that the last scheduled time is as
+/// many tokens later as there are waiters. Then the processes are killed.
 async fn queued_waiters_get_consecutive_scheduled_times(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::continuous(5, Duration::from_millis(50))?;
     let key = rig.bucket(quota).await?;
     let processes = Callers::new(&rig, std::slice::from_ref(&key), quota).start_waiters().await?;
-    // So long that all have come by then, and short enough for all of them to wait.
+    // Long enough for all waiters to arrive, and short enough for all of them to wait.
     let for_all = Throttle::retry_after(MAX_WAIT / 2);
     assert!(rig.store().throttle(&key, &Rule::Provisioned, for_all).await?);
     let held = rig.row(&key).await?.expect("it was made");

@@ -1,4 +1,4 @@
-//! One order of all answers that explains them, and in which nobody comes before whoever had an answer before they asked.
+//! Decisions for one key are linearizable: one order of all answers is consistent with real time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; answers_have_one_order_consistent_with_real_time).into()
 }
 
-/// I2. No token comes back, so what is left says after how many others a grant was.
+/// I2. No token comes back, so the remaining tokens give the position of a grant.
 async fn answers_have_one_order_consistent_with_real_time(rig: Rig) -> anyhow::Result<()> {
     let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let take = Take::from(rig.key()).rule(Rule::Quota(Quota::once(TOKENS)?));
@@ -28,20 +28,20 @@ async fn answers_have_one_order_consistent_with_real_time(rig: Rig) -> anyhow::R
         answers.extend(caller?);
     }
 
-    // Denials last: nothing was left after the last grant.
+    // Denials come last: no token was left after the last grant.
     answers.sort_unstable_by_key(|answer| answer.left.map_or(TOKENS, |left| TOKENS - 1 - left));
     let left: Vec<u64> = answers.iter().map_while(|answer| answer.left).collect();
     assert!(left.iter().copied().eq((0..TOKENS).rev()), "each number of tokens left is told once: {left:?}");
     let mut latest_sent = 0;
     for answer in &answers {
         assert!(latest_sent < answer.done, "{answer:?} was there before one that comes before it was asked for");
-        // Those who are denied leave everything as it is, so among themselves they may have any order.
+        // Denials change nothing, so they can have any order among themselves.
         latest_sent = answer.left.map_or(latest_sent, |_| latest_sent.max(answer.sent));
     }
     Ok(())
 }
 
-/// An answer, and when it was asked for and had, as steps of a clock that all callers share.
+/// An answer with the times of its request and its arrival, as steps of a clock that all callers share.
 #[derive(Debug)]
 struct Answer {
     sent: u64,

@@ -1,4 +1,4 @@
-//! Callers who cancel, refund or settle one receipt at once.
+//! Callers that cancel, refund or settle one receipt at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn only_one_of_many_settlements_of_a_receipt_succeeds(rig: Rig) -> anyhow:
     one_does(&rig, Turn::HasCome, true, &[|receipt| receipt.settle(COST - 3)]).await
 }
 
-/// The request had no id: whoever is first has the receipt remembered.
+/// The request had no id: the first adjustment stores the receipt.
 async fn only_one_of_many_refunds_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
     one_does(&rig, Turn::HasCome, false, &[|receipt| receipt.refund(3)]).await
 }
@@ -42,7 +42,7 @@ async fn only_one_of_many_mixed_changes_of_a_receipt_succeeds(rig: Rig) -> anyho
 
 type Adjust = fn(Receipt) -> Adjustment;
 
-/// Of a bucket, and of a sliding window: others have what one gave back, and no more.
+/// Adjusts a bucket and a sliding window. Other requests get exactly the tokens given back.
 async fn one_does(rig: &Rig, turn: Turn, has_id: bool, each: &[Adjust]) -> anyhow::Result<()> {
     let crowd = Crowd::new(rig, CALLERS).await?;
     let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
@@ -63,7 +63,7 @@ async fn one_does(rig: &Rig, turn: Turn, has_id: bool, each: &[Adjust]) -> anyho
     Ok(())
 }
 
-/// What each of them was answered. All begin at once.
+/// Starts all adjustments at once, and returns their answers.
 async fn race(store: &AnyStore, adjustments: Vec<Adjustment>) -> anyhow::Result<Vec<Adjusted>> {
     let start = Arc::new(Barrier::new(adjustments.len()));
     let mut callers = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Processes that do not agree, and processes that die.
+//! Processes with different limits, and processes that die.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-/// Each settles the bucket under its own terms, every ten milliseconds. `scenarios::plans` has the same in injected time.
+/// Each service applies its own limits to the bucket, every ten milliseconds. `scenarios::plans` tests it in injected time.
 async fn alternating_quotas_exceed_no_window_of_the_larger(rig: Rig) -> anyhow::Result<()> {
     let key = rig.key();
     let quotas = [Quota::per_second(10).burst(20).build()?, Quota::per_second(50).burst(5).build()?];

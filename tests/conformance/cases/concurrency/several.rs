@@ -1,4 +1,4 @@
-//! Callers who take from the same limits at once, each naming them in another order.
+//! Callers that take from the same limits at once, each in another order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; limits_named_in_any_order_are_taken_all_or_none).into()
 }
 
-/// In each round every other bucket is there already, and the others are made by whoever comes first.
+/// In each round, every other bucket exists already, and the first request creates each of the others.
 async fn limits_named_in_any_order_are_taken_all_or_none(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     for round in 0..ROUNDS {
@@ -31,8 +31,8 @@ async fn limits_named_in_any_order_are_taken_all_or_none(rig: Rig) -> anyhow::Re
             });
         }
         let (granted, attempts) = race(&crowd, &limits).await?;
-        // At a level of its own a request is asked again if others made or changed a bucket meanwhile. Where the
-        // database's routine is the whole transaction, it only waits.
+        // With an isolation level of its own, a request is retried if others created or changed a bucket in the meantime. If
+        // the database's routine is the whole transaction, it only waits.
         if rig.level.is_none() && rig.layers == Layers::None {
             assert_eq!(attempts, 1, "somebody met a deadlock in round {round}");
         }
@@ -45,8 +45,8 @@ async fn limits_named_in_any_order_are_taken_all_or_none(rig: Rig) -> anyhow::Re
     Ok(())
 }
 
-/// How many of the callers' requests were granted, and the most attempts that one of them took. All of them begin at once,
-/// and must be answered.
+/// Starts all requests at once and waits for their answers. Returns the number of grants and the largest number of attempts of
+/// a request.
 async fn race(crowd: &Crowd, limits: &[(Key, Rule)]) -> anyhow::Result<(i64, u32)> {
     let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let start = Arc::new(Barrier::new(usize::try_from(CALLERS)?));
@@ -77,7 +77,7 @@ async fn race(crowd: &Crowd, limits: &[(Key, Rule)]) -> anyhow::Result<(i64, u32
 
 const CALLERS: u32 = 12;
 const ROUNDS: usize = 8;
-/// More than the smallest bucket holds for all of them.
+/// The total exceeds what the smallest bucket holds.
 const EACH: usize = 3;
 const QUOTAS: [&str; 3] = ["40 once", "25 once", "30 once"];
 const LEAST: i64 = 25;

@@ -1,4 +1,4 @@
-//! Sweeps beside those who take, from buckets that are full and empty in turn.
+//! Sweeps during requests for buckets that are full and empty in turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,8 +24,8 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; sweep_deletes_only_full_buckets).into()
 }
 
-/// I12. In each round the buckets are full, and are taken from until they deny: they have granted their capacity then, and
-/// no more than that and what came back meanwhile, whether they were swept away between two requests or not.
+/// I12. In each round, the buckets start full and are used until they deny. They grant their capacity and the refill in the
+/// meantime, with or without a sweep between two requests.
 async fn sweep_deletes_only_full_buckets(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
@@ -92,5 +92,5 @@ const REFILL: Duration = Duration::from_millis(200);
 const KEYS: usize = 2;
 const TAKERS: usize = 6;
 const SWEEPERS: usize = 2;
-/// How many buckets are swept away.
+/// The number of buckets that are swept.
 const SWEPT: u64 = 8;

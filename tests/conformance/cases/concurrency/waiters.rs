@@ -1,5 +1,5 @@
-//! Callers who queue behind somebody else's lock. A decision counts when its bucket is locked for it, so however long
-//! they have waited, they have what the bucket holds when it is released, and no more.
+//! Callers that wait for another transaction's lock. A decision counts when its bucket is locked for it. So after any wait, the
+//! callers get exactly what the bucket holds at its release.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,7 +58,7 @@ async fn have_one_burst(rig: &Rig, max_wait: Duration) -> anyhow::Result<()> {
 async fn lock_waiters_get_what_the_holder_left(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(quota()?).await?;
     let holder = holder(&rig).await?;
-    // Where the crate decides, it may need a transaction of its own to do so.
+    // If the crate decides, it can need its own transaction.
     let decides_in_it = rig.engine.kind != Kind::Sqlite;
     if decides_in_it {
         holder.pool.run(begin(&rig)).await?;
@@ -82,8 +82,8 @@ async fn lock_waiters_get_what_the_holder_left(rig: Rig) -> anyhow::Result<()> {
     check(&rig, &key, &calls).await
 }
 
-/// Thirty callers ask for a token and wait; the lock is released when it was held for two seconds. Then each asks for
-/// another, as what the first ones left must not be credited with the wait again.
+/// Thirty callers request a token and wait, and the lock is released after two seconds. Then each requests another token,
+/// because the remaining tokens must not be credited with the wait again.
 async fn released_after_two_seconds(rig: &Rig, take: Take, holder: &Rig, end: &str) -> anyhow::Result<Vec<Call>> {
     let since = rig.now().await?;
     let crowd = Crowd::new(rig, CALLERS).await?;
@@ -106,7 +106,7 @@ async fn released_after_two_seconds(rig: &Rig, take: Take, holder: &Rig, end: &s
     }
     let all = usize::try_from(CALLERS)?;
     if rig.engine.kind == Kind::Sqlite {
-        // Nobody can see who waits for a file. Whoever does not is denied or granted late, which is right too.
+        // Waits for a file are not visible. A caller that does not wait is denied or granted late, which is correct, too.
         while asked.load(Ordering::SeqCst) < all {
             tokio::task::yield_now().await;
         }
@@ -119,7 +119,7 @@ async fn released_after_two_seconds(rig: &Rig, take: Take, holder: &Rig, end: &s
 
     let mut calls = Vec::new();
     while let Some(caller) = callers.join_next().await {
-        // Whatever was decided counts from the release on.
+        // Every decision counts from the release on.
         calls.extend(caller??.into_iter().map(|call| Call { sent: call.sent.max(released), ..call }));
     }
     assert_eq!(calls.len(), 2 * all);
@@ -144,8 +144,7 @@ fn begin(rig: &Rig) -> &'static str {
     if rig.engine.kind == Kind::Sqlite { "begin immediate" } else { "begin" }
 }
 
-/// On the clock that decides, in nanoseconds since 1970.
-/// Slow enough that the callers are all answered before many more tokens come.
+/// Slow enough that all callers are answered before many more tokens come.
 fn quota() -> Result<Quota, tollgate::model::QuotaError> {
     Quota::continuous(10, Duration::from_secs(5))
 }

@@ -1,4 +1,4 @@
-//! Callers who count in the same sliding window at once.
+//! Callers that count in one sliding window at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; window_counted_by_many_sessions_grants_its_maximum).into()
 }
 
-/// In every other round the window is there already, and else it is made by whoever comes first. Nothing leaves it meanwhile.
+/// In every other round, the window exists already. Otherwise the first request creates it. No count expires in the meantime.
 async fn window_counted_by_many_sessions_grants_its_maximum(rig: Rig) -> anyhow::Result<()> {
     let crowd = Crowd::new(&rig, CALLERS).await?;
     let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));

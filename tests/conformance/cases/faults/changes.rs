@@ -1,4 +1,4 @@
-//! What an operator changes, while another transaction holds what it needs.
+//! Changes by an operator, while another transaction holds the rows.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn change_that_misses_its_deadline_is_never_made(rig: Rig) -> anyhow::Resu
     let held = world.hold().await?;
     for change in 0..CHANGES {
         let error = world.make(change, SHORT).await.expect_err("its row is locked");
-        // Those before may still have all connections.
+        // Earlier changes can still use all connections.
         assert!(matches!(error, Error::Contended { .. } | Error::Unavailable(_)), "{change}: {error:?}");
         assert!(!error.is_outcome_unknown());
     }
@@ -38,7 +38,7 @@ async fn change_of_a_cancelled_caller_is_never_made(rig: Rig) -> anyhow::Result<
     let world = World::new(&scratch.rig).await?;
     let held = world.hold().await?;
     let long = Duration::from_secs(60);
-    // Fewer than there are connections.
+    // Fewer changes than connections.
     for change in [0, 1, 4] {
         let dropped = tokio::time::timeout(SHORT, world.make(change, long)).await;
         assert!(dropped.is_err(), "{change}: {dropped:?}");
@@ -64,7 +64,7 @@ impl<'a> World<'a> {
         Ok(Self { rig, store, key })
     }
 
-    /// All of it, in a transaction that stays open.
+    /// Locks all of it in a transaction that stays open.
     async fn hold(&self) -> anyhow::Result<Held> {
         let mut held = Held::open(self.rig).await?;
         let (buckets, id) = (self.rig.table(), self.rig.literal(&self.key));
@@ -76,7 +76,7 @@ impl<'a> World<'a> {
         Ok(held)
     }
 
-    /// Makes one of so many changes.
+    /// Makes the change with this number.
     async fn make(&self, change: usize, deadline: Duration) -> Result<(), Error> {
         let (store, key) = (self.store.clone().deadline(deadline), &self.key);
         let other = Override { mode: Some(Mode::Block), ..Override::default() };

@@ -1,5 +1,5 @@
-//! Connections that break while the database gives tokens back: it is not done again by itself, and asked for again it is
-//! done once.
+//! Connections that break while the database gives tokens back. The crate does not retry the adjustment, and a repeated
+//! adjustment is done once.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn refund_with_lost_answer_counts_once(rig: Rig) -> anyhow::Result<()> {
 
 async fn refund_that_never_arrived_counts_on_retry(rig: Rig) -> anyhow::Result<()> {
     for (error, again, given_back) in fail_each(&rig, Then::Lose, LONG, &WAYS).await? {
-        // Nobody on this side can know that.
+        // The client cannot know the outcome.
         assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
         assert_eq!((again, given_back), (Adjusted::Done(GIVEN_BACK), GIVEN_BACK));
     }
@@ -64,7 +64,7 @@ async fn reservation_with_truncated_answer_is_given_back_once(rig: Rig) -> anyho
     Ok(())
 }
 
-/// All of them by one call.
+/// One call refunds all of them.
 async fn refund_of_several_keys_with_truncated_answer_counts_once(rig: Rig) -> anyhow::Result<()> {
     let (proxied, proxy) = through_proxy(&rig, 1).await?;
     let (mut refunds, mut taken) = (Vec::new(), Vec::new());
@@ -73,7 +73,7 @@ async fn refund_of_several_keys_with_truncated_answer_counts_once(rig: Rig) -> a
         refunds.push(each.receipt.clone().refund(COST));
         taken.push(each);
     }
-    // In the routines' JSON keys are in hexadecimal.
+    // The routines' JSON has keys in hexadecimal.
     let key = taken[3].receipt.key().as_str();
     let key = if rig.engine.kind == Kind::MySql { hex(key.as_bytes()) } else { key.to_owned() };
     drop(proxy.requests());
@@ -92,11 +92,11 @@ async fn refund_of_several_keys_with_truncated_answer_counts_once(rig: Rig) -> a
 
 type Way = fn(Receipt) -> Adjustment;
 
-/// Each gives back all that was taken.
+/// Each way gives back all that was taken.
 const WAYS: [Way; 3] = [Receipt::cancel, |receipt| receipt.refund(COST), |receipt| receipt.settle(0)];
 
-/// Gives back each kind of tokens in each way, with a fault where they change hands, and asks for that again: the error, the
-/// answer to who asked again, and how many were given back.
+/// Gives back each kind of tokens in each way, with a fault on the wire, and repeats the adjustment. Returns the error, the
+/// repeated answer, and the number of tokens given back.
 async fn fail_each(
     rig: &Rig,
     then: Then,
@@ -121,7 +121,7 @@ async fn fail_each(
     Ok(ends)
 }
 
-/// The next request for a key fails.
+/// Makes the next request for a key fail.
 fn arm(proxy: &Proxy, key: &Key, then: Then) {
     drop(proxy.requests());
     proxy.fail(key.as_str(), then);
@@ -134,6 +134,6 @@ fn was_asked_once(proxy: &Proxy, key: &Key) {
 
 #[expect(clippy::cast_possible_wrap, reason = "it is five")]
 const GIVEN_BACK: i64 = COST as i64;
-/// Twice that is waited for an answer.
+/// The test waits for an answer twice as long.
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_mins(1);

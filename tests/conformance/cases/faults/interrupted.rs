@@ -1,4 +1,4 @@
-//! What an operator does to a session while it has a request, or has done to all of them.
+//! Interruptions of a session with a request, or of all sessions, by an operator.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn request_of_a_terminated_session_is_unknown(rig: Rig) -> anyhow::Result<
     interrupted.is_unknown(&error).await
 }
 
-/// PostgreSQL undoes all that a cancelled request did, so it is safe to ask again; MySQL may undo a part of it.
+/// PostgreSQL rolls back everything that a cancelled request did, so a retry is safe. MySQL can roll back only a part.
 async fn cancelled_statement_is_retried_only_if_rolled_back(rig: Rig) -> anyhow::Result<()> {
     let interrupted = Interrupted::new(&rig).await?;
     if rig.engine.kind != Kind::Postgres {
@@ -44,7 +44,7 @@ async fn cancelled_statement_is_retried_only_if_rolled_back(rig: Rig) -> anyhow:
     Ok(())
 }
 
-/// As on a server that has become a replica, on a connection from before: it is not used again.
+/// A server that became a replica has such sessions on existing connections: they are not used again.
 async fn read_only_session_takes_nothing(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(a_hundred_a_day()).await?;
     let (read_only, session) = match rig.engine.kind {
@@ -67,7 +67,7 @@ async fn read_only_session_takes_nothing(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A request that waits for a bucket which somebody else holds, when an operator comes.
+/// A request that waits for a bucket locked by another transaction, until an operator interrupts its session.
 struct Interrupted {
     scratch: Scratch,
     key: Key,
@@ -83,7 +83,7 @@ impl Interrupted {
         Ok(Self { scratch, key, session, acquisitions })
     }
 
-    /// Asks, and does that to its session; the bucket is free once it has told.
+    /// Sends a request and interrupts its session. The bucket is released once the request has ended or is retried.
     async fn ask(&self, operator_does: &str) -> anyhow::Result<Result<Decision, Error>> {
         let rig = &self.scratch.rig;
         let id: i64 = match &self.session.pool {
@@ -100,7 +100,7 @@ impl Interrupted {
         let taking = tokio::spawn(async move { take(&store, &key).await });
         held.blocks(rig).await?;
         rig.pool.run(format!("{operator_does} ({id})")).await?;
-        // Either has ended, or asks again.
+        // The request has ended or is retried.
         while !taking.is_finished() && self.acquisitions.count() == before + 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -108,7 +108,7 @@ impl Interrupted {
         Ok(taking.await?)
     }
 
-    /// Nothing was taken, nothing was asked twice, and nothing is in the way of the next request.
+    /// Checks that nothing was taken, nothing was retried, and the next request succeeds.
     async fn is_unknown(&self, error: &Error) -> anyhow::Result<()> {
         assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
         assert_eq!(self.acquisitions.count(), 2, "once for who it is, and once to ask");

@@ -1,4 +1,4 @@
-//! A file in SQLite's rollback journal, which somebody else locks whenever nobody has it.
+//! A file with SQLite's rollback journal that another connection locks whenever the file is free.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn takes_from_a_file_locked_in_between_match_the_answers(rig: Rig) -> anyh
         let done = done.clone();
         async move {
             while !done.is_cancelled() {
-                // Whether it was free is all the same.
+                // Ignores whether the file was free.
                 drop(sqlx::raw_sql("begin exclusive; commit").execute(&other).await);
             }
         }

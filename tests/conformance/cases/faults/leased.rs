@@ -1,4 +1,4 @@
-//! A lease that is not told what became of its tokens: they are lost or given back, and never had twice.
+//! A lease whose answers get lost: its tokens are lost or given back, and never granted twice.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
 
 async fn lease_tokens_that_never_arrive_are_lost(rig: Rig) -> anyhow::Result<()> {
     let mut leased = Leased::new(&rig, Unheard::FirstDebit).await?;
-    // Nobody waits for what is taken ahead, nor for what is not answered.
+    // No call waits for the prefetched tokens or for the lost answer.
     let (lost, error) = loop {
         leased.ask().await?;
         if let Ok(unanswered) = leased.unanswered.try_recv() {
@@ -36,7 +36,7 @@ async fn lease_tokens_that_never_arrive_are_lost(rig: Rig) -> anyhow::Result<()>
     assert_eq!(leased.lease.leased_tokens(), 0);
     assert_eq!(leased.taken(&rig).await?, leased.granted + lost, "they were debited");
 
-    // Later ones are had, used and given back; those stay lost.
+    // Later leases are granted, used and given back. The lost tokens stay lost.
     while leased.ask().await? != Source::Lease {}
     leased.lease.close().await?;
     assert_eq!(leased.taken(&rig).await?, leased.granted + lost);
@@ -56,13 +56,13 @@ async fn lease_refund_with_lost_answer_counts_once(rig: Rig) -> anyhow::Result<(
     Ok(())
 }
 
-/// Tokens of a bucket that is busy, so that some are taken ahead.
+/// Requests for a busy bucket, so that the lease prefetches tokens.
 struct Leased {
     lease: Lease<Faulty>,
     key: Key,
-    /// How many were had.
+    /// The number of granted tokens.
     granted: u64,
-    /// How many tokens were taken ahead each time that nobody heard of it, and what was heard.
+    /// The number of prefetched tokens of each lost answer, and the error.
     unanswered: UnboundedReceiver<(u64, Error)>,
 }
 
@@ -77,7 +77,7 @@ impl Leased {
         Ok(Self { lease, key, granted: 0, unanswered })
     }
 
-    /// Takes a token, and says where it comes from.
+    /// Takes a token, and returns its source.
     async fn ask(&mut self) -> anyhow::Result<Source> {
         let decision = self.lease.take_one(&Take::from(self.key.clone())).await??;
         anyhow::ensure!(decision.is_granted(), "{decision:?}");
@@ -85,24 +85,24 @@ impl Leased {
         Ok(decision.source())
     }
 
-    /// How many tokens the bucket has less than at first.
+    /// The number of tokens that the bucket has lost since the start.
     async fn taken(&self, rig: &Rig) -> anyhow::Result<u64> {
         let level = rig.store().peek(&self.key).await?.expect("it was provisioned");
         Ok(CAPACITY - level.available.unsigned_abs())
     }
 }
 
-/// A store beneath a lease whose answers are swallowed on their way.
+/// The store under a lease, whose answers are swallowed by a proxy.
 struct Faulty {
     store: AnyStore,
-    /// The same for those alone.
+    /// The store for the swallowed answers.
     proxied: AnyStore,
     proxy: Proxy,
     unheard: parking_lot::Mutex<Unheard>,
     tell: UnboundedSender<(u64, Error)>,
 }
 
-/// Which answers.
+/// The answers to swallow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unheard {
     FirstDebit,
@@ -111,7 +111,7 @@ enum Unheard {
 }
 
 impl Faulty {
-    /// Whether it is that which is not heard of.
+    /// Whether to swallow this answer.
     fn is(&self, what: Unheard) -> bool {
         let mut unheard = self.unheard.lock();
         let is = *unheard == what;
@@ -125,14 +125,14 @@ impl Faulty {
 impl Store for Faulty {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let [take] = takes else { return self.store.take(takes).await };
-        // Whoever asks here asks for one token.
+        // A request for one token comes from a caller and not from the lease.
         if take.tokens() == 1 || !self.is(Unheard::FirstDebit) {
             return self.store.take(takes).await;
         }
         self.proxy.fail(take.key().as_str(), Then::Swallow);
         let answer = self.proxied.take(takes).await;
         if let Err(error) = &answer {
-            // Who has ended does not want to know.
+            // Ignores a receiver that has ended.
             drop(self.tell.send((take.tokens(), error.clone())));
         }
         answer

@@ -1,4 +1,4 @@
-//! Connections that break while the database has a request: it may have been applied, so it is not repeated.
+//! Connections that break during a request: the database can have applied it, so the crate does not retry.
 
 use std::time::Duration;
 
@@ -37,15 +37,15 @@ async fn request_with_lost_answer_is_paid_once(rig: Rig) -> anyhow::Result<()> {
 
 async fn request_that_never_arrived_is_not_repeated(rig: Rig) -> anyhow::Result<()> {
     let (error, granted) = fail(&rig, Then::Lose, LONG).await?;
-    // Nobody on this side can know that.
+    // The client cannot know the outcome.
     assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
     assert_eq!(granted, 0);
     Ok(())
 }
 
-/// Asks once, with a fault where the tokens change hands: the error, and what was debited.
+/// Sends one request with a fault on the wire. Returns the error, and the number of debited tokens.
 async fn fail(rig: &Rig, then: Then, deadline: Duration) -> anyhow::Result<(Error, i64)> {
-    // In a database of its own: SERIALIZABLE may fail, at COMMIT too, for what others do on the same pages.
+    // Uses a separate database: at SERIALIZABLE, others on the same pages can cause failures, at COMMIT, too.
     let scratch = match (rig.engine.kind, rig.level) {
         (Kind::Postgres, Some(Isolation::Serializable)) => Some(Scratch::migrated(rig).await?),
         _ => None,

@@ -1,4 +1,4 @@
-//! Messages are logged and shown: no password is in any.
+//! Error messages are logged and shown, so none contains a password.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn no_message_tells_the_password(rig: Rig) -> anyhow::Result<()> {
     let urls = [
         format!("{scheme}://app:{SECRET}@{refused}/app"),
         format!("{scheme}://app:{SECRET}@no-such-host.invalid/app"),
-        // A user that nobody made, or with another password; and a database that nobody made.
+        // A user that does not exist, a wrong password, and a database that does not exist.
         format!("{scheme}://nobody:{SECRET}@{address}/app"),
         format!("{scheme}://root:{SECRET}@{address}/app"),
         format!("{scheme}://postgres:{SECRET}@{address}/no_such_database"),
@@ -45,7 +45,7 @@ async fn no_message_tells_the_password(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whatever a program may print of an error.
+/// All texts that an application can print for an error.
 fn everything(error: &Error) -> Vec<String> {
     let mut texts = vec![format!("{error:?}"), format!("{error:#?}")];
     let mut next: Option<&dyn std::error::Error> = Some(error);
@@ -56,7 +56,7 @@ fn everything(error: &Error) -> Vec<String> {
     texts
 }
 
-/// The engine's own, without its user.
+/// The engine's own address, without its user.
 fn address(rig: &Rig) -> anyhow::Result<(&'static str, String)> {
     let scheme = if rig.engine.kind == Kind::Postgres { "postgres" } else { "mysql" };
     let url = rig.engine.url()?;

@@ -1,4 +1,4 @@
-//! Databases that are not there.
+//! Databases that do not exist or are down.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 async fn a_refused_connection_is_unavailable(rig: Rig) -> anyhow::Result<()> {
-    // Nobody listens where somebody just did.
+    // The listener is closed, so the port refuses connections.
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Port(port)))).await
 }
@@ -51,7 +51,7 @@ async fn server_that_closes_connections_is_unavailable_until_back(rig: Rig) -> a
     Ok(())
 }
 
-/// The calls that began during the outage wait in the pool, which sleeps for seconds by the end of it.
+/// Calls that start during the outage wait in the pool, which sleeps for seconds by the end of the outage.
 async fn fallback_ends_soon_after_the_outage(rig: Rig) -> anyhow::Result<()> {
     let socket = refusing()?;
     let away = rig.on(elsewhere(&rig, Elsewhere::Port(socket.local_addr()?.port())));
@@ -82,7 +82,7 @@ async fn a_url_of_no_host_is_unavailable(rig: Rig) -> anyhow::Result<()> {
 async fn a_url_of_no_database_is_unavailable(rig: Rig) -> anyhow::Result<()> {
     let elsewhere = rig.on(elsewhere(&rig, Elsewhere::Database("no_such_database")));
     is_unavailable(&elsewhere).await?;
-    // A pooler may wait for its server instead of refusing.
+    // A pooler can wait for its server instead of refusing.
     if rig.engine.has_sessions {
         let said = take(&elsewhere.store(), &rig.key()).await.expect_err("it is not there").to_string();
         assert!(said.contains("no_such_database") && !said.contains("is it up"), "{said}");
@@ -131,7 +131,7 @@ async fn is_unavailable(rig: &Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where a URL may lead by mistake.
+/// Wrong targets of a URL.
 #[derive(Clone, Copy)]
 enum Elsewhere {
     Port(u16),

@@ -14,8 +14,8 @@ use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql;
-        a_rollback_gives_the_token_back,
-        without_autocommit_a_rollback_gives_the_token_back,
+        rollback_gives_the_token_back,
+        rollback_without_autocommit_gives_the_token_back,
         a_commit_takes_the_token_with_the_hosts_rows,
         an_error_leaves_the_hosts_transaction_open,
         session_variables_are_unchanged,
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
+async fn rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.begin().await?;
     host.insert_and_take().await?;
@@ -35,13 +35,13 @@ async fn a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn without_autocommit_a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
+async fn rollback_without_autocommit_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.set_level("session").await?;
     host.run("set autocommit = 0").await?;
     host.insert_and_take().await?;
     host.run("rollback").await?;
-    // And where the call is what begins the transaction.
+    // The call itself can start the transaction.
     host.take().await?;
     assert_eq!(host.seen_by_others().await?, (0, 0));
     host.run("rollback").await?;
@@ -88,7 +88,7 @@ async fn session_variables_are_unchanged(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A level that was set for one transaction alone shows in no variable.
+/// An isolation level set for one transaction is not visible in a variable.
 async fn the_next_transaction_is_at_the_sessions_level(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     host.set_level("session").await?;
@@ -127,7 +127,7 @@ async fn last_insert_id_is_unchanged(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls that take tokens or make buckets.
+/// Calls that take tokens or create buckets.
 const RIGHT: &[&str] = &[
     "call request_token('bucket')",
     "call rate_limiting_request('made by its first request', 2, 60)",
@@ -138,7 +138,7 @@ const RIGHT: &[&str] = &[
                                          json_array('refund', uuid(), '62', 1, 0, 0, 1, 1)), false, @answers)",
 ];
 
-/// Calls that are refused, each by another part of the routines.
+/// Calls that are refused, each in another part of the routines.
 const WRONG: &[&str] = &[
     "call request_token('nobody made it')",
     "call request_token(null)",
@@ -158,7 +158,7 @@ const WRONG: &[&str] = &[
     "call token_create_bucket('wrong', 0, 1, 'interval')",
 ];
 
-/// A program that uses the database for other things too.
+/// An application that also uses the database for other data.
 struct Host {
     connection: PoolConnection<MySql>,
     level: Option<Isolation>,
@@ -213,7 +213,7 @@ impl Host {
         Ok(())
     }
 
-    /// The level at which the next transaction runs, by what it lets others do and sees of it.
+    /// The isolation level of the next transaction, detected by what it locks and sees.
     async fn shown_level(&mut self) -> anyhow::Result<Isolation> {
         let others = self.scratch.rig.pool.clone();
         self.run("start transaction").await?;
@@ -228,7 +228,7 @@ impl Host {
         Ok(if after == before { Isolation::RepeatableRead } else { Isolation::ReadCommitted })
     }
 
-    /// The host's rows and the tokens taken, as far as they are committed.
+    /// The committed rows of the host, and the committed tokens taken.
     async fn seen_by_others(&self) -> anyhow::Result<(i64, i64)> {
         let AnyPool::MySql(pool) = &self.scratch.rig.pool else { anyhow::bail!("MySQL is needed") };
         Ok(sqlx::query_as("select (select count(*) from host_rows), granted from token_buckets where id = 'bucket'")
@@ -246,7 +246,7 @@ impl Host {
         sqlx::query_scalar("select count(*) from host_rows").fetch_one(&mut *self.connection).await
     }
 
-    /// All but those that every statement sets.
+    /// All variables except those that every statement sets.
     async fn variables(&mut self) -> Result<Vec<(String, String)>, sqlx::Error> {
         let rows = sqlx::raw_sql("show session variables").fetch_all(&mut *self.connection).await?;
         let all: Result<Vec<(String, String)>, _> = rows.iter().map(FromRow::from_row).collect();

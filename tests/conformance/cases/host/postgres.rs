@@ -14,14 +14,14 @@ use crate::rig::{AnyPool, Rig};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
-        a_rollback_gives_the_token_back,
+        rollback_gives_the_token_back,
         a_commit_takes_the_token_with_the_hosts_rows,
         transaction_settings_are_unchanged,
         an_error_can_be_rolled_back_to_a_savepoint)
     .into()
 }
 
-async fn a_rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
+async fn rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     let mut host = Host::new(&rig).await?;
     let before = host.scratch.rig.row(&host.key).await?;
     host.insert_and_take().await?;
@@ -73,7 +73,7 @@ async fn an_error_can_be_rolled_back_to_a_savepoint(rig: Rig) -> anyhow::Result<
     Ok(())
 }
 
-/// A program that uses the database for other things too.
+/// An application that also uses the database for other data.
 struct Host {
     connection: PoolConnection<Postgres>,
     level: Option<Isolation>,
@@ -89,7 +89,7 @@ impl Host {
         connection.close_on_drop();
         let key = scratch.rig.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
         scratch.rig.pool.run("create table host_rows (n int)").await?;
-        // The language has settings of its own, from when it is first used.
+        // The language adds its own settings at its first use.
         sqlx::raw_sql("do $$ begin end $$").execute(&mut *connection).await?;
         Ok(Self { connection, level: rig.level, key, scratch })
     }
@@ -117,7 +117,7 @@ impl Host {
         Ok(())
     }
 
-    /// The transaction is the same afterwards, and still open.
+    /// The transaction is unchanged afterwards, and still open.
     async fn insert_and_take(&mut self) -> Result<(), sqlx::Error> {
         self.begin().await?;
         self.run("insert into host_rows values (1)").await?;

@@ -1,4 +1,4 @@
-//! What everybody on a PostgreSQL server may do: nothing.
+//! PUBLIC, the pseudo-role of every PostgreSQL user, has no privileges.
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
@@ -16,7 +16,7 @@ async fn nothing_is_open_to_the_public(rig: Rig) -> anyhow::Result<()> {
     rig.pool.run(include_str!("../../../../migrations/grants/postgres.sql")).await?;
     assert_eq!(open(rig).await?, NONE, "after the grants");
 
-    // Each would be found.
+    // `open` would find each of these privileges.
     rig.pool
         .run(
             "grant usage on schema tollgate to public;
@@ -28,7 +28,7 @@ async fn nothing_is_open_to_the_public(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whatever of the schema the pseudo-role of everybody has a right to.
+/// The objects of the schema on which PUBLIC has a privilege.
 async fn open(rig: &Rig) -> anyhow::Result<Vec<String>> {
     let rows = rig
         .sql(

@@ -1,5 +1,5 @@
-//! Calls within a transaction of the host's on MySQL and MariaDB, whose snapshot is from before others changed what they are
-//! about.
+//! Calls within the host's transaction on MySQL and MariaDB, whose snapshot is older than changes by others to the rows of the
+//! call.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn reservations_made_after_the_snapshot_stay(rig: Rig) -> anyhow::Result<(
 }
 
 async fn plan_that_blocks_applies_to_buckets_made_after_the_snapshot(rig: Rig) -> anyhow::Result<()> {
-    // As long as no plan of others has a mode.
+    // Requires that no other plan has a mode.
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, plan, mut keys) = (&scratch.rig, scratch.rig.key(), [scratch.rig.key(), scratch.rig.key()]);
     rig.store().create_plan(&plan, Quota::once(5)?).await?;
@@ -85,7 +85,7 @@ fn window(most: u64, seconds: u64) -> Rule {
     Window::new(most, Duration::from_secs(seconds), Duration::from_secs(seconds.div_ceil(60))).expect("a window").into()
 }
 
-/// A transaction at REPEATABLE READ with a snapshot of what was there when it was made.
+/// A transaction at REPEATABLE READ with a snapshot of its creation time.
 struct Host(Rig);
 
 impl Host {
@@ -96,7 +96,7 @@ impl Host {
         Ok(Self(session))
     }
 
-    /// What becomes of so many requests of a window of two.
+    /// Sends `times` requests for a window of two, and returns the grants.
     async fn asks(&self, key: &Key, seconds: u64, times: u32) -> anyhow::Result<Option<Vec<bool>>> {
         let mut granted = Vec::new();
         for _ in 0..times {
@@ -108,7 +108,7 @@ impl Host {
         Ok(Some(granted))
     }
 
-    /// The rows of a call; none where a later MariaDB refuses to lock what came after the snapshot.
+    /// The rows of a call. None if a later MariaDB refuses to lock rows that changed after the snapshot.
     async fn call(&self, routine: &str, arguments: &str) -> anyhow::Result<Option<Vec<Row>>> {
         let rows = match self.0.sql(self.0.calling(routine, arguments)).await {
             Err(error) if number(&error) == Some(1020) => return Ok(None),

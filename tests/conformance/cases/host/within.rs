@@ -21,9 +21,9 @@ pub fn cases() -> Vec<Case> {
         denial_in_a_transaction_leaves_it_usable)
     .into();
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
-        a_bucket_is_held_until_the_transaction_ends));
+        bucket_is_locked_until_the_transaction_ends));
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-        a_file_is_held_until_the_transaction_ends));
+        file_is_locked_until_the_transaction_ends));
     cases
 }
 
@@ -77,7 +77,7 @@ async fn denial_in_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-async fn a_bucket_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
+async fn bucket_is_locked_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let (key, _) = bucket(rig).await?;
@@ -88,7 +88,7 @@ async fn a_bucket_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result
         let take = Take::from(key.clone()).rule(Rule::Provisioned).max_wait(Duration::ZERO);
         async move { store.take_one(&take).await }
     });
-    // A denial waits for no lock on PostgreSQL; a grant by what is committed does.
+    // On PostgreSQL a denial waits for no lock. A request that the committed state grants does wait.
     held.blocks(rig).await?;
     held.run("rollback").await?;
     assert!(taking.await???.is_granted());
@@ -96,16 +96,16 @@ async fn a_bucket_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn a_file_is_held_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
+async fn file_is_locked_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
     let (key, before) = bucket(&rig).await?;
     let take = Take::from(key.clone());
     let mut held = Held::open(&rig).await?;
     assert!(held.decide(&take.clone().cost(5)).await?.is_granted());
-    // Nobody else writes meanwhile, and what is not committed is not seen.
+    // No other session can write in the meantime, and uncommitted changes are invisible.
     assert!(rig.store().deadline(Duration::from_millis(100)).take_one(&take).await.is_err(), "there is no answer");
     assert_eq!(rig.row(&key).await?, before);
     held.run("rollback").await?;
-    // Whoever had no answer may have taken one since.
+    // The request without an answer can have taken a token since.
     let left = rig.decide(take).await?.remaining();
     assert!([3, 4].contains(&left), "{left} left");
     Ok(())

@@ -1,4 +1,4 @@
-//! What may be asked of a bucket, and what is an error and not a denial.
+//! Valid requests for a bucket, and requests that are an error instead of a denial.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |_| true;
         no_tokens_is_no_request,
-        more_than_the_bucket_holds_can_never_be_had,
+        request_beyond_the_capacity_is_an_error,
         a_wait_of_any_length_is_a_wait_of_a_year,
         an_unknown_bucket_is_an_error_and_not_a_denial,
         each_error_in_a_batch_stays_alone,
-        a_provisioned_bucket_keeps_its_terms,
+        provisioned_bucket_keeps_its_limits,
         a_cost_is_debited_in_full_however_large,
     )
     .into()
@@ -29,7 +29,7 @@ async fn no_tokens_is_no_request(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn more_than_the_bucket_holds_can_never_be_had(rig: Rig) -> anyhow::Result<()> {
+async fn request_beyond_the_capacity_is_an_error(rig: Rig) -> anyhow::Result<()> {
     for quota in [five_an_hour()?, Quota::continuous(5, Duration::from_hours(1))?] {
         let key = rig.bucket(quota).await?;
         let before = rig.row(&key).await?;
@@ -104,7 +104,7 @@ async fn each_error_in_a_batch_stays_alone(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_provisioned_bucket_keeps_its_terms(rig: Rig) -> anyhow::Result<()> {
+async fn provisioned_bucket_keeps_its_limits(rig: Rig) -> anyhow::Result<()> {
     let quota = five_an_hour()?;
     let key = rig.bucket(quota).await?;
     let take = Take::from(key.clone());

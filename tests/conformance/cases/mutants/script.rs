@@ -11,15 +11,15 @@ use crate::pools::{Scratch, with_session};
 use crate::rig::{AnyPool, Rig};
 use crate::workers::faults;
 
-/// A schedule under way, step by step: a routine in a database of its own, its clock, and who waits for whom.
+/// A running schedule: a routine in its own database, its clock, and the sessions that wait for locks.
 ///
-/// The clock stands still while calls are answered, so that is when each was decided, whatever the routine thinks.
+/// The clock stands still during calls, so its time is the time of each decision, regardless of the routine.
 pub struct Script {
     pub calls: Vec<Call>,
     scratch: Scratch,
     crowd: Crowd,
     holder: Rig,
-    /// In nanoseconds, like the routine's.
+    /// In nanoseconds, like the routine's clock.
     clock: i64,
     queue: JoinSet<anyhow::Result<Vec<bool>>>,
 }
@@ -33,7 +33,7 @@ impl Script {
         Ok(Self { calls: Vec::new(), scratch, crowd, holder, clock: 0, queue: JoinSet::new() })
     }
 
-    /// Begins anew with another routine.
+    /// Starts again with another routine.
     pub async fn reload(&mut self, routine: &'static str) -> anyhow::Result<()> {
         self.scratch
             .rig
@@ -54,7 +54,7 @@ impl Script {
         Ok(self.scratch.rig.pool.run(format!("update clock set now = {}", self.clock)).await?)
     }
 
-    /// One call, which nothing is in the way of.
+    /// Makes one call without any lock in the way.
     pub async fn take(&mut self) -> anyhow::Result<()> {
         let answers = ask(&self.crowd.rig.pool, TAKE).await?;
         self.answered(&answers);
@@ -72,19 +72,19 @@ impl Script {
         Ok(self.holder.pool.run("begin; select 1 from buckets where id = 'bucket' for update").await?)
     }
 
-    /// There is no bucket, and another session keeps everybody else from making it.
+    /// Deletes the bucket, and makes another session block its creation.
     pub async fn hold_absence(&mut self) -> anyhow::Result<()> {
         self.scratch.rig.pool.run("truncate table buckets").await?;
         if self.holder.engine.kind == Kind::MySql {
-            // By a lock on the gap where it would be, which this level takes.
+            // Locks the gap of the missing row, which REPEATABLE READ does.
             self.holder.pool.run("set transaction isolation level repeatable read").await?;
             return self.hold_bucket().await;
         }
-        // By making it, and not yet saying whether that holds.
+        // Inserts the row without a commit.
         Ok(self.holder.pool.run("begin; insert into buckets (id) values ('bucket')").await?)
     }
 
-    /// So many ask, and wait.
+    /// Starts calls that wait for the lock.
     pub async fn queue(&mut self, callers: usize) -> anyhow::Result<()> {
         for _ in 0..callers {
             let pool = self.crowd.rig.pool.clone();
@@ -93,7 +93,7 @@ impl Script {
         self.crowd.wait(&self.scratch.rig, callers).await
     }
 
-    /// Nobody waits any more.
+    /// Releases the lock, so that all calls finish.
     pub async fn release(&mut self) -> anyhow::Result<()> {
         self.holder.pool.run("rollback").await?;
         while let Some(answers) = self.queue.join_next().await {
@@ -102,7 +102,7 @@ impl Script {
         Ok(())
     }
 
-    /// What the checker finds in it.
+    /// The faults that the checker finds in the calls.
     pub fn faults(&self) -> anyhow::Result<Vec<Fault>> {
         Ok(faults(&Quota::continuous(2, Duration::from_secs(2))?, 0, &self.calls))
     }
@@ -114,7 +114,7 @@ impl Script {
     }
 }
 
-/// Calls a routine: who was granted a token.
+/// Calls a routine. Returns whether each request was granted.
 async fn ask(pool: &AnyPool, routine: &'static str) -> anyhow::Result<Vec<bool>> {
     Ok(match pool {
         AnyPool::MySql(pool) => {

@@ -1,4 +1,4 @@
-//! Adjustments of many keys, one of which somebody else holds.
+//! Adjustments of many keys, one of which another transaction holds.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-/// Keys of which all was taken, and what gives it back, in two parts each.
+/// Keys without tokens, and the adjustments that give them back, in two parts each.
 async fn taken(rig: &Rig) -> anyhow::Result<(Vec<Key>, Vec<Adjustment>)> {
     let (mut keys, mut refunds) = (Vec::new(), Vec::new());
     for _ in 0..20 {
@@ -41,7 +41,7 @@ async fn refund_with_one_locked_key_completes_for_the_others(rig: Rig) -> anyhow
         let batcher = Arc::clone(&batcher);
         callers.spawn(async move { batcher.adjust(&[refund]).await });
     }
-    // All of them, before the lock is free.
+    // All of them finish before the lock is released.
     while let Some(adjusted) = others.join_next().await {
         assert!(matches!(adjusted??[..], [Ok(Adjusted::Done(2 | 3))]));
     }

@@ -1,4 +1,4 @@
-//! A request for several buckets and another session that wait for each other.
+//! A deadlock of a request for several buckets with another session.
 
 use tollgate::{Rule, Store, Take};
 
@@ -28,7 +28,7 @@ async fn a_deadlock_is_retried(rig: Rig) -> anyhow::Result<()> {
     let both = Take::from(first.clone()).and(second.clone(), Rule::Provisioned);
     let taking = tokio::spawn(async move { store.take_one(&both).await });
     held.blocks(rig).await?;
-    // The request holds the first and waits for the second, and now the other way round.
+    // The request holds the first bucket and waits for the second. Now the other session waits for the first.
     held.take(rig, &first).await?;
     held.commit().await?;
 
@@ -41,7 +41,7 @@ async fn a_deadlock_is_retried(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// PostgreSQL ends the one that looks first, InnoDB the one that changed less.
+/// PostgreSQL ends the session that detects the deadlock first, InnoDB the one with fewer changes.
 async fn make_it_the_survivor(rig: &Rig, held: &mut Held) -> Result<(), sqlx::Error> {
     if rig.engine.kind == Kind::Postgres {
         return held.run("set local deadlock_timeout = '60s'").await;

@@ -1,4 +1,4 @@
-//! MariaDB's error 1020, that the record has changed since the transaction's snapshot: a batch takes its locks first.
+//! MariaDB's error 1020: a record changed after the transaction's snapshot. A batch takes its locks first.
 
 use tollgate::{Error, Store, Take};
 
@@ -21,7 +21,7 @@ async fn a_batch_has_its_locks_before_its_snapshot(rig: Rig) -> anyhow::Result<(
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let (first, second) = in_order(rig).await?;
-    // A trigger of the host's holds the batch up, and somebody else wants the second bucket.
+    // A trigger of the host blocks the batch, and another session requests the second bucket.
     let gate = format!("gate_{}", first.as_str());
     rig.pool
         .run(format!(

@@ -23,7 +23,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 async fn a_concurrent_writer_costs_the_higher_levels_a_retry(rig: Rig) -> anyhow::Result<()> {
-    // In a database of its own: SERIALIZABLE may fail for what others do on the same pages.
+    // Uses a separate database: at SERIALIZABLE, others on the same pages can cause failures.
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
     let key = rig.bucket(a_hundred_a_day()).await?;
@@ -51,7 +51,7 @@ async fn a_failure_at_commit_is_retried(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of equal requests, of others, and of such as name several buckets: each kind is a routine's.
+/// Covers equal requests, different requests, and requests for several buckets: a different routine decides each kind.
 async fn a_failure_of_a_batch_at_commit_is_retried_as_a_whole(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
@@ -80,7 +80,7 @@ async fn a_failure_of_a_batch_at_commit_is_retried_as_a_whole(rig: Rig) -> anyho
     Ok(())
 }
 
-/// What waits for it may find the lock taken away instead, and is asked again as well.
+/// A request that waits for the lock can lose it, and is retried, too.
 async fn concurrent_writer_costs_a_batch_one_retry_at_higher_levels(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
@@ -126,14 +126,14 @@ async fn persistent_commit_failures_end_by_the_deadline(rig: Rig) -> anyhow::Res
     let store = scratch.rig.store().max_attempts(u32::MAX).deadline(Duration::from_secs(1));
     match take(store, &key).await?.expect_err("no commit succeeds") {
         Error::Contended { attempts, .. } => assert!(attempts > 1, "{attempts} attempts"),
-        // It may come while an attempt runs. What became of that one is not known then.
+        // The deadline can be reached during an attempt, whose outcome is then unknown.
         error => assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}"),
     }
     assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(0));
     Ok(())
 }
 
-/// From here on the first `n` grants fail when they are committed.
+/// Makes the next `n` grants fail at commit.
 async fn fail_commits(rig: &Rig, n: &str) -> Result<(), sqlx::Error> {
     rig.pool
         .run(format!(

@@ -1,4 +1,4 @@
-//! The routine that adjusts what several requests took, as any SQL client sees it.
+//! The batch routine for adjustments, as any SQL client calls it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         adjustments_are_answered_in_their_places,
-        adjustments_of_which_one_can_not_be_are_all_refused,
+        batch_with_one_invalid_adjustment_is_refused,
     )
     .into()
 }
@@ -41,7 +41,7 @@ async fn adjustments_are_answered_in_their_places(rig: Rig) -> anyhow::Result<()
         refund(&new(), first.as_str(), "9", "0"),
     ];
     let mut found = called(&rig, &adjustments).await?;
-    // In any order.
+    // The answers are in any order.
     found.sort();
     let expected = ["1 done 3", "2 done 2", "3 unknown 0", "4 repeated 0", "5 unknown 0", "6 done 5"];
     ensure!(found == expected, "{found:?}");
@@ -49,7 +49,7 @@ async fn adjustments_are_answered_in_their_places(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-async fn adjustments_of_which_one_can_not_be_are_all_refused(rig: Rig) -> anyhow::Result<()> {
+async fn batch_with_one_invalid_adjustment_is_refused(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(9, Duration::from_hours(1))?).await?;
     rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
     let before = rig.row(&key).await?;
@@ -76,10 +76,10 @@ async fn adjustments_of_which_one_can_not_be_are_all_refused(rig: Rig) -> anyhow
     Ok(())
 }
 
-/// Kind, receipt, id, cost, granted, acts at, tokens, and 1 if in a window.
+/// Kind, receipt, id, cost, granted, scheduled_at, tokens, and 1 for a window.
 type Adjustment = [String; 8];
 
-/// The texts of places and what came of them.
+/// The texts with positions and outcomes.
 async fn called(rig: &Rig, adjustments: &[Adjustment]) -> anyhow::Result<Vec<String>> {
     let rows = rig.sql(call(rig, adjustments)).await?;
     if rig.engine.kind == Kind::MySql {

@@ -1,4 +1,4 @@
-//! The routines that decide batches, whose entries stand for several equal requests each, or are for several buckets.
+//! The batch routines. An entry stands for several equal requests, or is a request for several buckets.
 
 use crate::matrix::Case;
 

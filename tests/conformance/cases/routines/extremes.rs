@@ -1,5 +1,5 @@
-//! Every argument of the routines that take single values, at every extreme of its type: an answer, or an error of the
-//! documentation's table before anything moves.
+//! Every argument of the routines with single values, at every extreme of its type. The result is an answer, or a documented
+//! error before any change.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-/// What a parameter is for, by which its extremes go.
+/// The purpose of a parameter, which determines its extreme values.
 #[derive(Clone, Copy, PartialEq)]
 enum Parameter {
     Id,
     Whole,
-    /// A whole number of milliseconds, any of which beyond a year is as good as one.
+    /// A whole number of milliseconds; values above a year count as a year.
     Wait,
     Seconds,
     Word,
@@ -33,8 +33,7 @@ enum Parameter {
 
 use Parameter::{Id, Seconds, Uuid, Wait, Whole, Word};
 
-/// Routines, as on PostgreSQL, with arguments that would be answered. `ID` is a provisioned bucket, `NEW` nobody's, `UUID` an
-/// id that is free.
+/// Routines, as on PostgreSQL, with valid arguments. `ID` is a provisioned bucket, `NEW` a missing one, `UUID` an unused id.
 const ROUTINES: &[(&str, &[(Parameter, &str)])] = &[
     ("request_token", &[(Id, "ID")]),
     ("request_tokens", &[(Id, "ID"), (Whole, "1"), (Wait, "0"), (Whole, "0")]),
@@ -83,9 +82,9 @@ async fn no_argument_is_answered_by_an_error_of_the_engine(rig: Rig) -> anyhow::
 }
 
 async fn out_of_range_parameter_is_refused_before_the_routine(rig: Rig) -> anyhow::Result<()> {
-    // No such routine or no such value; out of range, no number, too long.
+    // No such routine or value; out of range, not a number, too long.
     let codes: &[&str] = if rig.engine.kind == Kind::Postgres {
-        // Routines for people take a double, and look at it.
+        // These routines take a double, and check it.
         &["42883", "22003", "22P02", "22023", "23514"]
     } else {
         &["22003", "HY000", "22007", "22001"]
@@ -93,8 +92,8 @@ async fn out_of_range_parameter_is_refused_before_the_routine(rig: Rig) -> anyho
     each_call(&rig, beyond, codes, true).await
 }
 
-/// Calls each routine with each of its arguments at each of these values: refused with such a code, and nothing moves, or
-/// answered, if it need not be refused.
+/// Calls each routine with each of its arguments at each of these values. The call is refused with one of the codes before any
+/// change, or answered if `must` is false.
 async fn each_call(
     rig: &Rig,
     values: fn(&Rig, Parameter) -> Vec<String>,
@@ -155,7 +154,7 @@ fn named(rig: &Rig, routine: &str) -> String {
     if for_people || rig.engine.kind == Kind::Postgres { routine.to_owned() } else { format!("token_{routine}") }
 }
 
-/// What a parameter can hold.
+/// Extreme values that a parameter can hold.
 fn extremes(rig: &Rig, parameter: Parameter) -> Vec<String> {
     let texts = |texts: &[&str]| texts.iter().map(|text| rig.quoted(text)).collect::<Vec<_>>();
     let mut values = match parameter {
@@ -168,7 +167,7 @@ fn extremes(rig: &Rig, parameter: Parameter) -> Vec<String> {
         Uuid => texts(&["00000000-0000-0000-0000-000000000000"]),
     };
     if parameter == Seconds && rig.engine.kind == Kind::Postgres {
-        // Its numeric has all of these, MySQL's and MariaDB's decimal(19, 9) none.
+        // PostgreSQL's numeric has all of these, and decimal(19, 9) of MySQL and MariaDB has none.
         values.extend(["'NaN'", "'infinity'", "'-infinity'", "1e30", "-1e30", "1e300"].map(str::to_owned));
     }
     if parameter == Id && rig.engine.kind == Kind::Postgres {
@@ -178,11 +177,11 @@ fn extremes(rig: &Rig, parameter: Parameter) -> Vec<String> {
     values
 }
 
-/// What it cannot.
+/// Values that a parameter cannot hold.
 fn beyond(rig: &Rig, parameter: Parameter) -> Vec<String> {
     let postgres = rig.engine.kind == Kind::Postgres;
     match parameter {
-        // A double, which no such figure is too large for.
+        // A double, whose range includes every such value.
         Wait if postgres => vec!["'one'".into(), "'NaN'".into()],
         Whole | Wait => ["9223372036854775808", "-9223372036854775809", "1e30", "'one'"].map(str::to_owned).into(),
         Seconds | Uuid if postgres => vec!["'one'".into()],

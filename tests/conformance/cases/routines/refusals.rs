@@ -1,4 +1,4 @@
-//! What the routines refuse, with which code, and that nothing moves then.
+//! Calls that the routines refuse, with their error codes and without any change.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         unknown_bucket_error_says_how_to_create_it,
-        more_than_the_bucket_holds_is_an_error,
+        request_tokens_beyond_the_capacity_is_an_error,
         arguments_out_of_range_move_no_token,
         versioned_routines_refuse_values_that_would_mint_tokens,
         nan_and_infinite_values_move_no_token,
-        receipts_beyond_all_figures_give_nothing_back,
+        receipts_out_of_range_give_nothing_back,
         rate_limiting_request_refuses_invalid_values,
         a_batch_of_anything_but_ids_and_numbers_moves_no_token,
     )
@@ -47,7 +47,7 @@ async fn unknown_bucket_error_says_how_to_create_it(rig: Rig) -> anyhow::Result<
     Ok(())
 }
 
-async fn more_than_the_bucket_holds_is_an_error(rig: Rig) -> anyhow::Result<()> {
+async fn request_tokens_beyond_the_capacity_is_an_error(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     let before = rig.row(&key).await?;
     for more in ["6, 0, 0", "5, 0, 1", "1, 31622400000, 5", "9007199254740991, 0, 9007199254740991"] {
@@ -154,7 +154,7 @@ async fn versioned_routines_refuse_values_that_would_mint_tokens(rig: Rig) -> an
             ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
         }
     }
-    // No bucket, no id, and figures that make no bucket.
+    // No bucket, no id, and invalid limits.
     for terms in ["0, 1, 'interval'", "-5, 1, 'interval'", "5, 0, 'interval'", "5, -1, 'interval'", "5, 1, 'never'"]
         .into_iter()
         .chain(["5, null, 'interval'", "5, 1, null"])
@@ -179,7 +179,7 @@ async fn nan_and_infinite_values_move_no_token(rig: Rig) -> anyhow::Result<()> {
         if postgres || name.starts_with("request") { name.to_owned() } else { format!("token_{name}") }
     };
     let own = if postgres { "" } else { ", false, @outcome" };
-    // MySQL's and MariaDB's numbers are all finite: there it is a text that makes none.
+    // The numbers of MySQL and MariaDB are all finite, so these tests use a text that is not a number.
     let figures: &[&str] = if postgres {
         &["'NaN'", "'infinity'", "'-infinity'", "1e30", "null"]
     } else {
@@ -215,7 +215,7 @@ async fn nan_and_infinite_values_move_no_token(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn receipts_beyond_all_figures_give_nothing_back(rig: Rig) -> anyhow::Result<()> {
+async fn receipts_out_of_range_give_nothing_back(rig: Rig) -> anyhow::Result<()> {
     let key = rig.bucket(Quota::interval(5, Duration::from_secs(1))?).await?;
     rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
     let before = rig.row(&key).await?;
@@ -297,7 +297,7 @@ async fn a_batch_of_anything_but_ids_and_numbers_moves_no_token(rig: Rig) -> any
         _ => ["{}", "1", r#"["ID", 1]"#, r#"["ID"]"#, r#"[["ID"]]"#, r#"[["ID", 1], []]"#, r#"[["ID", 1], [null, 1]]"#]
             .into_iter()
             .chain([r#"[["ID", 1], ["ID", null]]"#, r#"[["ID", 1], ["ID", 0]]"#, r#"[["ID", -1]]"#, r#"[["ID", "x"]]"#])
-            // What token_take_batch_v1 takes beside them.
+            // Values that token_take_batch_v1 accepts in addition.
             .chain([r#"[["ID", 1, 0]]"#, r#"[["ID", 1, 0, 0, 5, 1, "interval"]]"#, r#"[["ID", 1"#])
             .map(|batch| rig.quoted(&batch.replace("ID", id)))
             .chain(["null".to_owned()])
@@ -320,7 +320,7 @@ async fn bucket_changed_during_every_attempt_is_contended(rig: Rig) -> anyhow::R
         Take::from(key.clone()).rule(Rule::Quota(quota))
     };
     rig.decide(take(5)).await.map(|decision| assert!(decision.is_granted()))?;
-    // A trigger of the host's brings its state under other terms than whatever is asked for.
+    // A trigger of the host changes the limits of the state to others than requested.
     let spoil = "create trigger host_trigger before update on token_buckets
                  for each row set new.under_capacity = new.under_capacity + 1";
     rig.pool.run(spoil).await?;
@@ -329,7 +329,7 @@ async fn bucket_changed_during_every_attempt_is_contended(rig: Rig) -> anyhow::R
     let refusal = rig.refusal(call).await?;
     ensure!(refusal.sqlstate == "40001" && refusal.message.contains("during each of 100 attempts"), "{refusal:?}");
     ensure!(refusal.message.contains(key.as_str()), "{refusal:?}");
-    // The library takes that for what it is: rolled back, and worth another attempt.
+    // The library classifies the error: rolled back, and worth another attempt.
     let error = rig.store().max_attempts(3).take(&[take(6)]).await.expect_err("it never settles");
     ensure!(matches!(error, Error::Contended { attempts: 3, .. }), "{error:?}");
     assert_eq!(rig.row(&key).await?, before);

@@ -12,14 +12,14 @@ pub(crate) fn cases() -> Vec<Case> {
         Levels::Pools, Time::Injected, |engine| engine.has_routines;
         request_tokens_in_window_grants_its_maximum_in_any_interval,
         request_tokens_in_window_refuses_invalid_windows,
-        peek_window_answers_terms_counts_and_when_one_more_passes,
+        peek_window_returns_limits_counts_and_next_wait,
     )
     .into()
 }
 
 async fn request_tokens_in_window_grants_its_maximum_in_any_interval(rig: Rig) -> anyhow::Result<()> {
     let id = rig.quoted(rig.key().as_str());
-    // Milliseconds, then tokens and longest wait, then the answer.
+    // Milliseconds; then tokens and longest wait; then the answer.
     let steps = [
         (0, "60, 0", [1, 40, 0, 65_000, 65_000]),
         (7000, "40, 0", [1, 0, 0, 58_000, 63_000]),
@@ -59,7 +59,7 @@ async fn request_tokens_in_window_refuses_invalid_windows(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-async fn peek_window_answers_terms_counts_and_when_one_more_passes(rig: Rig) -> anyhow::Result<()> {
+async fn peek_window_returns_limits_counts_and_next_wait(rig: Rig) -> anyhow::Result<()> {
     let id = rig.quoted(rig.key().as_str());
     let peek = if rig.engine.kind == Kind::MySql { "token_peek_window" } else { "peek_window" };
     rig.at(ON_THE_GRID).await?;

@@ -1,4 +1,4 @@
-//! Whether an engine answered what memory does.
+//! Comparison of an engine's answers with the in-memory store's.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tollgate::{
     model::{Outcome, WindowLevel},
 };
 
-/// What can be said of the request, unless there is no answer at all.
+/// The outcome of the request, unless there is no answer at all.
 pub(super) fn outcome(answer: Result<&Decision, &Error>) -> anyhow::Result<Outcome> {
     match answer {
         Ok(decision) => Ok(Ok(decision.clone())),
@@ -28,7 +28,7 @@ pub(super) fn agree(expected: &Outcome, found: &Outcome) -> anyhow::Result<()> {
         )
     };
     let agreed = match (expected, found) {
-        // What was asked again, because others were in the way, says so.
+        // A decision after a retry differs in the number of attempts.
         (Ok(expected), Ok(found)) if found.attempts() > 1 => shown(expected) == shown(found),
         _ => expected == found,
     };
@@ -41,7 +41,7 @@ pub(super) fn same<T: Debug + PartialEq>(what: &str, expected: &T, found: &T) ->
     Ok(())
 }
 
-/// Databases tell instants to a microsecond or two, and reckon the terms of an override that was changed since from the
+/// Databases give instants to a microsecond or two. They compute the limits of an override that was changed since from the
 /// bucket's state.
 pub(super) fn same_level(expected: Option<BucketLevel>, found: Option<&BucketLevel>) -> anyhow::Result<()> {
     let near = |expected: Option<DateTime<Utc>>, found: Option<DateTime<Utc>>| match (expected, found) {
@@ -72,8 +72,8 @@ pub(super) fn same_window(expected: Option<WindowLevel>, found: Option<WindowLev
     same("a peek at a window", &coarse(expected), &coarse(found))
 }
 
-/// A database reckons by the terms of the bucket's last request, which are these or not, until the next brings it to those that
-/// rule.
+/// A database computes with the limits of the bucket's last request, until the next request converts the bucket to the
+/// effective limits.
 pub(super) fn same_explanation(
     mut expected: Explanation,
     mut found: Explanation,
@@ -89,7 +89,7 @@ pub(super) fn same_explanation(
     same("an explanation", &expected, &found)
 }
 
-/// Rounded up, as the routines for people tell waits.
+/// Rounds up, as the routines do for waits in milliseconds.
 fn milliseconds(span: Duration) -> Duration {
     match u64::try_from(span.as_nanos().div_ceil(1_000_000)) {
         Ok(ms) if span != Duration::MAX => Duration::from_millis(ms),

@@ -1,4 +1,4 @@
-//! Random operations: of every verb, under every kind of rule, with figures that hit the edges.
+//! Random operations: every method, with every kind of limit and mode, and with values at the edges.
 
 use std::time::Duration;
 
@@ -10,45 +10,45 @@ use figures::{SECOND, YEAR};
 mod figures;
 mod requests;
 
-/// What is done to a store.
+/// A call of a store, or a change of its clock.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Take(Take),
     Batch(Vec<Take>),
-    /// So many are counted in a window, whatever its maximum.
+    /// Counts requests in a window, even beyond its maximum.
     Count(Key, Window, u64),
-    /// Somebody comes who waits if need be. That it was taken is remembered for so long.
+    /// Starts a request that waits if necessary. Its receipt is kept for the duration.
     Wait(Take, Duration),
-    /// Who came by that operation leaves, if they still wait.
+    /// Cancels the wait that this operation started, if it is still waiting.
     Leave(usize),
     Adjust(Vec<Change>),
     Throttle(Key, Rule, Throttle),
     Create(Key, Quota),
     Plan(Key, Quota, Option<Mode>),
     DeletePlan(Key),
-    /// The mode of every key, until so many nanoseconds later.
+    /// Sets the mode of every key, with an end after so many nanoseconds.
     Mode(Mode, Option<i64>),
-    /// The same for one key; its end is the one beside it.
+    /// Sets an override for one key, with the end beside it instead of its own.
     Override(Key, Override, Option<i64>),
     ClearOverride(Key),
-    /// A key's bucket and window are made as if nobody had ever used them.
+    /// Resets a key's bucket and window.
     Reset(Key),
     Delete(Key),
-    /// All steps, of about so many rows each.
+    /// Runs all steps of a sweep, of about so many rows each.
     Sweep(u32),
-    /// A key's bucket and window are looked at, and what rules it or would, if a request named the plan.
+    /// Reads a key's bucket and window, and the effective limits with the plan of a request.
     Look(Key, Option<Key>),
-    /// So many nanoseconds forwards, or backwards.
+    /// Moves the clock by so many nanoseconds, forward or back.
     Clock(i64),
 }
 
-/// A change to what an earlier operation took, if it took anything.
+/// An adjustment of an earlier operation, if it took tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) operation: usize,
-    /// Of which of its buckets.
+    /// The index of the bucket in the request.
     pub(super) bucket: usize,
-    /// Not that receipt, but one made up of its id for another bucket, or with another cost.
+    /// Replaces the receipt by one with its id for another bucket or with another cost.
     pub(super) forged: Option<(Key, u64)>,
     kind: Kind,
 }
@@ -74,16 +74,16 @@ impl Change {
     }
 }
 
-/// The keys and plans of a run, the last of which nobody makes.
+/// The keys and plans of a run. No operation creates the last ones.
 #[derive(Clone, Debug)]
 pub(super) struct Cast {
-    /// Two that are provisioned, two with a quota of the request's, two with a plan, one that nobody makes; each has a
-    /// sliding window beside.
+    /// Two that are provisioned, two with a quota of the request, two with a plan, and one that no operation creates. Each also
+    /// has a sliding window.
     pub(super) keys: Vec<Key>,
     pub(super) plans: Vec<Key>,
 }
 
-/// The operations that a seed stands for.
+/// The operations of a seed.
 pub(super) fn operations(seed: u64, cast: &Cast, count: usize, ruled: bool) -> Vec<Operation> {
     let mut author = Author {
         random: Rng::with_seed(seed),
@@ -113,27 +113,27 @@ pub(super) fn operations(seed: u64, cast: &Cast, count: usize, ruled: bool) -> V
 struct Author<'a> {
     random: Rng,
     cast: &'a Cast,
-    /// What each key is under, as far as the author knows.
+    /// The quota of each key, as far as the author knows.
     quotas: Vec<Quota>,
     windows: Vec<Window>,
     /// Requests with ids.
     ids: Vec<(Take, Duration)>,
     takes: Vec<Taken>,
-    /// Where somebody came who may wait.
+    /// The operations that started a wait.
     waits: Vec<usize>,
-    /// Behind which others come, just after it did.
+    /// The wait that the next operations queue behind.
     before: Option<Take>,
-    /// For how long the latest request's id is held; without an id, its receipt does not expire.
+    /// The time for which the latest request's id is kept. Without an id, its receipt does not expire.
     hold: Duration,
     /// How many nanoseconds have passed.
     passed: i64,
-    /// And how many had at most before the clock was set back.
+    /// The largest value of `passed` before the clock was set back.
     latest: i64,
     /// Whether the mode of every key and overrides are set.
     ruled: bool,
 }
 
-/// A request, of which there may be receipts.
+/// A request that can have receipts.
 #[derive(Clone, Copy)]
 struct Taken {
     place: usize,
@@ -142,8 +142,8 @@ struct Taken {
 }
 
 impl Taken {
-    /// Whether it may be forgotten, and with it that it was adjusted: after a day, or when its id's time is over. To settle
-    /// it is too late then, be it forgotten or not.
+    /// Whether the store can have deleted the receipt, and with it the adjustment: after a day, or when the id's time has
+    /// ended. A later settlement is too late in any case.
     fn has_expired(self, now: i64) -> bool {
         let age = now.saturating_sub(self.at);
         self.hold.min(KNOWN).as_nanos() <= age.unsigned_abs().into()
@@ -241,12 +241,12 @@ impl Author<'_> {
     }
 
     fn set_back(&mut self) -> Operation {
-        // Ids that have expired are known again if they were not forgotten yet.
+        // An expired id can still be stored, and would count as a repeated one.
         self.ids.retain(|(_, held)| *held == Duration::MAX);
         let now = self.passed;
         self.takes.retain(|taken| !taken.has_expired(now));
-        // While a key is off, no request empties its bucket after the clock was set back by more than a second, at once or
-        // little by little.
+        // While the mode of a key is off, no request empties its bucket after the clock was set back by more than a second, at
+        // once or in steps.
         let most = if self.ruled { SECOND - (self.latest - self.passed) } else { YEAR };
         let step = self.back().min(most);
         self.passed -= step;
@@ -271,7 +271,7 @@ impl Author<'_> {
         self.random.usize(..self.cast.keys.len())
     }
 
-    /// A key whose sliding window is in use: fewer than there are keys, so that requests meet there.
+    /// A key whose sliding window is in use. There are fewer than keys, so that requests meet in a window.
     fn windowed(&mut self) -> usize {
         self.random.usize(..3)
     }
@@ -293,5 +293,5 @@ impl Author<'_> {
     }
 }
 
-/// A little less than a day: so long it is known at least that something was given back.
+/// A little less than a day, the shortest time for which an adjustment is remembered.
 const KNOWN: Duration = Duration::from_hours(20);

@@ -21,17 +21,17 @@ use crate::scenarios::memory::Memory;
 
 pub(super) struct Play<'a> {
     rig: &'a Rig,
-    /// In a database that nobody else uses.
+    /// Whether the run has its own database.
     alone: bool,
     model: Memory,
     cast: Cast,
     operations: Vec<(usize, Operation)>,
     now: i64,
-    /// The latest that it was since every bucket was emptied.
+    /// The latest time since every bucket was emptied.
     latest: i64,
-    /// Whether the clock was set back, by more than a second, in this sequence.
+    /// Whether the clock was set back by more than a second in this sequence.
     was_set_back: bool,
-    /// What each operation took, in memory and on the engine.
+    /// The receipts of each operation, in memory and on the engine.
     receipts: Vec<Receipts>,
     waiters: Waiters,
 }
@@ -50,7 +50,7 @@ impl<'a> Play<'a> {
             operations(seed, &cast, OPERATIONS, is_ruled(seed)).into_iter().enumerate().collect();
         operations.retain(|(place, _)| kept.contains(place));
         let receipts = vec![Receipts::default(); OPERATIONS];
-        // An end must be past neither by the injected clock nor by the server's own.
+        // An end must be in the future by the injected clock and by the server's own.
         let start = if is_ruled(seed) { YEAR_2050 } else { START };
         let now = start + i64::try_from(seed % 3).unwrap_or(0) * 123_456_789;
         Self {
@@ -69,7 +69,7 @@ impl<'a> Play<'a> {
 
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         let mut told = String::new();
-        // What ruled every key in the run before is over.
+        // Ends the mode of every key from the previous run.
         if self.alone
             && let Err(error) = self.rig.store().set_mode(Mode::Enforce, None, None).await
         {
@@ -132,8 +132,8 @@ impl<'a> Play<'a> {
             Operation::DeletePlan(plan) => {
                 same("a plan's deletion", &model.delete_plan(&plan).await?, &engine.delete_plan(&plan).await?)?;
             }
-            // Elsewhere it would take away what other cases made. After the clock was set back, the model's sweep also settles
-            // what it keeps, which the engines leave to the next request.
+            // In a shared database, a sweep would delete rows of other cases. After the clock was set back, the model's sweep
+            // also converts the rows that it keeps, which the engines leave to the next request.
             Operation::Sweep(limit) if self.alone && !self.was_set_back => {
                 sweep(&model, limit).await?;
                 sweep(&engine, limit).await?;
@@ -157,7 +157,7 @@ impl<'a> Play<'a> {
         same_explanation(model.explain(key, plan).await?, engine.explain(key, plan).await?, last)
     }
 
-    /// What an operator says of plans, modes and overrides.
+    /// Sets plans, modes and overrides.
     async fn rule(&self, operation: Operation) -> anyhow::Result<()> {
         let (model, engine) = (self.model.store(), self.rig.store());
         match operation {
@@ -193,9 +193,9 @@ impl<'a> Play<'a> {
         }
         self.now = self.now.saturating_add(step).clamp(0, YEAR_2100);
         self.latest = self.latest.max(self.now);
-        // After the clock was set back, the first request that looks at a bucket's tokens empties it. Whether one that need
-        // not look at them does so too (repeated, spared, never possible) is each engine's own: so here comes one of the
-        // others first, for every bucket.
+        // After the clock was set back, the first request that reads a bucket's tokens empties it. Engines differ for requests
+        // that need not read the tokens (repeated, spared, never possible). So a request that reads them comes first, for every
+        // bucket.
         if self.now < self.latest - SECOND {
             self.latest = self.now;
             self.was_set_back = true;
@@ -225,7 +225,7 @@ impl<'a> Play<'a> {
         DateTime::from_timestamp_millis(self.now.saturating_add(after) / 1_000_000 + 1).expect("in this era")
     }
 
-    /// With a letter for each key.
+    /// Formats an operation, with a letter for each key.
     fn named(&self, operation: &Operation) -> String {
         let mut text = format!("{operation:?}");
         for (place, key) in self.cast.keys.iter().enumerate() {
@@ -238,7 +238,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// All steps, until one comes to the end.
+/// Runs all steps, until one reaches the end.
 async fn sweep(store: &impl Store, limit: u32) -> anyhow::Result<()> {
     let store = store.maintenance().expect("it keeps buckets");
     while !store.sweep(limit).await?.finished {}

@@ -1,7 +1,7 @@
-//! Those who wait on an engine while a sequence goes on, as memory says.
+//! Waiters on an engine during a sequence, compared with memory.
 //!
-//! There each of them is a reservation, which is cancelled when they leave, unless it has an id. Here they sleep by the host's time, which is moved
-//! with the injected clock.
+//! In memory, each waiter is a reservation, which is cancelled when the waiter leaves, unless it has an id. On the engine,
+//! waiters sleep by the host's time, which is moved with the injected clock.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::store::AnyStore;
 type Promised = Reservation<Arc<MemoryStore<ManualClock>>>;
 type Granted = Result<Reservation<AnyStore>, Error>;
 
-/// What was taken, in memory and on the engine.
+/// The receipts in memory and on the engine.
 pub(super) type Receipts = (Vec<Receipt>, Vec<Receipt>);
 
-/// In the order in which they came.
+/// In order of arrival.
 #[derive(Default)]
 pub(super) struct Waiters(Vec<Waiter>);
 
 struct Waiter {
-    /// Which operation it came by.
+    /// The operation that started the wait.
     place: usize,
     limiter: Limiter<AnyStore>,
     waiting: Waiting,
     promised: Promised,
-    /// Then its turn is whoever's who asks with it.
+    /// If true, the reservation stays for the next request with the id.
     has_id: bool,
     came: Instant,
     /// How long it has waited by the injected clock.
     waited: Duration,
-    /// From then on, it may be forgotten that its tokens were given back.
+    /// The time after which the store can forget that the tokens were given back.
     hold: Duration,
 }
 
 impl Waiters {
-    /// Somebody comes, who has an answer at once or waits.
+    /// Starts a waiter, which has an answer at once or waits.
     pub(super) async fn come(
         &mut self,
         (model, engine): (Arc<MemoryStore<ManualClock>>, AnyStore),
@@ -51,7 +51,7 @@ impl Waiters {
     ) -> anyhow::Result<Receipts> {
         let promised = Limiter::new(model, Quota::unlimited())?.reserve_all(take).await;
         let limiter = Limiter::new(engine, Quota::unlimited())?;
-        // Time in line counts, so there is none until the store is asked.
+        // Time in the queue counts, so the clock is paused until the store call.
         pause();
         let mut waiting = Waiting::begin(limiter.clone(), take.clone());
         let came = Instant::now();
@@ -59,14 +59,14 @@ impl Waiters {
         yield_now().await;
         resume();
         if let Some(found) = unasked {
-            // Nobody had to be asked.
+            // Decided without a store call.
             return same(promised, found);
         }
-        // It ends when the store has answered.
+        // close() returns when the store has answered.
         limiter.close().await?;
         let mut found = waiting.poll();
         if found.is_none() {
-            // A wait for several buckets asks again, with its wait.
+            // A wait for several buckets makes a second call, with its wait.
             limiter.close().await?;
             found = waiting.poll();
         }
@@ -82,7 +82,7 @@ impl Waiters {
             promised => {
                 let found = match found {
                     Some(found) => found,
-                    // A request under a sliding window that does not wait is a call of its caller's.
+                    // A sliding-window request without a wait calls the store itself.
                     None => timeout(HUNG, waiting.0).await.context("it waits though it has an answer")?,
                 };
                 same(promised, found)
@@ -90,12 +90,12 @@ impl Waiters {
         }
     }
 
-    /// Who came by an operation leaves, if they still wait.
+    /// Cancels the waiter of an operation, if it is still waiting.
     pub(super) async fn leave(&mut self, place: usize) -> anyhow::Result<()> {
         self.those_leave(|waiter| waiter.place == place).await
     }
 
-    /// Those go on whose turns come within a time, and nobody else. Says by which operations they came.
+    /// Lets the waiters finish that are scheduled within `span`, and no others. Returns the operations that started them.
     pub(super) async fn wait(&mut self, span: Duration) -> anyhow::Result<Vec<(usize, Receipts)>> {
         self.those_leave(|waiter| waiter.left() > span && waiter.hold <= waiter.waited.saturating_add(span)).await?;
         let Some(longest) = self.0.iter().map(Waiter::left).max() else { return Ok(Vec::new()) };
@@ -117,7 +117,7 @@ impl Waiters {
     async fn those_leave(&mut self, leaves: impl Fn(&Waiter) -> bool) -> anyhow::Result<()> {
         for Waiter { waiting, limiter, promised, has_id, .. } in self.0.extract_if(.., |waiter| leaves(waiter)) {
             drop(waiting);
-            // It ends when the tokens are given back; what cannot be given back is lost.
+            // close() returns when the tokens are given back. Tokens that cannot be given back are lost.
             limiter.close().await?;
             if !has_id {
                 drop(promised.cancel().await);
@@ -132,8 +132,8 @@ impl Waiter {
         self.promised.decision().wait().saturating_sub(self.waited)
     }
 
-    /// Not to be asked when it may have gone on because the host's time went on by itself: what it comes to would not be the
-    /// same each time.
+    /// Checks that the waiter still sleeps. Skips waiters that the host's own time can have woken, whose result would differ
+    /// between runs.
     fn sleeps(&mut self) -> anyhow::Result<()> {
         pause();
         let is_due = self.came.elapsed() >= self.promised.decision().wait();
@@ -148,7 +148,7 @@ impl Waiter {
     }
 }
 
-/// Somebody on an engine.
+/// A waiter on an engine.
 struct Waiting(Pin<Box<dyn Future<Output = Granted>>>);
 
 impl Waiting {

@@ -1,4 +1,4 @@
-//! What requests leave behind, made by the thousand.
+//! Rows that requests leave behind, created by the thousand.
 
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
@@ -7,7 +7,7 @@ use crate::engines::Kind;
 use crate::pools::with_pool;
 use crate::rig::{Rig, hex};
 
-/// The tables that a sweep walks through beside the buckets'.
+/// The swept tables except the buckets' own.
 #[derive(Clone, Copy)]
 pub(super) enum Table {
     Windows,
@@ -30,7 +30,7 @@ impl Table {
         }
     }
 
-    /// Makes rows as requests leave them, or left them long ago.
+    /// Inserts rows as recent or old requests leave them.
     pub(super) async fn fill(self, rig: &Rig, begin: &str, count: i64, says: Says) -> anyhow::Result<()> {
         let (kind, table) = (rig.engine.kind, in_schema(rig, self.name()));
         let end = if says == Says::Nothing { 1_000_000_000 } else { i64::MAX / 4 };
@@ -77,7 +77,7 @@ fn in_schema(rig: &Rig, table: &str) -> String {
     rig.table().replace("token_buckets", table)
 }
 
-/// How many are in a table.
+/// The number of rows in a table.
 pub(super) async fn rows(rig: &Rig, table: &str) -> anyhow::Result<i64> {
     let count = AssertSqlSafe(format!("select count(*) from {}", in_schema(rig, table)));
     Ok(with_pool!(&rig.pool, pool => sqlx::query_scalar(count).fetch_one(pool).await?))

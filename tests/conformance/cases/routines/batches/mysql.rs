@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .concat()
 }
 
-/// Buckets of all kinds, provisioned, made by their first request, or of a plan, asked in random batches.
+/// Random batches for buckets of all kinds: provisioned, created by their first request, or with a plan.
 async fn an_entry_of_many_times_is_decided_as_so_many_requests(rig: Rig) -> anyhow::Result<()> {
     random::check(60, &(vec(figures(), 1..8), vec((0_i64..5000, vec(asked(), 1..10)), 1..8)), |(figures, batches)| {
         live(&rig, figures, batches)
@@ -50,7 +50,7 @@ async fn live(rig: &Rig, figures: Vec<Figures>, batches: Vec<(i64, Vec<Asked>)>)
     for (ms, asked) in batches {
         now += ms * MS;
         rig.at(now).await?;
-        // Now and then a bucket twice, or a wait: those are decided one by one.
+        // Now and then a bucket occurs twice, or a request waits: these are decided one by one.
         let entries: Vec<(usize, Asked)> =
             asked.into_iter().map(|asked| (asked.bucket.index(buckets.len()), asked)).collect();
         let json: Vec<String> = entries.iter().map(|(at, asked)| buckets[*at].json(asked)).collect();
@@ -76,7 +76,7 @@ async fn live(rig: &Rig, figures: Vec<Figures>, batches: Vec<(i64, Vec<Asked>)>)
     Ok(())
 }
 
-/// A bucket's terms, and how it comes to be.
+/// The limits of a bucket, and how the bucket is created.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     capacity: u64,
@@ -119,7 +119,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
 }
 
-/// A bucket, and what the definition says of it.
+/// A bucket, and its state by the definition.
 struct Known {
     key: Key,
     figures: Figures,
@@ -162,7 +162,7 @@ impl Known {
         format!("[\"{}\",{cost},{max_wait},{min_remaining},{rule},null,0,{times}]", hex(self.key.as_str()))
     }
 
-    /// Decides the requests one after the other, as defined, and compares.
+    /// Decides the requests one after the other by the definition, and compares the answers.
     fn check(&mut self, asked: &Asked, now: i64, answers: &[Said]) -> anyhow::Result<()> {
         let &Asked { cost, max_wait, min_remaining, times, .. } = asked;
         let state = self.state.get_or_insert_with(Bucket::default);
@@ -192,7 +192,7 @@ impl Known {
     }
 }
 
-/// What the routine says of so many equal requests.
+/// The routine's answer to `times` equal requests.
 #[derive(Debug)]
 struct Said {
     times: i64,
@@ -205,12 +205,12 @@ struct Said {
     granted: i64,
 }
 
-/// The answers that say something, in their order.
-/// Decides these requests. Nothing in them needs escaping.
+/// Builds the call that decides the requests. Nothing in them needs escaping.
 fn call(requests: &[String]) -> String {
     format!("call token_take_batch_v1('[{}]', false, @answers); select @answers as answers", requests.join(","))
 }
 
+/// Parses the answers in order, without those for 0 requests.
 fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
     let answers = rows.first().context("no row")?.text("answers")?.context("null")?;
     let texts: Vec<String> = serde_json::from_str(answers)?;
@@ -233,12 +233,12 @@ fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
     parsed.collect()
 }
 
-/// Nor an error of any other kind.
+/// Other errors do not occur either.
 async fn batches_that_overlap_do_not_deadlock(rig: Rig) -> anyhow::Result<()> {
     overlap(&rig, None).await
 }
 
-/// In the caller's own transaction its level rules. What fails there has taken nothing, once that is rolled back.
+/// In the caller's transaction, its isolation level applies. A failed call has taken nothing, after a rollback.
 async fn batches_in_any_isolation_level_grant_the_available_tokens(rig: Rig) -> anyhow::Result<()> {
     for level in [
         "set session transaction isolation level read uncommitted",
@@ -261,7 +261,7 @@ async fn override_applies_to_a_bucket_made_after_the_snapshot(rig: Rig) -> anyho
     rig.create(&key, Quota::once(5)?).await?;
     let batch = rig.quoted(&format!("[[\"{key}\", 1], [\"{other}\", 1]]"));
     let rows = match session.sql(rig.calling("request_tokens_many", &batch)).await {
-        // A later MariaDB refuses to lock what came after the snapshot.
+        // A later MariaDB refuses to lock rows that changed after the snapshot.
         Err(error) if number(&error) == Some(1020) => return Ok(()),
         rows => rows?,
     };
@@ -271,8 +271,8 @@ async fn override_applies_to_a_bucket_made_after_the_snapshot(rig: Rig) -> anyho
     Ok(())
 }
 
-/// Several sessions take from the same buckets, made by the first that come, until nothing is left of them; in
-/// transactions of their own, if a level is named.
+/// Several sessions take from the same buckets, created by the first requests, until no token is left. With a level, they use
+/// their own transactions.
 async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
     let keys: Vec<Key> = (0..BUCKETS).map(|_| rig.key()).collect();
     let hex: Vec<String> = keys.iter().map(|key| hex(key.as_str().as_bytes())).collect();
@@ -332,7 +332,7 @@ async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls in a transaction of the caller's on the only session of its pool, again after each deadlock.
+/// Calls in the caller's transaction on the only session of its pool, and retries after a deadlock.
 async fn in_transaction(rig: &Rig, call: &str) -> anyhow::Result<Vec<Row>> {
     loop {
         rig.pool.run("start transaction").await?;
@@ -342,7 +342,7 @@ async fn in_transaction(rig: &Rig, call: &str) -> anyhow::Result<Vec<Row>> {
                 return Ok(rows);
             }
             Err(error) => {
-                // A deadlock, a lock that took too long, a row that changed since the transaction began.
+                // A deadlock, a lock timeout, or a row that changed since the transaction began.
                 let again = number(&error).is_some_and(|number| [1213, 1205, 1020].contains(&number));
                 ensure!(again, error);
                 rig.pool.run("rollback").await?;

@@ -1,4 +1,4 @@
-//! The batch routine of MySQL and MariaDB for requests that differ in nothing but their buckets.
+//! The batch routine of MySQL and MariaDB for requests that differ in the bucket only.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .concat()
 }
 
-/// Buckets of one quota, or of one plan, provisioned or made by their first request, asked in random batches.
+/// Random batches for buckets with one quota or one plan, provisioned or created by their first request.
 async fn uniform_requests_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
     let refill = prop::sample::select(vec!["interval", "calendar", "continuous", "once"]);
     let figures = (1_u64..30, 1_u64..20, refill, any::<bool>());
@@ -46,7 +46,7 @@ struct Batch {
     ms: i64,
     cost: i64,
     min_remaining: i64,
-    /// For each bucket: how many requests, if any.
+    /// The number of requests for each bucket, if any.
     times: Vec<Option<i64>>,
 }
 
@@ -78,7 +78,7 @@ async fn live(
         rig.store().create_plan(&plan, quota).await?;
         terms_said = format!("null, null, null, '{plan}'");
     } else if matches!(refill, "calendar" | "continuous") {
-        // Where its clock starts in 1970 all the same.
+        // The bucket's clock still starts in 1970.
         rig.create(&buckets[0].0, quota).await?;
         buckets[0].1 = Some(Bucket::full(&terms, now));
     }
@@ -234,12 +234,12 @@ async fn uniform_batch_that_names_a_bucket_twice_is_refused(rig: Rig) -> anyhow:
     Ok(())
 }
 
-/// Where tokens come while the rows are made: else one that was made, emptied, full again and swept meanwhile would
-/// have given more than it has.
+/// Tokens come during the insert of the rows. Without that, a bucket that is created, emptied, refilled and swept in the
+/// meantime would grant more than its capacity.
 async fn uniform_first_use_counts_from_when_rows_are_locked(rig: Rig) -> anyhow::Result<()> {
     let keys = [rig.key(), rig.key()];
     let ids = [entry(&keys[0], 1), entry(&keys[1], 3)];
-    // A token a nanosecond.
+    // One token per nanosecond.
     let said = call(&rig, &ids, "2, 0, 1000000000, 1, 'continuous'").await?.context("decided")?;
     for (place, granted_times, full_at, granted) in said {
         let row = rig.row(&keys[usize::try_from(place - 1)?]).await?.context("made")?;
@@ -255,7 +255,7 @@ async fn uniform_first_use_takes_from_a_concurrently_made_bucket(rig: Rig) -> an
     let rig = &scratch.rig;
     let mut keys: Vec<Key> = (0..4).map(|_| rig.key()).collect();
     keys.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-    // It locks the gap in which they are to be.
+    // Locks the gap of the missing rows.
     let mut held = Held::idle(rig).await?;
     for sql in ["set transaction isolation level repeatable read", "begin"] {
         held.run(sql).await?;
@@ -362,7 +362,7 @@ async fn call(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Opti
     call_with(rig, ids, &format!("{arguments}, null")).await
 }
 
-/// What the routine answers, if it decides: places, for how many requests the tokens suffice, `full_at` and `granted`.
+/// The routine's answer, if it decides: position, number of grants, `full_at` and `granted`.
 async fn call_with(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
     let ids = rig.quoted(&format!("[{}]", ids.join(",")));
     let rows = rig.sql(rig.calling("token_take_uniform_v1", &format!("{ids}, {arguments}, false"))).await?;

@@ -1,4 +1,4 @@
-//! Requests for several limits each, in one call of MySQL's or MariaDB's routine.
+//! Batches of requests for several limits each, in the routine of MySQL and MariaDB.
 
 use anyhow::ensure;
 use tollgate::{Admin, Mode, Quota, Rule, Store, Take, model::Outcome};
@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-/// MariaDB cuts what its routines gather; MySQL does not.
+/// MariaDB truncates the arrays that its routines aggregate; MySQL does not.
 const CUT_OFF: [&str; 4] = [
     "set session group_concat_max_len = 1024",
     "set session group_concat_max_len = 2000",

@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .concat()
 }
 
-/// Each bucket has a twin, from which as many single requests take. Some batches say once what their requests have in common.
+/// Each bucket has a twin, which gets the same requests one by one. Some batches pass common values once.
 async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
     let request = (0..KINDS.len(), 1..4_i64, prop_oneof![3 => Just(0_i64), 1 => 1..12_i64], 1..9_i64, 0..8_usize);
     let request = request.prop_map(|(kind, cost, min_remaining, times, change)| BucketRequest {
@@ -43,10 +43,10 @@ async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
         times,
         change,
     });
-    // Back, too, further than any bucket takes to be full.
+    // Also steps back, further than any bucket's refill time.
     let ms = prop_oneof![6 => 0..3000_i64, 1 => -40_000..0_i64];
     let steps = prop::collection::vec((ms, prop::bool::ANY, prop::collection::vec(request, 1..12)), 1..8);
-    // A database of its own: once there was an override, every bucket is looked up among them.
+    // Uses a separate database: after the first override, each bucket is looked up among the overrides.
     let (_scratch, session) = injected(&rig).await?;
     random::check(60, &steps, |steps| live(&session, steps))
 }
@@ -106,7 +106,7 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow:
     Ok(())
 }
 
-/// The state of each bucket of a run that exists, by its id.
+/// The states of the existing buckets of a run, by id.
 async fn rows(rig: &Rig, run: &Key) -> anyhow::Result<HashMap<String, [i64; 4]>> {
     let ids = ids(run).map(|id| rig.quoted(&id)).collect::<Vec<_>>().join(", ");
     let sql = format!(
@@ -138,7 +138,7 @@ fn expanded(rows: &[Row], requests: &[BucketRequest]) -> anyhow::Result<Vec<Vec<
     Ok(answers)
 }
 
-/// Whether the rows of an entry say what single requests were answered: the last that each row stands for has its state.
+/// Whether the rows of an entry match the single requests: a row has the state after its last request.
 fn agree(rows: &[Row], singles: &[Row]) -> anyhow::Result<()> {
     let mut singles = singles.iter();
     for row in rows {
@@ -182,7 +182,7 @@ async fn locked_row_does_not_block_the_other_rows(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-/// How many requests rows answer.
+/// The number of requests that the rows answer.
 fn answered(rows: &[Row]) -> anyhow::Result<i64> {
     rows.iter().map(|row| row.number("times")).sum()
 }
@@ -204,25 +204,25 @@ async fn batch_counts_from_when_its_row_is_locked(rig: Rig) -> anyhow::Result<()
     holder.pool.run("rollback").await?;
     let rows = waiting.await??;
     let row = rig.row(&Key::try_from(&*id)?).await?.context("made")?;
-    // The tokens of a full bucket, counted from then.
+    // The tokens of a full bucket, counted from the release.
     assert_eq!(row.granted, 10);
     ensure!(row.full_at >= released - row.anchor + 60_000 * MS, "{row:?} when released at {released}");
     ensure!(rows.len() == 2 && rows.iter().all(|row| row.number("now").is_ok_and(|now| now >= released)), "{rows:?}");
     Ok(())
 }
 
-/// An entry, for so many requests.
+/// An entry for `times` requests.
 #[derive(Clone, Debug)]
 struct BucketRequest {
     kind: usize,
     cost: i64,
     min_remaining: i64,
     times: i64,
-    /// What an operator does to all buckets before it, if it is the first.
+    /// The operator's change to all buckets before the entry, if it is the first.
     change: usize,
 }
 
-/// A bucket under certain terms, and how it is asked for.
+/// A kind of bucket, with the limits that its requests name.
 struct Bucket {
     name: &'static str,
     provisioned: Option<&'static str>,
@@ -235,14 +235,14 @@ impl Bucket {
     }
 }
 
-/// Which entries are decided before which: those of one bucket in their order.
+/// The order in which the entries are decided: entries for one bucket keep their order.
 fn in_order(requests: &[BucketRequest]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..requests.len()).collect();
     places.sort_by_key(|&place| KINDS[requests[place].kind].name);
     places
 }
 
-/// For one bucket each, in their order, and as the first one: mostly of buckets that are under its terms already.
+/// Makes the requests uniform: one per bucket, in id order, equal to the first. Most buckets already have these limits.
 fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
     let BucketRequest { kind, cost, min_remaining, change, .. } = requests[0].clone();
     let mut alike: Vec<BucketRequest> = requests
@@ -255,7 +255,7 @@ fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
     alike
 }
 
-/// The call for requests, of which each names a bucket, and the terms that it asks for.
+/// The call for the requests, each with a bucket and the requested limits.
 fn batch_of(requests: &[BucketRequest], alike: bool, asked: impl Fn(&BucketRequest) -> (String, String)) -> String {
     let mut rows = String::new();
     for (place, request) in requests.iter().enumerate() {
@@ -265,7 +265,7 @@ fn batch_of(requests: &[BucketRequest], alike: bool, asked: impl Fn(&BucketReque
         write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {min_remaining}::bigint, {times}::bigint, {terms})")
             .expect("text");
     }
-    // Of an array, what is said.
+    // The part of an array that is passed.
     let (once, receipts, holds) =
         if alike { ("[1:1]", "array[null::uuid]", "a.zeros[1:1]") } else { ("", "null", "null") };
     format!(
@@ -311,7 +311,7 @@ const CALENDAR: &str = "3::bigint, 1::numeric, 'calendar'::text, null::text";
 const PLANNED: &str = "null::bigint, null::numeric, null::text, '$plan'";
 const OWN: &str = "null::bigint, null::numeric, null::text, null::text";
 
-/// What an operator changes; other numbers stand for nothing.
+/// Changes by an operator; other numbers mean no change.
 const CHANGES: [&str; 6] = [
     "update tollgate.token_plans set capacity = capacity % 17 + 1, mode = null where name = '$plan'",
     "update tollgate.token_plans set mode = 'shadow' where name = '$plan'",

@@ -1,4 +1,4 @@
-//! PostgreSQL's batches of requests whose buckets are made by them, and perhaps by others at the same time.
+//! PostgreSQL batches that create their buckets, possibly at the same time as other sessions.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn invalid_id_in_a_batch_creates_no_bucket(rig: Rig) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Requests of two buckets, in their order.
+/// Requests for two buckets, in their order.
 fn alike(one: &str, other: &str) -> String {
     format!(
         "select * from tollgate.take_batch_v1(array[{one}, {other}], array[1], array[0], array[0], array[3], array[60],
@@ -75,8 +75,8 @@ async fn concurrently_made_bucket_is_taken_from_as_it_is(rig: Rig) -> anyhow::Re
     Ok(())
 }
 
-/// A bucket whose maker has emptied it and not committed, and a batch for it and those before and after it, which are
-/// not there either.
+/// Another session creates and empties a bucket without committing. A batch requests this bucket, and missing buckets before
+/// and after it.
 async fn made_meanwhile(
     rig: &Rig,
     quota: Quota,
@@ -99,7 +99,7 @@ async fn made_meanwhile(
     Ok((maker, key, waiting))
 }
 
-/// Neither if all of them may be made, nor if one must be there.
+/// Covers batches that can create all buckets, and batches with a bucket that must exist.
 async fn waiter_for_a_new_bucket_locks_no_later_bucket(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::once(10)?;
     for rule in [Rule::Quota(quota), Rule::Provisioned] {
@@ -115,7 +115,7 @@ async fn waiter_for_a_new_bucket_locks_no_later_bucket(rig: Rig) -> anyhow::Resu
                 rig.literal(&first)
             ))
             .await?;
-        // In another order than that of their ids.
+        // Not in id order.
         let several = |key: &Key| Take::from(later.clone()).rule(rule.clone()).and(key.clone(), quota.into());
         let takes = [several(&last), several(&first)];
         let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));

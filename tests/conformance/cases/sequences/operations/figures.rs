@@ -1,4 +1,4 @@
-//! Figures that hit the edges.
+//! Values at the edges.
 
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ impl Author<'_> {
         QUOTAS[self.random.usize(..QUOTAS.len())].parse().expect("each is a quota")
     }
 
-    /// Often what the key has of its own already, or may have later: it is under the override all the same.
+    /// Often equals the key's own quota, now or later: the override applies anyway.
     pub(super) fn overriding(&mut self, place: usize) -> Quota {
         const QUOTAS: [&str; 8] = [
             "20/s",
@@ -135,7 +135,7 @@ impl Author<'_> {
         WINDOWS[self.random.usize(..WINDOWS.len())].parse().expect("each is a window")
     }
 
-    /// How many to count in a window: 0 only reads.
+    /// The number of requests to count in a window: 0 only reads.
     pub(super) fn count(&mut self, window: &Window) -> u64 {
         match self.random.u32(0..8) {
             0 => 0,

@@ -1,4 +1,4 @@
-//! Requests, and what is done with what they took.
+//! Requests, and adjustments of their tokens.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ impl Author<'_> {
         if self.one_in(3) { self.identified(take) } else { take }
     }
 
-    /// All that a bucket holds.
+    /// Requests the whole capacity of a bucket.
     pub(super) fn whole(&mut self) -> Take {
         let place = self.random.usize(..self.cast.keys.len() - 1);
         let capacity = self.quotas[place].capacity();
         Take::from(self.cast.keys[place].clone()).rule(self.rule(place)).cost(capacity)
     }
 
-    /// Others come behind, more often than not.
+    /// Starts a wait. More often than not, others queue behind it.
     pub(super) fn wait_in_line(&mut self, place: usize, take: Take) -> Operation {
         self.hold = Duration::MAX;
         self.before = Some(take.clone());
@@ -63,7 +63,7 @@ impl Author<'_> {
         take.cost(self.cost(least)).min_remaining(self.min_remaining(least)).max_wait(self.max_wait(first))
     }
 
-    /// Of a sliding window, whose terms change now and then; seldom among others, where none can be.
+    /// Requests in a sliding window, whose limits change now and then. Rarely combined with other limits, which is an error.
     fn in_window(&mut self) -> Take {
         let place = self.windowed();
         if self.one_in(8) {
@@ -89,7 +89,7 @@ impl Author<'_> {
         take
     }
 
-    /// A request whose id was there before: as it was, or at another cost, or for other buckets.
+    /// Repeats a request with its id: unchanged, with another cost, or for other buckets.
     fn again(&mut self) -> Take {
         let (take, hold) = self.ids[self.random.usize(..self.ids.len())].clone();
         self.hold = hold;
@@ -128,7 +128,7 @@ impl Author<'_> {
         }
     }
 
-    /// To a receipt that has expired the only answer is that it is too late to settle it.
+    /// For an expired receipt, the only certain answer is that a settlement is too late.
     pub(super) fn change(&mut self) -> Change {
         let latest = self.takes.len() - 1;
         let place =
