@@ -149,7 +149,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         ),
         Error::Take(TakeError::Conflict(key)) => (
             NEVER,
-            format!("bucket '{}' is provisioned with terms of its own", plain(key.as_str())),
+            format!("bucket '{}' is provisioned with another limit", plain(key.as_str())),
             "take from it without --quota and --plan".to_owned(),
         ),
         Error::Take(TakeError::ExceedsCapacity { key, cost, min_remaining, .. }) => {

@@ -143,7 +143,7 @@ fn expected_outcome(why: &Explanation, shortfall: Option<Shortfall>) -> String {
             after => format!("would be {RED}denied{RED:#}: a token comes in {}", times::span(after)),
         },
         ExpectedOutcome::UnknownPlan => format!("would fail: there is no plan{}{}", quoted_plan(why), made_again(why)),
-        ExpectedOutcome::Conflict => "would fail if it named that plan: the bucket has terms of its own".to_owned(),
+        ExpectedOutcome::Conflict => "would fail if it named that plan: the bucket has another limit".to_owned(),
         _ => "would fail, unless it names its terms: there is no such bucket".to_owned(),
     }
 }

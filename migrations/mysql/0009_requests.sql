@@ -105,7 +105,7 @@ begin
     signal sqlstate '45000' set message_text = v_message;
   elseif v_outcome = 'conflict' then
     set v_message = concat('tollgate: bucket ''', left(p_id, 36),
-                           ''' was provisioned with terms of its own: ask without a plan');
+                           ''' is provisioned with another limit: ask without a plan');
     signal sqlstate '22023' set message_text = v_message;
   elseif v_outcome = 'reused' then
     set v_message = concat('tollgate: the id ', p_request, ' is that of another request: give each one its own');

@@ -187,7 +187,7 @@ begin
                             left(coalesce(p_plan, (select b.plan from tollgate.token_buckets b where b.id = p_id), 'free'),
                                  255));
     when 'conflict' then
-      raise exception 'tollgate: bucket % was provisioned with terms of its own', quote_literal(p_id)
+      raise exception 'tollgate: bucket % is provisioned with another limit', quote_literal(p_id)
         using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';
     when 'reused' then
       raise exception 'tollgate: the id % is that of another request', p_request
@@ -450,7 +450,7 @@ begin
                             left(coalesce(p_plan, (select b.plan from tollgate.token_buckets b where b.id = p_id), 'free'),
                                  255));
     when 'conflict' then
-      raise exception 'tollgate: bucket % was provisioned with terms of its own', quote_literal(p_id)
+      raise exception 'tollgate: bucket % is provisioned with another limit', quote_literal(p_id)
         using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';
     when 'endless' then
       raise exception 'tollgate: bucket % never refills, so it cannot be throttled for a time', quote_literal(p_id)

@@ -268,7 +268,7 @@ pub(crate) async fn client_with_its_own_quota_leaves_its_plan(world: &impl World
     assert_eq!(left(&world.decide(by_plan.clone().cost(4)).await?), (true, 6));
     world.create(&key, "5 per 1h".parse()?).await?;
     assert_eq!(left(&world.decide(Take::from(key.clone())).await?), (true, 4));
-    let error = world.store().take_one(&by_plan).await?.expect_err("it has terms of its own");
+    let error = world.store().take_one(&by_plan).await?.expect_err("it has another limit");
     assert_eq!(error, TakeError::Conflict(key));
     Ok(())
 }
