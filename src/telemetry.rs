@@ -99,21 +99,21 @@ fn describe() {
     use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
     describe_counter!(DECISIONS, "Decisions of limiters, by outcome, by where they were made, and by mode");
-    describe_histogram!(DECISION_SECONDS, Unit::Seconds, "How long a decision took that was not made from memory");
-    describe_counter!(ERRORS, "Requests without a decision of the store, by what was wrong");
-    describe_counter!(FALLBACKS, "Decisions that the fallback made instead of the store, by what was wrong");
-    describe_counter!(THROTTLES, "What third parties said of their limits, by whether it lowered a bucket");
-    describe_counter!(REFUND_ERRORS, "Refunds of layers that failed, by what was wrong");
-    describe_counter!(SWEEPS, "Steps of clearing away, by outcome");
-    describe_counter!(SWEPT, "Rows that were cleared away");
+    describe_histogram!(DECISION_SECONDS, Unit::Seconds, "Duration of decisions that were not made from memory");
+    describe_counter!(ERRORS, "Requests that the store did not decide, by error");
+    describe_counter!(FALLBACKS, "Decisions of the fallback instead of the store, by error");
+    describe_counter!(THROTTLES, "Throttles that upstream answers asked for, by whether they lowered a bucket");
+    describe_counter!(REFUND_ERRORS, "Failed refunds of layers, by error");
+    describe_counter!(SWEEPS, "Sweep steps, by outcome");
+    describe_counter!(SWEPT, "Rows that sweeps deleted");
     describe_gauge!(QUEUE, "Requests of this process that wait for the next call of the store");
-    describe_gauge!(WAITERS, "Callers of this process that wait for their turn");
-    describe_gauge!(LEASED, "Tokens that this process has taken ahead and not used");
+    describe_gauge!(WAITERS, "Callers of this process that wait for their tokens");
+    describe_gauge!(LEASED, "Leased tokens that this process has not used");
     #[cfg(feature = "_sql")]
     {
-        describe_histogram!(CALL_SECONDS, Unit::Seconds, "How long a call of the database took, with its retries");
-        describe_histogram!(CALL_REQUESTS, "How many requests a call of the database carried");
-        describe_counter!(RETRIES, "Calls that were made once more, by the database's error code");
+        describe_histogram!(CALL_SECONDS, Unit::Seconds, "Duration of calls to the database, with their retries");
+        describe_histogram!(CALL_REQUESTS, "Requests in a call to the database");
+        describe_counter!(RETRIES, "Repeated calls, by the database's error code");
     }
 }
 
