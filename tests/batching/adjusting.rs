@@ -138,7 +138,7 @@ async fn unpolled_refund_keeps_no_connection_from_takes() -> anyhow::Result<()> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_slow_holds_up_no_other() -> anyhow::Result<()> {
+async fn slow_key_does_not_delay_refunds_of_others() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["slow", "quick"], Some("slow")).await?;
     gated.gate.add_permits(1000);
     let slow = adjust(&batcher, vec![refund("slow")]);
