@@ -66,7 +66,7 @@ fn is_late<T>(answer: Result<T, Error>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_verb_ends_by_the_deadline_without_a_fallback() -> anyhow::Result<()> {
+async fn every_method_ends_by_the_deadline_without_a_fallback() -> anyhow::Result<()> {
     let store = Gated::new();
     let limiter = limiter(&store)?;
     let start = Instant::now();
