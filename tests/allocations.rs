@@ -82,7 +82,7 @@ async fn take_locally_first(store: &impl Store, take: &Take) -> Result<Outcome, 
 #[test]
 fn request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
     let store = MemoryStore::new();
-    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+    for key in ["user:42", "a key that is too long to be stored inline, so it has an allocation of its own"] {
         let key = Key::try_from(key)?;
         let rule = Rule::Quota(Quota::per_hour(100).build()?);
         let take = Take::from(key).rule(rule).cost(10);
@@ -99,7 +99,7 @@ fn request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_limiter_allocates_nothing_for_a_known_key() -> anyhow::Result<()> {
+fn limiter_request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
     allocates_nothing(&Limiter::new(MemoryStore::new(), Quota::per_hour(10))?)
 }
 
@@ -109,7 +109,7 @@ fn any_store_request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
 }
 
 fn allocates_nothing<S: Store>(limiter: &Limiter<S>) -> anyhow::Result<()> {
-    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+    for key in ["user:42", "a key that is too long to be stored inline, so it has an allocation of its own"] {
         let key = Key::try_from(key)?;
         assert!(allocations(limiter.allow(&key)).0?.is_granted(), "the first request creates the bucket");
         for number in 1..20 {
@@ -148,9 +148,9 @@ async fn plans_and_overrides_allocate_nothing_for_a_known_key() -> anyhow::Resul
 }
 
 #[test]
-fn a_denial_from_memory_allocates_nothing() -> anyhow::Result<()> {
+fn cached_denial_allocates_nothing() -> anyhow::Result<()> {
     let cache = DenyCache::new(MemoryStore::new());
-    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+    for key in ["user:42", "a key that is too long to be stored inline, so it has an allocation of its own"] {
         let take = Take::from(Key::try_from(key)?).rule(Rule::try_from("1/h")?);
         for number in 0..20 {
             let (outcome, counted) = allocations(take_locally_first(&cache, &take));
@@ -162,9 +162,9 @@ fn a_denial_from_memory_allocates_nothing() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_grant_from_a_lease_allocates_nothing() -> anyhow::Result<()> {
+async fn leased_grant_allocates_nothing() -> anyhow::Result<()> {
     let lease = Lease::new(MemoryStore::new());
-    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+    for key in ["user:42", "a key that is too long to be stored inline, so it has an allocation of its own"] {
         let take = Take::from(Key::try_from(key)?).rule(Rule::try_from("1000000 once")?);
         for _ in 0..1000 {
             assert!(lease.take_one(&take).await??.is_granted());
@@ -251,7 +251,7 @@ fn batched_request_allocates_only_its_reply_slot() -> anyhow::Result<()> {
 
 /// The limiter has its default layers over a store outside this process.
 #[test]
-fn a_limiter_allocates_once_more_than_its_batcher() -> anyhow::Result<()> {
+fn limiter_allocates_once_more_than_its_batcher() -> anyhow::Result<()> {
     let limiter = Limiter::new(Granting, Quota::per_second(10))?;
     let keys = keys()?;
     let ask = |place: usize| {

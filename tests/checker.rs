@@ -27,17 +27,17 @@ proptest! {
     }
 
     #[test]
-    fn checker_accepts_every_decision_of_the_arithmetic(asked in history(), continuous: bool) {
+    fn checker_accepts_every_decision_of_the_arithmetic(requests in history(), continuous: bool) {
         let make = if continuous { Quota::continuous } else { Quota::interval };
         let limit = limit(make(5, HALF_A_SECOND));
-        prop_assert_eq!(limit.faults(&decided(&limit, asked)), vec![]);
+        prop_assert_eq!(limit.faults(&decided(&limit, requests)), vec![]);
     }
 
     #[test]
-    fn checker_finds_one_grant_too_many_or_too_few(asked in history(), continuous: bool, which: prop::sample::Index) {
+    fn checker_finds_one_grant_too_many_or_too_few(requests in history(), continuous: bool, which: prop::sample::Index) {
         let make = if continuous { Quota::continuous } else { Quota::interval };
         let limit = limit(make(5, HALF_A_SECOND));
-        let mut calls = decided(&limit, asked);
+        let mut calls = decided(&limit, requests);
         let changed = which.index(calls.len());
         calls[changed].granted = !calls[changed].granted;
         let faults = limit.faults(&calls);

@@ -81,14 +81,14 @@ async fn every_method_ends_by_the_deadline() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn open_circuit_lets_one_request_at_a_time_call_the_store() -> anyhow::Result<()> {
     let store =
-        Arc::new(Recovering { asked: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
+        Arc::new(Recovering { calls: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
     let builder = Limiter::builder(Arc::clone(&store)).without_batching();
     let limiter = builder.fallback(DEADLINE, Fallback::Open).build("1000/h")?;
     let start = tokio::time::Instant::now();
     for _ in 0..16 {
         assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
     }
-    assert_eq!((start.elapsed(), store.asked.load(Ordering::SeqCst)), (16 * DEADLINE, 16));
+    assert_eq!((start.elapsed(), store.calls.load(Ordering::SeqCst)), (16 * DEADLINE, 16));
     let mut crowd = tokio::task::JoinSet::new();
     for n in 0..100 {
         let limiter = limiter.clone();
@@ -97,7 +97,7 @@ async fn open_circuit_lets_one_request_at_a_time_call_the_store() -> anyhow::Res
     for source in crowd.join_all().await {
         assert_eq!(source?, Source::Fallback);
     }
-    assert_eq!((start.elapsed(), store.asked.load(Ordering::SeqCst)), (17 * DEADLINE, 17));
+    assert_eq!((start.elapsed(), store.calls.load(Ordering::SeqCst)), (17 * DEADLINE, 17));
 
     store.answers.store(true, Ordering::SeqCst);
     for _ in 0..100 {
@@ -138,14 +138,14 @@ impl Store for Away {
 
 /// A store that does not answer until `answers` is set.
 struct Recovering {
-    asked: AtomicU32,
+    calls: AtomicU32,
     answers: AtomicBool,
     memory: MemoryStore,
 }
 
 impl Store for Recovering {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         if !self.answers.load(Ordering::SeqCst) {
             return std::future::pending().await;
         }

@@ -97,10 +97,10 @@ async fn request_killed_with_its_server_is_charged_once(engine: Engine) -> anyho
             let mut gate = Gate::close(&database, cut).await?;
             let request = cut.request();
             ids.push(request.id);
-            let asked = tokio::spawn(callers.clone().ask(request));
-            gate.is_reached(&asked, before + 1).await.with_context(|| format!("{cut:?}"))?;
+            let pending = tokio::spawn(callers.clone().ask(request));
+            gate.is_reached(&pending, before + 1).await.with_context(|| format!("{cut:?}"))?;
             gates.push(gate);
-            held.push(asked);
+            held.push(pending);
         }
         server.kill().await?;
         drop(gates);

@@ -79,7 +79,7 @@ async fn full_store_deletes_only_full_buckets() -> anyhow::Result<()> {
     }
     assert_eq!((store.len(), refused), (64, 10_000 - 64));
     clock.advance(Duration::from_secs(1));
-    assert!(limiter.allow("somebody else").await?.is_granted());
+    assert!(limiter.allow("another key").await?.is_granted());
     assert!(store.len() <= 64);
     Ok(())
 }
@@ -103,7 +103,7 @@ async fn full_store_has_room_a_refill_after_its_clock_steps_back() -> anyhow::Re
         clock.set(clock.now() - 3_600_000_000_000);
         ask_many("too soon").await;
         clock.advance(Duration::from_secs(3));
-        assert_eq!(ask_many("somebody else").await, 64, "{rule}");
+        assert_eq!(ask_many("another key").await, 64, "{rule}");
     }
     Ok(())
 }
@@ -135,7 +135,7 @@ async fn request_takes_from_all_buckets_or_none_when_full() -> anyhow::Result<()
         }
         clock.advance(Duration::from_secs(1));
     }
-    assert!((5..100).contains(&refused), "{refused} of 1000 share its shard");
+    assert!((5..100).contains(&refused), "{refused} of 1000 keys share the shard of the first");
     Ok(())
 }
 

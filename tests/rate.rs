@@ -85,7 +85,7 @@ fn is(answer: Result<Decision, Error>) -> anyhow::Result<Is> {
 }
 
 #[tokio::test]
-async fn without_a_limit_anything_is_granted_at_once_and_for_ever() -> anyhow::Result<()> {
+async fn unlimited_quota_grants_anything_at_once() -> anyhow::Result<()> {
     let life: Life<'_> = &[
         (0, Allow(1), Granted(0)),
         (0, Allow(u64::MAX), Granted(0)),
@@ -99,7 +99,7 @@ async fn without_a_limit_anything_is_granted_at_once_and_for_ever() -> anyhow::R
 }
 
 #[tokio::test]
-async fn without_a_rate_the_burst_is_granted_and_then_nothing() -> anyhow::Result<()> {
+async fn quota_without_refill_grants_its_burst_once() -> anyhow::Result<()> {
     live(
         "3 once",
         &[
@@ -334,7 +334,7 @@ async fn changed_limit_keeps_earned_and_reserved_tokens() -> anyhow::Result<()> 
 
 /// Tokio's time advances only by sleeps. The store's clock stands still.
 #[tokio::test(start_paused = true)]
-async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()> {
+async fn wait_takes_its_tokens_or_is_denied_at_once() -> anyhow::Result<()> {
     let begun = tokio::time::Instant::now();
     live(
         "10/s burst 3",

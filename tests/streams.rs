@@ -124,7 +124,7 @@ async fn stream_polled_after_errors_backs_off() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn an_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
+async fn stream_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
     struct Moody(AtomicU64);
 
     impl TokenRequester for Moody {

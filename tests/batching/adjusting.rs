@@ -48,12 +48,12 @@ async fn refunds_during_a_call_share_the_next() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["a", "b"], None).await?;
     let first = adjust(&batcher, vec![refund("a")]);
     settle().await;
-    let several = adjust(&batcher, vec![refund("b"), refund("nobody's"), refund("b")]);
+    let several = adjust(&batcher, vec![refund("b"), refund("missing"), refund("b")]);
     let others: Vec<_> = (0..40).map(|_| adjust(&batcher, vec![refund("a")])).collect();
     settle().await;
     gated.gate.add_permits(1000);
     assert_eq!(first.await??, [Ok(Adjusted::Done(1))]);
-    let unknown = Err(TakeError::UnknownBucket(Key::try_from("nobody's")?));
+    let unknown = Err(TakeError::UnknownBucket(Key::try_from("missing")?));
     assert_eq!(several.await??, [Ok(Adjusted::Done(1)), unknown, Ok(Adjusted::Done(1))]);
     for other in others {
         assert_eq!(other.await??, [Ok(Adjusted::Done(1))]);

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::underlying::{Broken, Falling, Noting, receipt, take};
 
 #[tokio::test(start_paused = true)]
-async fn an_attack_costs_one_call_for_each_key_and_second() -> anyhow::Result<()> {
+async fn attack_costs_one_call_per_key_and_second() -> anyhow::Result<()> {
     let (store, cache) = both();
     let attacks = [take("a", "1/h")?, take("b", "1/h")?];
     for attack in &attacks {

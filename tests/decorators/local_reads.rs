@@ -18,7 +18,7 @@ use super::counting::Counting;
 use super::underlying::take;
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {
+async fn local_denial_makes_no_call_and_grant_makes_one() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     for n in 0..10 {
@@ -101,7 +101,7 @@ async fn local_denial_does_not_count_as_a_store_answer() -> anyhow::Result<()> {
     }
     let crowd = (0..10).map(|number| limiter.allow(format!("crowd:{number}")));
     let circuit_open =
-        join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::CircuitOpen { .. })));
+        join_all(crowd).await.into_iter().filter(|answer| matches!(answer, Err(Error::CircuitOpen { .. })));
     assert_eq!(circuit_open.count(), 9, "one request at a time calls the store");
     Ok(())
 }
@@ -162,7 +162,7 @@ async fn boundary_replaces_local_counts_with_shared_counts() -> anyhow::Result<(
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_processes_see_each_others_grants_at_their_own() -> anyhow::Result<()> {
+async fn process_sees_other_grants_with_its_next_grant() -> anyhow::Result<()> {
     let store = Counting::new();
     let (one, other) = (LocalReads::new(store.clone()), LocalReads::new(store.clone()));
     fill(&one, "a", 4).await?;

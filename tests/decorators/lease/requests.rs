@@ -38,7 +38,7 @@ async fn fallback_and_mode_answers_prefetch_nothing() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_switch_is_seen_within_a_second() -> anyhow::Result<()> {
+async fn mode_change_reaches_leases_within_a_second() -> anyhow::Result<()> {
     for mode in [Mode::Block, Mode::Off] {
         // At a rate at which leased tokens are used, and at one at which they expire.
         for pause in [1, 40] {
@@ -133,7 +133,7 @@ async fn batch_calls_the_store_only_for_unserved_requests() -> anyhow::Result<()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_from_a_lease_has_nothing_to_give_back() -> anyhow::Result<()> {
+async fn leased_reservation_has_nothing_to_give_back() -> anyhow::Result<()> {
     let store = Noting::new();
     let limiter = Limiter::new(over(&store, LeaseOptions::default()), "1000000/s")?.bind("a")?;
     for _ in 0..300 {
