@@ -53,11 +53,11 @@ async fn caller_cancelled_before_the_repeated_call_takes_nothing() -> anyhow::Re
     }
     // The shared call was rolled back. The gate is closed for the calls that repeat it.
     let is_called = |n: &i32| gated.calls().iter().any(|keys| keys.len() <= 2 && keys.contains(&format!("other:{n}")));
-    let (called, waiting): (Vec<_>, Vec<_>) = others.into_iter().partition(|(n, _)| is_called(n));
+    let (in_flight, waiting): (Vec<_>, Vec<_>) = others.into_iter().partition(|(n, _)| is_called(n));
     assert!(!waiting.is_empty());
     let cancelled: Vec<_> = waiting.into_iter().map(|(n, caller)| (n, caller.abort())).collect();
     gated.gate.add_permits(1000);
-    for answered in first.into_iter().chain(called.into_iter().map(|(_, caller)| caller)) {
+    for answered in first.into_iter().chain(in_flight.into_iter().map(|(_, caller)| caller)) {
         assert!(answered.await??.is_ok_and(|decision| decision.is_granted()));
     }
     settle().await;
