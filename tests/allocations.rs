@@ -1,6 +1,6 @@
-//! A decision in this process allocates nothing, and one that is asked for elsewhere its reply slot.
+//! A decision in this process allocates nothing. A batched request allocates its reply slot.
 
-#![allow(unsafe_code, reason = "an allocator is made of it")]
+#![allow(unsafe_code, reason = "a global allocator needs it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -22,28 +22,28 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: what is asked is asked of the system's allocator, as it is.
+// SAFETY: each method passes its arguments unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(memory, layout, size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -51,12 +51,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A thread that is ending counts no more.
+/// Counts nothing once the thread has dropped its counter.
 fn count() {
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 }
 
-/// What a future that never waits comes to, and how often this thread allocated for it.
+/// Returns the output of a future that never waits, and how often this thread allocated for it.
 fn allocations<T>(future: impl Future<Output = T>) -> (T, u64) {
     let before = ALLOCATIONS.get();
     let Poll::Ready(output) = pin!(future).poll(&mut Context::from_waker(Waker::noop())) else {
@@ -71,8 +71,8 @@ fn every_allocation_is_counted() {
     assert_eq!((*boxed.0, counted), (1, 3));
 }
 
-/// Asks as a limiter does: first what this process knows.
-async fn ask_first_here(store: &impl Store, take: &Take) -> Result<Outcome, Error> {
+/// Takes as a limiter does: first from the state of this process, then by a call.
+async fn take_locally_first(store: &impl Store, take: &Take) -> Result<Outcome, Error> {
     match store.try_take(take) {
         Some(outcome) => Ok(outcome),
         None => store.take_one(take).await,
@@ -82,13 +82,16 @@ async fn ask_first_here(store: &impl Store, take: &Take) -> Result<Outcome, Erro
 #[test]
 fn request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
     let store = MemoryStore::new();
-    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+    for key in ["user:42", "a key that is too long to be stored inline, so it has an allocation of its own"] {
         let key = Key::try_from(key)?;
         let rule = Rule::Quota(Quota::per_hour(100).build()?);
         let take = Take::from(key).rule(rule).cost(10);
-        assert!(allocations(ask_first_here(&store, &take)).0??.is_granted(), "the first one makes the bucket");
+        assert!(
+            allocations(take_locally_first(&store, &take)).0??.is_granted(),
+            "the first request creates the bucket"
+        );
         for number in 1..20 {
-            let (outcome, counted) = allocations(ask_first_here(&store, &take));
+            let (outcome, counted) = allocations(take_locally_first(&store, &take));
             assert_eq!((outcome??.is_granted(), counted), (number < 10, 0), "request {number}");
         }
     }
@@ -96,7 +99,7 @@ fn request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_limiter_allocates_nothing_for_a_known_key() -> anyhow::Result<()> {
+fn limiter_request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
     allocates_nothing(&Limiter::new(MemoryStore::new(), Quota::per_hour(10))?)
 }
 
@@ -106,9 +109,9 @@ fn any_store_request_for_known_key_allocates_nothing() -> anyhow::Result<()> {
 }
 
 fn allocates_nothing<S: Store>(limiter: &Limiter<S>) -> anyhow::Result<()> {
-    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+    for key in ["user:42", "a key that is too long to be stored inline, so it has an allocation of its own"] {
         let key = Key::try_from(key)?;
-        assert!(allocations(limiter.allow(&key)).0?.is_granted(), "the first one makes the bucket");
+        assert!(allocations(limiter.allow(&key)).0?.is_granted(), "the first request creates the bucket");
         for number in 1..20 {
             let (decision, counted) = allocations(limiter.allow(&key));
             assert_eq!((decision?.is_granted(), counted), (number < 10, 0), "request {number}");
@@ -117,7 +120,7 @@ fn allocates_nothing<S: Store>(limiter: &Limiter<S>) -> anyhow::Result<()> {
     let bound = limiter.bind("user:43")?;
     let (first, more) = (allocations(bound.allow()).0?, allocations(bound.allow()));
     assert_eq!((first.is_granted(), more.0?.is_granted(), more.1), (true, true, 0));
-    // A text that is short enough becomes a key without an allocation.
+    // A short text becomes a key without an allocation.
     let (decision, counted) = allocations(limiter.allow("user:43"));
     assert_eq!((decision?.is_granted(), counted), (true, 0));
     Ok(())
@@ -135,9 +138,9 @@ async fn plans_and_overrides_allocate_nothing_for_a_known_key() -> anyhow::Resul
     for (key, rule) in [("small", &own), ("small:planned", &following), ("large", &own), ("large:planned", &following)]
     {
         let take = Take::from(Key::try_from(key)?).rule(rule.clone());
-        assert!(ask_first_here(&store, &take).await??.is_granted(), "the first one makes the bucket");
+        assert!(take_locally_first(&store, &take).await??.is_granted(), "the first request creates the bucket");
         for number in 1..20 {
-            let (outcome, counted) = allocations(ask_first_here(&store, &take));
+            let (outcome, counted) = allocations(take_locally_first(&store, &take));
             assert_eq!((outcome??.is_granted(), counted), (number < 10, 0), "{key}, request {number}");
         }
     }
@@ -145,12 +148,12 @@ async fn plans_and_overrides_allocate_nothing_for_a_known_key() -> anyhow::Resul
 }
 
 #[test]
-fn a_denial_from_memory_allocates_nothing() -> anyhow::Result<()> {
+fn cached_denial_allocates_nothing() -> anyhow::Result<()> {
     let cache = DenyCache::new(MemoryStore::new());
-    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+    for key in ["user:42", "a key that is too long to be stored inline, so it has an allocation of its own"] {
         let take = Take::from(Key::try_from(key)?).rule(Rule::try_from("1/h")?);
         for number in 0..20 {
-            let (outcome, counted) = allocations(ask_first_here(&cache, &take));
+            let (outcome, counted) = allocations(take_locally_first(&cache, &take));
             let from_memory = outcome??.source() == Source::DenyCache;
             assert_eq!((from_memory, from_memory && counted > 0), (number > 1, false), "request {number}");
         }
@@ -159,9 +162,9 @@ fn a_denial_from_memory_allocates_nothing() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_grant_from_a_lease_allocates_nothing() -> anyhow::Result<()> {
+async fn leased_grant_allocates_nothing() -> anyhow::Result<()> {
     let lease = Lease::new(MemoryStore::new());
-    for key in ["user:42", "a key that is longer than what fits into a key without a place of its own"] {
+    for key in ["user:42", "a key that is too long to be stored inline, so it has an allocation of its own"] {
         let take = Take::from(Key::try_from(key)?).rule(Rule::try_from("1000000 once")?);
         for _ in 0..1000 {
             assert!(lease.take_one(&take).await??.is_granted());
@@ -169,8 +172,8 @@ async fn a_grant_from_a_lease_allocates_nothing() -> anyhow::Result<()> {
         }
         let mut served = 0;
         for _ in 0..1000 {
-            // Most requests ask for no more tokens.
-            let (outcome, counted) = allocations(ask_first_here(&lease, &take));
+            // Most requests prefetch no more tokens.
+            let (outcome, counted) = allocations(take_locally_first(&lease, &take));
             served += u64::from(outcome??.source() == Source::Lease && counted == 0);
             tokio::task::yield_now().await;
         }
@@ -179,7 +182,7 @@ async fn a_grant_from_a_lease_allocates_nothing() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A store that grants after others could come, and allocates only the answers to several requests.
+/// A store that yields once and grants. It allocates only the list of its answers.
 struct Granting;
 
 impl Store for Granting {
@@ -193,7 +196,7 @@ impl Store for Granting {
     }
 }
 
-/// How often is allocated for a hundred requests, when so many callers ask at once, again and again.
+/// Counts the allocations for a hundred requests, while `callers` of them run at once.
 fn allocations_of_a_hundred<F>(callers: usize, ask: impl Fn(usize) -> F) -> anyhow::Result<u64>
 where
     F: Future<Output = anyhow::Result<bool>>,
@@ -203,17 +206,17 @@ where
     runtime.block_on(async {
         let mut counted = 0;
         for _ in 0..ROUNDS {
-            let mut asked: Vec<_> = (0..callers).map(|caller| Box::pin(ask(caller))).collect();
+            let mut pending: Vec<_> = (0..callers).map(|caller| Box::pin(ask(caller))).collect();
             let before = ALLOCATIONS.get();
             poll_fn(|context| {
-                asked.retain_mut(|one| match one.as_mut().poll(context) {
+                pending.retain_mut(|request| match request.as_mut().poll(context) {
                     Poll::Pending => true,
                     Poll::Ready(granted) => {
                         assert!(granted.is_ok_and(|granted| granted));
                         false
                     }
                 });
-                if asked.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+                if pending.is_empty() { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
             counted += ALLOCATIONS.get() - before;
@@ -222,7 +225,7 @@ where
     })
 }
 
-/// As many keys as there are callers at most.
+/// Creates [`MANY`] keys, one for each caller.
 fn keys() -> Result<Vec<Key>, Error> {
     (0..MANY).map(|number| Ok(Key::try_from(format!("user:{number}"))?)).collect()
 }
@@ -233,8 +236,8 @@ fn batched_request_allocates_only_its_reply_slot() -> anyhow::Result<()> {
     let rule = Rule::try_from("10/s")?;
     let takes: Vec<Take> = keys()?.into_iter().map(|key| Take::from(key).rule(rule.clone())).collect();
     let ask = |place: usize| {
-        let asked = batcher.take_one(&takes[place]);
-        async move { Ok(asked.await??.is_granted()) }
+        let request = batcher.take_one(&takes[place]);
+        async move { Ok(request.await??.is_granted()) }
     };
     let alone = allocations_of_a_hundred(1, ask)?;
     let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
@@ -246,14 +249,14 @@ fn batched_request_allocates_only_its_reply_slot() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whatever it has above a store that is not in this process, if nothing else is said.
+/// The limiter has its default layers over a store outside this process.
 #[test]
-fn a_limiter_allocates_once_more_than_its_batcher() -> anyhow::Result<()> {
+fn limiter_allocates_once_more_than_its_batcher() -> anyhow::Result<()> {
     let limiter = Limiter::new(Granting, Quota::per_second(10))?;
     let keys = keys()?;
     let ask = |place: usize| {
-        let asked = limiter.allow(&keys[place]);
-        async move { Ok(asked.await?.is_granted()) }
+        let request = limiter.allow(&keys[place]);
+        async move { Ok(request.await?.is_granted()) }
     };
     let alone = allocations_of_a_hundred(1, ask)?;
     let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;

@@ -1,4 +1,4 @@
-//! Modules of the library import from layers below theirs: `docs/design/architecture.md` draws them.
+//! Modules of the library import only from layers below their own. `docs/design/architecture.md` draws the layers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 const LAYERS: [&[&str]; 5] =
     [&["concurrency", "model"], &["clock"], &["admin", "store"], &["layers"], &["limiter", "requester"]];
 
-/// What every layer reports to, and which names what it reports of every layer.
+/// A module outside the layers: all layers report to it, and it names types of all layers.
 const BESIDE: &str = "telemetry";
 
 #[test]

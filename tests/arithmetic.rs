@@ -1,4 +1,4 @@
-//! The arithmetic by itself: the golden vectors, and what holds for every bucket. No database.
+//! The arithmetic without a database: the golden vectors, and properties of every bucket.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn every_golden_vector_holds() -> anyhow::Result<()> {
         let terms = BucketQuota::from(&scenario.quota);
         let start = if scenario.first_used { 0 } else { MADE_AT };
         let mut bucket = Bucket::full(&terms, start);
-        assert!(!scenario.steps.is_empty(), "{} asks nothing", scenario.name);
+        assert!(!scenario.steps.is_empty(), "{} has no requests", scenario.name);
         for step in &scenario.steps {
             let request = BucketRequest { cost: step.cost, max_wait: step.max_wait, min_remaining: step.min_remaining };
             match step.answer {
@@ -37,10 +37,10 @@ fn every_golden_vector_holds() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A configuration file in words.
+/// A configuration file states keys, rules and modes as text.
 #[cfg(feature = "serde")]
 #[test]
-fn a_configuration_has_keys_rules_and_modes_in_words() {
+fn configuration_states_keys_rules_and_modes_as_text() {
     #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Route {
         key: Key,
@@ -95,7 +95,7 @@ fn invalid_quota_json_error_names_the_value() {
         r#""10 per 0s""#,
     ] {
         let refused = serde_json::from_str::<Quota>(json);
-        assert!(refused.is_err(), "{json} was taken for {refused:?}");
+        assert!(refused.is_err(), "{json} was read as {refused:?}");
     }
     let error = serde_json::from_str::<Quota>(r#""10/x""#).expect_err("there is no such unit").to_string();
     assert!(error.contains("10/x"), "{error}");
@@ -171,18 +171,18 @@ proptest! {
         }
     }
 
-    /// Sums are checked here, so one that overflows fails.
+    /// Tests run with overflow checks, so a sum that overflows panics.
     #[test]
     fn no_sum_overflows_before_2160(story in story(0..YEAR_2159, CENTURY_NS, 30)) {
         replay(&story, |_, _, _, _| Ok(()))?;
     }
 
     #[test]
-    fn a_denial_holds_until_retry_after_and_not_a_nanosecond_longer(story in story(0..YEAR_2100, 1 << 31, 30)) {
+    fn denial_ends_exactly_at_retry_after(story in story(0..YEAR_2100, 1 << 31, 30)) {
         replay(&story, |before, now, request, verdict| {
             let request = BucketRequest { max_wait: 0, ..request };
             let mut model = before.clone();
-            // Before its anchor a clock runs towards it: that only ever happens to a new bucket when time is set back.
+            // Skips times before the anchor. They occur only if the clock is set back after a bucket is created.
             let Some(verdict) = verdict.filter(|verdict| !verdict.granted && now >= before.bucket.anchor) else {
                 return Ok(());
             };
@@ -245,7 +245,7 @@ proptest! {
             if wait > 0 && now + wait < YEAR_2159 {
                 prop_assert!(!held.clone().take(&terms, now + wait - 1, one).granted);
             }
-            // A tick earlier, it would hold more than was said, or a token before its time.
+            // One tick less would leave more tokens than stated, or grant a token before the stated time.
             if lowered {
                 let earlier = Bucket { full_at: held.full_at - 1, ..held };
                 let more = hold.remaining.is_some_and(|remaining| {
@@ -271,7 +271,7 @@ proptest! {
         for (first, &(since, _)) in acts.iter().enumerate() {
             let mut passed = 0;
             for &(until, cost) in &acts[first..] {
-                // An interval quota's windows are its periods, a continuous one's are all there are.
+                // A fixed window is checked in its periods, and a continuous quota in every window.
                 let (length, same) = match terms.step_ns {
                     1 => (until - since, true),
                     period => (0, (until - story.start) / period == (since - story.start) / period),
@@ -303,7 +303,7 @@ proptest! {
             if before.bucket.stepped_back(&old, now) {
                 prop_assert_eq!(has, if before.quota == after.quota { had } else { 0 });
             } else {
-                // Compared in the finest unit of both: fractions are rounded down to the new ticks, never up.
+                // Compares in the finest unit of both quotas. Fractions are rounded down to the new ticks, never up.
                 let (had, has) = (had * i128::from(new.token_ticks), has * i128::from(old.token_ticks));
                 let full = i128::from(new.burst()) * i128::from(old.token_ticks);
                 prop_assert!(had < 0 || (has <= had.min(full) && had.min(full) - has < i128::from(old.token_ticks)));
@@ -314,7 +314,7 @@ proptest! {
     }
 }
 
-/// Lives a story, and shows each request with the bucket before it and the answer.
+/// Runs a story, and calls `check` with each request, the bucket before it, and the answer.
 fn replay(
     story: &model::Story,
     mut check: impl FnMut(&Model, i64, BucketRequest, Option<Verdict>) -> Result<(), TestCaseError>,

@@ -1,6 +1,6 @@
 //! Requests that share calls.
 
-// Nothing outside uses a test.
+// No other crate uses the items of a test.
 #![allow(unreachable_pub)]
 
 #[path = "cancellation/mod.rs"]
@@ -54,7 +54,7 @@ impl Wake for Woken {
     }
 }
 
-/// Lets all tasks go as far as they can.
+/// Runs all tasks until they wait.
 async fn settle() {
     for _ in 0..100 {
         yield_now().await;
@@ -94,33 +94,33 @@ async fn few_requests_are_called_alone_and_more_together() -> anyhow::Result<()>
     }
     let calls: Vec<_> = gated.calls().iter().map(Vec::len).collect();
     assert_eq!(calls.iter().sum::<usize>(), 100);
-    assert!(calls.len() <= 6, "four at once, and the others together: {calls:?}");
+    assert!(calls.len() <= 6, "four calls of one request, then few batches: {calls:?}");
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_for_several_buckets_share_calls() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    several_go_together(&gated, Batcher::new(Arc::clone(&gated))).await
+    several_share_calls(&gated, Batcher::new(Arc::clone(&gated))).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_for_several_buckets_of_any_store_share_calls() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
-    several_go_together(&gated, Batcher::new(AnyStore::new(Arc::clone(&gated)))).await
+    several_share_calls(&gated, Batcher::new(AnyStore::new(Arc::clone(&gated)))).await
 }
 
-async fn several_go_together<S: Store>(gated: &Gated, batcher: Batcher<S>) -> anyhow::Result<()> {
+async fn several_share_calls<S: Store>(gated: &Gated, batcher: Batcher<S>) -> anyhow::Result<()> {
     let batcher = Arc::new(batcher);
     let all_of = |user: &str| take("all").and(Key::try_from(user).expect("a key"), rule("1/h"));
-    let asked: Vec<_> = ["a", "b", "b", "c"].map(|user| ask(&batcher, all_of(user))).into();
+    let requests: Vec<_> = ["a", "b", "b", "c"].map(|user| ask(&batcher, all_of(user))).into();
     settle().await;
     let single = ask(&batcher, take("d"));
     settle().await;
     gated.gate.add_permits(8);
     let mut granted = Vec::new();
-    for asked in asked {
-        granted.push(asked.await??.is_ok_and(|decision| decision.is_granted()));
+    for request in requests {
+        granted.push(request.await??.is_ok_and(|decision| decision.is_granted()));
     }
     assert!(single.await??.is_ok());
     assert_eq!(granted, [true, true, false, true], "each user has one");
@@ -159,7 +159,7 @@ async fn cancelled_first_caller_leaves_others_their_answers() -> anyhow::Result<
     for other in others {
         assert!(other.await??.is_ok_and(|decision| decision.is_granted()));
     }
-    // Its call was under way, and took its token.
+    // The call of the cancelled caller was in flight, and took a token.
     assert_eq!(gated.store.peek(take("a").key()).await?.map(|level| level.granted), Some(11));
     Ok(())
 }
@@ -172,7 +172,7 @@ async fn unpolled_first_caller_delays_no_other() -> anyhow::Result<()> {
     let mut leader = std::pin::pin!(batcher.take_one(&request));
     assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
     gated.gate.add_permits(2);
-    // In the same task: nobody polls the leader meanwhile.
+    // The leader runs in the same task, so this await does not poll it.
     assert!(batcher.take_one(&take("a")).await?.is_ok_and(|decision| decision.is_granted()));
     assert!(leader.await?.is_ok_and(|decision| decision.is_granted()));
     Ok(())
@@ -185,7 +185,7 @@ async fn unpolled_caller_keeps_no_connection() -> anyhow::Result<()> {
     let mut leader = std::pin::pin!(batcher.take_one(&request));
     assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
     for n in 0..4 {
-        // In the same task: nobody polls the leader meanwhile.
+        // The leader runs in the same task, so this await does not poll it.
         let request = take(&format!("other:{n}"));
         assert!(timeout(Duration::from_secs(1), batcher.take_one(&request)).await???.is_granted());
     }
@@ -195,10 +195,10 @@ async fn unpolled_caller_keeps_no_connection() -> anyhow::Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn unpolled_callers_keep_no_connections() -> anyhow::Result<()> {
-    // As many as make their own calls at once.
+    // Each of the first four requests starts its own call.
     let leading: Vec<_> = (0..4).map(|n| take(&format!("leader:{n}"))).collect();
     let several = take("one").and(Key::try_from("other")?, rule("50/h"));
-    // One that goes with others, one that goes as it is, and two that came together.
+    // A request for one bucket, one for several, and two that bypass the queue.
     let late = [vec![take("late")], vec![several.max_wait(Duration::from_secs(1))], vec![take("one"), take("other")]];
     for late in late {
         let batcher = Batcher::new(Connected { store: MemoryStore::new(), connections: Semaphore::new(1) });
@@ -206,7 +206,7 @@ async fn unpolled_callers_keep_no_connections() -> anyhow::Result<()> {
         for leader in &mut leaders {
             assert!(leader.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
-        // In the same task: nobody polls the leaders meanwhile.
+        // The leaders run in the same task, so this await does not poll them.
         for outcome in timeout(Duration::from_secs(2), batcher.take(&late)).await?? {
             assert!(outcome?.is_granted());
         }
@@ -239,9 +239,9 @@ async fn unpolled_refund_delays_no_close_and_no_metric() -> anyhow::Result<()> {
     let store = Connected { store: MemoryStore::new(), connections: Semaphore::new(1) };
     let limiter = Limiter::builder(store).count_denials(10).build("1/h")?;
     assert!(limiter.allow("a").await?.is_granted());
-    let turn = limiter.reserve_all(&limiter.request("a")?.max_wait(Duration::from_hours(2))).await?;
-    assert!(turn.is_granted() && !limiter.allow("a").await?.is_granted());
-    let mut cancelling = Box::pin(turn.cancel());
+    let reserved = limiter.reserve_all(&limiter.request("a")?.max_wait(Duration::from_hours(2))).await?;
+    assert!(reserved.is_granted() && !limiter.allow("a").await?.is_granted());
+    let mut cancelling = Box::pin(reserved.cancel());
     assert!(cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     timeout(Duration::from_secs(1), limiter.close()).await??;
     assert_eq!(cancelling.await?, 1);
@@ -274,7 +274,7 @@ fn ended_runtime_leaves_no_caller_waiting() -> anyhow::Result<()> {
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
     let (ending, staying) = (runtime()?, runtime()?);
     {
-        // The second one hands the call of the first over to a task, and waits for the next call.
+        // The call of the first request runs in a task of this runtime. The second request waits behind it.
         let _within = ending.enter();
         drop([ask(&batcher, take("a")), ask(&batcher, take("a"))]);
     }
@@ -285,9 +285,9 @@ fn ended_runtime_leaves_no_caller_waiting() -> anyhow::Result<()> {
     gated.gate.add_permits(100);
     staying.block_on(async {
         for _ in 0..3 {
-            let asked = ask(&batcher, take("a"));
-            let answered = timeout(Duration::from_secs(20), asked).await???;
-            assert!(answered?.is_granted());
+            let request = ask(&batcher, take("a"));
+            let outcome = timeout(Duration::from_secs(20), request).await???;
+            assert!(outcome?.is_granted());
         }
         Ok(())
     })
@@ -324,7 +324,7 @@ async fn randomly_cancelled_calls_lose_no_token() -> anyhow::Result<()> {
                 let key = Key::try_from(format!("key:{}", fastrand::u32(0..10))).expect("a key");
                 let cost = fastrand::u64(1..3);
                 let take = Take::from(key).rule(rule("8000/h")).cost(cost);
-                let given_up = fastrand::u32(0..30);
+                let polls = fastrand::u32(0..30);
                 tokio::select! {
                     biased;
                     outcome = batcher.take_one(&take) => {
@@ -332,7 +332,7 @@ async fn randomly_cancelled_calls_lose_no_token() -> anyhow::Result<()> {
                             known.fetch_add(cost, Ordering::Relaxed);
                         }
                     }
-                    () = async { for _ in 0..given_up { yield_now().await } } => {
+                    () = async { for _ in 0..polls { yield_now().await } } => {
                         unknown.fetch_add(cost, Ordering::Relaxed);
                     }
                 }
@@ -340,7 +340,7 @@ async fn randomly_cancelled_calls_lose_no_token() -> anyhow::Result<()> {
         });
     }
     tasks.join_all().await;
-    // Whatever is under way ends before this is answered.
+    // All calls in flight for a key end before this request for the key is answered.
     let mut debited = 0;
     for n in 0..10 {
         let key = Key::try_from(format!("key:{n}"))?;

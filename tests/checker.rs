@@ -1,4 +1,4 @@
-//! The fleet's checker against a slower one, which looks at each window by itself.
+//! Compares the fleet's checker with a slower one, which adds up each window separately.
 
 #[path = "../examples/fleet/checker.rs"]
 mod checker;
@@ -13,31 +13,31 @@ use checker::{Call, Fault, Limit};
 
 proptest! {
     #[test]
-    fn a_window_of_a_continuous_quota_is_exceeded_or_not(calls in history()) {
+    fn continuous_quota_faults_match_a_slower_checker(calls in history()) {
         let limit = limit(Quota::continuous(5, HALF_A_SECOND));
         let is_over = windows(&calls).any(|(from, to, granted)| granted * 100 > 500 + (to - from) / MS);
         prop_assert_eq!(limit.faults(&calls).iter().any(is_by_database), is_over);
     }
 
     #[test]
-    fn a_period_of_an_interval_quota_is_exceeded_or_not(calls in history()) {
+    fn interval_quota_faults_match_a_slower_checker(calls in history()) {
         let limit = limit(Quota::interval(5, HALF_A_SECOND));
         let is_over = windows(&calls).any(|(from, to, granted)| from / (500 * MS) == to / (500 * MS) && granted > 5);
         prop_assert_eq!(limit.faults(&calls).iter().any(is_by_database), is_over);
     }
 
     #[test]
-    fn checker_accepts_every_decision_of_the_arithmetic(asked in history(), continuous: bool) {
+    fn checker_accepts_every_decision_of_the_arithmetic(requests in history(), continuous: bool) {
         let make = if continuous { Quota::continuous } else { Quota::interval };
         let limit = limit(make(5, HALF_A_SECOND));
-        prop_assert_eq!(limit.faults(&decided(&limit, asked)), vec![]);
+        prop_assert_eq!(limit.faults(&decided(&limit, requests)), vec![]);
     }
 
     #[test]
-    fn one_grant_more_or_one_grant_less_is_found(asked in history(), continuous: bool, which: prop::sample::Index) {
+    fn checker_finds_one_grant_too_many_or_too_few(requests in history(), continuous: bool, which: prop::sample::Index) {
         let make = if continuous { Quota::continuous } else { Quota::interval };
         let limit = limit(make(5, HALF_A_SECOND));
-        let mut calls = decided(&limit, asked);
+        let mut calls = decided(&limit, requests);
         let changed = which.index(calls.len());
         calls[changed].granted = !calls[changed].granted;
         let faults = limit.faults(&calls);
@@ -60,7 +60,7 @@ fn checker_counts_calls_entirely_within_a_window() {
     assert!(!faults.is_empty());
 }
 
-/// Calls that took no time, for up to four tokens each.
+/// Generates calls that took no time, for up to four tokens each.
 fn history() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec((0_i64..20, 1_i64..=4), 1..40).prop_map(|calls| {
         let mut at = 0;
@@ -72,7 +72,7 @@ fn history() -> impl Strategy<Value = Vec<Call>> {
     })
 }
 
-/// The same calls, as a bucket decides them.
+/// Returns the calls with the decisions of a bucket.
 fn decided(limit: &Limit, mut calls: Vec<Call>) -> Vec<Call> {
     let mut bucket = Bucket::full(&limit.terms, limit.anchor);
     for call in &mut calls {
@@ -82,7 +82,7 @@ fn decided(limit: &Limit, mut calls: Vec<Call>) -> Vec<Call> {
     calls
 }
 
-/// Every window from one call to another, and what was granted in it.
+/// Returns each window from one call to another, with the tokens granted in it.
 fn windows(calls: &[Call]) -> impl Iterator<Item = (i64, i64, i64)> {
     let ends = calls.iter().flat_map(|from| calls.iter().map(move |to| (from.done, to.done)));
     ends.filter(|(from, to)| from <= to).map(|(from, to)| {

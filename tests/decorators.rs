@@ -1,6 +1,6 @@
-//! Stores over a store, each by itself.
+//! Stores that wrap a store, each tested alone.
 
-// Nothing outside uses a test.
+// No other crate uses the items of a test.
 #![allow(unreachable_pub)]
 
 mod decorators {

@@ -1,4 +1,4 @@
-//! Denials that a limiter counts, and tells its store beside requests.
+//! Denials that a limiter counts and reports to its store in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use futures_util::FutureExt;
 use tokio::runtime::Builder;
 use tollgate::{Admin, Key, Limiter, LimiterBuilder, MemoryStore, clock::ManualClock, store::Maintenance};
 
-const TOLD_BY: Duration = Duration::from_secs(11);
+const REPORT_TIME: Duration = Duration::from_secs(11);
 
 fn counting(store: &Arc<MemoryStore>, max_keys: usize) -> LimiterBuilder<Arc<MemoryStore>> {
     Limiter::builder(Arc::clone(store)).count_denials(max_keys)
 }
 
 #[tokio::test(start_paused = true)]
-async fn denials_are_told_within_ten_seconds_and_each_once() -> anyhow::Result<()> {
+async fn denials_are_reported_once_within_ten_seconds() -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::new());
     let limiter = counting(&store, 10).build("1 once")?;
     for round in 1..=3 {
@@ -22,11 +22,11 @@ async fn denials_are_told_within_ten_seconds_and_each_once() -> anyhow::Result<(
             let _ = limiter.allow("a").await?;
             let _ = limiter.wait_n("b", 1, Duration::ZERO).await?;
         }
-        tokio::time::sleep(TOLD_BY).await;
-        let told: Vec<(Key, u64)> = store.most_denied(10).await?.into_iter().map(|d| (d.key, d.denied)).collect();
-        // One of each was granted.
+        tokio::time::sleep(REPORT_TIME).await;
+        let reported: Vec<(Key, u64)> = store.most_denied(10).await?.into_iter().map(|d| (d.key, d.denied)).collect();
+        // The first request for each key was granted.
         let denied = 5 * round - 1;
-        assert_eq!(told, [(Key::try_from("a")?, denied), (Key::try_from("b")?, denied)]);
+        assert_eq!(reported, [(Key::try_from("a")?, denied), (Key::try_from("b")?, denied)]);
     }
     Ok(())
 }
@@ -42,9 +42,9 @@ async fn frequently_denied_keys_survive_a_flood_of_single_denials() -> anyhow::R
         }
     }
     limiter.close().await?;
-    let told = store.most_denied(100).await?;
-    assert!(told.len() <= 16, "{} keys are told of", told.len());
-    assert_eq!((told[0].key.as_str(), told[0].denied), ("attacker", 39_999));
+    let reported = store.most_denied(100).await?;
+    assert!(reported.len() <= 16, "{} keys are reported", reported.len());
+    assert_eq!((reported[0].key.as_str(), reported[0].denied), ("attacker", 39_999));
     Ok(())
 }
 
@@ -56,7 +56,7 @@ async fn denials_are_counted_only_on_request() -> anyhow::Result<()> {
         let _ = limiter.allow("a").await?;
     }
     limiter.close().await?;
-    tokio::time::sleep(TOLD_BY).await;
+    tokio::time::sleep(REPORT_TIME).await;
     assert_eq!(store.most_denied(10).await?, []);
     Ok(())
 }
@@ -72,8 +72,8 @@ fn denials_are_reported_without_or_after_a_runtime() -> anyhow::Result<()> {
     let _ = paused()?.block_on(limiter.allow("a"))?;
     paused()?.block_on(async {
         let _ = limiter.allow("a").await?;
-        tokio::time::sleep(TOLD_BY).await;
-        assert_eq!(store.most_denied(1).await?.first().map(|told| told.denied), Some(4));
+        tokio::time::sleep(REPORT_TIME).await;
+        assert_eq!(store.most_denied(1).await?.first().map(|reported| reported.denied), Some(4));
         Ok(())
     })
 }

@@ -31,7 +31,7 @@ fn each_example_is_in_the_documentation() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On databases of their own, which go when the test is over.
+/// Each engine runs the examples in a database of its own, which the test drops at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn each_example_prints_the_same_on_every_database() -> anyhow::Result<()> {
     let mut engines = tokio::task::JoinSet::new();
@@ -83,10 +83,10 @@ fn each_small_example_has_fewer_than_sixty_lines() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What shows one thing each, on any database.
+/// Examples that show one feature each, on any database.
 const SMALL: [&str; 6] = ["three_methods", "plans", "sliding_window", "many_limits", "settle", "own_transaction"];
 
-/// The blocks that show the output of an example.
+/// Returns the blocks that show the output of an example.
 fn blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split("```text\n$ cargo run ").skip(1).filter_map(|rest| {
         let (command, output) = rest.split_once("```")?.0.split_once('\n')?;

@@ -1,4 +1,4 @@
-//! What a limiter answers when its store does not.
+//! Answers of a limiter while its store fails or does not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,7 +24,7 @@ impl Store for Silent {
     }
 }
 
-/// A store that takes at once, and never says whether it gave back.
+/// A store that takes at once, and never answers adjustments.
 struct Keeping(MemoryStore);
 
 impl Store for Keeping {
@@ -59,7 +59,7 @@ fn limiter<S: Store>(store: S, fallback: Fallback) -> Result<Limiter<S>, Error> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
+async fn every_method_ends_by_the_deadline() -> anyhow::Result<()> {
     let limiter = limiter(Silent, Fallback::Open)?;
     let start = tokio::time::Instant::now();
     let open = limiter.allow("a").await?;
@@ -81,14 +81,14 @@ async fn every_verb_ends_by_the_deadline() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn open_circuit_lets_one_request_at_a_time_call_the_store() -> anyhow::Result<()> {
     let store =
-        Arc::new(Recovering { asked: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
+        Arc::new(Recovering { calls: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
     let builder = Limiter::builder(Arc::clone(&store)).without_batching();
     let limiter = builder.fallback(DEADLINE, Fallback::Open).build("1000/h")?;
     let start = tokio::time::Instant::now();
     for _ in 0..16 {
         assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
     }
-    assert_eq!((start.elapsed(), store.asked.load(Ordering::SeqCst)), (16 * DEADLINE, 16));
+    assert_eq!((start.elapsed(), store.calls.load(Ordering::SeqCst)), (16 * DEADLINE, 16));
     let mut crowd = tokio::task::JoinSet::new();
     for n in 0..100 {
         let limiter = limiter.clone();
@@ -97,7 +97,7 @@ async fn open_circuit_lets_one_request_at_a_time_call_the_store() -> anyhow::Res
     for source in crowd.join_all().await {
         assert_eq!(source?, Source::Fallback);
     }
-    assert_eq!((start.elapsed(), store.asked.load(Ordering::SeqCst)), (17 * DEADLINE, 17));
+    assert_eq!((start.elapsed(), store.calls.load(Ordering::SeqCst)), (17 * DEADLINE, 17));
 
     store.answers.store(true, Ordering::SeqCst);
     for _ in 0..100 {
@@ -120,7 +120,7 @@ async fn unbounded_wait_gets_a_token_once_the_store_is_back() -> anyhow::Result<
     Ok(())
 }
 
-/// A store that fails at once, until it is back.
+/// A store that fails at once until `is_back` is set.
 struct Away {
     is_back: AtomicBool,
     memory: MemoryStore,
@@ -136,16 +136,16 @@ impl Store for Away {
     }
 }
 
-/// A store that does not answer, until it does.
+/// A store that does not answer until `answers` is set.
 struct Recovering {
-    asked: AtomicU32,
+    calls: AtomicU32,
     answers: AtomicBool,
     memory: MemoryStore,
 }
 
 impl Store for Recovering {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         if !self.answers.load(Ordering::SeqCst) {
             return std::future::pending().await;
         }
@@ -180,14 +180,14 @@ async fn minimum_remaining_does_not_apply_to_the_local_limit() -> anyhow::Result
     let request = limiter.request("user")?.and_limit(other);
     assert!(limiter.decide(&request).await?.is_granted());
     let denied = limiter.decide(&request).await?;
-    assert_eq!((denied.is_granted(), denied.limit()), (false, 1), "whose terms the request states");
+    assert_eq!((denied.is_granted(), denied.limit()), (false, 1), "the limit that the request states denies");
     assert!(limiter.allow("user").await?.is_granted());
     assert!(!limiter.allow("user").await?.is_granted());
     Ok(())
 }
 
 #[tokio::test]
-async fn a_limit_may_have_a_local_quota_of_its_own() -> anyhow::Result<()> {
+async fn limit_with_a_fallback_quota_uses_it_locally() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Local(Quota::once(9)?))?;
     let limit = |name, rule: Rule| anyhow::Ok(Limit::new(Key::try_from(name)?, rule));
     let plan = Rule::Plan(Key::try_from("free by day")?);
@@ -212,13 +212,13 @@ async fn throttle_applies_locally_during_an_outage() -> anyhow::Result<()> {
     assert_eq!(limiter.allow("asked before").await?.remaining(), 8);
     for key in ["asked before", "new"] {
         let hold = Throttle::retry_after(Duration::from_mins(30)).and(Throttle::remaining(0));
-        assert!(limiter.throttle(key, hold).await.is_err(), "the others do not know");
+        assert!(limiter.throttle(key, hold).await.is_err(), "no other process is throttled");
         let denied = limiter.allow(key).await?;
         assert!(!denied.is_granted() && denied.retry_after() > Duration::from_mins(29), "{key}: {denied:?}");
     }
     assert!(limiter.allow("another").await?.is_granted());
 
-    // Of a limit beside the limiter's own, under the terms that it has.
+    // Throttles an additional limit, under its own rule.
     let (tokens, hold) =
         (Key::try_from("tokens")?, Throttle::retry_after(Duration::from_secs(60)).and(Throttle::remaining(0)));
     let rule = Rule::try_from("40000/min")?;
@@ -228,7 +228,7 @@ async fn throttle_applies_locally_during_an_outage() -> anyhow::Result<()> {
     let soon = Duration::from_secs(59)..Duration::from_secs(63);
     assert!(soon.contains(&denied.retry_after()), "{denied:?}");
 
-    // Under the terms that it has in this process, whatever its rule is elsewhere.
+    // Throttles a limit with a fallback quota, under that quota.
     let (bytes, rule) = (Key::try_from("bytes")?, Rule::try_from("40000/min")?);
     let limit = Limit::new(bytes.clone(), rule.clone()).cost(1).fallback_quota(Quota::per_minute(60).build()?);
     let request = limiter.request("uploads")?.and_limit(limit);
@@ -240,12 +240,12 @@ async fn throttle_applies_locally_during_an_outage() -> anyhow::Result<()> {
     let once = self::limiter(Broken, Fallback::Local(Quota::once(9)?))?;
     assert!(once.allow("a").await?.is_granted());
     assert!(once.throttle("a", hold).await.is_err());
-    assert!(!once.allow("a").await?.is_granted(), "it is emptied");
+    assert!(!once.allow("a").await?.is_granted(), "the throttle empties the bucket");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_local_limit_grants_its_own_quota_and_no_more() -> anyhow::Result<()> {
+async fn local_fallback_grants_exactly_its_quota() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(2).build()?))?;
     for key in ["a", "b"] {
         let mut granted = 0;
@@ -258,15 +258,15 @@ async fn a_local_limit_grants_its_own_quota_and_no_more() -> anyhow::Result<()> 
 }
 
 #[tokio::test]
-async fn a_local_limit_keeps_so_many_keys_and_no_more() -> anyhow::Result<()> {
+async fn local_fallback_holds_at_most_100_000_keys() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Local(Quota::once(1)?))?;
     let mut granted = 0_u32;
     for n in 0..150_000 {
         let decision = limiter.allow(format!("user:{n}")).await?;
-        assert_eq!(decision.source(), Source::Fallback, "beyond that, too");
+        assert_eq!(decision.source(), Source::Fallback, "beyond the maximum, too");
         granted += u32::from(decision.is_granted());
     }
-    // None of them is full, so none was forgotten. Each of the store's parts has as many, rounded up.
+    // No bucket is full, so none was forgotten. The maximum of each shard is rounded up.
     assert!((100_000..101_000).contains(&granted), "{granted} keys");
     assert!(!limiter.allow("user:0").await?.is_granted());
     Ok(())
@@ -286,10 +286,10 @@ async fn local_quota_replaces_the_first_and_stored_limits() -> anyhow::Result<()
     let everybody = || anyhow::Ok(("everybody", Rule::try_from("5/h")?));
     assert_eq!(granted("a", everybody()?).await?, 2, "the first client's own");
     assert_eq!(granted("b", everybody()?).await?, 2, "the second one's");
-    assert_eq!(granted("c", everybody()?).await?, 1, "what is left for everybody");
+    assert_eq!(granted("c", everybody()?).await?, 1, "the rest of the shared limit");
     assert_eq!(granted("d", ("tenant", Rule::Plan(Key::try_from("gold")?))).await?, 2);
-    assert_eq!(granted("e", ("tenant", Rule::Provisioned)).await?, 0, "nobody knows that there is more");
-    // Named again, it is one of the others.
+    assert_eq!(granted("e", ("tenant", Rule::Provisioned)).await?, 0, "the local bucket of the tenant is empty");
+    // A key that is named again has the rule of its second limit.
     assert_eq!(granted("f", ("f", "4/h".try_into()?)).await?, 4);
     Ok(())
 }
@@ -336,23 +336,23 @@ async fn locally_known_answers_are_given_during_an_outage() -> anyhow::Result<()
 const DEADLINE: Duration = Duration::from_millis(50);
 
 #[tokio::test(start_paused = true)]
-async fn requests_beyond_a_full_line_are_answered_at_once() -> anyhow::Result<()> {
-    // As many as may wait for one key.
-    const LINE: usize = 16_384;
+async fn requests_beyond_a_full_queue_are_answered_at_once() -> anyhow::Result<()> {
+    // Maximum number of waiting requests for one key.
+    const MAX_WAITING: usize = 16_384;
     let limiter = limiter(Silent, Fallback::Closed(Duration::from_secs(9)))?;
     let start = tokio::time::Instant::now();
-    let mut asked = tokio::task::JoinSet::new();
-    for _ in 0..LINE + 101 {
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..MAX_WAITING + 101 {
         let limiter = limiter.clone();
-        asked.spawn(async move { limiter.allow("a").await });
+        requests.spawn(async move { limiter.allow("a").await });
     }
-    // One more is on its way to the store.
+    // One more request is in flight.
     for _ in 0..100 {
-        let decision = asked.join_next().await.expect("one of them")??;
+        let decision = requests.join_next().await.expect("one of them")??;
         assert_eq!((decision.is_granted(), decision.source()), (false, Source::Fallback));
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
-    while let Some(answered) = asked.join_next().await {
+    while let Some(answered) = requests.join_next().await {
         assert_eq!((answered??.source(), start.elapsed()), (Source::Fallback, DEADLINE));
     }
     Ok(())

@@ -1,20 +1,20 @@
-//! What always holds, by number, and which tests say so. Those here are of the arithmetic and the store in this process,
-//! which the databases are compared with: `conformance::sequences`, `conformance::oracle`.
+//! Invariants by number, with their tests. The tests in this file check the arithmetic and `MemoryStore`.
+//! `conformance::sequences` and `conformance::oracle` compare the databases with both.
 //!
 //! | | holds | tests |
 //! |---|---|---|
 //! | I1 | no window passes more than burst + rate × its length | `i1_*`, `arithmetic::no_window_passes_more_than_the_quota`, `conformance::{fleet, concurrency}::*`, `checker::*` |
-//! | I2 | decisions of one key have an order, and real time is in it | `i2_*`, `conformance::concurrency::order::*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
+//! | I2 | decisions for one key are linearizable | `i2_*`, `conformance::concurrency::order::*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
 //! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::order::cancelled_waits_change_no_order_and_lose_no_token` |
-//! | I4 | an outcome that is unknown is paid once or not at all, and never called granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::repeated_request_with_id_*` |
-//! | I5 | what is given back was taken, and is given back once | `i5_*`, `scenarios::receipts::*` |
-//! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::a_denial_holds_until_retry_after_*`, `conformance::invariants::denied_request_is_granted_exactly_at_retry_after` |
-//! | I7 | keys do not touch each other | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_separate_key_*` |
-//! | I8 | of several limits all are taken from, or none | `i8_*`, `scenarios::several::*` |
-//! | I9 | those who wait are served in order | `memory::waiters::order::*`, `conformance::concurrency::lines::*`, `rate::reservation_never_overtakes_*` |
-//! | I12 | nobody notices that a full bucket is forgotten | `i12_*`, `conformance::concurrency::sweeps::*`, `conformance::sweeping::decisions_are_the_same_after_a_sweep`, `memory::a_full_store_forgets_*` |
-//! | I13 | changed terms keep what was earned, and give nothing twice | `i13_*`, `arithmetic::changed_quota_*`, `conformance::terms::*`, `scenarios::plans::*` |
-//! | I14 | any input is an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |
+//! | I4 | a request with an unknown outcome is charged at most once, and never reported as granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
+//! | I5 | only taken tokens are given back, and only once | `i5_*`, `scenarios::receipts::*` |
+//! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::denial_ends_exactly_at_retry_after`, `conformance::invariants::denied_request_is_granted_exactly_at_retry_after` |
+//! | I7 | requests for one key do not affect another key | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_key_*` |
+//! | I8 | with several limits, all grant or none takes anything | `i8_*`, `scenarios::several::*` |
+//! | I9 | waits are scheduled in order of arrival | `memory::waiters::order::*`, `conformance::concurrency::lines::*`, `rate::reservation_never_overtakes_*` |
+//! | I12 | deleting a full bucket changes no decision | `i12_*`, `conformance::concurrency::sweeps::*`, `conformance::sweeping::decisions_are_the_same_after_a_sweep`, `memory::full_store_deletes_only_full_buckets` |
+//! | I13 | a changed quota keeps earned tokens, and grants none twice | `i13_*`, `arithmetic::changed_quota_*`, `conformance::terms::*`, `scenarios::plans::*` |
+//! | I14 | any input gives an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::sums_do_not_overflow_before_2160`, `conformance::limits::*` |
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -38,7 +38,7 @@ fn memory() -> (Memory, ManualClock) {
     (Arc::new(MemoryStore::with_clock(clock.clone())), clock)
 }
 
-/// What a future that never waits comes to.
+/// Returns the output of a future that never waits.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -46,7 +46,8 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A line to a store that is cut when the last of these says so: after the store has decided, or before.
+/// A connection to a store that loses calls. Each call removes the last of `cuts`: `true` loses the answer, and `false` loses
+/// the request.
 struct Cut {
     store: Memory,
     cuts: Mutex<Vec<bool>>,
@@ -58,7 +59,7 @@ impl Store for Cut {
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let cut = self.cuts.lock().expect("nobody panics").pop();
+        let cut = self.cuts.lock().expect("no thread panics").pop();
         if cut != Some(false) {
             let outcomes = self.store.take(takes).await?;
             if cut.is_none() {
@@ -86,7 +87,7 @@ fn take(key: Key, quota: Quota) -> Take {
     Take::from(key).rule(Rule::Quota(quota))
 }
 
-/// Ten a second, and at most so many at once.
+/// Returns a quota of ten tokens per second.
 fn ten_a_second(burst: u64) -> Quota {
     Quota::per_second(10).burst(burst).build().expect("a quota")
 }
@@ -103,7 +104,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// With reservations that are cancelled: one that is cancelled by its time to act uses nothing.
+    /// A reservation uses no tokens if it is cancelled by its scheduled time.
     #[test]
     fn i1_no_window_exceeds_the_quota_with_cancelled_reservations(
         burst in 1..6_u64,
@@ -111,10 +112,10 @@ proptest! {
     ) {
         let (store, clock) = memory();
         let (mut now, mut open, mut used) = (0, Vec::new(), Vec::new());
-        for (later, cost, max_wait, which, what) in asks {
+        for (later, cost, max_wait, which, action) in asks {
             clock.advance(ms(later));
             now += later;
-            if what == 0 && !open.is_empty() {
+            if action == 0 && !open.is_empty() {
                 let (acts, cost, reservation): (u64, u64, Reservation<_>) = open.swap_remove(which.index(open.len()));
                 prop_assert!(at_once(reservation.cancel()).expect("answered") <= cost);
                 used.extend((acts < now).then_some((acts, cost)));
@@ -139,7 +140,7 @@ proptest! {
         }
     }
 
-    /// By a model of another kind: tokens in a jar, which holds so much and is filled evenly.
+    /// Compares the store with another kind of model: a jar of limited size that is filled evenly.
     #[test]
     fn i3_tokens_are_neither_lost_nor_made(
         burst in 1..12_u64,
@@ -148,7 +149,7 @@ proptest! {
         let (store, clock) = memory();
         let most = i64::try_from(burst).expect("few") * 100;
         let mut jar = most;
-        for (later, tokens, what) in asks {
+        for (later, tokens, action) in asks {
             clock.advance(ms(later.unsigned_abs()));
             jar = most.min(jar + later);
             let cost = tokens.min(burst);
@@ -159,7 +160,7 @@ proptest! {
             jar -= if decision.is_granted() { worth(cost) } else { 0 };
             prop_assert_eq!(worth(decision.remaining()), jar / 100 * 100);
             prop_assert_eq!(decision.reset_after(), ms((most - jar).unsigned_abs()));
-            if what == 0 {
+            if action == 0 {
                 let back = at_once(reservation.refund(tokens)).expect("answered");
                 prop_assert_eq!(back, if decision.is_granted() { tokens.min(cost) } else { 0 });
                 jar = most.min(jar + worth(back));
@@ -167,7 +168,7 @@ proptest! {
         }
     }
 
-    /// Requests with ids over a line that is cut before or after the store has decided, until there is an answer.
+    /// Repeats requests with ids until there is an answer, over a connection that loses requests and answers.
     #[test]
     fn i4_outcome_is_stated_or_unknown_and_a_retry_pays_once(
         requests in prop::collection::vec((1..9_u64, prop::collection::vec(any::<bool>(), 0..4)), 1..20),
@@ -180,16 +181,16 @@ proptest! {
             let id = uuid::Uuid::from_u128(u128::try_from(number).expect("few"));
             let take = take(key(0), Quota::once(50).expect("a quota")).cost(cost).id(id, Duration::from_hours(1));
             for decided in cuts {
-                cut.cuts.lock().expect("nobody panics").push(decided);
+                cut.cuts.lock().expect("no thread panics").push(decided);
                 let error = at_once(limiter.decide(&take)).expect_err("there is no answer");
                 prop_assert!(error.is_outcome_unknown(), "{:?}", error);
             }
             let decision = at_once(limiter.decide(&take)).expect("answered");
             prop_assert_eq!(decision.is_granted(), left >= cost, "{} of {}", cost, left);
             left -= if decision.is_granted() { cost } else { 0 };
-            // The whole capacity is there only if nothing was paid.
-            let told = at_once(limiter.decide(&Take::from(key(0)).rule(limiter.rule()).cost(50))).expect("answered");
-            prop_assert_eq!((told.is_granted(), told.remaining()), (false, left));
+            // A request for the whole capacity is denied, and states the tokens left.
+            let denied = at_once(limiter.decide(&Take::from(key(0)).rule(limiter.rule()).cost(50))).expect("answered");
+            prop_assert_eq!((denied.is_granted(), denied.remaining()), (false, left));
             if left == 0 {
                 break;
             }
@@ -238,21 +239,22 @@ proptest! {
         };
         let receipts: Vec<_> = grants.into_iter().flat_map(reserved).collect();
         let mut given_back: HashMap<_, i64> = HashMap::new();
-        for (which, what, tokens, later) in adjustments {
+        for (which, action, tokens, later) in adjustments {
             let receipt = which.get(&receipts).clone();
             let (id, cost) = (receipt.id(), i64::try_from(receipt.cost()).expect("few"));
-            let adjustment = if what == 0 { receipt.cancel() } else { receipt.refund(tokens) };
+            let adjustment = if action == 0 { receipt.cancel() } else { receipt.refund(tokens) };
             match &at_once(store.adjust(&[adjustment])).expect("answered")[..] {
                 [Ok(Adjusted::Done(tokens))] => {
                     prop_assert!((0..=cost).contains(tokens), "{tokens} of {cost}");
                     prop_assert_eq!(given_back.insert(id, *tokens), None, "a second time");
                 }
                 [Ok(Adjusted::Repeated)] => prop_assert!(given_back.contains_key(&id)),
-                [Ok(Adjusted::Late)] => prop_assert_eq!(what, 0),
+                [Ok(Adjusted::Late)] => prop_assert_eq!(action, 0),
                 other => prop_assert!(false, "{other:?}"),
             }
-            let looked = at_once(store.take_one(&take(key(0), ten_a_second(8)).min_remaining(7))).expect("answered").expect("had");
-            prop_assert!(looked.remaining() <= 8);
+            let probe = take(key(0), ten_a_second(8)).min_remaining(7);
+            let probe = at_once(store.take_one(&probe)).expect("answered").expect("possible");
+            prop_assert!(probe.remaining() <= 8);
             clock.advance(ms(later));
         }
     }
@@ -288,7 +290,7 @@ proptest! {
     }
 
     #[test]
-    fn i8_of_several_limits_all_are_taken_from_or_none(
+    fn i8_several_limits_all_grant_or_none_takes_tokens(
         asks in prop::collection::vec((prop::sample::subsequence(vec![0, 1, 2, 3], 1..5), 1..6_u64), 1..40),
     ) {
         let (store, _) = memory();
@@ -307,10 +309,10 @@ proptest! {
                     left[place] -= cost;
                 }
             }
-            // A request for all that a bucket ever held tells what it holds, unless that is all.
+            // Unless a bucket is full, a request for its whole capacity is denied, and states the tokens left.
             for place in (0..4).filter(|&place| left[place] < capacities[place]) {
-                let told = at_once(store.take_one(&once(place, capacities[place]))).expect("answered").expect("possible");
-                prop_assert_eq!((told.is_granted(), told.remaining()), (false, left[place]), "of bucket {}", place);
+                let denied = at_once(store.take_one(&once(place, capacities[place]))).expect("answered").expect("possible");
+                prop_assert_eq!((denied.is_granted(), denied.remaining()), (false, left[place]), "of bucket {}", place);
             }
         }
     }
@@ -324,24 +326,24 @@ proptest! {
         let small = MemoryStore::with_clock(clock.clone()).max_keys(8);
         let large = MemoryStore::with_clock(clock.clone());
         let shown = |outcome: Outcome| {
-            outcome.map(|told| (told.is_granted(), told.remaining(), told.wait(), told.retry_after(), told.reset_after()))
+            outcome.map(|one| (one.is_granted(), one.remaining(), one.wait(), one.retry_after(), one.reset_after()))
         };
-        let mut asked = std::collections::HashSet::new();
+        let mut created = std::collections::HashSet::new();
         for (place, cost, max_wait, later) in asks {
             let quota = if place % 2 == 0 { ten_a_second(4) } else { "4 per 1s".parse().expect("a quota") };
             let take = take(key(place), quota).cost(cost.min(4)).max_wait(ms(max_wait));
             let outcome = at_once(small.take_one(&take)).expect("answered");
             if !matches!(outcome, Err(TakeError::TooManyKeys(_))) {
-                asked.insert(place);
+                created.insert(place);
                 prop_assert_eq!(shown(outcome), shown(at_once(large.take_one(&take)).expect("answered")));
             }
             clock.advance(ms(later));
         }
-        prop_assert!(small.len() <= 64 && large.len() == asked.len());
+        prop_assert!(small.len() <= 64 && large.len() == created.len());
     }
 
     #[test]
-    fn i13_changed_terms_never_give_more_than_the_largest_of_them(
+    fn i13_changed_quotas_never_grant_more_than_the_largest(
         quotas in prop::collection::vec((1..30_u64, 1..30_u64), 2..5),
         asks in prop::collection::vec((any::<prop::sample::Index>(), 1..30_u64, 0..400_u64), 1..80),
     ) {
@@ -366,15 +368,15 @@ proptest! {
 fn i2_concurrent_answers_equal_a_sequential_order() {
     let (store, _) = memory();
     let quota = Quota::once(1_000).expect("a quota");
-    let mut told: Vec<Option<u64>> = std::thread::scope(|scope| {
+    let mut remaining: Vec<Option<u64>> = std::thread::scope(|scope| {
         let ask = || (0..400).map(|_| at_once(store.take_one(&take(key(0), quota))).expect("answered"));
-        let left = |outcome: Outcome| outcome.ok().filter(tollgate::Decision::is_granted).map(|told| told.remaining());
+        let left = |outcome: Outcome| outcome.ok().filter(tollgate::Decision::is_granted).map(|one| one.remaining());
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(move || ask().map(left).collect::<Vec<_>>())).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("nobody panics")).collect()
+        threads.into_iter().flat_map(|thread| thread.join().expect("no thread panics")).collect()
     });
-    told.sort_unstable();
+    remaining.sort_unstable();
     let expected = std::iter::repeat_n(None, 600).chain((0..1_000).map(Some));
-    assert!(told.into_iter().eq(expected), "each number of tokens left is told once");
+    assert!(remaining.into_iter().eq(expected), "one grant states each number of remaining tokens");
 }
 
 const START: i64 = 1_800_057_600_000_000_000;

@@ -1,10 +1,11 @@
-//! Databases that are killed in the middle of requests with ids: what was answered stays, what was not is paid once.
+//! Kills databases during requests with ids. Answered requests stay, and a retry of an unanswered request is charged once.
 //!
-//! Each engine is a server of this program's own, in a directory of its own; neither outlives it. How often each is
-//! killed says `TOLLGATE_KILLS`: fifty times if not said, and a process that has a file twice as often. What a crash
-//! forgets, as durable as the commits are. And processes that lease tokens, which are stopped and killed.
+//! Each test starts a server in a directory of its own, and removes both at the end. `TOLLGATE_KILLS` sets how often each
+//! engine is killed. Default: 50. A process that has an SQLite file open is killed twice as often.
+//!
+//! Other tests check which grants a crash forgets, and stop or kill processes that lease tokens.
 
-// Nothing outside uses a test.
+// No other crate uses the items of a test.
 #![allow(unreachable_pub)]
 
 #[path = "kills/accounting.rs"]
@@ -51,32 +52,30 @@ fn main() -> anyhow::Result<()> {
         return worked;
     }
     let mut trials = vec![
-        Trial::test("sqlite::a_request_that_is_killed_with_its_process_pays_once", || {
-            finished(a_request_that_is_killed_with_its_process_pays_once())
+        Trial::test("sqlite::request_killed_with_its_process_is_charged_once", || {
+            finished(request_killed_with_its_process_is_charged_once())
         }),
-        Trial::test("sqlite::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound", || {
-            finished(leases::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound(None))
+        Trial::test("sqlite::leases_of_stopped_and_killed_processes_keep_the_bound", || {
+            finished(leases::leases_of_stopped_and_killed_processes_keep_the_bound(None))
         }),
-        Trial::test("postgres::a_crash_forgets_nothing_that_was_answered_or_only_what_was_answered_last", || {
-            finished(durability::a_crash_forgets_nothing_that_was_answered_or_only_what_was_answered_last())
+        Trial::test("postgres::crash_forgets_only_the_latest_asynchronous_grants", || {
+            finished(durability::crash_forgets_only_the_latest_asynchronous_grants())
         }),
     ];
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
-        let name = format!("{}::a_request_that_is_killed_with_its_server_pays_once", engine.name());
-        let trial = move || finished(a_request_that_is_killed_with_its_server_pays_once(engine));
+        let name = format!("{}::request_killed_with_its_server_is_charged_once", engine.name());
+        let trial = move || finished(request_killed_with_its_server_is_charged_once(engine));
         trials.push(Trial::test(name, trial));
-        let name = format!("{}::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound", engine.name());
-        let trial =
-            move || finished(leases::leases_of_processes_that_are_stopped_and_killed_exceed_no_bound(Some(engine)));
+        let name = format!("{}::leases_of_stopped_and_killed_processes_keep_the_bound", engine.name());
+        let trial = move || finished(leases::leases_of_stopped_and_killed_processes_keep_the_bound(Some(engine)));
         trials.push(Trial::test(name, trial));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// One request is held between its id and its debit, another one where it has both, and the others are anywhere, alone and
-/// in calls for many. Commits are as durable as `scripts/servers` has them, and in every other round on the disk when they
-/// are answered.
-async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> anyhow::Result<()> {
+/// Holds one request between its id and its debit, and another one after both. The other requests are at any point, alone
+/// and in batches. In every other round, commits wait for the disk. Otherwise `scripts/servers` sets their durability.
+async fn request_killed_with_its_server_is_charged_once(engine: Engine) -> anyhow::Result<()> {
     let mut server = Server::start(engine).await?;
     let mut database = server.connect().await?;
     database.migrate().await?;
@@ -90,22 +89,22 @@ async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> a
         }
         let cuts = [between(&database, round), written(&database, round)];
         let callers = Callers::new(database.clone(), Arc::clone(&books));
-        callers.are_answered().await?;
-        let together = Together::new(&database, Arc::clone(&books));
-        let crowd = callers.crowd().into_iter().chain(together.crowd());
+        callers.take_once_each().await?;
+        let batched = Together::new(&database, Arc::clone(&books));
+        let crowd = callers.crowd().into_iter().chain(batched.crowd());
         let (mut gates, mut held, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         for (before, cut) in (0..).zip(cuts) {
             let mut gate = Gate::close(&database, cut).await?;
             let request = cut.request();
             ids.push(request.id);
-            let asked = tokio::spawn(callers.clone().ask(request));
-            gate.is_reached(&asked, before + 1).await.with_context(|| format!("{cut:?}"))?;
+            let pending = tokio::spawn(callers.clone().ask(request));
+            gate.is_reached(&pending, before + 1).await.with_context(|| format!("{cut:?}"))?;
             gates.push(gate);
-            held.push(asked);
+            held.push(pending);
         }
         server.kill().await?;
         drop(gates);
-        // Nobody waits for a connection to what is dead.
+        // Ends all waits for connections to the dead server.
         database.close().await;
 
         for (held, cut) in held.into_iter().zip(cuts) {
@@ -115,18 +114,18 @@ async fn a_request_that_is_killed_with_its_server_pays_once(engine: Engine) -> a
         for caller in crowd {
             caller.await??;
         }
-        cut_off += together.cut_off();
+        cut_off += batched.cut_off();
         server.restart()?;
         database = server.connect().await?;
         audit(&database, &books, &ids).await.with_context(|| format!("round {round}, {cuts:?}"))?;
     }
-    // One or two a round.
-    ensure!(cut_off > 0 || rounds()? < 10, "no call for many was under way when the server died");
+    // There are usually one or two per round.
+    ensure!(cut_off > 0 || rounds()? < 10, "no batch was in flight when the server was killed");
     Ok(())
 }
 
-/// As above, one after the other, as only one at a time writes to a file; now and then at any point of any request.
-async fn a_request_that_is_killed_with_its_process_pays_once() -> anyhow::Result<()> {
+/// Holds one request at a time, because only one at a time writes to a file. In some rounds, kills the process at any point.
+async fn request_killed_with_its_process_is_charged_once() -> anyhow::Result<()> {
     let guard = Guard::new()?;
     let file = guard.path().join("buckets.db");
     let mut database = Database::file(&file, |_| {}).await?;
@@ -134,11 +133,11 @@ async fn a_request_that_is_killed_with_its_process_pays_once() -> anyhow::Result
     gate::build(&database).await?;
 
     let books = Books::default();
-    // Twice in each.
+    // Kills a process twice per round.
     for round in 0..rounds()? {
         let later = (round % 2 == 0).then(|| written(&database, round / 2));
         for cut in [Some(between(&database, round)), later] {
-            // Nobody else has the file, so that the next to open it finds it as it was left.
+            // Only the worker has the file open, so the next connection finds the file as the worker left it.
             database.close().await;
             let mut worker = Worker::start(&file, cut)?;
             let held = worker.is_held(&books).await?;
@@ -151,12 +150,12 @@ async fn a_request_that_is_killed_with_its_process_pays_once() -> anyhow::Result
     Ok(())
 }
 
-/// After a death: what was answered is there, each debit has its id, of what was held nothing is there, and everybody
-/// who asks again has paid once.
+/// Checks a database after a kill: answered requests are there, each debit has its id, and held requests left nothing. Then
+/// repeats all requests, and checks that each is charged once.
 async fn audit(database: &Database, books: &Books, held: &[u128]) -> anyhow::Result<()> {
     let found = database.found().await?;
     books.agree_with(&found)?;
-    ensure!(!found.receipts.keys().any(|(id, _)| held.contains(id)), "what was not committed is there");
+    ensure!(!found.receipts.keys().any(|(id, _)| held.contains(id)), "a request was held and is committed");
     for request in books.of_this_round() {
         for _ in 0..2 {
             ensure!(database.ask(&request).await?.is_granted(), "{request:?} is denied");
@@ -164,12 +163,12 @@ async fn audit(database: &Database, books: &Books, held: &[u128]) -> anyhow::Res
         books.answered(request.id);
     }
     let found = database.found().await?;
-    books.agree_with(&found).context("after all had asked again")?;
+    books.agree_with(&found).context("after all retries")?;
     books.end_round(&found);
     Ok(())
 }
 
-/// How often an engine is killed.
+/// Returns how often to kill an engine.
 fn rounds() -> anyhow::Result<usize> {
     std::env::var("TOLLGATE_KILLS").map_or(Ok(50), |rounds| rounds.parse().context("TOLLGATE_KILLS is a number"))
 }

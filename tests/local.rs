@@ -1,4 +1,4 @@
-//! The limit of one process: the arithmetic of the buckets in a database, behind the same action.
+//! A limit within one process, with the arithmetic of the buckets in a database.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,6 @@
-//! The store in this process does what the databases do.
+//! `MemoryStore` decides as the databases do.
 
-// Nothing outside uses a test.
+// No other crate uses the items of a test.
 #![allow(unreachable_pub)]
 
 #[path = "memory/ids.rs"]
@@ -35,17 +35,17 @@ macro_rules! tests {
 for_each_scenario!(tests);
 
 #[test]
-fn its_time_is_the_hosts_of_at_most_ten_microseconds_ago() {
+fn memory_clock_is_at_most_ten_microseconds_behind() {
     let clock = ProcessClock::default();
     let off = (0..100_000)
         .map(|_| (SystemClock.now(), clock.now(), SystemClock.now()))
-        // The counter's rate is known to one part in ten at least.
+        // The rate of the counter is known to within ten percent.
         .filter(|(before, now, after)| *now < before - 11_000 || now > after);
     assert_eq!(off.collect::<Vec<_>>(), []);
 }
 
 #[tokio::test]
-async fn a_request_for_which_one_bucket_has_no_room_takes_from_none() -> anyhow::Result<()> {
+async fn request_without_room_for_one_bucket_creates_none() -> anyhow::Result<()> {
     let store = MemoryStore::with_clock(ManualClock::default()).max_keys(1);
     let take = |key: String| anyhow::Ok(Take::from(Key::try_from(key)?).rule(Rule::Quota("1/s".parse()?)));
     let mut names = (0..10_000).map(|n| format!("user:{n}"));
@@ -60,12 +60,12 @@ async fn a_request_for_which_one_bucket_has_no_room_takes_from_none() -> anyhow:
         let both = take(other)?.and(Key::try_from(full.clone())?, Rule::Quota("1/s".parse()?));
         assert!(matches!(store.decide(&both), Err(TakeError::TooManyKeys(_))));
     }
-    assert_eq!(store.len(), before, "nothing was made for a request that failed");
+    assert_eq!(store.len(), before, "a failed request creates no bucket");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<()> {
+async fn full_store_deletes_only_full_buckets() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let store = Arc::new(MemoryStore::with_clock(clock.clone()).max_keys(64));
     let limiter = Limiter::new(Arc::clone(&store), "1/s")?;
@@ -79,13 +79,13 @@ async fn a_full_store_forgets_full_buckets_and_never_others() -> anyhow::Result<
     }
     assert_eq!((store.len(), refused), (64, 10_000 - 64));
     clock.advance(Duration::from_secs(1));
-    assert!(limiter.allow("somebody else").await?.is_granted());
+    assert!(limiter.allow("another key").await?.is_granted());
     assert!(store.len() <= 64);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_full_store_has_room_a_refill_after_its_clock_was_set_back() -> anyhow::Result<()> {
+async fn full_store_has_room_a_refill_after_its_clock_steps_back() -> anyhow::Result<()> {
     for rule in ["1/s", "1 in 1s at 100ms"] {
         let clock = ManualClock::default();
         clock.advance(Duration::from_hours(10));
@@ -103,7 +103,7 @@ async fn a_full_store_has_room_a_refill_after_its_clock_was_set_back() -> anyhow
         clock.set(clock.now() - 3_600_000_000_000);
         ask_many("too soon").await;
         clock.advance(Duration::from_secs(3));
-        assert_eq!(ask_many("somebody else").await, 64, "{rule}");
+        assert_eq!(ask_many("another key").await, 64, "{rule}");
     }
     Ok(())
 }
@@ -116,7 +116,7 @@ async fn request_takes_from_all_buckets_or_none_when_full() -> anyhow::Result<()
     let (first, rule) = (Key::try_from("first")?, Rule::Quota("1/s".parse()?));
     let mut refused = 0;
     for n in 0..1000 {
-        // It is full, and so would be forgotten for the other.
+        // The first bucket is full again, so the store could delete it to make room for the other.
         assert!(store.decide(&Take::from(first.clone()).rule(rule.clone()))?.is_granted());
         clock.advance(Duration::from_secs(1));
         let other = Key::try_from(format!("user:{n}"))?;
@@ -125,26 +125,29 @@ async fn request_takes_from_all_buckets_or_none_when_full() -> anyhow::Result<()
             Ok(decision) => assert!(decision.is_granted()),
             Err(TakeError::TooManyKeys(_)) => {
                 assert!(store.peek(&other).await?.is_none(), "nothing was taken");
-                assert!(store.peek(&first).await?.is_none_or(|level| level.available == 1), "of the first either");
+                assert!(
+                    store.peek(&first).await?.is_none_or(|level| level.available == 1),
+                    "nothing was taken from the first either"
+                );
                 refused += 1;
             }
             Err(error) => return Err(error.into()),
         }
         clock.advance(Duration::from_secs(1));
     }
-    assert!((5..100).contains(&refused), "{refused} of 1000 share its shard");
+    assert!((5..100).contains(&refused), "{refused} of 1000 keys share the shard of the first");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_full_store_has_room_as_soon_as_a_bucket_is_full_again() -> anyhow::Result<()> {
+async fn full_store_has_room_once_a_bucket_is_full_again() -> anyhow::Result<()> {
     let one = |key: &str, rule: &str| anyhow::Ok(Take::from(Key::try_from(key)?).rule(rule.try_into()?));
     for given_back in [true, false] {
         let clock = ManualClock::default();
         let store = store_of(&clock, 1);
         let slow = one("a", "1/d")?;
         assert!(store.decide(&slow)?.is_granted());
-        // Now each shard is full, and was looked through in vain.
+        // Each shard is out of room now, and has no full bucket to delete.
         let others = (0..10_000).map(|n| one(&format!("user:{n}"), "1/d")).collect::<anyhow::Result<Vec<_>>>()?;
         let refused: Vec<&Take> = others.iter().filter(|take| store.decide(take).is_err()).collect();
         assert_eq!(store.len(), 64);
@@ -152,7 +155,7 @@ async fn a_full_store_has_room_as_soon_as_a_bucket_is_full_again() -> anyhow::Re
             let receipt = Receipt::new(Uuid::new_v4(), slow.key().clone(), 1);
             assert_eq!(store.adjust(&[receipt.refund(1)]).await?, [Ok(Adjusted::Done(1))]);
         } else {
-            // It was to be full in a day, and is in an hour.
+            // The other quota fills the bucket in an hour instead of a day.
             let _ = store.decide(&one("a", "1/h")?)?;
             clock.advance(Duration::from_secs(3600));
         }
@@ -163,7 +166,7 @@ async fn a_full_store_has_room_as_soon_as_a_bucket_is_full_again() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn a_full_store_has_room_as_soon_as_a_window_is_empty() -> anyhow::Result<()> {
+async fn full_store_has_room_once_a_window_is_empty() -> anyhow::Result<()> {
     let clock = ManualClock::default();
     let store = store_of(&clock, 2);
     let one = |key: &str, rule: &str| anyhow::Ok(Take::from(Key::try_from(key)?).rule(rule.try_into()?));
@@ -171,7 +174,7 @@ async fn a_full_store_has_room_as_soon_as_a_window_is_empty() -> anyhow::Result<
         let takes = (0..keys).map(|n| one(&format!("{name}:{n}"), rule));
         takes.filter(|take| take.as_ref().is_ok_and(|take| store.decide(take).is_ok())).count()
     };
-    // In each shard that has room are buckets that are soon full; windows take their place.
+    // Buckets that are soon full take the remaining room of each shard. Windows replace them later.
     let slow = granted(40, "slow", "1/d");
     assert_eq!(slow + granted(2000, "quick", "1/s"), 128);
     clock.advance(Duration::from_secs(1));
@@ -181,13 +184,13 @@ async fn a_full_store_has_room_as_soon_as_a_window_is_empty() -> anyhow::Result<
     Ok(())
 }
 
-/// With room for so many keys in each of its shards.
+/// Creates a store with room for `keys` keys in each shard.
 fn store_of(clock: &ManualClock, keys: usize) -> MemoryStore<ManualClock> {
     MemoryStore::with_clock(clock.clone()).max_keys(64 * keys)
 }
 
 #[tokio::test]
-async fn a_mode_for_all_rules_until_its_end() -> anyhow::Result<()> {
+async fn global_mode_applies_until_its_end() -> anyhow::Result<()> {
     let memory = Memory::new();
     memory.at_ms(0).await?;
     let until = Some(DateTime::from_timestamp_nanos(scenarios::START + 1_000_000_000));
@@ -253,9 +256,9 @@ async fn unsettled_receipt_is_kept_until_its_end() -> anyhow::Result<()> {
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
     assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
     assert_eq!(limiter.peek("a").await?.available, 950);
-    assert_eq!(without_id.refund(2).await?, 0, "what was swept was full");
+    assert_eq!(without_id.refund(2).await?, 0, "the sweep deleted a full bucket");
     memory.at_ms(20_000).await?;
-    assert_eq!(memory.store().sweep(1000).await?.deleted, 2, "what was settled stays settled");
+    assert_eq!(memory.store().sweep(1000).await?.deleted, 2, "settled requests can be swept");
     Ok(())
 }
 
@@ -280,7 +283,7 @@ async fn limiter_sweeps_keys_used_once() -> anyhow::Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn sweeps_with_little_to_delete_use_two_percent_of_time() -> anyhow::Result<()> {
-    /// Sweeps for 10 ms, and finds so many rows, or gives no answer.
+    /// A store whose sweeps take 10 ms, and delete a number of rows or fail.
     struct Sweeping(MemoryStore, Option<u64>, Arc<AtomicU64>);
 
     impl Store for Sweeping {
@@ -326,7 +329,7 @@ async fn sweeps_with_little_to_delete_use_two_percent_of_time() -> anyhow::Resul
     Ok(())
 }
 
-/// A store that may not sweep, and says so after a while.
+/// A store without permission to sweep. Its sweeps fail after a delay.
 struct Forbidden(MemoryStore, Duration, Arc<AtomicU64>);
 
 impl Store for Forbidden {
@@ -353,7 +356,7 @@ impl Maintenance for Forbidden {
     }
 }
 
-/// How often it had tried after so many times 1024 requests, and when the limiter was closed.
+/// Returns how many sweeps had failed after `requests` × 1,024 requests, and after the limiter was closed.
 async fn tries(after: Duration, requests: u64) -> anyhow::Result<[u64; 2]> {
     let tries = Arc::new(AtomicU64::new(0));
     let store = Forbidden(MemoryStore::new(), after, Arc::clone(&tries));
@@ -369,7 +372,7 @@ async fn tries(after: Duration, requests: u64) -> anyhow::Result<[u64; 2]> {
 
 #[tokio::test(start_paused = true)]
 async fn limiter_works_without_permission_to_sweep() -> anyhow::Result<()> {
-    // It tries more and more seldom: after 1, 3, 7 and 15 times so many.
+    // The pause doubles with each failure. So sweeps start after 1, 3, 7 and 15 times 1,024 requests.
     assert_eq!(tries(Duration::ZERO, 16).await?, [4, 4]);
     Ok(())
 }

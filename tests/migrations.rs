@@ -1,4 +1,4 @@
-//! The files of `migrations/`, as text: they read from the beginning to the end, and each enters itself in the ledger.
+//! The text of the files in `migrations/`: each object is created before its use, and each file enters itself in the ledger.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn engines_name_the_files_of_a_topic_alike() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a line begins to create.
+/// Returns the name of the object that a line creates.
 fn created_by(line: &str) -> Option<&str> {
     let mut words = line.trim_start().strip_prefix("create ")?.split([' ', '(']);
     words.find(|word| ["function", "procedure", "table", "type", "view"].contains(word))?;
@@ -60,7 +60,7 @@ fn created_by(line: &str) -> Option<&str> {
     Some(name.rsplit('.').next().unwrap_or(name))
 }
 
-/// The names in a line that may be of an object; on PostgreSQL those in tollgate's schema.
+/// Returns the words in a line that can name an object. On PostgreSQL, returns only the names in tollgate's schema.
 fn used_by<'a>(line: &'a str, engine: &str) -> Vec<&'a str> {
     let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let name = |text: &'a str| text.split(|letter| !is_of_name(letter)).next().unwrap_or_default();
@@ -70,12 +70,12 @@ fn used_by<'a>(line: &'a str, engine: &str) -> Vec<&'a str> {
     line.split(|letter| !is_of_name(letter)).collect()
 }
 
-/// The code alone: comments and texts name what they like.
+/// Removes comments and string literals, because they can name any object.
 fn code(line: &str) -> String {
     line.split("--").next().unwrap_or_default().split('\'').step_by(2).collect()
 }
 
-/// The files of an engine in their order, each with its name.
+/// Returns the names and the texts of an engine's files, in order.
 fn files(engine: &str) -> anyhow::Result<Vec<(String, String)>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(engine);
     let mut files = Vec::new();

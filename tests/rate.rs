@@ -1,5 +1,5 @@
-//! What people know of a limiter in one process: bursts, reservations and their cancelling, waiting, limits that change.
-//! Each table is the life of one bucket: when, in milliseconds, what is asked, and what it comes to.
+//! The basic behaviour of a limiter in one process: bursts, reservations, cancels, waits and changed limits.
+//! Each table is the life of one bucket: a time in milliseconds, an action and its result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,26 +15,26 @@ use tollgate::{
 enum Do {
     Allow(u64),
     Reserve(u64),
-    /// The reservation that was asked for in this place among them, from 0.
+    /// The index of the reservation, from 0.
     Cancel(usize),
-    /// So many tokens, and for so many milliseconds at most.
+    /// The number of tokens, and the longest wait in milliseconds.
     Wait(u64, u64),
     Change(&'static str),
-    /// Looks, and takes nothing.
+    /// Reads the tokens without taking any.
     Peek,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Is {
-    /// Granted, to be used after so many milliseconds.
+    /// The wait in milliseconds.
     Granted(u64),
     Denied,
-    /// So many tokens were given back.
+    /// The number of tokens that were given back.
     Back(u64),
     Never,
     ZeroCost,
     Changed,
-    /// So many tokens were there; negative: promised to those who wait.
+    /// The number of tokens available, or negative the number that requests wait for.
     Tokens(i64),
 }
 
@@ -85,7 +85,7 @@ fn is(answer: Result<Decision, Error>) -> anyhow::Result<Is> {
 }
 
 #[tokio::test]
-async fn without_a_limit_anything_is_granted_at_once_and_for_ever() -> anyhow::Result<()> {
+async fn unlimited_quota_grants_anything_at_once() -> anyhow::Result<()> {
     let life: Life<'_> = &[
         (0, Allow(1), Granted(0)),
         (0, Allow(u64::MAX), Granted(0)),
@@ -99,7 +99,7 @@ async fn without_a_limit_anything_is_granted_at_once_and_for_ever() -> anyhow::R
 }
 
 #[tokio::test]
-async fn without_a_rate_the_burst_is_granted_and_then_nothing() -> anyhow::Result<()> {
+async fn quota_without_refill_grants_its_burst_once() -> anyhow::Result<()> {
     live(
         "3 once",
         &[
@@ -137,7 +137,7 @@ async fn tokens_come_one_by_one_up_to_the_burst() -> anyhow::Result<()> {
             (99, Allow(1), Denied),
             (100, Allow(1), Granted(0)),
             (100, Allow(1), Denied),
-            // However long nobody asks.
+            // A long time without requests adds no more than the burst.
             (86_400_000, Allow(1), Granted(0)),
             (86_400_000, Allow(1), Denied),
         ],
@@ -156,7 +156,7 @@ async fn tokens_come_one_by_one_up_to_the_burst() -> anyhow::Result<()> {
             (100, Allow(2), Denied),
             (200, Allow(2), Granted(0)),
             (500, Allow(3), Granted(0)),
-            // Back in time there is nothing to gain, there and back neither.
+            // A clock that is set back adds no tokens, and neither does its way to the old time.
             (400, Allow(1), Denied),
             (500, Allow(1), Denied),
             (600, Allow(1), Granted(0)),
@@ -176,7 +176,7 @@ async fn reservation_never_overtakes_earlier_ones() -> anyhow::Result<()> {
             (0, Reserve(3), Never),
             (0, Reserve(0), ZeroCost),
             (50, Reserve(1), Granted(350)),
-            // A small one is no quicker than the large one that came first, and who would not wait has nothing.
+            // A small reservation does not overtake an earlier large one. Requests that do not wait are denied.
             (50, Reserve(2), Granted(550)),
             (50, Reserve(1), Granted(650)),
             (599, Allow(1), Denied),
@@ -186,7 +186,7 @@ async fn reservation_never_overtakes_earlier_ones() -> anyhow::Result<()> {
         ],
     )
     .await?;
-    // The longest wait is ten seconds: beyond it nothing is taken.
+    // Beyond the longest wait of ten seconds, nothing is taken.
     live(
         "1/s burst 8",
         &[
@@ -204,14 +204,14 @@ async fn reservation_never_overtakes_earlier_ones() -> anyhow::Result<()> {
 #[tokio::test]
 async fn cancelled_reservation_gives_back_only_the_queue_end() -> anyhow::Result<()> {
     let lives: [Life<'_>; 7] = [
-        // The last: as if it had never been.
+        // The latest reservation is cancelled without a trace.
         &[
             (0, Reserve(2), Granted(0)),
             (0, Reserve(2), Granted(200)),
             (0, Cancel(1), Back(2)),
             (0, Reserve(1), Granted(100)),
         ],
-        // The last ones, the latest first.
+        // The two latest reservations are cancelled in reverse order.
         &[
             (0, Reserve(2), Granted(0)),
             (0, Reserve(1), Granted(100)),
@@ -220,7 +220,7 @@ async fn cancelled_reservation_gives_back_only_the_queue_end() -> anyhow::Result
             (0, Cancel(1), Back(1)),
             (0, Reserve(2), Granted(200)),
         ],
-        // Out of order: of the first, only what the second does not stand on.
+        // An earlier reservation gives back only tokens that the later one does not queue behind.
         &[
             (0, Reserve(2), Granted(0)),
             (0, Reserve(2), Granted(200)),
@@ -236,7 +236,7 @@ async fn cancelled_reservation_gives_back_only_the_queue_end() -> anyhow::Result
             (0, Cancel(1), Back(0)),
             (0, Reserve(1), Granted(400)),
         ],
-        // After its time to act the tokens are used; at that instant they are not.
+        // Tokens count as used after the scheduled time, but not yet at that instant.
         &[
             (0, Reserve(2), Granted(0)),
             (1, Cancel(0), Back(0)),
@@ -248,7 +248,7 @@ async fn cancelled_reservation_gives_back_only_the_queue_end() -> anyhow::Result
             (300, Cancel(3), Back(2)),
             (300, Allow(2), Granted(0)),
         ],
-        // Time that has passed is not given back twice.
+        // A cancel does not credit the elapsed time again.
         &[
             (0, Reserve(2), Granted(0)),
             (0, Reserve(2), Granted(200)),
@@ -257,7 +257,7 @@ async fn cancelled_reservation_gives_back_only_the_queue_end() -> anyhow::Result
             (100, Allow(1), Granted(0)),
             (100, Allow(1), Denied),
         ],
-        // One that was denied has nothing to give back.
+        // A denied reservation has nothing to give back.
         &[
             (0, Reserve(2), Granted(0)),
             (0, Change("1/h burst 2"), Changed),
@@ -278,7 +278,7 @@ async fn tokens_are_read_without_being_taken() -> anyhow::Result<()> {
     live(
         "10/s burst 3",
         &[
-            // Before its first use it is full, and nobody has made it by looking.
+            // A bucket is full before its first use, and a read does not create it.
             (0, Peek, Tokens(3)),
             (0, Allow(2), Granted(0)),
             (0, Peek, Tokens(1)),
@@ -290,7 +290,7 @@ async fn tokens_are_read_without_being_taken() -> anyhow::Result<()> {
             (100, Cancel(0), Back(3)),
             (100, Peek, Tokens(2)),
             (86_400_000, Peek, Tokens(3)),
-            // Of other terms, with the first request under them.
+            // A changed limit applies from the first request on.
             (86_400_000, Change("10/s burst 2"), Changed),
             (86_400_000, Allow(1), Granted(0)),
             (86_400_000, Peek, Tokens(1)),
@@ -309,7 +309,7 @@ async fn changed_limit_keeps_earned_and_reserved_tokens() -> anyhow::Result<()> 
         &[
             (0, Allow(10), Granted(0)),
             (400, Change("1000/h burst 10"), Changed),
-            // Four were earned at the old rate, seen with the first request after it.
+            // Four tokens were earned at the old rate. The first request after the change credits them.
             (400, Allow(4), Granted(0)),
             (400, Allow(1), Denied),
             (4_000, Allow(1), Granted(0)),
@@ -317,7 +317,7 @@ async fn changed_limit_keeps_earned_and_reserved_tokens() -> anyhow::Result<()> 
             (4_000, Allow(4), Never),
             (4_000, Allow(1), Denied),
             (4_300, Allow(3), Granted(0)),
-            // A larger burst is no gift: it fills at the rate.
+            // A larger burst adds no tokens at once. It fills at the rate.
             (4_300, Change("10/s burst 100"), Changed),
             (4_300, Allow(1), Denied),
             (5_300, Allow(11), Denied),
@@ -332,9 +332,9 @@ async fn changed_limit_keeps_earned_and_reserved_tokens() -> anyhow::Result<()> 
     .await
 }
 
-/// Time is tokio's, and stands still but for those who sleep; the store's does not move at all.
+/// Tokio's time advances only by sleeps. The store's clock stands still.
 #[tokio::test(start_paused = true)]
-async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()> {
+async fn wait_takes_its_tokens_or_is_denied_at_once() -> anyhow::Result<()> {
     let begun = tokio::time::Instant::now();
     live(
         "10/s burst 3",
@@ -342,7 +342,7 @@ async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()
             (0, Wait(4, 86_400_000), Never),
             (0, Wait(0, 1), ZeroCost),
             (0, Wait(3, 0), Granted(0)),
-            // Beyond its longest wait: it does not wait in vain, and takes nothing.
+            // A wait that would be too long is denied at once and takes nothing.
             (0, Wait(1, 0), Denied),
             (0, Wait(1, 99), Denied),
             (0, Wait(3, 299), Denied),
@@ -351,10 +351,10 @@ async fn a_wait_takes_its_tokens_at_once_or_fails_at_once() -> anyhow::Result<()
         ],
     )
     .await?;
-    assert!(begun.elapsed().is_zero(), "nobody slept");
+    assert!(begun.elapsed().is_zero(), "no request slept");
     live("10/s burst 3", &[(0, Wait(3, 0), Granted(0)), (0, Wait(2, 200), Granted(200)), (0, Wait(1, 299), Denied)])
         .await?;
-    assert_eq!(begun.elapsed().as_millis() / 10, 20, "one slept, until its turn");
+    assert_eq!(begun.elapsed().as_millis() / 10, 20, "one request slept until its scheduled time");
     Ok(())
 }
 
@@ -362,26 +362,26 @@ const START: i64 = 1_800_057_600_000_000_000;
 
 #[tokio::test(start_paused = true)]
 async fn waiter_for_a_full_window_polls_at_intervals() -> anyhow::Result<()> {
-    struct Asked(Arc<AtomicU64>);
+    struct Counting(Arc<AtomicU64>);
 
-    impl Clock for Asked {
+    impl Clock for Counting {
         fn now(&self) -> i64 {
             self.0.fetch_add(1, Ordering::Relaxed);
             1_700_000_000_000_000_000
         }
     }
 
-    let asked = Arc::new(AtomicU64::new(0));
-    let store = Arc::new(MemoryStore::with_clock(Asked(Arc::clone(&asked))));
+    let reads = Arc::new(AtomicU64::new(0));
+    let store = Arc::new(MemoryStore::with_clock(Counting(Arc::clone(&reads))));
     let part = Duration::from_millis(10);
     let window = Window::new(1, part, part)?;
     let take = Take::from(tollgate::Key::try_from("k")?).rule(window.into()).max_wait(Duration::from_mins(1));
     while store.take_one(&take).await??.is_granted() {}
-    let before = asked.load(Ordering::Relaxed);
+    let before = reads.load(Ordering::Relaxed);
     let waiter = Limiter::builder(store).without_sweep().build(window)?.bind("k")?;
     let waiting = tokio::time::timeout(Duration::from_secs(5), waiter.wait_for_token()).await;
     assert!(waiting.is_err(), "the window's clock stands still");
-    let asked = asked.load(Ordering::Relaxed) - before;
-    assert!((2..100).contains(&asked), "{asked} times in 5 s");
+    let reads = reads.load(Ordering::Relaxed) - before;
+    assert!((2..100).contains(&reads), "{reads} reads of the clock in 5 s");
     Ok(())
 }

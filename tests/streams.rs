@@ -23,7 +23,11 @@ async fn items_come_in_their_order_each_with_a_token() -> anyhow::Result<()> {
         assert_eq!(limiter.store().peek(&key).await?.expect("it is there").granted, before + 1);
     }
     assert!(items.next().await.is_none() && items.next().await.is_none());
-    assert_eq!(limiter.store().peek(&key).await?.expect("it is there").granted, 10, "none for what did not come");
+    assert_eq!(
+        limiter.store().peek(&key).await?.expect("it is there").granted,
+        10,
+        "the end of the stream takes no token"
+    );
     Ok(())
 }
 
@@ -38,7 +42,7 @@ async fn stream_item_takes_its_cost_and_free_item_does_not_wait() -> anyhow::Res
         assert_eq!(began.elapsed().as_secs(), seconds, "{item}");
     }
     for _ in 0..2 {
-        let never = items.next().await.expect("it is kept");
+        let never = items.next().await.expect("the item is kept");
         assert!(matches!(never, Err(LimitError::Request(Error::Take(TakeError::ExceedsCapacity { .. })))), "{never:?}");
     }
     Ok(())
@@ -60,7 +64,7 @@ async fn streams_share_a_limit_and_a_dropped_stream_takes_no_more() -> anyhow::R
     while level().await?.available < 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(level().await?.granted, 1, "it has the token of the item that came out");
+    assert_eq!(level().await?.granted, 1, "only the item that came out is charged");
     Ok(())
 }
 
@@ -70,20 +74,20 @@ async fn waiting_stream_makes_no_calls() -> anyhow::Result<()> {
 
     impl TokenRequester for Counting {
         async fn request_token(&self) -> Result<Decision, Error> {
-            let asked = self.0.fetch_add(1, Ordering::SeqCst);
-            Ok(if asked % 2 == 1 { Decision::grant(0) } else { Decision::denial(Duration::from_secs(10)) })
+            let calls = self.0.fetch_add(1, Ordering::SeqCst);
+            Ok(if calls % 2 == 1 { Decision::grant(0) } else { Decision::denial(Duration::from_secs(10)) })
         }
     }
 
-    let asked = Arc::new(AtomicU64::new(0));
-    let requester = Counting(Arc::clone(&asked));
+    let calls = Arc::new(AtomicU64::new(0));
+    let requester = Counting(Arc::clone(&calls));
     let mut items = pin!(limit_stream(requester, stream::iter(0..3)));
     let began = Instant::now();
     while let Some(item) = items.next().await {
         item?;
     }
-    // On a clock that stands still but for sleeps.
-    assert_eq!((asked.load(Ordering::SeqCst), began.elapsed().as_secs()), (6, 30));
+    // The clock advances only by sleeps.
+    assert_eq!((calls.load(Ordering::SeqCst), began.elapsed().as_secs()), (6, 30));
     Ok(())
 }
 
@@ -101,26 +105,26 @@ async fn stream_polled_after_errors_backs_off() -> anyhow::Result<()> {
     }
 
     let mut items = pin!(limit_stream(Failing(AtomicU64::new(0)), stream::iter(0..2)));
-    // On a clock that stands still but for sleeps.
-    let mut asked = Instant::now();
+    // The clock advances only by sleeps.
+    let mut since = Instant::now();
     let mut pauses = Vec::new();
     loop {
-        let item = items.next().await.expect("it is kept");
-        pauses.push(asked.elapsed().as_millis());
-        asked = Instant::now();
+        let item = items.next().await.expect("the item is kept");
+        pauses.push(since.elapsed().as_millis());
+        since = Instant::now();
         if item.is_ok() {
             break;
         }
     }
     assert_eq!(pauses[..12], [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000]);
     assert!(pauses[12..].iter().all(|pause| *pause == 1000), "{pauses:?}");
-    assert!(items.next().await.expect("it is kept").is_err());
-    assert_eq!(asked.elapsed().as_millis(), 0, "a grant ends that");
+    assert!(items.next().await.expect("the item is kept").is_err());
+    assert_eq!(since.elapsed().as_millis(), 0, "a grant ends the backoff");
     Ok(())
 }
 
 #[tokio::test]
-async fn an_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
+async fn stream_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
     struct Moody(AtomicU64);
 
     impl TokenRequester for Moody {

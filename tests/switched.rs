@@ -1,4 +1,4 @@
-//! The switch that works without a database: a limiter's own mode, set in the process or by its environment.
+//! A limiter's own mode, set in the process or by its environment. It works without a database.
 
 use std::process::Command;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn shadow_limiter_takes_tokens_and_passes_denied_requests() -> anyhow::Res
     Ok(())
 }
 
-/// Time stands still in the store, and would pass by itself in this runtime.
+/// The store's clock stands still. The runtime's clock advances whenever all tasks sleep.
 #[tokio::test(start_paused = true)]
 async fn shadow_limiter_does_not_wait_or_take_for_late_requests() -> anyhow::Result<()> {
     let (begun, longest) = (Instant::now(), Duration::from_secs(5));
@@ -71,34 +71,34 @@ async fn shadow_limiter_does_not_wait_or_take_for_late_requests() -> anyhow::Res
         assert_eq!((reserved.decision().mode(), reserved.delay()), (Mode::Shadow, Duration::ZERO));
         assert!(reserved.receipts().is_empty());
     }
-    // Nor for those who answer instead of the store.
+    // Requests that the local fallback decides do not wait either.
     let local = Fallback::Local(Quota::per_second(1).build()?);
     let away = Limiter::builder(Silent).fallback(Duration::from_millis(1), local).mode(Mode::Shadow).build("1/s")?;
     for mode in [Mode::Enforce, Mode::Shadow, Mode::Shadow] {
         assert_eq!(away.wait_n("a", 1, longest).await?.mode(), mode);
     }
-    assert!(begun.elapsed() < Duration::from_secs(1), "somebody waited");
+    assert!(begun.elapsed() < Duration::from_secs(1), "a request waited");
     of_memory.set_mode(Mode::Enforce);
     assert_eq!(of_memory.wait("a").await?.wait(), Duration::from_secs(1));
     Ok(())
 }
 
-/// What the two below run, in a process with an environment of its own.
+/// The two tests below run this test in a process with its own environment.
 #[test]
 fn as_the_environment_says() {
     let built = Limiter::new(MemoryStore::new(), "1/h");
     let mode = built.map_or_else(|error| error.to_string(), |limiter| limiter.mode().to_string());
     let chosen = Limiter::builder(MemoryStore::new()).mode(Mode::Shadow).build("1/h");
-    println!("\nthe mode is {mode}, or {}", chosen.expect("it was chosen in the program").mode());
+    println!("\nthe mode is {mode}, or {}", chosen.expect("the builder sets a mode").mode());
 }
 
 fn with_environment(mode: Option<&str>) -> anyhow::Result<String> {
-    let mut program = Command::new(std::env::current_exe()?);
-    program.args(["--exact", "as_the_environment_says", "--nocapture"]).env_remove("TOLLGATE_MODE");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--exact", "as_the_environment_says", "--nocapture"]).env_remove("TOLLGATE_MODE");
     if let Some(mode) = mode {
-        program.env("TOLLGATE_MODE", mode);
+        command.env("TOLLGATE_MODE", mode);
     }
-    let printed = String::from_utf8(program.output()?.stdout)?;
+    let printed = String::from_utf8(command.output()?.stdout)?;
     let line = printed.lines().find_map(|line| line.strip_prefix("the mode is "));
     Ok(line.ok_or_else(|| anyhow::anyhow!("it printed {printed}"))?.to_owned())
 }

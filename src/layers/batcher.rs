@@ -18,26 +18,26 @@ mod ticket;
 use queue::{Batch, Flight, Queue, Queued};
 use ticket::{Kind, TakeAnswer, Ticket};
 
-/// A store that asks another one for many callers at once: requests that arrive while calls are in flight share the next call.
+/// Batches the requests of many callers into few calls to the underlying store.
 ///
-/// A request without tokens is denied as the underlying store denies it. No request waits for a timer: while few calls are in
-/// flight, each starts a call of its own. Requests for one key keep their order, and at most one call for a key is in flight.
-/// A bucket that another transaction has locked holds up no other bucket. Design: `docs/design/batching.md`.
+/// Requests that arrive while calls are in flight share the next call. No request waits for a timer: while few calls are in
+/// flight, each request starts its own call. Requests for one key keep their order, and at most one call carries a key. A
+/// locked bucket delays no other bucket. Design: `docs/design/batching.md`.
 ///
-/// Requests that wait for their tokens, and cancels, refunds and settlements are batched the same way. Requests under a sliding
-/// window that do not wait, and those that came together in one [`take`](Store::take), which is one call already, go to the store as they are.
+/// Waits, cancels, refunds and settlements are batched in the same way. Requests under a sliding window that do not wait go
+/// directly to the store. So do several takes in one [`take`](Store::take), which is one call already.
 ///
-/// Calls run in tasks, so a `Batcher` needs a Tokio runtime with a timer. Use a batcher in one runtime only: when that ends, all
-/// waiting requests fail.
+/// Calls run in tasks, so a `Batcher` needs a Tokio runtime with a timer. Use a batcher in one runtime only: when the runtime
+/// ends, all waiting requests fail.
 ///
 /// # Errors
 ///
-/// [`Error::Overloaded`] if 32,768 requests wait, or 16,384 for one key.
+/// Returns [`Error::Overloaded`] if 32,768 requests wait, or 16,384 for one key. Adjustments have room for twice as many.
 ///
 /// # Cancel safety
 ///
-/// A caller that is dropped before its call takes nothing. Afterwards the call goes on for the others, and the tokens may be
-/// taken; tokens that the caller would have had to wait for are given back. Adjustments are made in any case.
+/// A caller that is dropped before its call takes nothing. Afterwards the call continues for the other callers, and can take
+/// the tokens. Tokens that the caller would have had to wait for are given back. Adjustments are always made.
 #[derive(Debug)]
 pub struct Batcher<S: Store> {
     calls: Arc<BatcherState<S>>,
@@ -51,23 +51,24 @@ struct BatcherState<S: Store> {
     gauge: Mutex<GaugeShare>,
     tasks: TaskTracker,
     max_take_all: usize,
-    /// Whether a call that was rolled back is repeated key by key. A store of one call at a time is locked as a whole.
+    /// Whether a rolled-back call is repeated key by key. False for a store that makes one call at a time, because a lock
+    /// blocks the whole store.
     isolates_keys: bool,
 }
 
 impl<S: Store> Batcher<S> {
-    /// A batcher over a store.
+    /// Creates a batcher over a store.
     pub fn new(store: S) -> Self {
         Self::from(Arc::new(store))
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.calls.store
     }
 
-    /// A batcher whose calls run in tasks of this tracker.
+    /// Creates a batcher whose calls run in tasks of a tracker.
     pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
         let Capabilities { concurrent_calls, max_take_all, .. } = store.capabilities();
         let concurrent_calls = concurrent_calls.clamp(1, 64);
@@ -84,7 +85,7 @@ impl<S: Store> From<Arc<S>> for Batcher<S> {
 }
 
 impl<S: Store> Store for Batcher<S> {
-    /// The store's, but requests queue on the way to it.
+    /// Returns the store's capabilities, but never `in_process`, because requests queue.
     fn capabilities(&self) -> Capabilities {
         Capabilities { in_process: false, ..self.calls.store.capabilities() }
     }
@@ -119,7 +120,7 @@ impl<S: Store> Store for Batcher<S> {
 }
 
 impl<S: Store> BatcherState<S> {
-    /// Takes from several buckets share calls only if they do not wait, so a request that would wait first asks without.
+    /// Takes from several buckets share calls only if they do not wait. So a request that can wait first asks without waiting.
     async fn take(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
         if take.limits.len() > 1 && self.max_take_all > 1 && !take.max_wait.is_zero() && take.id.is_none() {
             let since = Instant::now();
@@ -132,7 +133,7 @@ impl<S: Store> BatcherState<S> {
         self.enqueue(take, Instant::now()).await
     }
 
-    /// `since`: from when the caller's longest wait counts.
+    /// `since`: the start of the caller's `max_wait`.
     async fn enqueue(self: &Arc<Self>, take: &Take, since: Instant) -> Result<Outcome, Error> {
         let (sender, receiver) = oneshot::channel();
         {
@@ -154,7 +155,7 @@ impl<S: Store> BatcherState<S> {
         let receivers: Vec<_> = {
             let mut queue = self.queue.lock();
             for adjustment in adjustments {
-                // A flood of takes leaves room for what gives tokens back.
+                // Adjustments have twice the room of takes, so that a flood of takes does not block refunds.
                 if let Some(len) = queue.full(&adjustment.receipt.key, 2 * MAX_WAITING) {
                     return Err(Error::Overloaded(len));
                 }
@@ -172,7 +173,7 @@ impl<S: Store> BatcherState<S> {
         for receiver in receivers {
             match receiver.await.unwrap_or_else(|dropped| Err(Error::OutcomeUnknown(Arc::new(dropped)))) {
                 Ok(one) => adjusted.push(one),
-                // If one outcome is unknown, the outcome of the whole is.
+                // One unknown outcome makes the outcome of the whole call unknown.
                 Err(error) if error.is_outcome_unknown() => failed = Some(error),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -183,23 +184,23 @@ impl<S: Store> BatcherState<S> {
         }
     }
 
-    /// Gives back tokens that a caller would have had to wait for, but has gone. They go before other requests for their keys.
+    /// Gives back reserved tokens of a dropped caller, ahead of the other requests for their keys.
     fn give_back(self: &Arc<Self>, refunds: impl IntoIterator<Item = Adjustment>) {
         let mut queue = self.queue.lock();
-        // Each goes before the one pushed last, so the latest reservation is cancelled first.
+        // `push_front` reverses the order, so the latest reservation is cancelled first.
         for refund in refunds {
             queue.push_front(Ticket::adjust(refund, oneshot::channel().0));
         }
         self.call_all(queue);
     }
 
-    /// Starts as many calls as there is room for.
+    /// Starts calls until the queue has no next one.
     fn call_all(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
-        // Outside of a runtime, requests wait for the next call that ends or starts in one.
+        // Outside a runtime, requests wait until another call starts or ends inside one.
         let Ok(runtime) = Handle::try_current() else { return };
         while let Some(Batch { requests, flight }) = queue.next() {
             let call = CallTask { calls: Arc::clone(self), tickets: requests, flight: Some(flight) };
-            // A runtime that is ending drops the task at once, which locks the queue.
+            // A runtime that is shutting down drops the task at once, and the drop locks the queue.
             MutexGuard::unlocked(&mut queue, || self.tasks.spawn_on(call.run(), &runtime));
         }
         self.gauge.lock().set(queue.len());
@@ -233,16 +234,16 @@ impl<S: Store> Drop for Pending<'_, S> {
     }
 }
 
-/// What a grant gives back if its caller has gone: tokens that it would have had to wait for. A request with an id keeps them,
-/// because another caller may go on with that id.
+/// Cancels the reservation of a dropped caller that would have had to wait. A request with an id keeps its tokens, because a
+/// retry can continue with the id.
 fn refunds(take: &Take, decision: &Decision) -> impl Iterator<Item = Adjustment> {
     let gives_back = decision.is_granted() && !decision.wait().is_zero() && take.id.is_none();
     let receipts = if gives_back { Receipt::of(take, decision) } else { Vec::new() };
     receipts.into_iter().map(Receipt::cancel)
 }
 
-/// A task that makes calls while requests wait. If it ends early, because the store panics or the runtime ends, its keys are
-/// free for the next call.
+/// A task that makes calls while requests wait. If the store panics or the runtime ends, the keys of the task are free for the
+/// next call.
 struct CallTask<S: Store> {
     calls: Arc<BatcherState<S>>,
     /// Not sent yet.
@@ -255,7 +256,7 @@ enum CallEnd {
     Answered,
     /// One key is locked.
     Locked,
-    /// Nothing was done for these, because of some of their keys.
+    /// Some of the keys made the call fail, so nothing was done for these requests.
     RolledBack(Vec<Ticket>),
 }
 
@@ -267,7 +268,7 @@ impl<S: Store> CallTask<S> {
             let ended = match std::mem::take(&mut self.tickets) {
                 tickets if tickets.is_empty() => CallEnd::Answered,
                 tickets => {
-                    // Takes from several buckets of one line share their first bucket only.
+                    // Takes from several buckets can differ in all but their first bucket, so one key can be split, too.
                     let can_split = tickets.len() > 1 && (keys > 1 || tickets[0].kind() == Kind::TakeAll);
                     self.make(tickets, can_split && self.calls.isolates_keys).await
                 }
@@ -280,7 +281,7 @@ impl<S: Store> CallTask<S> {
         }
     }
 
-    /// `is_repeated`: whether the call is repeated key by key if it is rolled back.
+    /// `is_repeated`: whether the call is repeated key by key after a rollback.
     async fn make(&mut self, mut tickets: Vec<Ticket>, is_repeated: bool) -> CallEnd {
         let now = Instant::now();
         for ticket in &mut tickets {
@@ -311,7 +312,7 @@ impl<S: Store> CallTask<S> {
             Ok(outcomes) => outcomes,
             Err(error) => return Err((error, takes.into_iter().zip(replies).map(Ticket::from).collect())),
         };
-        // Waits count from the last decision of the call, which is nearest to the answer.
+        // Waits start at the last decision of the call, because it is nearest to the answer.
         let answered_at = outcomes.iter().flatten().filter_map(Decision::decided_at).max();
         let mut abandoned = Vec::new();
         for ((take, reply), outcome) in takes.into_iter().zip(replies).zip(outcomes) {
@@ -338,13 +339,13 @@ impl<S: Store> CallTask<S> {
             Err(error) => return Err((error, adjustments.into_iter().zip(replies).map(Ticket::from).collect())),
         };
         for (reply, adjusted) in replies.into_iter().zip(adjusted) {
-            // A caller that has gone does not need the answer.
+            // A dropped caller needs no answer.
             drop(reply.answer.send(Ok(adjusted)));
         }
         Ok(())
     }
 
-    /// Lets others call beside a call that takes long.
+    /// Awaits a call. Lets others start beside it once it is [old](OLD_CALL_AGE).
     async fn mark_if_old<T>(&mut self, is_repeated: bool, call: impl Future<Output = T>) -> T {
         let mut call = Box::pin(IS_REPEATED_BY_KEY.scope(is_repeated, call));
         if let Ok(answer) = timeout(OLD_CALL_AGE, &mut call).await {
@@ -358,7 +359,7 @@ impl<S: Store> CallTask<S> {
         call.await
     }
 
-    /// Gives the error to those who have waited for as long as they would: each further call may take as long to fail.
+    /// Fails requests that have waited for their `max_wait`, because each further call can take as long to fail.
     fn fail_overdue(&self, error: &Error) {
         let now = Instant::now();
         let keys = self.flight.as_ref().map_or(&[][..], |flight| &flight.keys);
@@ -366,7 +367,7 @@ impl<S: Store> CallTask<S> {
         let overdue = queue.remove_overdue(keys, |ticket| ticket.is_overdue(now));
         self.calls.gauge.lock().set(queue.len());
         drop(queue);
-        // They were not part of the call, so what became of it is known for them.
+        // These requests were not part of the call, so their outcome is known.
         let known =
             if error.is_outcome_unknown() { Error::Unavailable(Arc::new(error.clone())) } else { error.clone() };
         for ticket in overdue {
@@ -374,7 +375,7 @@ impl<S: Store> CallTask<S> {
         }
     }
 
-    /// Lets the callers that were just answered ask again: fuller calls cost each request less.
+    /// Yields until the callers that were just answered have asked again, because larger calls cost less per request.
     async fn coalesce(&self, answered: usize) {
         let mut waiting = self.calls.queue.lock().len();
         for _ in 0..MAX_YIELDS {
@@ -386,7 +387,7 @@ impl<S: Store> CallTask<S> {
         }
     }
 
-    /// Ends the call, and takes the next one on. `may_refill`: whether requests have been gathered for it.
+    /// Ends the call and prepares the next one. `may_refill`: whether requests have been coalesced for the next one.
     fn finish_call(&mut self, ended: CallEnd, may_refill: bool) {
         let Some(flight) = self.flight.take() else { return };
         let mut queue = self.calls.queue.lock();
@@ -417,7 +418,7 @@ impl<S: Store> Drop for CallTask<S> {
         if is_made {
             return self.calls.call_all(queue);
         }
-        // The call was not sent, so the runtime takes no more tasks.
+        // The call was not sent, so the runtime runs no more tasks.
         let waiting = queue.drain();
         self.calls.gauge.lock().set(queue.len());
         drop(queue);
@@ -429,10 +430,10 @@ fn stopped() -> Error {
     Error::Unavailable(Arc::new(std::io::Error::other("the runtime that makes the calls has ended")))
 }
 
-/// Takes that wait at most: beyond it the database is too slow for the load.
+/// Maximum number of takes in the queue. Beyond it, the database is too slow for the load.
 const MAX_WAITING: usize = 32_768;
 
-/// Calls that take longer do not count as in flight.
+/// An older call does not count as in flight.
 const OLD_CALL_AGE: Duration = Duration::from_millis(25);
 
 const MAX_YIELDS: usize = 8;

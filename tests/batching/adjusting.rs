@@ -1,4 +1,4 @@
-//! What is given back together in one call.
+//! Adjustments that share calls.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn adjust<S: Store>(batcher: &Arc<Batcher<S>>, adjustments: Vec<Adjustment>) -> 
     tokio::spawn(async move { batcher.adjust(&adjustments).await })
 }
 
-/// A store of buckets of which all was taken, with a gate that is closed.
+/// Creates a store with empty buckets, whose gate is closed.
 async fn taken(keys: &[&str], locked: Option<&str>) -> anyhow::Result<(Arc<Gated>, Arc<Batcher<Arc<Gated>>>)> {
     let mut gated = Gated::new(0);
     gated.locked = locked.map(Key::try_from).transpose()?;
@@ -48,12 +48,12 @@ async fn refunds_during_a_call_share_the_next() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["a", "b"], None).await?;
     let first = adjust(&batcher, vec![refund("a")]);
     settle().await;
-    let several = adjust(&batcher, vec![refund("b"), refund("nobody's"), refund("b")]);
+    let several = adjust(&batcher, vec![refund("b"), refund("missing"), refund("b")]);
     let others: Vec<_> = (0..40).map(|_| adjust(&batcher, vec![refund("a")])).collect();
     settle().await;
     gated.gate.add_permits(1000);
     assert_eq!(first.await??, [Ok(Adjusted::Done(1))]);
-    let unknown = Err(TakeError::UnknownBucket(Key::try_from("nobody's")?));
+    let unknown = Err(TakeError::UnknownBucket(Key::try_from("missing")?));
     assert_eq!(several.await??, [Ok(Adjusted::Done(1)), unknown, Ok(Adjusted::Done(1))]);
     for other in others {
         assert_eq!(other.await??, [Ok(Adjusted::Done(1))]);
@@ -111,7 +111,7 @@ async fn unpolled_first_refund_delays_no_other() -> anyhow::Result<()> {
     let mut leader = pin!(batcher.adjust(&own));
     assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
     gated.gate.add_permits(2);
-    // In the same task: nobody polls the leader meanwhile.
+    // The leader runs in the same task, so this await does not poll it.
     assert_eq!(batcher.adjust(&[refund("a")]).await?, [Ok(Adjusted::Done(1))]);
     assert_eq!(leader.await?, [Ok(Adjusted::Done(1))]);
     Ok(())
@@ -126,7 +126,7 @@ async fn unpolled_refund_keeps_no_connection_from_takes() -> anyhow::Result<()> 
         let own = [refund("a")];
         let mut leader = pin!(batcher.adjust(&own));
         assert!(timeout(Duration::from_millis(1), &mut leader).await.is_err());
-        // In the same task: nobody polls the leader meanwhile.
+        // The leader runs in the same task, so this await does not poll it.
         assert!(timeout(Duration::from_secs(1), batcher.take_one(&request)).await???.is_granted());
         assert_eq!(leader.await?, [Ok(Adjusted::Done(1))]);
     }
@@ -138,7 +138,7 @@ async fn unpolled_refund_keeps_no_connection_from_takes() -> anyhow::Result<()> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_slow_holds_up_no_other() -> anyhow::Result<()> {
+async fn slow_key_does_not_delay_refunds_of_others() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["slow", "quick"], Some("slow")).await?;
     gated.gate.add_permits(1000);
     let slow = adjust(&batcher, vec![refund("slow")]);
@@ -165,8 +165,8 @@ async fn rolled_back_refunds_are_repeated_key_by_key() -> anyhow::Result<()> {
     assert!(!locked.is_finished());
     let mut calls = gated.adjusted();
     calls[2..].sort();
-    let undone = vec!["a", "a", "locked", "b", "b", "b"];
-    assert_eq!(calls, [vec!["first"], undone, vec!["a"; 2], vec!["b"; 3], vec!["locked"]]);
+    let rolled_back = vec!["a", "a", "locked", "b", "b", "b"];
+    assert_eq!(calls, [vec!["first"], rolled_back, vec!["a"; 2], vec!["b"; 3], vec!["locked"]]);
     assert_eq!((available(&gated, "a").await?, available(&gated, "b").await?), (2, 3));
     Ok(())
 }
@@ -187,8 +187,8 @@ async fn locked_key_rolls_back_one_call_and_delays_no_other() -> anyhow::Result<
         assert_eq!(adjust(&batcher, vec![refund("quick")]).await??, [Ok(Adjusted::Done(1))]);
     }
     assert!(locked.iter().all(|locked| !locked.is_finished()));
-    let asked = gated.adjusted().iter().filter(|call| call.iter().any(|key| key == "locked")).count();
-    assert_eq!(asked, 2, "once along with others, and once by itself");
+    let calls = gated.adjusted().iter().filter(|call| call.iter().any(|key| key == "locked")).count();
+    assert_eq!(calls, 2, "one shared call, and one for the locked key alone");
     assert_eq!(available(&gated, "quick").await?, 41);
     Ok(())
 }
@@ -197,7 +197,7 @@ async fn locked_key_rolls_back_one_call_and_delays_no_other() -> anyhow::Result<
 async fn refunds_of_a_slow_key_keep_their_order() -> anyhow::Result<()> {
     let (gated, batcher) = taken(&["a"], None).await?;
     let first = adjust(&batcher, vec![refund("a")]);
-    // Longer than calls are waited for: from then on it is asked for by itself.
+    // The call is old after 25 ms, so calls for other keys can start beside it.
     sleep(Duration::from_millis(100)).await;
     let receipt = refund("a");
     let others: Vec<_> = (0..3).map(|_| adjust(&batcher, vec![receipt.clone()])).collect();
@@ -219,14 +219,14 @@ async fn refunds_of_a_slow_key_keep_their_order() -> anyhow::Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn full_queue_rejects_refunds() -> anyhow::Result<()> {
-    const MOST: usize = 32_768;
+    const MAX_WAITING: usize = 32_768;
     let (gated, batcher) = taken(&["a"], None).await?;
     let _first = adjust(&batcher, vec![refund("a")]);
     settle().await;
-    let _line = adjust(&batcher, vec![refund("a"); MOST]);
+    let _queued = adjust(&batcher, vec![refund("a"); MAX_WAITING]);
     settle().await;
     let overloaded = batcher.adjust(&[refund("a")]).await;
-    assert!(matches!(overloaded, Err(Error::Overloaded(MOST))), "{overloaded:?}");
+    assert!(matches!(overloaded, Err(Error::Overloaded(MAX_WAITING))), "{overloaded:?}");
     assert_eq!(gated.adjusted().len(), 1);
     Ok(())
 }
@@ -263,7 +263,7 @@ async fn refunds_behind_a_panicking_call_go_in_the_next() -> anyhow::Result<()> 
     let panics = Arc::new(Panics(AtomicUsize::new(0)));
     let batcher = Arc::new(Batcher::new(Slow(Arc::clone(&panics))));
     let first = adjust(&batcher, vec![refund("a")]);
-    // From now on it is asked for by itself.
+    // The first call is old by now, and the second refund waits behind it.
     sleep(Duration::from_millis(50)).await;
     let second = adjust(&batcher, vec![refund("a")]);
     assert!(matches!(first.await?, Err(Error::OutcomeUnknown(_))));
@@ -272,7 +272,7 @@ async fn refunds_behind_a_panicking_call_go_in_the_next() -> anyhow::Result<()> 
     Ok(())
 }
 
-/// A store whose calls take longer than they are waited for.
+/// A store whose calls are old before they are answered.
 struct Slow<S>(S);
 
 impl<S: Store> Store for Slow<S> {

@@ -1,4 +1,4 @@
-//! Who goes in a call that is about to be made, and whom its answers wake.
+//! The requests that a new call carries, and the callers that its answers wake.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ async fn woken_callers_share_the_next_call_with_waiting_ones() -> anyhow::Result
     gated.gate.add_permits(1);
     assert!(first.await??.is_ok());
     settle().await;
-    let waits = ask(&batcher, take("a"));
+    let waiting = ask(&batcher, take("a"));
     settle().await;
     gated.gate.add_permits(100);
     for answered in twice {
         answered.await??;
     }
-    assert!(waits.await??.is_ok());
+    assert!(waiting.await??.is_ok());
     assert_eq!(gated.calls().iter().map(Vec::len).collect::<Vec<_>>(), [1, 50, 51]);
     Ok(())
 }
@@ -66,8 +66,8 @@ async fn single_request_is_called_at_once() -> anyhow::Result<()> {
 
 type Asking<'a> = Pin<Box<dyn Future<Output = anyhow::Result<bool>> + 'a>>;
 
-/// Polls each of these once, and opens the gate late: none is woken before it has its answer, and each once by that.
-async fn woken(gated: &Gated, callers: Vec<Asking<'_>>) -> anyhow::Result<()> {
+/// Polls each caller once, and opens the gate later. Asserts that only its answer wakes a caller, and once.
+async fn each_is_woken_once(gated: &Gated, callers: Vec<Asking<'_>>) -> anyhow::Result<()> {
     let mut queued = Vec::new();
     for mut caller in callers {
         let woken = Arc::new(Woken::default());
@@ -97,7 +97,7 @@ async fn woken(gated: &Gated, callers: Vec<Asking<'_>>) -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn queued_caller_is_woken_once() -> anyhow::Result<()> {
     let kinds: [[Take; 3]; 2] = [
-        // Two equal ones are one entry, what waits or costs more is not.
+        // Equal requests are one entry of a call. A request with another cost or wait is an entry of its own.
         [take("a"), take("a").cost(2), take("a").max_wait(Duration::from_secs(1))],
         [several(), several().cost(2), several()],
     ];
@@ -109,9 +109,9 @@ async fn queued_caller_is_woken_once() -> anyhow::Result<()> {
         let all = requests.iter().flat_map(|request| [request, request, request]);
         let callers =
             all.map(|request| -> Asking<'_> { Box::pin(async { Ok(batcher.take_one(request).await??.is_granted()) }) });
-        woken(&gated, callers.collect()).await?;
+        each_is_woken_once(&gated, callers.collect()).await?;
         assert!(first.await??.is_ok());
-        assert!(gated.calls().iter().any(|call| call.len() > 2), "some go together: {:?}", gated.calls());
+        assert!(gated.calls().iter().any(|call| call.len() > 2), "no call is shared: {:?}", gated.calls());
     }
     Ok(())
 }
@@ -128,12 +128,12 @@ async fn refunding_caller_is_woken_once() -> anyhow::Result<()> {
     };
     settle().await;
     let callers = (0..3).map(|_| -> Asking<'_> {
-        // Its two answers come together.
+        // One call answers both refunds of a caller.
         let refunds = [(); 2].map(|()| receipt.clone().refund(1));
         let batcher = &batcher;
         Box::pin(async move { Ok(batcher.adjust(&refunds).await?.iter().all(Result::is_ok)) })
     });
-    woken(&gated, callers.collect()).await?;
+    each_is_woken_once(&gated, callers.collect()).await?;
     first.await??;
     assert_eq!(gated.adjusted().iter().map(Vec::len).collect::<Vec<_>>(), [1, 6]);
     Ok(())

@@ -1,4 +1,4 @@
-//! Requests for buckets that another transaction holds.
+//! Requests for buckets that another transaction has locked.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use tollgate::{Error, Key, Store, layers::Batcher, model::Outcome};
 use super::stores::{Gated, Locking};
 use super::{ask, settle, take};
 
-/// Keeps so many calls in flight that further requests share calls.
+/// Starts enough calls that further requests share calls.
 async fn busy_with_a_locked_key()
 -> anyhow::Result<(Arc<Gated>, Arc<Batcher<Arc<Gated>>>, Vec<JoinHandle<Result<Outcome, Error>>>)> {
     let mut gated = Gated::new(0);
@@ -51,17 +51,17 @@ async fn caller_cancelled_before_the_repeated_call_takes_nothing() -> anyhow::Re
         gated.gate.add_permits(1);
         settle().await;
     }
-    // A call for many was undone, and the gate is closed for those that are made instead.
-    let is_asked = |n: &i32| gated.calls().iter().any(|keys| keys.len() <= 2 && keys.contains(&format!("other:{n}")));
-    let (asked, given_up): (Vec<_>, Vec<_>) = others.into_iter().partition(|(n, _)| is_asked(n));
-    assert!(!given_up.is_empty());
-    let given_up: Vec<_> = given_up.into_iter().map(|(n, asking)| (n, asking.abort())).collect();
+    // The shared call was rolled back. The gate is closed for the calls that repeat it.
+    let is_called = |n: &i32| gated.calls().iter().any(|keys| keys.len() <= 2 && keys.contains(&format!("other:{n}")));
+    let (in_flight, waiting): (Vec<_>, Vec<_>) = others.into_iter().partition(|(n, _)| is_called(n));
+    assert!(!waiting.is_empty());
+    let cancelled: Vec<_> = waiting.into_iter().map(|(n, caller)| (n, caller.abort())).collect();
     gated.gate.add_permits(1000);
-    for answered in first.into_iter().chain(asked.into_iter().map(|(_, asking)| asking)) {
+    for answered in first.into_iter().chain(in_flight.into_iter().map(|(_, caller)| caller)) {
         assert!(answered.await??.is_ok_and(|decision| decision.is_granted()));
     }
     settle().await;
-    assert!(given_up.iter().all(|(n, ())| !is_asked(n)), "{:?}", gated.calls());
+    assert!(cancelled.iter().all(|(n, ())| !is_called(n)), "{:?}", gated.calls());
     Ok(())
 }
 
@@ -92,7 +92,7 @@ async fn seven_locked_keys_delay_no_other_key() -> anyhow::Result<()> {
             assert!(outcome??.is_granted());
             before += 1;
         }
-        assert_eq!(before, free, "answers before the first of the locked keys, {alone} of which were called alone");
+        assert_eq!(before, free, "answers before the first locked key, with {alone} locked keys called alone");
     }
     Ok(())
 }
@@ -100,7 +100,7 @@ async fn seven_locked_keys_delay_no_other_key() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn locked_key_is_called_alone_until_it_is_free() -> anyhow::Result<()> {
     let batcher = Arc::new(Batcher::new(Locking::default()));
-    // Others come all the time.
+    // Requests for other keys arrive all the time.
     let others = (0..40).map(|n| {
         let (batcher, request) = (Arc::clone(&batcher), take(&format!("other:{n}")));
         async move {
@@ -113,16 +113,16 @@ async fn locked_key_is_called_alone_until_it_is_free() -> anyhow::Result<()> {
     let mut others: JoinSet<_> = others.collect();
     let mut locked = ask(&batcher, take("locked"));
     for _ in 0..4 {
-        // Somebody always waits for it, behind the one who is asked for.
+        // A second request for the locked key always waits behind the call in flight.
         sleep(Duration::from_secs(1)).await;
         let next = ask(&batcher, take("locked"));
         assert!(matches!(locked.await?, Err(Error::Contended { .. })));
         locked = next;
     }
-    let undone: Vec<_> = batcher.store().contended().into_iter().filter(|keys| keys.len() > 1).collect();
-    assert!((1..=3).contains(&undone.len()), "{undone:?}");
+    let rolled_back: Vec<_> = batcher.store().contended().into_iter().filter(|keys| keys.len() > 1).collect();
+    assert!((1..=3).contains(&rolled_back.len()), "{rolled_back:?}");
     batcher.store().is_free.store(true, Ordering::Relaxed);
-    assert!(matches!(locked.await?, Err(Error::Contended { .. })), "asked for before");
+    assert!(matches!(locked.await?, Err(Error::Contended { .. })), "called before the key was free");
     assert!(ask(&batcher, take("locked")).await???.is_granted());
     while let Some(other) = others.join_next().await {
         other??;
@@ -132,7 +132,7 @@ async fn locked_key_is_called_alone_until_it_is_free() -> anyhow::Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn requests_for_locked_keys_are_bounded() -> anyhow::Result<()> {
-    const MOST: usize = 32_768;
+    const MAX_WAITING: usize = 32_768;
     let batcher = Arc::new(Batcher::new(Locking::default()));
     let mut asking = JoinSet::new();
     let mut refused = 0;
@@ -141,14 +141,14 @@ async fn requests_for_locked_keys_are_bounded() -> anyhow::Result<()> {
             let (batcher, request) = (Arc::clone(&batcher), take(&format!("locked:{n}:{m}")));
             asking.spawn(async move { batcher.take_one(&request).await });
         }
-        // Calls are undone meanwhile.
+        // Calls are rolled back meanwhile.
         sleep(Duration::from_millis(50)).await;
         while let Some(answered) = asking.try_join_next() {
             assert!(matches!(answered?, Err(Error::Overloaded(_))));
             refused += 1;
         }
     }
-    // In two halves, with so many calls for each under way.
-    assert!(refused >= 80_000 - 2 * (MOST + 6 * 1024), "{refused}");
+    // The batcher accepts at most twice as many as can wait, and twice six full calls.
+    assert!(refused >= 80_000 - 2 * (MAX_WAITING + 6 * 1024), "{refused}");
     Ok(())
 }

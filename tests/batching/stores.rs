@@ -1,4 +1,4 @@
-//! Stores that do what a test needs.
+//! Stores with delays, locks and faults.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use tollgate::{
     store::{Capabilities, Maintenance, MaintenanceFuture},
 };
 
-/// A store in this process that answers a call when the test lets it, and remembers what it was asked.
+/// A store in memory that answers a call for each permit of its gate, and records the keys of its calls.
 pub(crate) struct Gated {
     pub(crate) store: MemoryStore<ManualClock>,
     calls: Mutex<Vec<Vec<String>>>,
-    /// The same of what was to be given back.
+    /// The keys of the adjustments in each call.
     adjusted: Mutex<Vec<Vec<String>>>,
-    /// How many calls for a key are under way, and how many ever were at once.
+    /// The number of takes in flight for each key.
     under_way: Mutex<HashMap<Key, usize>>,
+    /// The largest number of takes that were in flight for one key.
     pub(crate) most_under_way: AtomicUsize,
     pub(crate) gate: Semaphore,
-    /// Its calls are never answered, and a call that carries others too is undone.
+    /// A call for this key alone is never answered. A call for this key and others is rolled back.
     pub(crate) locked: Option<Key>,
 }
 
@@ -97,16 +98,17 @@ impl Store for Gated {
     }
 }
 
-/// Of which some keys are locked, and stay so for longer than a call waits: for one key five seconds, for several 100 ms.
+/// A store in which keys that contain `locked` are locked. A call for such a key alone fails after five seconds, and a call
+/// for several keys after 100 ms.
 #[derive(Default)]
 pub(crate) struct Locking {
-    /// From then on nobody holds them.
+    /// Whether the locks are released.
     pub(crate) is_free: AtomicBool,
     contended: Mutex<Vec<Vec<Key>>>,
 }
 
 impl Locking {
-    /// The keys of the calls that came to nothing.
+    /// Returns the keys of the calls that met a lock.
     pub(crate) fn contended(&self) -> Vec<Vec<Key>> {
         self.contended.lock().clone()
     }
@@ -130,7 +132,7 @@ impl Store for Locking {
     }
 }
 
-/// Has one connection, which a call keeps until it is answered.
+/// A store whose calls hold a connection until they are answered.
 pub(crate) struct Connected {
     pub(crate) store: MemoryStore,
     pub(crate) connections: Semaphore,
@@ -174,7 +176,7 @@ impl Maintenance for Connected {
     }
 }
 
-/// A store that loses the answer for one key, while another is locked.
+/// A store that loses the answer for the key `cut off`. All other keys are locked.
 pub(crate) struct Cut;
 
 impl Store for Cut {
@@ -192,24 +194,24 @@ impl Store for Cut {
     }
 }
 
-/// A store that panics at its first call.
+/// A store that panics in its first call.
 pub(crate) struct Panics(pub(crate) AtomicUsize);
 
 impl Store for Panics {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         yield_now().await;
-        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "as it should");
+        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "the first call panics");
         Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         yield_now().await;
-        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "as it should");
+        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "the first call panics");
         Ok(adjustments.iter().map(|_| Ok(Adjusted::Done(1))).collect())
     }
 }
 
-/// Waits a little, at random, before and after it decides.
+/// A store that yields a random number of times before and after it decides.
 pub(crate) struct Dawdles<C: Clock>(pub(crate) MemoryStore<C>);
 
 impl<C: Clock> Store for Dawdles<C> {

@@ -1,4 +1,4 @@
-//! Callers of every verb of a limiter who give up at random, and what they know of the tokens afterwards.
+//! Cancels calls of every method of a limiter at random, and checks the tokens afterwards.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use tokio::task::{JoinSet, yield_now};
 use tollgate::{Adjusted, Admin, Error, Key, Limiter, Quota, Reservation, Rule, Store, Take};
 use uuid::Uuid;
 
-/// Buckets that nobody else uses, and what is known of the tokens that were taken from them.
+/// Buckets that no other test uses, with an account of the tokens that were taken from them.
 pub(crate) struct Buckets {
-    /// Always with tokens, and never refilled: what is gone was taken.
+    /// These buckets never run out and never refill, so missing tokens were taken.
     ample: [Key; 2],
-    /// Mostly without: requests are denied, wait, and are cancelled before their turn.
+    /// These buckets are mostly empty: requests are denied, wait, or are cancelled before their scheduled time.
     tight: [Key; 2],
     books: Books,
 }
@@ -23,10 +23,10 @@ struct Books {
     ample: Account,
     tight: Account,
     answered: AtomicU64,
-    given_up: AtomicU64,
+    cancelled: AtomicU64,
 }
 
-/// At least so many tokens are gone, and at most so many.
+/// A lower and an upper bound of the tokens that were taken.
 #[derive(Debug, Default)]
 struct Account {
     least: AtomicI64,
@@ -44,7 +44,7 @@ impl Account {
     }
 }
 
-/// So many calls in all. Every one ends: none waits for ever for an answer.
+/// Makes `calls` calls and cancels some. Checks that every call ends, and that the tokens match the accounts.
 pub(crate) async fn give_up<S: Store>(
     limiter: &Limiter<S>,
     store: &impl Admin,
@@ -52,7 +52,7 @@ pub(crate) async fn give_up<S: Store>(
     calls: u64,
 ) -> anyhow::Result<()> {
     let buckets = Arc::new(Buckets { ample: [a, b], tight: [c, d], books: Books::default() });
-    // Provisioned ones are never swept away.
+    // Sweeps never delete provisioned buckets.
     for (ample, tight) in buckets.ample.iter().zip(&buckets.tight) {
         store.create_bucket(ample, Quota::once(AMPLE)?).await?;
         store.create_bucket(tight, Quota::per_second(5000).burst(20).build()?).await?;
@@ -71,7 +71,7 @@ pub(crate) async fn give_up<S: Store>(
     while let Some(ended) = callers.join_next().await {
         ended??;
     }
-    // Nobody's place in a line is taken by somebody who has left it.
+    // Cancelled waits do not block the queue of a key.
     for (take, account) in [(buckets.ample(0), &buckets.books.ample), (buckets.tight(0), &buckets.books.tight)] {
         assert!(limiter.wait_all(&take.cost(1).max_wait(LONGEST)).await?.is_granted());
         account.add(1, 1);
@@ -101,19 +101,19 @@ impl Buckets {
                 granted += store.peek(key).await?.map_or(0, |level| i64::try_from(level.granted).unwrap_or(-1));
             }
             if books.ample.holds(used) && books.tight.holds(granted) {
-                let (answered, given_up) =
-                    (books.answered.load(Ordering::SeqCst), books.given_up.load(Ordering::SeqCst));
-                anyhow::ensure!(answered > 0 && given_up > 0, "{answered} answered, {given_up} given up");
+                let (answered, cancelled) =
+                    (books.answered.load(Ordering::SeqCst), books.cancelled.load(Ordering::SeqCst));
+                anyhow::ensure!(answered > 0 && cancelled > 0, "{answered} answered, {cancelled} cancelled");
                 return Ok(());
             }
-            // What was given up may still be on its way.
+            // Cancelled calls can still be in flight.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         anyhow::bail!("{used} are used and {granted} were granted: {books:?}")
     }
 }
 
-/// One call of one verb, and what follows of a reservation.
+/// Calls a random method. Then cancels, refunds or settles some of the reservations.
 async fn call<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow::Result<()> {
     let place = fastrand::usize(..2);
     let (ample, tight) = (buckets.ample(place), buckets.tight(place));
@@ -138,9 +138,9 @@ async fn call<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow:
             let later = tight.clone().max_wait(LONGEST);
             let reserved = taken(books, &books.tight, 1, reserve(limiter, later)).await?;
             if let Some(reservation) = reserved {
-                // If it was the last one, it is as if it had never been.
+                // Cancelling the latest reservation takes it off the granted tokens, too.
                 books.tight.add(-1, 0);
-                let _ = given_up(reservation.cancel()).await.transpose()?;
+                let _ = cancelled_at_random(reservation.cancel()).await.transpose()?;
             }
             Ok(())
         }
@@ -148,7 +148,7 @@ async fn call<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow:
             let refundable = ample.clone().refundable();
             let reserved = taken(books, &books.ample, COST, reserve(limiter, refundable)).await?;
             if let Some(reservation) = reserved {
-                match given_up(reservation.refund(1)).await {
+                match cancelled_at_random(reservation.refund(1)).await {
                     Some(Ok(tokens)) => books.ample.add(-i64::try_from(tokens)?, -i64::try_from(tokens)?),
                     _ => books.ample.add(-1, 0),
                 }
@@ -161,7 +161,7 @@ async fn call<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow:
             if let Some(reservation) = reserved {
                 let used = fastrand::u64(0..6);
                 let less = COST - i64::try_from(used)?;
-                match given_up(reservation.settle(used)).await {
+                match cancelled_at_random(reservation.settle(used)).await {
                     Some(Ok(Adjusted::Done(tokens))) => books.ample.add(-tokens, -tokens),
                     _ => books.ample.add(-less.max(0), (-less).max(0)),
                 }
@@ -171,26 +171,26 @@ async fn call<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow:
     }
 }
 
-type Asked<S> = Pin<Box<dyn Future<Output = Result<Option<Reservation<S>>, Error>> + Send>>;
+type Reserving<S> = Pin<Box<dyn Future<Output = Result<Option<Reservation<S>>, Error>> + Send>>;
 
-fn reserve<S: Store>(limiter: &Limiter<S>, take: Take) -> Asked<S> {
+fn reserve<S: Store>(limiter: &Limiter<S>, take: Take) -> Reserving<S> {
     let limiter = limiter.clone();
     Box::pin(async move { limiter.reserve_all(&take).await.map(|one| one.is_granted().then_some(one)) })
 }
 
-fn wait_for<S: Store>(limiter: &Limiter<S>, take: Take) -> Asked<S> {
+fn wait_for<S: Store>(limiter: &Limiter<S>, take: Take) -> Reserving<S> {
     let limiter = limiter.clone();
     Box::pin(async move { limiter.wait_all(&take).await.map(|one| one.is_granted().then_some(one)) })
 }
 
-/// Enters what a call for so many tokens came to.
+/// Enters the result of a call for `tokens` tokens in the account.
 async fn taken<S: Store>(
     books: &Books,
     account: &Account,
     tokens: i64,
-    asked: Asked<S>,
+    call: Reserving<S>,
 ) -> anyhow::Result<Option<Reservation<S>>> {
-    match given_up(asked).await {
+    match cancelled_at_random(call).await {
         Some(Ok(reservation)) => {
             books.answered.fetch_add(1, Ordering::SeqCst);
             if reservation.is_some() {
@@ -202,7 +202,7 @@ async fn taken<S: Store>(
         Some(Err(Error::Contended { .. } | Error::CircuitOpen { .. } | Error::Unavailable(_))) => Ok(None),
         Some(Err(error)) if !error.is_outcome_unknown() => Err(error.into()),
         _ => {
-            books.given_up.fetch_add(1, Ordering::SeqCst);
+            books.cancelled.fetch_add(1, Ordering::SeqCst);
             account.add(0, tokens);
             Ok(None)
         }
@@ -210,7 +210,7 @@ async fn taken<S: Store>(
 }
 
 /// Drops a call at a random point, or awaits it.
-async fn given_up<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> Option<T> {
+async fn cancelled_at_random<T: Send + 'static>(call: impl Future<Output = T> + Send + 'static) -> Option<T> {
     let patience = fastrand::u64(0..300);
     match fastrand::u32(0..6) {
         0 => None,
@@ -230,12 +230,12 @@ async fn given_up<T: Send + 'static>(call: impl Future<Output = T> + Send + 'sta
             call.abort();
             call.await.ok()
         }
-        // On a busy machine nobody else may live to see an answer.
+        // Awaits a third of the calls, so that some are answered on a busy machine, too.
         _ => Some(call.await),
     }
 }
 
-/// Of a request for an ample bucket.
+/// The cost of a request for an ample bucket.
 const COST: i64 = 3;
 
 const CALLERS: u64 = 64;

@@ -1,4 +1,4 @@
-//! A store whose kind is chosen while the program runs.
+//! A store whose type is chosen at run time.
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A store that counts in sliding windows, and what it is asked.
+//! A store that records its calls for sliding windows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use tollgate::{
     store::SharedWindows,
 };
 
-/// A store in memory that notes what it is asked. Its clock runs like this host's, but may be set otherwise.
+/// A store in memory that records its calls. Its clock runs like the runtime's, and tests can set it ahead.
 #[derive(Clone)]
 pub(super) struct Counting {
     pub(super) memory: Arc<MemoryStore<StoreClock>>,
     pub(super) clock: StoreClock,
-    /// What was to be counted, in each call.
+    /// The cost in each call of `count`.
     counted: Arc<Mutex<Vec<u64>>>,
     taken: Arc<AtomicU64>,
     delay: Arc<Mutex<Duration>>,
@@ -45,12 +45,12 @@ impl Counting {
         Self { memory, clock, counted, taken, delay, fails }
     }
 
-    /// What was counted since this was asked last, a call each.
+    /// Returns the cost in each call of `count` since the last call of this method.
     pub(super) fn counted(&self) -> Vec<u64> {
         std::mem::take(&mut *self.counted.lock())
     }
 
-    /// How many requests it was to decide itself.
+    /// Returns how many requests the store was to decide.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! What was denied a moment before is denied from memory.
+//! Denials from memory, for keys that were denied a moment before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::underlying::{Broken, Falling, Noting, receipt, take};
 
 #[tokio::test(start_paused = true)]
-async fn an_attack_costs_one_call_for_each_key_and_second() -> anyhow::Result<()> {
+async fn attack_costs_one_call_per_key_and_second() -> anyhow::Result<()> {
     let (store, cache) = both();
     let attacks = [take("a", "1/h")?, take("b", "1/h")?];
     for attack in &attacks {
@@ -44,9 +44,9 @@ async fn expired_denial_is_probed_once_while_others_wait() -> anyhow::Result<()>
         sleep(Duration::from_secs(1)).await;
         let crowd = crowd(&cache, &one, 100).join_all().await;
         assert!(crowd.iter().all(|decision| !decision.is_granted()));
-        assert_eq!(store.calls(), 2 + second, "one call, whose answer is everybody's");
+        assert_eq!(store.calls(), 2 + second, "one call answers all requests");
     }
-    // Once there are tokens, nobody waits for one after the other.
+    // Once there are tokens, requests do not wait for each other.
     store.memory.reset(one.key()).await?;
     sleep(Duration::from_secs(1)).await;
     let start = tokio::time::Instant::now();
@@ -82,7 +82,7 @@ async fn cancelled_probe_does_not_block_the_others() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// So many at once.
+/// Starts `callers` requests at once.
 fn crowd(cache: &Arc<DenyCache<Noting>>, take: &Take, callers: usize) -> JoinSet<Decision> {
     (0..callers)
         .map(|_| {
@@ -137,7 +137,7 @@ async fn slow_denial_is_cached_no_longer() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_changes_in_the_store_is_seen_within_a_second() -> anyhow::Result<()> {
+async fn store_changes_reach_denied_keys_within_a_second() -> anyhow::Result<()> {
     let (store, cache) = both();
     let (one, key) = (take("a", "1/h")?, Key::try_from("a")?);
     let is_denied = async |mode: Mode| {
@@ -170,7 +170,7 @@ async fn whatever_changes_in_the_store_is_seen_within_a_second() -> anyhow::Resu
     advance(second).await;
     assert!(!cache.take_one(&by_plan).await??.is_granted());
     advance(Duration::from_millis(1)).await;
-    // What came at the old rate is no whole token yet.
+    // Tokens earned at the old rate are less than a whole token.
     assert!(cache.take_one(&by_plan).await??.retry_after() <= Duration::from_millis(1));
     advance(Duration::from_millis(1)).await;
     assert!(cache.take_one(&by_plan).await??.is_granted());
@@ -197,8 +197,8 @@ async fn denial_overtaken_by_a_refund_is_not_cached() -> anyhow::Result<()> {
     let one = take("a", "1/h")?;
     assert!(cache.take_one(&one).await??.is_granted());
     store.answers_after(Duration::from_millis(10));
-    let (asking, asked) = (Arc::clone(&cache), one.clone());
-    let denied = tokio::spawn(async move { asking.take_one(&asked).await });
+    let (caller, request) = (Arc::clone(&cache), one.clone());
+    let denied = tokio::spawn(async move { caller.take_one(&request).await });
     sleep(Duration::from_millis(5)).await;
     cache.adjust(&[receipt("a", 1)?.refund(1)]).await?;
     assert!(!denied.await???.is_granted());
@@ -207,13 +207,13 @@ async fn denial_overtaken_by_a_refund_is_not_cached() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_tokens_or_more_are_denied_and_fewer_are_asked_for() -> anyhow::Result<()> {
+async fn cached_denial_covers_equal_and_larger_costs_only() -> anyhow::Result<()> {
     let (store, cache) = both();
     let of = |cost, min_remaining| anyhow::Ok(take("a", "10/h")?.cost(cost).min_remaining(min_remaining));
     assert!(cache.take_one(&of(5, 0)?).await??.is_granted());
     assert!(!cache.take_one(&of(7, 2)?).await??.is_granted());
     store.costs();
-    // Whatever of them it would leave to others.
+    // The denial covers cost plus minimum remaining, in any division.
     for (cost, min_remaining) in [(6, 3), (6, 4), (9, 0), (7, 3)] {
         assert!(!cache.take_one(&of(cost, min_remaining)?).await??.is_granted());
     }
@@ -226,7 +226,7 @@ async fn as_many_tokens_or_more_are_denied_and_fewer_are_asked_for() -> anyhow::
     for (cost, min_remaining) in [(10, 0), (1, 9), (2, 2), (1, 0)] {
         assert!(!cache.take_one(&of(cost, min_remaining)?).await??.is_granted());
     }
-    assert!(store.costs().is_empty(), "as many as the bucket holds are possible");
+    assert!(store.costs().is_empty(), "a request for the whole capacity is possible");
     Ok(())
 }
 
@@ -246,7 +246,7 @@ async fn impossible_request_is_an_error_despite_a_cached_denial() -> anyhow::Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_rule_is_another_question() -> anyhow::Result<()> {
+async fn cached_denial_does_not_apply_to_another_rule() -> anyhow::Result<()> {
     let (store, cache) = both();
     assert!(cache.take_one(&take("a", "1/h")?).await??.is_granted());
     assert!(!cache.take_one(&take("a", "1/h")?).await??.is_granted());
@@ -272,7 +272,7 @@ async fn waits_ids_several_limits_and_windows_bypass_the_cache() -> anyhow::Resu
             assert_eq!(store.calls(), calls + 1);
         }
     }
-    // Nor are they answered from what was kept of others.
+    // A cached denial of a plain request does not answer them either.
     assert!(!cache.take_one(&one).await??.is_granted());
     assert_eq!(cache.take_one(&one.clone().max_wait(Duration::from_secs(1))).await??.source(), Source::Store);
     assert_eq!(cache.take_one(&id()).await??.source(), Source::Store);
@@ -295,7 +295,7 @@ async fn batch_answers_cached_keys_and_calls_once_for_the_rest() -> anyhow::Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_and_the_answers_of_a_fallback_are_not_kept() -> anyhow::Result<()> {
+async fn errors_and_fallback_answers_are_not_cached() -> anyhow::Result<()> {
     let broken = Broken::default();
     let cache = DenyCache::new(broken.clone());
     for _ in 0..3 {
@@ -311,7 +311,7 @@ async fn errors_and_the_answers_of_a_fallback_are_not_kept() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn a_million_denied_keys_take_no_more_room_than_said() -> anyhow::Result<()> {
+async fn million_denied_keys_use_no_more_than_max_keys() -> anyhow::Result<()> {
     struct Denying;
 
     impl Store for Denying {

@@ -1,4 +1,4 @@
-//! What layers pass on to the store beneath, whichever of its methods that is.
+//! Layers forward each method to the underlying store.
 
 use std::sync::Arc;
 
@@ -16,32 +16,32 @@ use super::underlying::take;
 
 #[tokio::test]
 async fn forwarding_store_calls_each_method_of_its_inner_store() -> anyhow::Result<()> {
-    let within = Telling::default();
+    let within = Recording::default();
     let store = AnyStore::new(within.clone());
-    assert_eq!(asked_for_all(&store, &within).await?, ALL);
+    assert_eq!(called_methods(&store, &within).await?, ALL);
     Ok(())
 }
 
-/// By hand, too: a limiter, or `Batcher`, above them asks what it would ask the store.
+/// Layers that are stacked by hand get the same requests as the store would.
 #[tokio::test]
 async fn layers_forward_requests_unchanged() -> anyhow::Result<()> {
-    let within = Telling::default();
-    assert_eq!(asked_for_all(&DenyCache::new(within.clone()), &within).await?, ALL);
-    // At once these answer what they know themselves, or nothing.
+    let within = Recording::default();
+    assert_eq!(called_methods(&DenyCache::new(within.clone()), &within).await?, ALL);
+    // These layers answer `try_take` from their own state, or not at all.
     let others: Vec<&str> = ALL.into_iter().filter(|method| *method != "try_take").collect();
-    let within = Telling::default();
-    assert_eq!(asked_for_all(&LocalReads::new(within.clone()), &within).await?, others);
-    let within = Telling::default();
-    assert_eq!(asked_for_all(&Lease::new(within.clone()), &within).await?, others);
-    let within = Telling::default();
-    assert_eq!(asked_for_all(&Batcher::new(within.clone()), &within).await?, others);
+    let within = Recording::default();
+    assert_eq!(called_methods(&LocalReads::new(within.clone()), &within).await?, others);
+    let within = Recording::default();
+    assert_eq!(called_methods(&Lease::new(within.clone()), &within).await?, others);
+    let within = Recording::default();
+    assert_eq!(called_methods(&Batcher::new(within.clone()), &within).await?, others);
     Ok(())
 }
 
-/// But for one in front of which requests queue: whatever is beneath, they are not decided at once.
+/// `Batcher` is never `in_process`, because requests queue in it.
 #[test]
 fn layers_report_the_capabilities_of_the_store() {
-    let within = Telling::default();
+    let within = Recording::default();
     let capabilities = within.capabilities();
     assert_eq!(AnyStore::new(within.clone()).capabilities(), capabilities);
     assert_eq!(DenyCache::new(within.clone()).capabilities(), capabilities);
@@ -54,8 +54,8 @@ fn layers_report_the_capabilities_of_the_store() {
 
 const ALL: [&str; 8] = ["take", "adjust", "throttle", "try_take", "level", "window_level", "sweep", "count_denials"];
 
-/// Asks a layer by each method, and tells by which it asked the store.
-async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<Vec<&'static str>> {
+/// Calls each method of a layer, and returns the methods that the layer called on the store.
+async fn called_methods<S: Store>(layer: &S, within: &Recording) -> anyhow::Result<Vec<&'static str>> {
     let takes = [take("a", "100/h")?, take("b", "100/h")?];
     assert_eq!(layer.take(&takes).await?.len(), 2);
     assert!(layer.adjust(&[]).await?.is_empty());
@@ -69,17 +69,17 @@ async fn asked_for_all<S: Store>(layer: &S, within: &Telling) -> anyhow::Result<
     Ok(within.0.lock().clone())
 }
 
-/// Notes by which method it was asked, and answers what no default would.
+/// A store that records which methods are called. Its answers differ from those of default methods.
 #[derive(Clone, Default)]
-struct Telling(Arc<Mutex<Vec<&'static str>>>, Arc<MemoryStore>);
+struct Recording(Arc<Mutex<Vec<&'static str>>>, Arc<MemoryStore>);
 
-impl Telling {
+impl Recording {
     fn note(&self, method: &'static str) {
         self.0.lock().push(method);
     }
 }
 
-impl Store for Telling {
+impl Store for Recording {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().in_process().max_take_all(7).concurrent_calls(3)
     }
@@ -109,7 +109,7 @@ impl Store for Telling {
     }
 }
 
-impl Maintenance for Telling {
+impl Maintenance for Recording {
     fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
         self.note("level");
         self.1.level(key, rule)
@@ -131,7 +131,7 @@ impl Maintenance for Telling {
     }
 }
 
-impl SharedWindows for Telling {
+impl SharedWindows for Recording {
     async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
         MemoryStore::new().count(key, window, cost).await
     }

@@ -1,4 +1,4 @@
-//! Tokens that are taken ahead: never more than were taken, never too late, and not when they are scarce.
+//! Leases grant at most the tokens that they took, and none that expired. They prefetch nothing when tokens are scarce.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +55,7 @@ async fn answer_includes_stored_and_leased_tokens() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn taken_tokens_are_used_given_back_or_leased() -> anyhow::Result<()> {
-    // On a clock that stands still nothing expires; on the other some may have expired too long ago to be given back.
+    // On a manual clock nothing expires. On the other clock, some tokens can have expired too long ago to be given back.
     let (taken, used) = hammered(ManualClock::default()).await?;
     assert_eq!(used, taken);
     let (taken, used) = hammered(RuntimeClock::default()).await?;
@@ -73,7 +73,7 @@ async fn leased_tokens_are_unusable_once_the_bucket_is_throttled() -> anyhow::Re
         ask(&lease, &other, 1).await?;
     }
     let held = lease.leased_tokens();
-    // Others go on asking meanwhile, and tokens are taken ahead.
+    // Meanwhile other requests continue, and the lease prefetches tokens.
     store.answers_after(Duration::from_millis(7));
     let asking = tokio::spawn({
         let (lease, one) = (Arc::clone(&lease), one.clone());
@@ -83,7 +83,7 @@ async fn leased_tokens_are_unusable_once_the_bucket_is_throttled() -> anyhow::Re
     let rule = Rule::try_from("1000000/s")?;
     assert!(lease.throttle(one.key(), &rule, Throttle::retry_after(Duration::from_secs(60))).await?);
     assert!(lease.leased_tokens() < held && store.given_back() > 0);
-    assert_eq!(lease.take_one(&other).await??.source(), Source::Lease, "of another key");
+    assert_eq!(lease.take_one(&other).await??.source(), Source::Lease, "another key is not throttled");
     for _ in 0..100 {
         let denied = lease.take_one(&one).await??;
         assert!(!denied.is_granted() && denied.retry_after() > Duration::from_secs(58), "{denied:?}");
@@ -92,7 +92,7 @@ async fn leased_tokens_are_unusable_once_the_bucket_is_throttled() -> anyhow::Re
     Ok(())
 }
 
-/// What was taken of the store and not given back, and what eight tasks were granted.
+/// Returns how many tokens the store granted and did not get back, and how many eight tasks were granted.
 async fn hammered(clock: impl Clock) -> anyhow::Result<(u64, u64)> {
     let store = Noting::new();
     let options = LeaseOptions::default().target(Duration::from_millis(5));
@@ -131,7 +131,7 @@ async fn closed_lease_gives_tokens_back_and_takes_no_more() -> anyhow::Result<()
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
     let used = ask(&lease, &one, 500).await?;
-    // Those that are on their way then, too.
+    // Tokens in flight are given back, too.
     store.answers_after(Duration::from_millis(20));
     let used = used + ask(&lease, &one, 20).await?;
     let held = lease.leased_tokens();
@@ -163,7 +163,7 @@ async fn unused_lease_gives_tokens_back_and_is_removed() -> anyhow::Result<()> {
     sleep(Duration::from_secs(2)).await;
     assert_eq!((lease.leased_tokens(), lease.len()), (0, 0));
     assert_eq!(store.granted() - store.given_back(), used);
-    // And it begins anew.
+    // A busy key gets a new lease.
     ask(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0);
     Ok(())
@@ -172,7 +172,7 @@ async fn unused_lease_gives_tokens_back_and_is_removed() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn lease_that_is_never_filled_is_removed() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
-    // A quarter of what it has left is none.
+    // A quarter of the remaining tokens is less than one.
     ask(&lease, &take("a", "100000/s burst 4")?, 200).await?;
     assert_eq!((lease.leased_tokens(), lease.len()), (0, 1));
     sleep(Duration::from_secs(2)).await;
@@ -201,14 +201,14 @@ async fn oversized_requests_do_not_change_the_prefetch() -> anyhow::Result<()> {
     let (calls, mut most) = (store.calls(), 0);
     for n in 0..2000 {
         if n % 10 == 0 {
-            // Impossible: it takes nothing, however often it is asked for.
+            // An impossible request takes nothing.
             assert!(lease.take_one(&one.clone().cost(2_000_000)).await?.is_err());
         }
         assert_eq!(lease.take_one(&one).await??.source(), Source::Lease);
         most = most.max(lease.leased_tokens());
         sleep(MS).await;
     }
-    assert!(most <= 400, "two batches of what is used in 100 ms, and not {most}");
+    assert!(most <= 400, "{most} tokens are leased, more than two batches");
     assert!(store.calls() - calls <= 200 + 60, "{} calls", store.calls() - calls);
     Ok(())
 }
@@ -229,7 +229,7 @@ async fn request_behind_a_queue_gets_no_prefetched_tokens() -> anyhow::Result<()
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_tokens_are_scarce_everything_is_decided_in_the_store() -> anyhow::Result<()> {
+async fn scarce_tokens_are_not_prefetched() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/h burst 1000")?;
     assert_eq!(ask(&lease, &one, 1000).await?, 1000, "none is lost");
@@ -250,7 +250,7 @@ async fn leases_of_several_processes_add_up_to_the_quota() -> anyhow::Result<()>
         assert!(used + held <= 1000, "{used} used and {held} held");
         sleep(MS).await;
     }
-    assert_eq!(used, 1000, "all that each of them held was used in the end");
+    assert_eq!(used, 1000, "each lease used its tokens");
     Ok(())
 }
 
@@ -262,7 +262,7 @@ async fn minimum_remaining_is_not_prefetched() -> anyhow::Result<()> {
     assert_eq!(lease.leased_tokens(), 0);
     let level = store.memory.peek(one.key()).await?.expect("there is a bucket");
     assert_eq!(level.available, 200);
-    // Others have a lease of their own.
+    // Requests without a minimum remaining have another lease.
     assert_eq!(ask(&lease, &one.clone().min_remaining(0), 300).await?, 200);
     Ok(())
 }
@@ -280,7 +280,7 @@ async fn leased_token_expires_even_if_the_process_was_suspended() -> anyhow::Res
         }
         let held = lease.leased_tokens();
         assert!(held > 0 && lease.take_one(&one).await??.source() == Source::Lease);
-        // The process stands still; the runtime does not notice.
+        // The process is suspended, which the runtime does not notice.
         let before = store.given_back();
         clock.advance(slept);
         assert_eq!(lease.take_one(&one).await??.source(), Source::Store);
@@ -308,12 +308,12 @@ async fn close_waits_for_pending_refunds() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0);
-    // What keeps house begins to give back what has expired.
+    // The background task of the lease starts to give back expired tokens.
     store.gives_back_after(Duration::from_millis(200));
     while lease.leased_tokens() > 0 {
         sleep(MS).await;
     }
-    assert!(store.granted() - store.given_back() > used, "that is on its way");
+    assert!(store.granted() - store.given_back() > used, "the refund is in flight");
     lease.close().await?;
     assert_eq!(store.granted() - store.given_back(), used);
     Ok(())
@@ -339,7 +339,7 @@ async fn only_busy_keys_are_leased_up_to_the_maximum() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_is_held_than_was_said() -> anyhow::Result<()> {
+async fn lease_holds_at_most_max_tokens() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default().max_tokens(50));
     let one = take("a", "1000000/s")?;
     for _ in 0..2000 {
@@ -353,7 +353,7 @@ async fn no_more_is_held_than_was_said() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks every millisecond, and says how many were granted.
+/// Requests `times` times, a millisecond apart, and returns how many requests were granted.
 async fn ask(lease: &Leasing, take: &Take, times: u64) -> anyhow::Result<u64> {
     let mut granted = 0;
     for _ in 0..times {
@@ -363,7 +363,7 @@ async fn ask(lease: &Leasing, take: &Take, times: u64) -> anyhow::Result<u64> {
     Ok(granted)
 }
 
-/// Asks each of them, and says how many were granted.
+/// Requests from each lease, and returns how many requests were granted.
 async fn lease_all(leases: &[Leasing], take: &Take, used: &mut u64) -> anyhow::Result<u64> {
     let mut granted = 0;
     for lease in leases {

@@ -1,4 +1,4 @@
-//! Sliding windows that are decided from what a process has seen of them.
+//! Sliding windows that a process decides from its own copy of the counts.
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -18,12 +18,12 @@ use super::counting::Counting;
 use super::underlying::take;
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_makes_no_call_and_a_grant_makes_one() -> anyhow::Result<()> {
+async fn local_denial_makes_no_call_and_grant_makes_one() -> anyhow::Result<()> {
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     for n in 0..10 {
         assert!(allow(&reads, "a").await?.is_granted());
-        // Whoever is seen for the first time is asked for before.
+        // The first request for a key reads the counts before it counts itself.
         assert_eq!(store.counted(), if n == 0 { vec![0, 1] } else { vec![1] });
     }
     for _ in 0..1000 {
@@ -51,7 +51,7 @@ async fn denials_read_once_per_sub_interval_without_waiting() -> anyhow::Result<
             yield_now().await;
         }
         assert_eq!(store.counted(), [0]);
-        // Until the answer is there.
+        // Waits until the read is answered.
         sleep(Duration::from_millis(31)).await;
     }
     Ok(())
@@ -74,8 +74,8 @@ async fn denials_read_once_a_second_while_the_store_fails() -> anyhow::Result<()
             assert!(!reads.take_one(&take).await??.is_granted());
             yield_now().await;
         }
-        let asked = store.counted().len();
-        assert!((4..=6).contains(&asked), "{asked} calls in five seconds");
+        let calls = store.counted().len();
+        assert!((4..=6).contains(&calls), "{calls} calls in five seconds");
         store.fails.store(false, Ordering::SeqCst);
         assert!(store.memory.reset(take.key()).await?);
         let since = Instant::now();
@@ -89,7 +89,7 @@ async fn denials_read_once_a_second_while_the_store_fails() -> anyhow::Result<()
 }
 
 #[tokio::test(start_paused = true)]
-async fn local_denial_is_no_sign_that_the_store_answers() -> anyhow::Result<()> {
+async fn local_denial_does_not_count_as_a_store_answer() -> anyhow::Result<()> {
     let limiter = Limiter::builder(LocalReads::new(Counting::new())).deadline(Duration::from_millis(100));
     let limiter = limiter.build("10 in 7d at 7d")?;
     while limiter.allow("full").await?.is_granted() {}
@@ -101,8 +101,8 @@ async fn local_denial_is_no_sign_that_the_store_answers() -> anyhow::Result<()> 
     }
     let crowd = (0..10).map(|number| limiter.allow(format!("crowd:{number}")));
     let circuit_open =
-        join_all(crowd).await.into_iter().filter(|asked| matches!(asked, Err(Error::CircuitOpen { .. })));
-    assert_eq!(circuit_open.count(), 9, "one at a time asks");
+        join_all(crowd).await.into_iter().filter(|answer| matches!(answer, Err(Error::CircuitOpen { .. })));
+    assert_eq!(circuit_open.count(), 9, "one request at a time calls the store");
     Ok(())
 }
 
@@ -117,11 +117,11 @@ async fn grant_is_stored_before_it_is_answered() -> anyhow::Result<()> {
     assert_eq!(now.elapsed(), Duration::from_millis(30));
     assert_eq!(store.memory.count(&key("a")?, &window()?, 0).await?.requests(), 2);
     store.fails.store(true, Ordering::SeqCst);
-    assert!(allow(&reads, "a").await.is_err(), "nobody knows whether it was counted");
+    assert!(allow(&reads, "a").await.is_err(), "the outcome is unknown");
     Ok(())
 }
 
-/// Each answer says what had been counted when it was sent, and not what is on its way.
+/// Answers do not include grants that are still in flight.
 #[tokio::test(start_paused = true)]
 async fn process_never_exceeds_the_maximum_with_grants_in_flight() -> anyhow::Result<()> {
     let store = Counting::new();
@@ -146,15 +146,15 @@ async fn boundary_replaces_local_counts_with_shared_counts() -> anyhow::Result<(
     let store = Counting::new();
     let reads = LocalReads::new(store.clone());
     fill(&reads, "a", 10).await?;
-    // What was counted here counts no more in the store, as after a reset by an operator.
+    // An operator resets the key in the store.
     assert!(store.memory.reset(&key("a")?).await?);
     advance(Duration::from_millis(99)).await;
     for _ in 0..100 {
-        assert!(!allow(&reads, "a").await?.is_granted(), "nobody has asked yet");
+        assert!(!allow(&reads, "a").await?.is_granted(), "no request has read the counts yet");
         yield_now().await;
     }
     advance(Duration::from_millis(1)).await;
-    assert!(!allow(&reads, "a").await?.is_granted(), "the one that asks is denied by what was known");
+    assert!(!allow(&reads, "a").await?.is_granted(), "the request that starts the read is decided by the old counts");
     yield_now().await;
     let granted = allow(&reads, "a").await?;
     assert_eq!((granted.is_granted(), granted.remaining()), (true, 9));
@@ -162,15 +162,15 @@ async fn boundary_replaces_local_counts_with_shared_counts() -> anyhow::Result<(
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_processes_see_each_others_grants_at_their_own() -> anyhow::Result<()> {
+async fn process_sees_other_grants_with_its_next_grant() -> anyhow::Result<()> {
     let store = Counting::new();
     let (one, other) = (LocalReads::new(store.clone()), LocalReads::new(store.clone()));
     fill(&one, "a", 4).await?;
-    // Its first question is answered with the other's four.
+    // The first read includes the four grants of the other process.
     assert_eq!(allow(&other, "a").await?.remaining(), 5);
     fill(&other, "a", 5).await?;
     assert!(!allow(&other, "a").await?.is_granted());
-    // The first knows of four: one passes beyond the maximum, and tells it of all.
+    // The first process knows of four grants. One request exceeds the maximum, and its answer includes all grants.
     let beyond = allow(&one, "a").await?;
     assert_eq!((beyond.is_granted(), beyond.remaining()), (true, 0));
     assert!(!allow(&one, "a").await?.is_granted());
@@ -181,7 +181,7 @@ async fn two_processes_see_each_others_grants_at_their_own() -> anyhow::Result<(
 #[tokio::test(start_paused = true)]
 async fn sub_intervals_follow_the_store_clock() -> anyhow::Result<()> {
     let store = Counting::new();
-    // Half a sub-interval ahead of this host's clock, which is at a boundary itself.
+    // The store's clock is half a sub-interval ahead of the host's, which is at a boundary.
     store.steps(SUB_INTERVAL / 2);
     let reads = LocalReads::new(store.clone());
     fill(&reads, "a", 10).await?;
@@ -195,7 +195,7 @@ async fn sub_intervals_follow_the_store_clock() -> anyhow::Result<()> {
     yield_now().await;
     assert_eq!(store.counted(), [0]);
 
-    // The store's clock is set on by more than the window: the next answer tells that, and this host's own does not.
+    // The store's clock steps by more than the window. Only the store's next answer shows the step.
     store.steps(Duration::from_secs(5));
     assert!(!allow(&reads, "a").await?.is_granted());
     advance(SUB_INTERVAL).await;
@@ -212,11 +212,11 @@ async fn unblocking_is_seen_within_a_second() -> anyhow::Result<()> {
     let take = of_a_week(&key("a")?)?;
     assert!(reads.take_one(&take).await??.is_granted());
     store.memory.set_mode(Mode::Block, None, None).await?;
-    // Granted by what is known, and counted: so it learns of it.
+    // The local counts grant this request. The answer of the store reports the block.
     let _ = reads.take_one(&take).await??;
     assert!(!reads.take_one(&take).await??.is_granted());
     let denied = reads.take_one(&take).await??;
-    assert_eq!((denied.is_granted(), denied.retry_after()), (false, Duration::MAX), "nobody has said until when");
+    assert_eq!((denied.is_granted(), denied.retry_after()), (false, Duration::MAX), "the block has no end");
     store.memory.set_mode(Mode::Enforce, None, None).await?;
     store.counted();
     let since = Instant::now();
@@ -225,7 +225,7 @@ async fn unblocking_is_seen_within_a_second() -> anyhow::Result<()> {
         yield_now().await;
     }
     assert!(since.elapsed() <= Duration::from_millis(1020), "{:?}", since.elapsed());
-    assert_eq!(store.counted(), [0, 1], "it was asked once");
+    assert_eq!(store.counted(), [0, 1], "one read, then the grant");
     Ok(())
 }
 
@@ -246,7 +246,7 @@ async fn operator_change_reaches_denied_keys_within_a_second() -> anyhow::Result
             yield_now().await;
         }
         assert!(since.elapsed() <= Duration::from_millis(1020), "{switched:?}: {:?}", since.elapsed());
-        assert_eq!(store.counted(), [0, 1], "{switched:?}: it was asked once");
+        assert_eq!(store.counted(), [0, 1], "{switched:?}: one read, then the grant");
     }
     Ok(())
 }
@@ -271,7 +271,7 @@ async fn blocked_request_states_the_end_of_the_block() -> anyhow::Result<()> {
     fill(&reads, "a", 1).await?;
     let until = DateTime::from_timestamp_nanos(store.clock.now()) + TimeDelta::seconds(10);
     store.memory.set_mode(Mode::Block, None, Some(until)).await?;
-    // Granted by what is known, and counted: so it learns of it.
+    // The local counts grant this request. The answer of the store reports the block.
     let _ = allow(&reads, "a").await?;
     advance(Duration::from_secs(4)).await;
     let denied = allow(&reads, "a").await?;
@@ -280,19 +280,19 @@ async fn blocked_request_states_the_end_of_the_block() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever is denied is answered wherever they run, and others ask behind them.
+/// A denial is answered outside a runtime, too. Its background read needs one.
 #[test]
 fn local_denial_needs_no_runtime() -> anyhow::Result<()> {
     let reads = LocalReads::new(Counting::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(reads.store().memory.set_mode(Mode::Block, None, None))?;
-    // By then a sub-interval has ended.
+    // A sub-interval this short ends between two requests.
     let shortest = Duration::from_micros(1);
     let take = Take::from(key("a")?).rule(Rule::Window(Window::new(10, shortest, shortest)?));
     for _ in 0..2 {
         assert!(!runtime.block_on(reads.take_one(&take))??.is_granted());
     }
-    // What was asked behind the last one is answered.
+    // Lets the background read of the last request end.
     runtime.block_on(async { drop(tokio::spawn(async {}).await) });
     for _ in 0..100 {
         let denied = pin!(reads.take_one(&take)).poll(&mut Context::from_waker(Waker::noop()));
@@ -314,7 +314,7 @@ async fn keys_beyond_max_keys_are_decided_by_the_store() -> anyhow::Result<()> {
     }
     assert_eq!((store.counted(), store.taken()), (vec![], 500), "they were decided exactly, and not remembered");
     assert_eq!(allow(&reads, "a").await?.source(), Source::LocalReads);
-    // When nothing counts in a window any more, another takes its place.
+    // A key whose window has expired makes room for another key.
     advance(INTERVAL + SUB_INTERVAL).await;
     assert_eq!(allow(&reads, "c").await?.source(), Source::LocalReads);
     assert_eq!((store.counted(), store.taken()), (vec![0, 1], 500));
@@ -343,10 +343,10 @@ async fn failure_after_a_grant_in_the_same_call_is_unknown() -> anyhow::Result<(
     let window = Take::from(key("a")?).rule(Rule::Window(window()?));
     store.fails.store(true, Ordering::SeqCst);
     let error = reads.take(&[window.clone(), bucket.clone()]).await.expect_err("it fails");
-    assert!(!error.is_outcome_unknown(), "nothing was asked before: {error}");
+    assert!(!error.is_outcome_unknown(), "nothing was taken before: {error}");
     let error = reads.take(&[bucket.clone(), window]).await.expect_err("it fails");
     assert!(error.is_outcome_unknown(), "a token is taken: {error}");
-    // Without a window all of them are one call.
+    // Without a window, all requests go in one call.
     let left: Vec<bool> =
         reads.take(&[bucket.clone(), bucket]).await?.into_iter().flatten().map(|one| one.is_granted()).collect();
     assert_eq!((left, store.taken()), (vec![true, false], 3));
@@ -361,7 +361,7 @@ fn window() -> anyhow::Result<Window> {
     Ok(Window::new(10, INTERVAL, SUB_INTERVAL)?)
 }
 
-/// No sub-interval of its window ends in a test.
+/// Creates a request under a window in which no sub-interval ends during a test.
 fn of_a_week(key: &Key) -> anyhow::Result<Take> {
     let week = Duration::from_secs(7 * 24 * 3600);
     Ok(Take::from(key.clone()).rule(Rule::Window(Window::new(10, week, week)?)))

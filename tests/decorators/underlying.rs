@@ -1,4 +1,4 @@
-//! What lies beneath in these tests.
+//! The underlying stores of these tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tollgate::{
     clock::RuntimeClock, model::Outcome,
 };
 
-/// A store in memory that notes what it is asked. Clones are the same store.
+/// A store in memory that records its calls. Clones share one store.
 #[derive(Clone)]
 pub struct Noting {
     pub memory: Arc<MemoryStore<RuntimeClock>>,
@@ -23,9 +23,9 @@ struct Noted {
     costs: Mutex<Vec<u64>>,
     granted: AtomicU64,
     given_back: AtomicU64,
-    /// How long answers are on their way.
+    /// The delay of answers.
     delay: Mutex<Duration>,
-    /// How long tokens are on their way back.
+    /// The delay of adjustments.
     back: Mutex<Duration>,
 }
 
@@ -34,32 +34,32 @@ impl Noting {
         Self { memory: Arc::new(MemoryStore::with_clock(RuntimeClock::default())), noted: Arc::default() }
     }
 
-    /// How often it was asked for tokens.
+    /// Returns the number of calls of `take`.
     pub fn calls(&self) -> u64 {
         self.noted.calls.load(Ordering::SeqCst)
     }
 
-    /// For how many tokens it was asked, since it was asked this last.
+    /// Returns the cost of each request since the last call of this method.
     pub fn costs(&self) -> Vec<u64> {
         std::mem::take(&mut *self.noted.costs.lock())
     }
 
-    /// How many tokens it granted.
+    /// Returns how many tokens were granted.
     pub fn granted(&self) -> u64 {
         self.noted.granted.load(Ordering::SeqCst)
     }
 
-    /// How many tokens were given back.
+    /// Returns how many tokens were given back.
     pub fn given_back(&self) -> u64 {
         self.noted.given_back.load(Ordering::SeqCst)
     }
 
-    /// From now on answers take so long.
+    /// Delays all further answers.
     pub fn answers_after(&self, delay: Duration) {
         *self.noted.delay.lock() = delay;
     }
 
-    /// From now on tokens are on their way back so long.
+    /// Delays all further adjustments.
     pub fn gives_back_after(&self, delay: Duration) {
         *self.noted.back.lock() = delay;
     }
@@ -102,7 +102,7 @@ impl Store for Noting {
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        // Half of it on the way there.
+        // Delays the call and its answer.
         self.delay().await;
         let lowered = self.memory.throttle(key, rule, hold).await;
         self.delay().await;
@@ -110,7 +110,7 @@ impl Store for Noting {
     }
 }
 
-/// A limiter beneath, with its fallback.
+/// A store that is a limiter with a fallback.
 pub struct Falling<S: Store>(Limiter<S>);
 
 impl<S: Store> Falling<S> {
@@ -133,7 +133,7 @@ impl<S: Store> Store for Falling<S> {
     }
 }
 
-/// A store that fails, and counts how often.
+/// A store that fails and counts its calls.
 #[derive(Clone, Default)]
 pub struct Broken(pub Arc<AtomicU64>);
 
@@ -152,7 +152,7 @@ pub fn take(key: &str, rule: &str) -> anyhow::Result<Take> {
     Ok(Take::from(Key::try_from(key)?).rule(Rule::try_from(rule)?))
 }
 
-/// What it asks for, as text shows it.
+/// Returns the cost of a request, read from its `Debug` text.
 fn cost(take: &Take) -> u64 {
     let text = format!("{take:?}");
     let (_, after) = text.split_once(" cost: ").expect("a request has a cost");

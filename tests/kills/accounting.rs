@@ -1,4 +1,4 @@
-//! What the callers know, and what the database says.
+//! Compares the answers that callers got with the rows of the database.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tollgate::{Error, Key, Quota, Rule, Take};
 use uuid::Uuid;
 
-/// A request with an id, of a bucket or of several.
+/// A request with an id, for one or more buckets.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Request {
     /// A UUID's number.
@@ -26,22 +26,22 @@ impl Request {
 
     pub fn take(&self) -> Result<Take, Error> {
         let rule = Rule::Quota(Quota::interval(1_000_000_000, DAY)?);
-        let (first, others) = self.keys.split_first().expect("a request is of a bucket");
+        let (first, others) = self.keys.split_first().expect("a request has a bucket");
         let take = Take::from(Key::try_from(first)?).rule(rule.clone()).cost(self.cost.unsigned_abs());
         let take = take.id(Uuid::from_u128(self.id), DAY);
         others.iter().try_fold(take, |take, key| Ok(take.and(Key::try_from(key)?, rule.clone())))
     }
 }
 
-/// What a database holds.
+/// The rows of a database.
 pub struct Found {
-    /// Of each bucket: the tokens that were taken of it.
+    /// The tokens that were taken from each bucket.
     pub granted: BTreeMap<String, i64>,
-    /// Of each request and each of its buckets: the tokens.
+    /// The tokens that each request took from each of its buckets.
     pub receipts: BTreeMap<(u128, String), i64>,
 }
 
-/// All requests of a test, in the order in which they were asked.
+/// All requests of a test with ids, in their order, and an account for each bucket of requests without ids.
 #[derive(Default)]
 pub struct Books(Mutex<Entries>);
 
@@ -52,7 +52,7 @@ struct Entries {
     accounts: BTreeMap<&'static str, Account>,
 }
 
-/// Of a bucket that is asked for without ids: at least so many tokens are gone, and at most so many.
+/// A lower and an upper bound of the tokens that requests without ids took from a bucket.
 #[derive(Default)]
 struct Account {
     least: i64,
@@ -72,10 +72,10 @@ impl Books {
     pub fn answered(&self, id: u128) {
         let mut books = self.lock();
         let entry = books.asked.iter_mut().rev().find(|entry| entry.request.id == id);
-        entry.expect("what is answered was asked").is_answered = true;
+        entry.expect("only known requests are answered").is_answered = true;
     }
 
-    /// What a request without an id may have taken of each of its buckets, and whether it is known to have.
+    /// Enters a request without an id. `is_known`: whether it certainly took its tokens.
     pub fn taken(&self, buckets: &[&'static str], cost: i64, is_known: bool) {
         let mut books = self.lock();
         for bucket in buckets {
@@ -90,7 +90,7 @@ impl Books {
         books.asked[books.rounds_began_at..].iter().map(|entry| entry.request.clone()).collect()
     }
 
-    /// Whoever asked without an id learns from what was found what became of that.
+    /// Ends a round, and sets the accounts of requests without ids to the tokens that the database has.
     pub fn end_round(&self, found: &Found) {
         let mut books = self.lock();
         for (bucket, account) in &mut books.accounts {
@@ -100,7 +100,7 @@ impl Books {
         books.rounds_began_at = books.asked.len();
     }
 
-    /// Each answered request is there, any other in all of its buckets or in none, and nothing else.
+    /// Checks that each answered request is there, any other in all of its buckets or in none, and nothing else.
     pub fn agree_with(&self, found: &Found) -> anyhow::Result<()> {
         let books = self.lock();
         let mut receipts = 0;
@@ -116,7 +116,11 @@ impl Books {
             ensure!(paid > 0 || !is_answered, "{request:?} was answered, and is gone");
             receipts += paid;
         }
-        ensure!(receipts == found.receipts.len(), "{receipts} of {} receipts were asked for", found.receipts.len());
+        ensure!(
+            receipts == found.receipts.len(),
+            "{receipts} of {} receipts belong to a request",
+            found.receipts.len()
+        );
 
         let mut debits: BTreeMap<&str, i64> = BTreeMap::new();
         for ((_, key), cost) in &found.receipts {
@@ -124,7 +128,10 @@ impl Books {
         }
         for (bucket, Account { least, most }) in &books.accounts {
             let granted = found.granted.get(*bucket).copied().unwrap_or_default();
-            ensure!((*least..=*most).contains(&granted), "{granted} of {bucket} were taken, of {least} to {most}");
+            ensure!(
+                (*least..=*most).contains(&granted),
+                "{granted} of {bucket} were taken instead of {least} to {most}"
+            );
         }
         for (key, granted) in &found.granted {
             if books.accounts.contains_key(key.as_str()) {
@@ -136,12 +143,12 @@ impl Books {
                 "{granted} tokens of {key} were taken, and there are receipts for {receipts}"
             );
         }
-        ensure!(debits.is_empty(), "{debits:?} were taken of buckets that are gone");
+        ensure!(debits.is_empty(), "{debits:?} were taken from buckets that are gone");
         Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().expect("nobody panics with the books in hand")
+        self.0.lock().expect("no thread panics with the lock")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Those who ask a database that is about to die.
+//! Callers of a database that is about to be killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::accounting::{Books, Request};
 use crate::database::Database;
 use crate::gate::BUCKETS;
 
-/// Keeps what was asked and what was answered where the death does not reach.
+/// Records requests and answers outside the process or server that is killed.
 pub trait Notes: Send + Sync + 'static {
     fn asked(&self, request: Request);
     fn answered(&self, id: u128);
@@ -37,8 +37,8 @@ impl<N: Notes> Callers<N> {
         Self { database, notes }
     }
 
-    /// Takes a few grants, of the buckets of whoever is held later too.
-    pub async fn are_answered(&self) -> anyhow::Result<()> {
+    /// Takes once from the buckets of each request that can be held later.
+    pub async fn take_once_each(&self) -> anyhow::Result<()> {
         for buckets in BUCKETS {
             let unanswered = self.clone().ask(Request::new(buckets)).await?;
             ensure!(unanswered.is_none(), "{unanswered:?}");
@@ -46,7 +46,7 @@ impl<N: Notes> Callers<N> {
         Ok(())
     }
 
-    /// Asks on and on, until there is no answer.
+    /// Starts callers that make requests until one has no answer.
     pub fn crowd(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
         let each = |own| {
             let callers = self.clone();
@@ -67,7 +67,7 @@ impl<N: Notes> Callers<N> {
         ["crowd's first", "crowd's second", "crowd's third"].map(each).into()
     }
 
-    /// Why there is no answer, if there is none.
+    /// Makes a request. Returns the error if there is no answer.
     pub async fn ask(self, request: Request) -> anyhow::Result<Option<Error>> {
         self.notes.asked(request.clone());
         match self.database.ask(&request).await {

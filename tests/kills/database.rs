@@ -1,4 +1,4 @@
-//! The engines, and what is asked of each.
+//! The engines under test, and connections to them.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::accounting::{Found, Request};
 
-/// Those that have a server.
+/// The engines that have a server.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Engine {
     Postgres,
@@ -24,7 +24,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// As `scripts/servers` calls it.
+    /// Returns the name of the engine in `scripts/servers`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
@@ -33,9 +33,9 @@ impl Engine {
         }
     }
 
-    /// What a server does without that is to be there again soon.
-    pub fn sooner(self) -> &'static [&'static str] {
-        // A third of its start, and nobody looks into it.
+    /// Returns the options that make the server start faster.
+    pub fn fast_start(self) -> &'static [&'static str] {
+        // The performance schema takes a third of MySQL's start, and no test reads it.
         if self == Self::MySql { &["--performance-schema=OFF"] } else { &[] }
     }
 }
@@ -47,7 +47,7 @@ pub enum Database {
     Sqlite(SqlitePool),
 }
 
-/// The same expression for a pool of whatever kind.
+/// Evaluates an expression with the pool of any engine.
 macro_rules! with_pool {
     ($database:expr, $pool:ident => $body:expr) => {
         match $database {
@@ -59,7 +59,7 @@ macro_rules! with_pool {
 }
 
 impl Database {
-    /// A server's, which is there to be asked when this returns.
+    /// Connects to a server. Fails while the server does not accept connections.
     pub async fn open(engine: Engine, url: &str) -> Result<Self, sqlx::Error> {
         if engine == Engine::Postgres {
             let options = PgConnectOptions::from_str(url)?.ssl_mode(PgSslMode::Disable);
@@ -73,7 +73,7 @@ impl Database {
         Ok(Self::MySql(small().connect_lazy_with(options.database("tollgate"))))
     }
 
-    /// A file, and what is done with each connection to it.
+    /// Opens an SQLite file. `prepare` runs on each new connection.
     pub async fn file(path: &Path, prepare: fn(&mut LockedSqliteHandle<'_>)) -> Result<Self, sqlx::Error> {
         let options = SqliteConnectOptions::new()
             .filename(path)
@@ -98,7 +98,7 @@ impl Database {
         with_pool!(self, pool => sqlx::raw_sql(sql).execute(pool).await.map(drop))
     }
 
-    /// From now on a commit waits for the disk, until the server starts again. PostgreSQL's do by themselves.
+    /// Makes commits wait for the disk until the server restarts. PostgreSQL and SQLite need no change.
     pub async fn commit_to_the_disk(&self) -> Result<(), sqlx::Error> {
         match self {
             Self::MySql(_) => self.run("set global innodb_flush_log_at_trx_commit = 1").await,
@@ -111,12 +111,12 @@ impl Database {
         Ok(with_pool!(self, pool => SqlStore::from(pool.clone()).take_one(&take).await)??)
     }
 
-    /// The store, of whatever kind.
+    /// Returns a store over the pool.
     pub fn store(&self) -> AnyStore {
         with_pool!(self, pool => AnyStore::new(SqlStore::from(pool.clone())))
     }
 
-    /// All buckets and receipts.
+    /// Reads all buckets and all open receipts.
     pub async fn found(&self) -> anyhow::Result<Found> {
         let (buckets, receipts) = match self {
             Self::Postgres(_) => (
@@ -140,24 +140,26 @@ impl Database {
         Ok(Found { granted: granted.into_iter().collect(), receipts: receipts.collect::<anyhow::Result<_>>()? })
     }
 
-    /// Nobody gets a connection any more; waits for those who have one.
+    /// Closes the pool, and waits for the connections in use.
     pub async fn close(&self) {
-        // Whoever was refused by a dead server would try again until the deadline, but not where there is no such place.
+        // The pool retries a refused connection until the deadline. A missing socket fails at once, so no caller waits.
         match self {
             Self::Postgres(pool) => {
-                pool.set_connect_options(pool.connect_options().as_ref().clone().socket(NOWHERE));
+                pool.set_connect_options(pool.connect_options().as_ref().clone().socket(MISSING_SOCKET));
             }
-            Self::MySql(pool) => pool.set_connect_options(pool.connect_options().as_ref().clone().socket(NOWHERE)),
+            Self::MySql(pool) => {
+                pool.set_connect_options(pool.connect_options().as_ref().clone().socket(MISSING_SOCKET));
+            }
             Self::Sqlite(_) => {}
         }
         with_pool!(self, pool => pool.close().await);
     }
 }
 
-/// A socket of no server.
-const NOWHERE: &str = "/nowhere/at/all";
+/// A path at which there is no socket.
+const MISSING_SOCKET: &str = "/nowhere/at/all";
 
-/// A pool that does not look whether a connection is alive before somebody uses it.
+/// Returns the options of a small pool that does not test its connections before use.
 fn small<DB: sqlx::Database>() -> PoolOptions<DB> {
     PoolOptions::new().idle_timeout(None).max_lifetime(None).max_connections(8).test_before_acquire(false)
 }

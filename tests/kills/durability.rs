@@ -1,4 +1,4 @@
-//! What a crash of PostgreSQL forgets, of stores that commit synchronously and asynchronously.
+//! Grants that a crash of PostgreSQL forgets, with synchronous and asynchronous commits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use tollgate::{Key, Limiter, PgStore, Quota, Store, Take, store::Durability};
 use crate::database::{Database, Engine};
 use crate::server::Server;
 
-/// When each token of a bucket was known to be granted.
+/// The times at which grants of each bucket were answered.
 type Granted = BTreeMap<Key, Vec<Instant>>;
 
-/// Buckets are asked until the server dies, and afterwards until they are empty: once by synchronous commits alone, which
-/// would take the others to the disk with them, and once by asynchronous ones.
-pub async fn a_crash_forgets_nothing_that_was_answered_or_only_what_was_answered_last() -> anyhow::Result<()> {
+/// Takes from buckets until the server is killed, and afterwards until the buckets are empty. Uses one kind of commit at a
+/// time, because a synchronous commit also writes earlier asynchronous commits to the disk.
+pub async fn crash_forgets_only_the_latest_asynchronous_grants() -> anyhow::Result<()> {
     let mut server = Server::start(Engine::Postgres).await?;
     let mut database = server.connect().await?;
     database.migrate().await?;
     for durability in [Durability::Synchronous, Durability::Asynchronous] {
         let forgets = forgets(durability, &database).await?;
         database.close().await;
-        let (granted, killed) = until_it_dies(&mut server, durability, forgets).await?;
+        let (granted, killed) = take_until_killed(&mut server, durability, forgets).await?;
         server.restart()?;
         database = server.connect().await?;
         let last = forgets.map(|forgets| killed.checked_sub(forgets).context("the machine runs for longer"));
@@ -34,7 +34,7 @@ pub async fn a_crash_forgets_nothing_that_was_answered_or_only_what_was_answered
     Ok(())
 }
 
-/// For how long a commit may be in the server's memory alone, if it may.
+/// Returns how long an asynchronous commit can be in the server's memory alone.
 async fn forgets(durability: Durability, database: &Database) -> anyhow::Result<Option<Duration>> {
     if durability == Durability::Synchronous {
         return Ok(None);
@@ -42,12 +42,11 @@ async fn forgets(durability: Durability, database: &Database) -> anyhow::Result<
     let Database::Postgres(pool) = database else { anyhow::bail!("other engines have no such delay") };
     let delay = "select setting::bigint from pg_settings where name = 'wal_writer_delay' and unit = 'ms'";
     let delay: i64 = sqlx::query_scalar(delay).fetch_one(pool).await?;
-    Ok(Some(Duration::from_millis(3 * delay.unsigned_abs()) + LATE))
+    Ok(Some(Duration::from_millis(3 * delay.unsigned_abs()) + MAX_WRITER_DELAY))
 }
 
-/// Kills the server when much has been answered so long ago that it must not be forgotten: what was granted, and when it was
-/// killed.
-async fn until_it_dies(
+/// Kills the server once many grants are so old that they must be durable. Returns all grants, and when the server was killed.
+async fn take_until_killed(
     server: &mut Server,
     durability: Durability,
     forgets: Option<Duration>,
@@ -57,13 +56,13 @@ async fn until_it_dies(
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
         let limiter = Limiter::new(store.clone(), quota()?)?;
-        callers.spawn(take_on_and_on(limiter, durability, Arc::clone(&answered)));
+        callers.spawn(take_until_failure(limiter, durability, Arc::clone(&answered)));
     }
-    while answered.load(Ordering::Relaxed) < ENOUGH {
+    while answered.load(Ordering::Relaxed) < MIN_ANSWERS {
         tokio::task::yield_now().await;
     }
-    let much = Instant::now();
-    while forgets.is_some_and(|forgets| much.elapsed() < forgets) {
+    let answered_at = Instant::now();
+    while forgets.is_some_and(|forgets| answered_at.elapsed() < forgets) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let killed = Instant::now();
@@ -78,8 +77,8 @@ async fn until_it_dies(
     Ok((granted, killed))
 }
 
-/// Takes tokens of one bucket after the other, until there is no answer, and says of which it had one, and when.
-async fn take_on_and_on(
+/// Takes from one bucket after the other until there is no answer. Returns each grant with its time.
+async fn take_until_failure(
     limiter: Limiter<PgStore>,
     durability: Durability,
     answered: Arc<AtomicUsize>,
@@ -97,8 +96,8 @@ async fn take_on_and_on(
     granted
 }
 
-/// What was answered before those last moments, if there are any, is there; only what was answered in them can be granted
-/// again.
+/// Checks that grants from before `last` are there, and that only later ones can be granted again. Without `last`, all are
+/// there.
 async fn audit(database: &Database, granted: Granted, last: Option<Instant>) -> anyhow::Result<()> {
     let there = database.found().await?.granted;
     let Database::Postgres(pool) = database else { anyhow::bail!("another engine") };
@@ -106,23 +105,30 @@ async fn audit(database: &Database, granted: Granted, last: Option<Instant>) -> 
     let mut again = Vec::new();
     for keys in keys.chunks(100) {
         let of = |key: &Key| Ok::<_, tollgate::Error>(Take::from(key.clone()).rule(quota()?.into()));
-        // As many as a bucket holds, and one more.
-        let each = keys.iter().flat_map(|key| std::iter::repeat_n(key, EACH)).map(of).collect::<Result<Vec<_>, _>>()?;
+        // One request more than the bucket holds tokens.
+        let each = keys
+            .iter()
+            .flat_map(|key| std::iter::repeat_n(key, REQUESTS_PER_KEY))
+            .map(of)
+            .collect::<Result<Vec<_>, _>>()?;
         let outcomes = store.take(&each).await?;
-        for of_a_key in outcomes.chunks(EACH) {
+        for of_a_key in outcomes.chunks(REQUESTS_PER_KEY) {
             let granted =
                 |outcome: &&tollgate::model::Outcome| outcome.as_ref().is_ok_and(tollgate::Decision::is_granted);
             again.push(of_a_key.iter().filter(granted).count());
         }
     }
-    ensure!(again.len() == keys.len(), "each is asked again");
+    ensure!(again.len() == keys.len(), "each bucket is requested again");
     for ((key, at), again) in granted.into_iter().zip(again) {
         let there = there.get(key.as_str()).map_or(0, |granted| granted.unsigned_abs());
         let of_last = at.iter().filter(|at| last.is_some_and(|last| **at >= last)).count();
         let before = at.len() - of_last;
-        ensure!(there >= before as u64, "{key}: {there} tokens are there, and {before} had been answered in time");
+        ensure!(there >= before as u64, "{key}: {there} tokens are there, but {before} were answered in time");
         let (all, most) = (at.len() + again, CAPACITY + of_last);
-        ensure!(all <= most, "{key}: {all} tokens were granted in both lives, of {CAPACITY} and {of_last} of the last");
+        ensure!(
+            all <= most,
+            "{key}: {all} tokens were granted, more than {CAPACITY} and {of_last} that a crash can forget"
+        );
     }
     Ok(())
 }
@@ -132,8 +138,8 @@ fn quota() -> Result<Quota, tollgate::model::QuotaError> {
 }
 
 const CAPACITY: usize = 5;
-const EACH: usize = CAPACITY + 1;
+const REQUESTS_PER_KEY: usize = CAPACITY + 1;
 const CALLERS: usize = 4;
-const ENOUGH: usize = 1000;
-/// How late the server's task that writes may be, on a machine that is busy with other tests.
-const LATE: Duration = Duration::from_secs(1);
+const MIN_ANSWERS: usize = 1000;
+/// The longest delay of the server's WAL writer on a host that is busy with other tests.
+const MAX_WRITER_DELAY: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Triggers of the host's that hold a request up in the middle of its transaction.
+//! Triggers that hold a request in the middle of its transaction.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use tokio::task::JoinHandle;
 use crate::accounting::Request;
 use crate::database::Database;
 
-/// Where a request is held.
+/// The point at which a request is held.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Moment {
-    /// Its id is entered: before the debit or after it, as the engine has it.
+    /// After the id is written, which is before or after the debit, depending on the engine.
     Id,
-    /// The bucket is debited.
+    /// After the debit of the bucket.
     Debit,
-    /// All is written, and not committed.
+    /// After everything is written, before the commit.
     Commit,
 }
 
-/// What is held, and where.
+/// The buckets of a request that is held, and the point at which it is held.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     pub moment: Moment,
@@ -34,21 +34,21 @@ impl Cut {
         Request::new(self.keys)
     }
 
-    /// Of the gate that the request comes to, and no other one.
+    /// Returns the name of the gate. No other request reaches it.
     fn name(self) -> String {
         format!("{:?} {}", self.moment, self.keys[0])
     }
 }
 
-/// One that is held between its id and its debit, whichever comes first, in each round, and in turn.
+/// Returns a request to hold between its id and its debit. Rounds alternate between one bucket and two.
 pub fn between(database: &Database, round: usize) -> Cut {
-    // PostgreSQL enters the ids of several buckets when all are debited.
+    // For several buckets, PostgreSQL writes the ids after all debits.
     let of_several = if matches!(database, Database::Postgres(_)) { Moment::Debit } else { Moment::Id };
     let cuts = [Cut { moment: Moment::Id, keys: ALONE }, Cut { moment: of_several, keys: WITH_ANOTHER }];
     cuts[round % cuts.len()]
 }
 
-/// One beside it that has both, and is not committed.
+/// Returns a second request, to hold after its id and its debit, before the commit.
 pub fn written(database: &Database, round: usize) -> Cut {
     let of_several = if matches!(database, Database::Postgres(_)) { Moment::Id } else { Moment::Debit };
     let cuts = [
@@ -59,16 +59,16 @@ pub fn written(database: &Database, round: usize) -> Cut {
     cuts[round % cuts.len()]
 }
 
-/// What they take from.
+/// The buckets of each request that can be held.
 pub const BUCKETS: [&[&str]; 4] = [ALONE, WITH_ANOTHER, LATER_ALONE, LATER_WITH_ANOTHER];
 
 const ALONE: &[&str] = &["gated"];
-/// The other bucket comes first, in the order of their ids.
+/// The second bucket has the smaller id, so it is debited first.
 const WITH_ANOTHER: &[&str] = &["gated", "debited before it"];
 const LATER_ALONE: &[&str] = &["gated later"];
 const LATER_WITH_ANOTHER: &[&str] = &["gated later", "debited before that"];
 
-/// Makes the triggers. On `SQLite` each tells the connection, by a row that means nothing else.
+/// Creates the triggers. On `SQLite`, each inserts a row that the update hook of the connection sees.
 pub async fn build(database: &Database) -> Result<(), sqlx::Error> {
     let statements: &[&str] = match database {
         Database::Postgres(_) => &[
@@ -108,7 +108,7 @@ pub async fn build(database: &Database) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// Of a server, held shut by a session of its own.
+/// A closed gate of a server: a session that holds the lock of the gate.
 pub enum Gate {
     Postgres(PoolConnection<Postgres>),
     MySql(PoolConnection<MySql>),
@@ -133,7 +133,7 @@ impl Gate {
         }
     }
 
-    /// Returns once the request waits here, or at another gate with so many in all.
+    /// Returns once `held` requests in all wait at gates.
     pub async fn is_reached<T>(&mut self, request: &JoinHandle<T>, held: i64) -> anyhow::Result<()> {
         loop {
             let waiting: i64 = match self {

@@ -1,4 +1,4 @@
-//! Processes that lease tokens of one bucket, of which some are stopped and some are killed.
+//! Processes that lease tokens of one bucket. Some are stopped, and some are killed.
 
 use std::io::{Read, Write, stdin, stdout};
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ use crate::guard::Guard;
 use crate::process;
 use crate::server::Server;
 
-/// Where to lease from, in a process that does that instead of the tests.
+/// The variable with the database to lease from. It is set in processes that lease tokens instead of running the tests.
 const PLACE: &str = "TOLLGATE_KILLS_LEASES";
 const PROCESSES: usize = 4;
-const MOST: u64 = 50;
+const MAX_TOKENS: u64 = 50;
 
 /// A request and its answer.
 #[derive(Clone, Copy, Deserialize, Serialize)]
@@ -41,11 +41,11 @@ struct Seen {
 enum Origin {
     Store,
     Lease,
-    /// The denial was the store's, a moment before.
+    /// A denial that the store gave a moment before.
     Memory,
 }
 
-/// What the processes share.
+/// The database that the processes share.
 #[derive(Deserialize, Serialize)]
 enum Place {
     File(PathBuf),
@@ -67,43 +67,43 @@ impl Seen {
     }
 }
 
-/// What a process said, and which; nothing any more if it has ended.
-type Said = (usize, Option<Seen>);
+/// The number of a process and a call that it made, or `None` if the process has ended.
+type Printed = (usize, Option<Seen>);
 
-/// Asks on and on, if this process was started for that: mostly calmly, so that there are tokens to lease, and now and then
-/// as fast as it can, so that there are none left.
+/// Makes requests until the process ends, if it was started for that. Pauses between them for a while, so that there are
+/// tokens to lease. Then makes them as fast as it can, so that there are none left.
 pub fn work() -> Option<anyhow::Result<()>> {
     let place = std::env::var(PLACE).ok()?;
     std::thread::spawn(|| {
         let _ = stdin().read(&mut [0]);
-        // Whoever started it is gone.
+        // The process that started this one has ended.
         std::process::exit(1);
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     Some(runtime.map_err(Into::into).and_then(|runtime| {
         runtime.block_on(async {
             match serde_json::from_str::<Place>(&place)?.open().await? {
-                Database::Postgres(pool) => ask_on_and_on(SqlStore::from(pool)).await,
-                Database::MySql(pool) => ask_on_and_on(SqlStore::from(pool)).await,
-                Database::Sqlite(pool) => ask_on_and_on(SqlStore::from(pool)).await,
+                Database::Postgres(pool) => request_forever(SqlStore::from(pool)).await,
+                Database::MySql(pool) => request_forever(SqlStore::from(pool)).await,
+                Database::Sqlite(pool) => request_forever(SqlStore::from(pool)).await,
             }
         })
     }))
 }
 
-/// Through all the layers of a limiter.
-async fn ask_on_and_on<S: Store>(store: S) -> anyhow::Result<()> {
+/// Makes requests through all layers of a limiter.
+async fn request_forever<S: Store>(store: S) -> anyhow::Result<()> {
     let limiter = Limiter::builder(store).lease(options()).build(quota()?)?.bind("leased")?;
     loop {
         let calm = fastrand::u32(0..200);
         for _ in 0..calm {
-            say(&ask(&limiter).await?)?;
+            print(&ask(&limiter).await?)?;
             tokio::time::sleep(Duration::from_millis(4)).await;
         }
-        // Many at once, or a slow server would set the pace.
+        // Eight at once, because a slow server would limit the rate of single calls.
         for _ in 0..calm {
             for seen in join_all((0..8).map(|_| ask(&limiter))).await {
-                say(&seen?)?;
+                print(&seen?)?;
             }
         }
     }
@@ -121,16 +121,14 @@ async fn ask<S: Store>(limiter: &Bound<S>) -> anyhow::Result<Seen> {
     Ok(Seen { call, source })
 }
 
-/// A line is written at once, or not at all.
-fn say(seen: &Seen) -> anyhow::Result<()> {
+/// Prints a line in one write, so that it is printed entirely or not at all.
+fn print(seen: &Seen) -> anyhow::Result<()> {
     Ok(stdout().write_all((serde_json::to_string(seen)? + "\n").as_bytes())?)
 }
 
-/// No window has more than the quota and what the processes may hold when it begins, and whoever was stopped uses nothing
-/// from before.
-pub async fn leases_of_processes_that_are_stopped_and_killed_exceed_no_bound(
-    engine: Option<Engine>,
-) -> anyhow::Result<()> {
+/// No window exceeds the quota plus the tokens that the processes can hold at its start. A process that was stopped uses no
+/// token that it leased before.
+pub async fn leases_of_stopped_and_killed_processes_keep_the_bound(engine: Option<Engine>) -> anyhow::Result<()> {
     let guard = Guard::new()?;
     let mut server = None;
     let place = match engine {
@@ -144,39 +142,40 @@ pub async fn leases_of_processes_that_are_stopped_and_killed_exceed_no_bound(
     database.migrate().await?;
     database.close().await;
 
-    let (said, hear) = unbounded_channel();
-    let processes = (0..PROCESSES).map(|number| start(&place, number, said.clone())).collect::<Result<Vec<_>, _>>()?;
-    let mut fleet = Fleet { hear, calls: vec![Vec::new(); PROCESSES], killed: 0 };
+    let (sender, receiver) = unbounded_channel();
+    let processes =
+        (0..PROCESSES).map(|number| start(&place, number, sender.clone())).collect::<Result<Vec<_>, _>>()?;
+    let mut fleet = Fleet { receiver, calls: vec![Vec::new(); PROCESSES], killed: 0 };
     let pids = processes.iter().map(|child| child.id().context("it runs")).collect::<anyhow::Result<Vec<_>>>()?;
     for number in 0..PROCESSES {
-        fleet.until(|who, seen| who == number && seen.is_leased()).await?;
+        fleet.until(|process, seen| process == number && seen.is_leased()).await?;
     }
     for (number, &pid) in pids.iter().enumerate().cycle().take(2 * PROCESSES - 1) {
         process::signal("STOP", &[pid])?;
         fleet.listen(3 * options().lifetime()).await?;
         let resumed = SystemClock.now();
         process::signal("CONT", &[pid])?;
-        fleet.until(|who, seen| who == number && seen.is_leased() && seen.call.sent >= resumed).await?;
+        fleet.until(|process, seen| process == number && seen.is_leased() && seen.call.sent >= resumed).await?;
         fleet.began_anew(number, resumed)?;
     }
     for &pid in &pids[1..] {
         fleet.killed += 1;
         process::kill(pid)?;
         let killed = SystemClock.now();
-        fleet.until(|who, seen| who == 0 && seen.is_leased() && seen.call.sent >= killed).await?;
+        fleet.until(|process, seen| process == 0 && seen.is_leased() && seen.call.sent >= killed).await?;
     }
     drop(processes);
 
     let mut terms = BucketQuota::from(&quota()?);
-    terms.capacity += i64::try_from(PROCESSES)? * i64::try_from(MOST)?;
+    terms.capacity += i64::try_from(PROCESSES)? * i64::try_from(MAX_TOKENS)?;
     let calls: Vec<Call> = fleet.calls.iter().flatten().map(|seen| seen.call).collect();
-    ensure!(calls.iter().any(|call| !call.granted), "they never asked for more than there was");
+    ensure!(calls.iter().any(|call| !call.granted), "no request was denied");
     let faults = Limit { terms, anchor: 0 }.faults(&calls);
     ensure!(faults.is_empty(), "{} faults in {} calls, the first: {}", faults.len(), calls.len(), faults[0]);
     Ok(())
 }
 
-fn start(place: &Place, number: usize, said: UnboundedSender<Said>) -> anyhow::Result<Child> {
+fn start(place: &Place, number: usize, sender: UnboundedSender<Printed>) -> anyhow::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     let command = command
         .env(PLACE, serde_json::to_string(place)?)
@@ -184,49 +183,50 @@ fn start(place: &Place, number: usize, said: UnboundedSender<Said>) -> anyhow::R
         .stdout(Stdio::piped())
         .kill_on_drop(true);
     let mut child = command.spawn()?;
-    let mut lines = BufReader::new(child.stdout.take().context("its output was asked for")?).lines();
+    let mut lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
     tokio::spawn(async move {
         while let Ok(Some(line)) = lines.next_line().await {
-            let seen = serde_json::from_str(&line).expect("a process says what it saw");
-            if said.send((number, Some(seen))).is_err() {
+            let seen = serde_json::from_str(&line).expect("a process prints calls only");
+            if sender.send((number, Some(seen))).is_err() {
                 return;
             }
         }
-        let _ = said.send((number, None));
+        let _ = sender.send((number, None));
     });
     Ok(child)
 }
 
-/// What the processes have said.
+/// The calls that the processes have printed.
 struct Fleet {
-    hear: UnboundedReceiver<Said>,
+    receiver: UnboundedReceiver<Printed>,
     calls: Vec<Vec<Seen>>,
-    /// How many are to end.
+    /// How many processes have been killed.
     killed: usize,
 }
 
 impl Fleet {
-    /// Listens until one of them says that.
-    async fn until(&mut self, is_that: impl Fn(usize, Seen) -> bool) -> anyhow::Result<()> {
+    /// Reads calls until one matches.
+    async fn until(&mut self, matches: impl Fn(usize, Seen) -> bool) -> anyhow::Result<()> {
         loop {
-            let (who, seen) = self.hear.recv().await.context("all processes have ended")?;
+            let (process, seen) = self.receiver.recv().await.context("all processes have ended")?;
             let Some(seen) = seen else {
-                ensure!(self.killed > 0, "process {who} has ended by itself");
+                ensure!(self.killed > 0, "process {process} has ended by itself");
                 continue;
             };
-            self.calls[who].push(seen);
-            if is_that(who, seen) {
+            self.calls[process].push(seen);
+            if matches(process, seen) {
                 return Ok(());
             }
         }
     }
 
-    /// Listens for so long: who is stopped may have locked the file for all.
+    /// Reads calls for `time`. There can be none, because a stopped process can hold the lock of the file.
     async fn listen(&mut self, time: Duration) -> anyhow::Result<()> {
         tokio::time::timeout(time, self.until(|_, _| false)).await.unwrap_or(Ok(()))
     }
 
-    /// Before anything from a lease, the process has asked the store, but for what it was answering when it was stopped.
+    /// Checks that a resumed process called the store before it used a lease again. Ignores the request that it was deciding
+    /// when it was stopped.
     fn began_anew(&self, number: usize, resumed: i64) -> anyhow::Result<()> {
         let later = || self.calls[number].iter().filter(|seen| seen.call.done >= resumed);
         let leased = later().position(|seen| seen.is_leased() && seen.call.sent >= resumed).context("it was served")?;
@@ -239,7 +239,7 @@ impl Fleet {
 }
 
 fn options() -> LeaseOptions {
-    LeaseOptions::default().target(Duration::from_millis(40)).max_tokens(MOST)
+    LeaseOptions::default().target(Duration::from_millis(40)).max_tokens(MAX_TOKENS)
 }
 
 fn quota() -> Result<Quota, tollgate::model::QuotaError> {

@@ -1,10 +1,10 @@
-//! Processes of this machine, as Linux shows them.
+//! Processes of this host, read from Linux's `/proc`.
 
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// What it was started with.
+/// Returns the command and the arguments of a process.
 pub fn command_line(pid: u32) -> anyhow::Result<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cmdline"))?;
     let words: Vec<String> = text.trim_end_matches('\0').split('\0').map(str::to_owned).collect();
@@ -12,7 +12,7 @@ pub fn command_line(pid: u32) -> anyhow::Result<Vec<String>> {
     Ok(words)
 }
 
-/// The user and the group that it runs as.
+/// Returns the user and the group of a process.
 pub fn owner(pid: u32) -> anyhow::Result<(u32, u32)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let of = |name| {
@@ -22,16 +22,16 @@ pub fn owner(pid: u32) -> anyhow::Result<(u32, u32)> {
     Ok((of("Uid:")?, of("Gid:")?))
 }
 
-/// Kills it and its children. They may still be ending when this returns.
+/// Kills a process and its children. They can still be ending when this returns.
 pub fn kill(pid: u32) -> anyhow::Result<Vec<u32>> {
     let pids = stop(pid)?;
     signal("KILL", &pids)?;
     Ok(pids)
 }
 
-/// Stops it and its children, and says which those are: itself is the last, so that no child sees it end before.
+/// Stops a process and its children. Returns their ids, the parent's last, so that no child sees its parent end first.
 pub fn stop(pid: u32) -> anyhow::Result<Vec<u32>> {
-    // What is stopped has no more children.
+    // A stopped process starts no more children.
     signal("STOP", &[pid])?;
     while !matches!(state_and_parent(pid), None | Some(('T' | 'Z', _))) {
         std::thread::yield_now();
@@ -46,21 +46,21 @@ pub fn stop(pid: u32) -> anyhow::Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// Whether it runs no more, even if nobody has asked how it ended.
+/// Whether a process has ended. Its parent need not have read the exit status.
 pub fn has_ended(pid: u32) -> bool {
     matches!(state_and_parent(pid), None | Some(('Z' | 'X', _)))
 }
 
 pub fn signal(name: &str, pids: &[u32]) -> anyhow::Result<()> {
     let pids = pids.iter().map(u32::to_string);
-    // A child that has ended meanwhile is no failure.
+    // Ignores the status: a child may have ended meanwhile.
     Command::new("bash").args(["-c", r#"kill -s "$0" "$@" 2>/dev/null"#, name]).args(pids).status()?;
     Ok(())
 }
 
 fn state_and_parent(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before may hold anything.
+    // The name before the last `)` can contain any characters.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
     Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
 }

@@ -1,4 +1,4 @@
-//! A server that is there to be killed.
+//! A server that the tests kill and restart.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -17,20 +17,20 @@ pub struct Server {
     url: String,
     command: Vec<String>,
     owner: (u32, u32),
-    /// Where `scripts/servers` keeps its pid.
+    /// The directory in which `scripts/servers` keeps the pid.
     state: PathBuf,
     child: Option<Child>,
-    // The last: by then the child is known to have ended, or ends with it.
+    // Dropped last, because it stops the child.
     guard: Guard,
 }
 
 impl Server {
-    /// Obtains and starts it, with an empty data directory.
+    /// Installs and starts a server with an empty data directory.
     pub async fn start(engine: Engine) -> anyhow::Result<Self> {
         let guard = Guard::new()?;
         let started = guard.servers().args(["start", engine.name()]).output().await?;
-        let said = String::from_utf8_lossy(&started.stderr);
-        ensure!(started.status.success(), "{} cannot be had:\n{said}", engine.name());
+        let stderr = String::from_utf8_lossy(&started.stderr);
+        ensure!(started.status.success(), "{} does not start:\n{stderr}", engine.name());
         let state = guard.path().join("servers").join(engine.name());
         let recorded = |key| anyhow::Ok(fs::read_to_string(state.join(key)).context(key)?.trim_end().to_owned());
         let pid = recorded("pid")?.parse()?;
@@ -38,7 +38,7 @@ impl Server {
         let mut server =
             Self { engine, url: recorded("url")?, command, owner, state: state.clone(), child: None, guard };
         server.kill().await?;
-        // Its number is taken until its parent, which is not this process, has asked how it ended.
+        // The pid in the lock files is in use until the server's parent, which is not this process, reads the exit status.
         let data = PathBuf::from(recorded("data")?);
         for lock in ["postmaster.pid", "db/socket.lock"] {
             match fs::remove_file(data.join(lock)) {
@@ -54,7 +54,7 @@ impl Server {
         &self.url
     }
 
-    /// Ends it and all its processes at once, in whatever they do.
+    /// Kills the server and all its processes.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         let pid = fs::read_to_string(self.state.join("pid"))?.trim_end().parse()?;
         ensure!(!process::has_ended(pid), "it has ended already:\n{}", self.log());
@@ -68,12 +68,12 @@ impl Server {
         Ok(())
     }
 
-    /// Starts it as it was, on what is there.
+    /// Starts the server again, with the same arguments and data.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         let log = File::create(self.log_file())?;
         let child = Command::new(&self.command[0])
             .args(&self.command[1..])
-            .args(self.engine.sooner())
+            .args(self.engine.fast_start())
             .env("LC_ALL", "C")
             .current_dir("/")
             .uid(self.owner.0)
@@ -88,9 +88,9 @@ impl Server {
         Ok(())
     }
 
-    /// Returns when it has recovered.
+    /// Connects once the server has recovered.
     pub async fn connect(&mut self) -> anyhow::Result<Database> {
-        let recovered = tokio::time::timeout(HUNG, self.recovered()).await;
+        let recovered = tokio::time::timeout(RECOVERY_TIMEOUT, self.recovered()).await;
         recovered.unwrap_or_else(|_| bail!("it does not recover:\n{}", self.log()))
     }
 
@@ -116,4 +116,4 @@ impl Server {
 }
 
 /// Long enough for the slowest machine.
-const HUNG: Duration = Duration::from_secs(120);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! Those whose requests go together in calls, with ids and without.
+//! Callers whose requests are batched, with ids and without.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,38 +16,38 @@ use crate::accounting::{Books, Request};
 use crate::database::Database;
 
 pub struct Together {
-    batcher: Arc<Batcher<Beneath>>,
+    batcher: Arc<Batcher<Underlying>>,
     books: Arc<Books>,
 }
 
 impl Together {
     pub fn new(database: &Database, books: Arc<Books>) -> Self {
-        let beneath = Beneath { store: database.store(), cut_off: AtomicUsize::new(0) };
-        Self { batcher: Arc::new(Batcher::new(beneath)), books }
+        let underlying = Underlying { store: database.store(), cut_off: AtomicUsize::new(0) };
+        Self { batcher: Arc::new(Batcher::new(underlying)), books }
     }
 
-    /// Asks on and on, until there is no answer.
+    /// Starts callers that make requests until one has no answer.
     pub fn crowd(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
         let callers = (0..CALLERS).map(|number| {
             let (batcher, books) = (Arc::clone(&self.batcher), Arc::clone(&self.books));
             tokio::spawn(async move {
-                // Few with ids: each of these asks again later.
+                // Few requests have ids, because each of them is repeated later.
                 let has_ids = number % 8 == 0;
-                while if has_ids { once(&batcher, &books).await? } else { nameless(&batcher, &books).await? } {}
+                while if has_ids { once(&batcher, &books).await? } else { without_id(&batcher, &books).await? } {}
                 Ok(())
             })
         });
         callers.collect()
     }
 
-    /// How many calls for many were under way when the database died, and may have been committed or not.
+    /// Returns how many batches were in flight when the database was killed. Their outcome is unknown.
     pub fn cut_off(&self) -> usize {
         self.batcher.store().cut_off.load(Ordering::SeqCst)
     }
 }
 
-/// Whether there was an answer.
-async fn once(batcher: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool> {
+/// Makes a request with an id. Returns whether there was an answer.
+async fn once(batcher: &Batcher<Underlying>, books: &Books) -> anyhow::Result<bool> {
     let request = Request::new(&[fastrand::choice(WITH_IDS).expect("there are some")]);
     books.asked(request.clone());
     let is_answered = is_answered(batcher.take_one(&request.take()?).await)?;
@@ -58,10 +58,10 @@ async fn once(batcher: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool>
     Ok(is_answered)
 }
 
-/// The same for a request of one bucket or of two.
-async fn nameless(batcher: &Batcher<Beneath>, books: &Books) -> anyhow::Result<bool> {
-    let place = fastrand::usize(1..NAMELESS.len());
-    let buckets = if fastrand::u8(..3) == 0 { &NAMELESS[place - 1..=place] } else { &NAMELESS[place..=place] };
+/// Makes a request without an id, for one bucket or two. Returns whether there was an answer.
+async fn without_id(batcher: &Batcher<Underlying>, books: &Books) -> anyhow::Result<bool> {
+    let place = fastrand::usize(1..WITHOUT_IDS.len());
+    let buckets = if fastrand::u8(..3) == 0 { &WITHOUT_IDS[place - 1..=place] } else { &WITHOUT_IDS[place..=place] };
     let cost = fastrand::u8(1..=3);
     let rule = Rule::Quota(Quota::once(1_000_000_000)?);
     let take = Take::from(Key::try_from(buckets[0])?).rule(rule.clone()).cost(cost.into());
@@ -75,7 +75,7 @@ async fn nameless(batcher: &Batcher<Beneath>, books: &Books) -> anyhow::Result<b
 fn is_answered(answer: Result<Outcome, Error>) -> anyhow::Result<bool> {
     match answer {
         Ok(outcome) => {
-            ensure!(outcome?.is_granted(), "there is enough for all");
+            ensure!(outcome?.is_granted(), "there are enough tokens for all");
             Ok(true)
         }
         Err(Error::Unavailable(_) | Error::CircuitOpen { .. } | Error::Contended { .. }) => Ok(false),
@@ -84,13 +84,13 @@ fn is_answered(answer: Result<Outcome, Error>) -> anyhow::Result<bool> {
     }
 }
 
-/// The store that calls go to.
-struct Beneath {
+/// The underlying store. Counts the batches whose outcome is unknown.
+struct Underlying {
     store: AnyStore,
     cut_off: AtomicUsize,
 }
 
-impl Store for Beneath {
+impl Store for Underlying {
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
@@ -109,4 +109,4 @@ impl Store for Beneath {
 
 const CALLERS: usize = 32;
 const WITH_IDS: &[&str] = &["together 1", "together 2", "together 3"];
-const NAMELESS: &[&str] = &["nameless 1", "nameless 2", "nameless 3", "nameless 4", "nameless 5", "nameless 6"];
+const WITHOUT_IDS: &[&str] = &["nameless 1", "nameless 2", "nameless 3", "nameless 4", "nameless 5", "nameless 6"];

@@ -1,4 +1,4 @@
-//! Processes of this program that hold a file.
+//! Processes of this test that have a file open.
 
 use std::io::{Read, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::callers::{Callers, Notes};
 use crate::database::Database;
 use crate::gate::{Cut, Moment};
 
-/// What is done in a process that this variable is set in, instead of the tests.
+/// The variable with the orders of a worker. It is set in processes that work instead of running the tests.
 const ORDERS: &str = "TOLLGATE_KILLS_WORKER";
 
 #[derive(Deserialize, Serialize)]
@@ -26,25 +26,25 @@ struct Orders {
     held: Option<(Moment, Request)>,
 }
 
-/// What such a process says, a line each.
+/// A line that a worker prints.
 #[derive(Deserialize, Serialize)]
-enum Word {
+enum Line {
     Asked(Request),
     Answered(u128),
     Held,
 }
 
-/// Where its request is held, as soon as it is asked.
+/// The point at which this worker holds its request. Set before the worker makes the request.
 static HELD_AT: OnceLock<Moment> = OnceLock::new();
-/// Whether what is to be committed is the request.
+/// Whether the next commit is the commit of the request to hold.
 static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// Works, if this process was started for that.
+/// Follows the orders of a worker, if this process is one.
 pub fn work() -> Option<anyhow::Result<()>> {
     let orders = std::env::var(ORDERS).ok()?;
     std::thread::spawn(|| {
         let _ = stdin().read(&mut [0]);
-        // Whoever started it is gone.
+        // The process that started this one has ended.
         std::process::exit(1);
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -53,8 +53,8 @@ pub fn work() -> Option<anyhow::Result<()>> {
 
 async fn ask(orders: Orders) -> anyhow::Result<()> {
     let database = Database::file(&orders.file, hold).await?;
-    let callers = Callers::new(database, Arc::new(Aloud));
-    callers.are_answered().await?;
+    let callers = Callers::new(database, Arc::new(Printing));
+    callers.take_once_each().await?;
     let crowd = callers.crowd();
     if let Some((moment, request)) = orders.held {
         HELD_AT.get_or_init(|| moment);
@@ -67,7 +67,7 @@ async fn ask(orders: Orders) -> anyhow::Result<()> {
     anyhow::bail!("this process was not killed");
 }
 
-/// Holds the request in its transaction, which the triggers tell of.
+/// Holds the request in its transaction. The triggers show how far the transaction is.
 fn hold(connection: &mut LockedSqliteHandle<'_>) {
     connection.set_update_hook(|change| match (HELD_AT.get(), change.table) {
         (Some(Moment::Id), "gate_id") | (Some(Moment::Debit), "gate_debit") => wait_for_death(),
@@ -83,34 +83,34 @@ fn hold(connection: &mut LockedSqliteHandle<'_>) {
 }
 
 fn wait_for_death() {
-    say(&Word::Held);
+    print(&Line::Held);
     loop {
         std::thread::park();
     }
 }
 
-/// A line is written at once, or not at all.
-fn say(word: &Word) {
-    let line = serde_json::to_string(word).expect("a word can be written") + "\n";
-    stdout().write_all(line.as_bytes()).expect("somebody listens");
+/// Prints a line in one write, so that it is printed entirely or not at all.
+fn print(line: &Line) {
+    let line = serde_json::to_string(line).expect("a line can be written") + "\n";
+    stdout().write_all(line.as_bytes()).expect("the parent reads the output");
 }
 
-/// Notes that another process takes down.
-struct Aloud;
+/// Prints requests and answers, for the parent to record.
+struct Printing;
 
-impl Notes for Aloud {
+impl Notes for Printing {
     fn asked(&self, request: Request) {
-        say(&Word::Asked(request));
+        print(&Line::Asked(request));
     }
 
     fn answered(&self, id: u128) {
-        say(&Word::Answered(id));
+        print(&Line::Answered(id));
     }
 }
 
 pub struct Worker {
     child: Child,
-    words: Lines<BufReader<ChildStdout>>,
+    lines: Lines<BufReader<ChildStdout>>,
     held: Option<u128>,
 }
 
@@ -122,16 +122,16 @@ impl Worker {
         let mut command = Command::new(std::env::current_exe()?);
         let command = command.env(ORDERS, orders).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
-        let words = BufReader::new(child.stdout.take().context("its output was asked for")?).lines();
-        Ok(Self { child, words, held: id })
+        let lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
+        Ok(Self { child, lines, held: id })
     }
 
-    /// Returns when the request waits at its gate; if none is to, somewhere among the others. Says which is held.
+    /// Returns the id of the request once it waits at its gate. Without such a request, returns after a random number of lines.
     pub async fn is_held(&mut self, books: &Books) -> anyhow::Result<Option<u128>> {
         let mut patience = fastrand::usize(1..100);
         while self.held.is_some() || patience > 0 {
-            let word = self.words.next_line().await?.context("the process ended early")?;
-            if take_down(&word, books)? {
+            let line = self.lines.next_line().await?.context("the process ended early")?;
+            if record(&line, books)? {
                 break;
             }
             patience = patience.saturating_sub(1);
@@ -139,22 +139,22 @@ impl Worker {
         Ok(self.held)
     }
 
-    /// Ends it at once, in whatever it does, and takes down what it had said.
+    /// Kills the process, and records the lines that it had printed.
     pub async fn kill(mut self, books: &Books) -> anyhow::Result<()> {
         self.child.kill().await?;
-        while let Some(word) = self.words.next_line().await? {
-            take_down(&word, books)?;
+        while let Some(line) = self.lines.next_line().await? {
+            record(&line, books)?;
         }
         Ok(())
     }
 }
 
-/// Says whether the request is held.
-fn take_down(word: &str, books: &Books) -> anyhow::Result<bool> {
-    match serde_json::from_str(word)? {
-        Word::Asked(request) => books.asked(request),
-        Word::Answered(id) => books.answered(id),
-        Word::Held => return Ok(true),
+/// Records a line. Returns whether the line says that the request is held.
+fn record(line: &str, books: &Books) -> anyhow::Result<bool> {
+    match serde_json::from_str(line)? {
+        Line::Asked(request) => books.asked(request),
+        Line::Answered(id) => books.answered(id),
+        Line::Held => return Ok(true),
     }
     Ok(false)
 }

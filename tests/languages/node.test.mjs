@@ -1,4 +1,4 @@
-// What the programs of docs/languages/node.md do, on any engine.
+// Tests the programs of docs/languages/node.md, on any engine.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { randomUUID } from "node:crypto";
@@ -41,14 +41,14 @@ test("two processes share the limit exactly", async () => {
   assert.equal(granted[0] + granted[1], 20);
 });
 
-test("a request that may wait is told how long", async () => {
+test("a waiting request states its wait", async () => {
   assert.equal((await allow("node:later", { cost: 5, plan: "five" })).wait_ms, 0);
   const decision = await allow("node:later", { maxWaitMs: HOUR_MS });
   assert.ok(decision.granted);
   assert.ok(decision.wait_ms > 0 && decision.wait_ms <= HOUR_MS / 5);
 });
 
-test("a request with an id pays once", async () => {
+test("a request with an id is charged once", async () => {
   const request = randomUUID();
   await allow("node:once", { plan: "five" });
   assert.equal((await allow("node:once", { cost: 2, request })).remaining, 2);
@@ -86,7 +86,7 @@ test("an address has the key that the Rust layer gives it", () => {
     assert.equal(client(address), key);
 });
 
-test("HTTP answers 429 and says when to come again", async (t) => {
+test("HTTP answers 429 with a Retry-After header", async (t) => {
   const middleware = rateLimit("five");
   let handled = 0;
   const server = createServer((request, response) =>

@@ -1,4 +1,4 @@
-// What the programs of docs/languages/node.md do on PostgreSQL only.
+// Tests the programs of docs/languages/node.md that need PostgreSQL.
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import pg from "pg";
@@ -19,7 +19,7 @@ test("a serialization failure is retried", async (t) => {
   const waiting = `select from pg_stat_activity
                     where datname = current_database() and wait_event_type = 'Lock' and query like '%request_tokens_v1%'`;
   const giveUp = Date.now() + 30_000;
-  while ((await observer.query(waiting)).rowCount === 0) assert.ok(Date.now() < giveUp, "nobody waits for the bucket");
+  while ((await observer.query(waiting)).rowCount === 0) assert.ok(Date.now() < giveUp, "no call waits for the bucket");
   // At this database's isolation level the waiting call fails now.
   await holder.query("commit");
   assert.deepEqual([(await answer).granted, (await answer).remaining], [true, 2]);

@@ -1,4 +1,4 @@
-// What the programs of docs/languages/go.md do.
+// Tests the programs of docs/languages/go.md.
 package limits
 
 import (
@@ -117,7 +117,7 @@ func TestTwoProcessesShareTheLimitExactly(t *testing.T) {
 	}
 }
 
-func TestARequestThatMayWaitIsToldHowLong(t *testing.T) {
+func TestAWaitingRequestStatesItsWait(t *testing.T) {
 	limiter, plan := open(t), "five"
 	if wait := ask(t, limiter, Request{Key: "go:later", Cost: 5, Plan: &plan}).WaitMs; wait != 0 {
 		t.Errorf("%d ms to wait for tokens that are there", wait)
@@ -129,7 +129,7 @@ func TestARequestThatMayWaitIsToldHowLong(t *testing.T) {
 	within(t, decision.WaitMs, hour/5)
 }
 
-func TestARequestWithAnIDPaysOnce(t *testing.T) {
+func TestARequestWithAnIDIsChargedOnce(t *testing.T) {
 	limiter, plan, id := open(t), "five", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	ask(t, limiter, Request{Key: "go:once", Cost: 1, Plan: &plan})
 	for range 2 {
@@ -161,7 +161,7 @@ func TestAnAddressHasTheKeyThatTheRustLayerGivesIt(t *testing.T) {
 	}
 }
 
-func TestHTTPAnswers429AndSaysWhenToComeAgain(t *testing.T) {
+func TestHTTPAnswers429WithRetryAfter(t *testing.T) {
 	handled := 0
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { handled++ })
 	server := httptest.NewServer(Middleware(open(t), "five", handler))

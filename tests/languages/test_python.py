@@ -1,4 +1,4 @@
-"""What the programs of docs/languages/python.md and python-mysql.md do, on any engine."""
+"""Tests the programs of docs/languages/python.md and python-mysql.md, on any engine."""
 
 import http.client
 import subprocess
@@ -27,13 +27,13 @@ class Allow(unittest.TestCase):
         processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         self.assertEqual(sum(int(process.communicate(timeout=60)[0]) for process in processes), 20)
 
-    def test_a_request_that_may_wait_is_told_how_long(self):
+    def test_a_waiting_request_states_its_wait(self):
         self.assertEqual(allow("python:later", 5, plan="five").wait_ms, 0)
         decision = allow("python:later", max_wait_ms=HOUR_MS)
         self.assertTrue(decision.granted)
         self.assertTrue(0 < decision.wait_ms <= HOUR_MS / 5)
 
-    def test_a_request_with_an_id_pays_once(self):
+    def test_a_request_with_an_id_is_charged_once(self):
         request = str(uuid4())
         allow("python:once", plan="five")
         left = [allow("python:once", 2, request=request).remaining for _ in range(3)]
@@ -72,7 +72,7 @@ class Limited(unittest.TestCase):
         self.assertTrue(0 < denied.exception.retry_after_ms <= HOUR_MS)
         self.assertEqual(ran, ["first"])
 
-    def test_http_answers_429_and_says_when_to_come_again(self):
+    def test_http_answers_429_with_retry_after(self):
         handled = []
 
         def app(environ, start_response):

@@ -1,4 +1,4 @@
-"""What only the programs of docs/languages/python-mysql.md do."""
+"""Tests the programs of docs/languages/python-mysql.md."""
 
 import threading
 import time

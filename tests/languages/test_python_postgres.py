@@ -1,4 +1,4 @@
-"""What only the programs of docs/languages/python.md do."""
+"""Tests the programs of docs/languages/python.md."""
 
 import os
 import threading
@@ -27,7 +27,7 @@ class Postgres(unittest.TestCase):
             waiter.start()
             give_up = time.monotonic() + 30
             while not observer.execute(LOCKED).fetchone()[0]:
-                self.assertLess(time.monotonic(), give_up, "nobody waits for the bucket")
+                self.assertLess(time.monotonic(), give_up, "no call waits for the bucket")
         # The holder has committed: at this database's isolation level the waiter's call failed.
         waiter.join(30)
         self.assertEqual([(d.granted, d.remaining) for d in answers], [(True, 2)])

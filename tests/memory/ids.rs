@@ -1,4 +1,4 @@
-//! What a store in this process remembers of requests, and for how many it has room.
+//! Request ids that a store in memory remembers, and its room for them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn full_id_table_forgets_no_id_early() -> anyhow::Result<()> {
     let (bucket, window) = ("1000000/d".parse::<Quota>()?, "1000000 in 1d at 1h".parse::<Window>()?);
     for rule in [Rule::Quota(bucket), Rule::Window(window)] {
         let take = |id, hold| Take::from(key.clone()).rule(rule.clone()).id(id, hold);
-        // One of as many as there may be for a key expires.
+        // One key uses all of its room for ids. Only the last id expires.
         let (kept, expiring) = (Uuid::new_v4(), Uuid::new_v4());
         let store = store_of(&clock, 2);
         for id in [kept].into_iter().chain((0..63).map(|_| Uuid::new_v4())) {
@@ -30,12 +30,12 @@ async fn full_id_table_forgets_no_id_early() -> anyhow::Result<()> {
             let id = Uuid::new_v4();
             assert_eq!(store.decide(&take(id, Duration::from_secs(1))), Err(TakeError::TooManyIds(id)));
         }
-        // Those that are known pay no second time, and what was refused took nothing.
+        // Requests with known ids are not charged again, and refused requests took nothing.
         for id in [kept, expiring] {
             let again = store.decide(&take(id, Duration::MAX))?;
             assert_eq!((again.is_granted(), again.remaining()), (true, left));
         }
-        // Giving back would have to be remembered, too.
+        // A refund with an id of its own needs room, too.
         assert!(store.decide(&Take::from(key.clone()).rule(rule.clone()))?.is_granted());
         let receipt = Receipt::new(Uuid::new_v4(), key.clone(), 1);
         let granted_at = Duration::from_nanos(clock.now().unsigned_abs());
@@ -45,7 +45,11 @@ async fn full_id_table_forgets_no_id_early() -> anyhow::Result<()> {
         assert_eq!(store.adjust(std::slice::from_ref(&refund)).await?, [Ok(Adjusted::Done(1))]);
         assert_eq!(store.adjust(&[refund]).await?, [Ok(Adjusted::Repeated)]);
         let id = Uuid::new_v4();
-        assert_eq!(store.decide(&take(id, Duration::MAX)), Err(TakeError::TooManyIds(id)), "one is held for ever");
+        assert_eq!(
+            store.decide(&take(id, Duration::MAX)),
+            Err(TakeError::TooManyIds(id)),
+            "the other ids never expire"
+        );
     }
     Ok(())
 }
@@ -77,7 +81,7 @@ async fn refund_without_id_needs_no_room() -> anyhow::Result<()> {
             let takes = (0..1000).map(|_| take.clone().id(Uuid::new_v4(), Duration::from_secs(60)));
             takes.filter(|take| store.decide(take).is_ok()).count()
         };
-        // Before there are any with an id, and when there is no room for more of them.
+        // First without ids, then without room for more ids.
         for with_id in [2 + 2 * 64, 0] {
             for _ in 0..1000 {
                 let reservation = limiter.reserve_all(&take.clone().refundable()).await?;
@@ -109,7 +113,7 @@ async fn reused_id_after_expiry_is_remembered_again() -> anyhow::Result<()> {
     for _ in 0..1000 {
         given_back().await?;
     }
-    assert_eq!(limiter.store().decide(&once)?.remaining(), left, "it pays once");
+    assert_eq!(limiter.store().decide(&once)?.remaining(), left, "the id is charged once");
     Ok(())
 }
 
@@ -125,9 +129,9 @@ async fn cancellations_are_unbounded_and_recent_repeats_count_once() -> anyhow::
     }
     let mut cancels = Vec::new();
     for take in takes.iter().cycle().take(5000) {
-        let turn = limiter.reserve_all(take).await?;
-        cancels.push(turn.receipts()[0].clone().cancel());
-        assert_eq!(turn.cancel().await?, 1);
+        let reserved = limiter.reserve_all(take).await?;
+        cancels.push(reserved.receipts()[0].clone().cancel());
+        assert_eq!(reserved.cancel().await?, 1);
         let repeated = limiter.store().adjust(&cancels[cancels.len().saturating_sub(4)..]).await?;
         assert!(repeated.iter().all(|again| *again == Ok(Adjusted::Repeated)), "{repeated:?}");
     }

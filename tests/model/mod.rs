@@ -1,4 +1,4 @@
-//! Buckets by the definition in `src/model/bucket.rs`, and random requests of them.
+//! Buckets as `src/model/bucket.rs` defines them, and random requests for them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollgate::Quota;
 use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest, MAX_WAIT_NS, Verdict};
 
-/// What a database must hold for a key, and answer.
+/// The bucket that a database must hold for a key, with its answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) quota: Quota,
@@ -14,12 +14,12 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A bucket that is provisioned at `now`.
+    /// Creates a bucket that is provisioned at `now`.
     pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
         Self { quota, bucket: Bucket::full(&BucketQuota::from(&quota), now) }
     }
 
-    /// A bucket that its first request makes, on the calendar's grid.
+    /// Creates a bucket that its first request creates, aligned to the calendar.
     pub(crate) fn first_used(quota: Quota) -> Self {
         Self { quota, bucket: Bucket::default() }
     }
@@ -28,13 +28,13 @@ impl Model {
         BucketQuota::from(&self.quota)
     }
 
-    /// `None`: never possible.
+    /// Decides a request. Returns `None` if it can never be granted.
     pub(crate) fn take(&mut self, now: i64, request: BucketRequest) -> Option<Verdict> {
         let terms = self.terms();
         (request.cost <= terms.capacity - request.min_remaining).then(|| self.bucket.take(&terms, now, request))
     }
 
-    /// Brings the bucket to a quota, if it has another.
+    /// Changes the quota of the bucket, if it differs.
     pub(crate) fn change(&mut self, quota: Quota, now: i64) {
         if self.quota != quota {
             self.bucket.settle(&self.terms(), &BucketQuota::from(&quota), now);
@@ -43,8 +43,8 @@ impl Model {
     }
 }
 
-/// Quotas, and what is done under them. Figures are relative to the bucket that they meet, so that random ones hit the
-/// edges: exactly the tokens there, exactly the end of a period.
+/// Random quotas and steps. Values are relative to the bucket, so that they hit its edges: exactly the tokens left, or
+/// exactly the end of a period.
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
     pub(crate) start: i64,
@@ -53,8 +53,8 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    /// The same with the provisioned bucket alone, under its first quota, and time that never goes back.
-    #[allow(dead_code, reason = "of use to the arithmetic alone")]
+    /// Returns the steps of the provisioned bucket, without changes of its quota and steps back in time.
+    #[allow(dead_code, reason = "only tests of the arithmetic use it")]
     pub(crate) fn without_changes(&self) -> Self {
         let mut story = self.clone();
         for step in &mut story.steps {
@@ -79,9 +79,9 @@ pub(crate) enum Step {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
-    /// The provisioned bucket, or the one that its first request makes.
+    /// Whether the request is for the provisioned bucket or for the one that its first request creates.
     pub(crate) provisioned: bool,
-    /// The quota that comes with a request for the latter.
+    /// The index of the quota that a request for the latter states.
     pub(crate) quota: usize,
     cost: Part,
     min_remaining: Part,
@@ -120,11 +120,11 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Span {
     Ns(i64),
-    /// That many tokens' worth, give or take some nanoseconds.
+    /// The time in which some tokens refill, plus an offset in nanoseconds.
     Tokens(i64, i64),
-    /// Up to the end of the period, give or take some nanoseconds.
+    /// The time to the end of the period, plus an offset in nanoseconds.
     PeriodsEnd(i64),
-    /// A part of the time from empty to full, in percent.
+    /// A percentage of the time from empty to full.
     Refill(i64),
 }
 
@@ -141,7 +141,7 @@ impl Span {
     }
 }
 
-/// Any quota that there can be, with a capacity of at most `largest`.
+/// Generates any valid quota with a capacity of at most `largest`.
 pub(crate) fn quota(largest: u64) -> impl Strategy<Value = Quota> {
     let capacity = prop_oneof![4 => 1..=12_u64, 4 => logarithmic(largest), 1 => Just(largest)];
     let refill = prop_oneof![
@@ -155,7 +155,7 @@ pub(crate) fn quota(largest: u64) -> impl Strategy<Value = Quota> {
     })
 }
 
-/// `steps` of a life of two buckets, under quotas with a capacity of at most `largest`.
+/// Generates up to `steps` steps for two buckets, under quotas with a capacity of at most `largest`.
 pub(crate) fn story(start: std::ops::Range<i64>, largest: u64, steps: usize) -> impl Strategy<Value = Story> {
     (start, prop::collection::vec(quota(largest), 3), prop::collection::vec(step(), 1..=steps))
         .prop_map(|(start, quotas, steps)| Story { start, quotas, steps })
@@ -194,7 +194,7 @@ fn span() -> impl Strategy<Value = Span> {
     ]
 }
 
-/// As often between 10 and 100 as between 10⁹ and 10¹⁰.
+/// Generates numbers of each magnitude equally often: as many from 10 to 100 as from 10⁹ to 10¹⁰.
 fn logarithmic(largest: u64) -> impl Strategy<Value = u64> {
     (0..=largest.ilog2()).prop_flat_map(move |bits| (1 << bits)..=(largest.min((2 << bits) - 1)))
 }

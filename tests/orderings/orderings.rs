@@ -1,4 +1,4 @@
-//! What is ordered by hand between atomics, in every order that the memory model allows.
+//! Runs code that orders atomics by hand, in every order that the memory model allows.
 
 #[path = "../../src/layers/deny_cache/forget_counts.rs"]
 mod forget_counts;
@@ -27,14 +27,14 @@ use keeper_flag::KeeperFlag;
 use queue::{Batch, Queue, Queued};
 use single_flight::SingleFlight;
 
-/// The task that keeps house finds nothing left and ends, while somebody adds a lease.
+/// The background task finds no lease and ends, while another thread adds one.
 #[test]
 fn item_added_while_the_last_task_ends_gets_a_task() {
     static ENDED: Count = Count::new(0);
     static WENT_ON: Count = Count::new(0);
     loom::model(|| {
         let (keeper_flag, leases) = (Arc::new(KeeperFlag::default()), Arc::new(AtomicUsize::new(0)));
-        assert!(keeper_flag.begin(), "the first one starts it");
+        assert!(keeper_flag.begin(), "the first caller starts the task");
         let adder = {
             let (keeper_flag, leases) = (Arc::clone(&keeper_flag), Arc::clone(&leases));
             thread::spawn(move || {
@@ -44,13 +44,13 @@ fn item_added_while_the_last_task_ends_gets_a_task() {
         };
         let ended = keeper_flag.end(|| leases.load(Ordering::Relaxed) == 0);
         let started = adder.join().expect("no panic");
-        assert_eq!(ended, started, "one task keeps house");
+        assert_eq!(ended, started, "exactly one task runs");
         (if ended { &ENDED } else { &WENT_ON }).fetch_add(1, Ordering::Relaxed);
     });
     assert!(ENDED.load(Ordering::Relaxed) > 0 && WENT_ON.load(Ordering::Relaxed) > 0, "both were explored");
 }
 
-/// Its runtime ends.
+/// The runtime of the task ends.
 #[test]
 fn aborted_task_leaves_its_place_to_another() {
     loom::model(|| {
@@ -61,13 +61,13 @@ fn aborted_task_leaves_its_place_to_another() {
     });
 }
 
-/// A batch of tokens arrives while the keeper looks whether anybody uses the lease still.
+/// A batch of tokens arrives while the background task checks whether the lease is unused.
 #[test]
-fn a_lease_is_not_forgotten_while_a_batch_arrives() {
+fn lease_is_not_removed_while_a_batch_arrives() {
     static CAME_BEFORE: Count = Count::new(0);
     loom::model(|| {
         let (debiting, tokens) = (Arc::new(SingleFlight::default()), Arc::new(AtomicUsize::new(0)));
-        assert!(debiting.begin(), "nobody else has");
+        assert!(debiting.begin(), "no other call is in flight");
         let arriving = {
             let (debiting, tokens) = (Arc::clone(&debiting), Arc::clone(&tokens));
             thread::spawn(move || {
@@ -82,10 +82,10 @@ fn a_lease_is_not_forgotten_while_a_batch_arrives() {
         assert!(!forgotten, "its tokens would be lost");
         arriving.join().expect("no panic");
     });
-    assert!(CAME_BEFORE.load(Ordering::Relaxed) > 0, "it had arrived now and then");
+    assert!(CAME_BEFORE.load(Ordering::Relaxed) > 0, "in some order, the batch arrives first");
 }
 
-/// And so no more than may be is held.
+/// A prefetch counts the tokens of the batch before, so the lease never exceeds its maximum.
 #[test]
 fn request_for_more_sees_the_batch_before() {
     static WAS_NEXT: Count = Count::new(0);
@@ -105,37 +105,37 @@ fn request_for_more_sees_the_batch_before() {
         }
         arriving.join().expect("no panic");
     });
-    assert!(WAS_NEXT.load(Ordering::Relaxed) > 0, "it had ended now and then");
+    assert!(WAS_NEXT.load(Ordering::Relaxed) > 0, "in some order, the first request ends in time");
 }
 
-/// The task that tells how often keys were denied begins with it, while somebody counts one more.
+/// A task starts to report denials, while another thread counts one more.
 #[test]
 fn count_during_a_report_is_in_it_or_the_next() {
-    static TOLD_AT_ONCE: Count = Count::new(0);
-    static TOLD_LATER: Count = Count::new(0);
+    static REPORTED_AT_ONCE: Count = Count::new(0);
+    static REPORTED_LATER: Count = Count::new(0);
     loom::model(|| {
-        let (telling, denials) = (Arc::new(SingleFlight::default()), Arc::new(Mutex::new(1)));
-        assert!(telling.begin(), "the first one starts it");
+        let (reporting, denials) = (Arc::new(SingleFlight::default()), Arc::new(Mutex::new(1)));
+        assert!(reporting.begin(), "the first caller starts the task");
         let counter = {
-            let (telling, denials) = (Arc::clone(&telling), Arc::clone(&denials));
+            let (reporting, denials) = (Arc::clone(&reporting), Arc::clone(&denials));
             thread::spawn(move || {
                 *denials.lock().expect("no panic") += 1;
-                telling.begin()
+                reporting.begin()
             })
         };
-        telling.end();
-        let told = std::mem::take(&mut *denials.lock().expect("no panic"));
-        let another_tells = counter.join().expect("no panic");
-        assert!(told == 2 || another_tells, "nobody tells of it");
-        (if told == 2 { &TOLD_AT_ONCE } else { &TOLD_LATER }).fetch_add(1, Ordering::Relaxed);
+        reporting.end();
+        let reported = std::mem::take(&mut *denials.lock().expect("no panic"));
+        let another_reports = counter.join().expect("no panic");
+        assert!(reported == 2 || another_reports, "no task reports the denial");
+        (if reported == 2 { &REPORTED_AT_ONCE } else { &REPORTED_LATER }).fetch_add(1, Ordering::Relaxed);
     });
-    let told = [TOLD_AT_ONCE.load(Ordering::Relaxed), TOLD_LATER.load(Ordering::Relaxed)];
-    assert!(told.into_iter().all(|times| times > 0), "both were explored");
+    let reported = [REPORTED_AT_ONCE.load(Ordering::Relaxed), REPORTED_LATER.load(Ordering::Relaxed)];
+    assert!(reported.into_iter().all(|times| times > 0), "both were explored");
 }
 
-/// A denial is on its way from the store while tokens are given back there, and its key is forgotten after that.
+/// While a denial is in flight from the store, tokens are given back and then the key is forgotten.
 #[test]
-fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
+fn denial_from_before_a_refund_is_not_cached() {
     static KEPT_AND_FORGOTTEN: Count = Count::new(0);
     loom::model(|| {
         let forgotten = Arc::new(ForgetCounts::new());
@@ -161,13 +161,13 @@ fn a_denial_from_before_tokens_were_given_back_is_not_kept() {
         giver.join().expect("no panic");
         assert!(!*kept.lock().expect("no panic"), "it would deny what the store grants");
     });
-    assert!(KEPT_AND_FORGOTTEN.load(Ordering::Relaxed) > 0, "a denial was kept in time to be forgotten");
+    assert!(KEPT_AND_FORGOTTEN.load(Ordering::Relaxed) > 0, "in some order, a cached denial is forgotten");
 }
 
 const KEY: u64 = 42;
 const BATCH: usize = 10;
 
-/// Two callers push a request for the same key while a call ends.
+/// Two threads push requests for one key while calls end.
 #[test]
 fn queued_requests_are_called_once_and_one_at_a_time() {
     static SHARED: Count = Count::new(0);

@@ -1,16 +1,16 @@
-//! Reads the golden vectors of this directory; its README.md says what they mean.
+//! Reads the golden vectors of this directory. README.md describes their format.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tollgate::Quota;
 
-/// A bucket, and what is asked of it in turn.
+/// A bucket and its requests, in order.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: String,
     pub(crate) quota: Quota,
-    /// Made by its first request, and not provisioned.
+    /// Whether the first request creates the bucket. Otherwise it is provisioned.
     pub(crate) first_used: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Step {
     pub(crate) cost: i64,
     pub(crate) min_remaining: i64,
     pub(crate) max_wait: i64,
-    /// `None`: never possible.
+    /// `None` if the request can never be granted.
     pub(crate) answer: Option<Expected>,
     pub(crate) full_at: i64,
     pub(crate) granted: i64,
@@ -32,7 +32,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// The row's `full_at`, `granted` and `max_granted_wait`, if the bucket's clock showed `made` when it was made.
+    /// Returns the row's `full_at`, `granted` and `max_granted_wait`. `made`: the bucket's clock at its creation.
     pub(crate) fn row(&self, made: i64) -> (i64, i64, i64) {
         let untouched = self.granted == 0 && self.full_at == 0;
         (if untouched { 0 } else { made + self.full_at }, self.granted, self.max_granted_wait)
@@ -48,7 +48,7 @@ pub(crate) struct Expected {
     pub(crate) reset_after: i64,
 }
 
-/// Every scenario of every file.
+/// Reads every scenario of every file.
 pub(crate) fn scenarios() -> Result<Vec<Scenario>> {
     let mut scenarios = Vec::new();
     for (file, text) in FILES {
@@ -68,7 +68,7 @@ pub(crate) fn scenarios() -> Result<Vec<Scenario>> {
 }
 
 fn scenario(file: &str, header: &str) -> Result<Scenario> {
-    let (name, terms) = header.split_once(": ").context("a bucket has a name and terms")?;
+    let (name, terms) = header.split_once(": ").context("a bucket has a name and a quota")?;
     let (terms, first_used) = match terms.strip_suffix(", first used") {
         Some(terms) => (terms, true),
         None => (terms, false),
@@ -77,7 +77,7 @@ fn scenario(file: &str, header: &str) -> Result<Scenario> {
     let quota = match words[..] {
         [capacity, "per", period] => Quota::interval(number(capacity)?.try_into()?, duration(period)?)?,
         [capacity, "evenly", "over", refill] => Quota::continuous(number(capacity)?.try_into()?, duration(refill)?)?,
-        _ => bail!("terms are `2 per 1s` or `2 evenly over 1s`"),
+        _ => bail!("a quota is `2 per 1s` or `2 evenly over 1s`"),
     };
     Ok(Scenario { name: format!("{file}: {name}"), quota, first_used, steps: Vec::new() })
 }
@@ -117,7 +117,7 @@ fn duration(text: &str) -> Result<Duration> {
     Ok(Duration::from_nanos(span(text)?.try_into()?))
 }
 
-/// A sum such as `1h-1ns`, in nanoseconds.
+/// Parses a sum such as `1h-1ns` into nanoseconds.
 fn span(text: &str) -> Result<i64> {
     let mut sum = 0;
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! A limiter's deadline over a store that does not answer, when there is no fallback.
+//! The deadline of a limiter without a fallback, over a store that does not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ use uuid::Uuid;
 
 use super::until;
 
-/// A store in which every request stays until the gate is opened. It has a real one's answers then.
+/// A store whose calls wait for a permit of the gate, and then answer as `MemoryStore` does.
 struct Gated {
     store: MemoryStore<ManualClock>,
     gate: Semaphore,
     taken: AtomicUsize,
     adjusted: AtomicUsize,
-    /// How many calls that were.
+    /// The number of calls that carried these adjustments.
     adjusting: AtomicUsize,
 }
 
@@ -60,25 +60,25 @@ fn limiter(store: &Arc<Gated>) -> Result<Limiter<Arc<Gated>>, Error> {
     Limiter::builder(Arc::clone(store)).deadline(DEADLINE).build("10/s burst 5")
 }
 
-fn is_late<T>(answer: Result<T, Error>) {
+fn exceeds_deadline<T>(answer: Result<T, Error>) {
     let Err(error) = answer else { panic!("the store did not answer") };
     assert!(matches!(error, Error::DeadlineExceeded(DEADLINE)) && error.is_outcome_unknown(), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_verb_ends_by_the_deadline_without_a_fallback() -> anyhow::Result<()> {
+async fn every_method_ends_by_the_deadline_without_a_fallback() -> anyhow::Result<()> {
     let store = Gated::new();
     let limiter = limiter(&store)?;
     let start = Instant::now();
-    is_late(limiter.allow("a").await);
-    is_late(limiter.reserve("a").await);
-    is_late(limiter.wait("a").await);
-    is_late(limiter.throttle("a", Throttle::retry_after(Duration::from_secs(1))).await);
+    exceeds_deadline(limiter.allow("a").await);
+    exceeds_deadline(limiter.reserve("a").await);
+    exceeds_deadline(limiter.wait("a").await);
+    exceeds_deadline(limiter.throttle("a", Throttle::retry_after(Duration::from_secs(1))).await);
     assert_eq!((start.elapsed(), limiter.fallbacks()), (4 * DEADLINE, 0));
     Ok(())
 }
 
-/// All the others came before it, and a call carries a thousand.
+/// Five thousand waits are queued before the last one.
 #[tokio::test(start_paused = true)]
 async fn last_of_a_long_queue_ends_by_its_deadline() -> anyhow::Result<()> {
     let store = Gated::new();
@@ -87,7 +87,7 @@ async fn last_of_a_long_queue_ends_by_its_deadline() -> anyhow::Result<()> {
     let wait = |start: Instant| {
         let (limiter, key) = (limiter.clone(), key.clone());
         async move {
-            is_late(limiter.wait(&key).await);
+            exceeds_deadline(limiter.wait(&key).await);
             start.elapsed()
         }
     };
@@ -101,35 +101,35 @@ async fn last_of_a_long_queue_ends_by_its_deadline() -> anyhow::Result<()> {
         assert_eq!(elapsed?, DEADLINE);
     }
 
-    // The store was only slow. It was asked for the first of them, whose token was there.
+    // The store was only slow. Its one call was for the first wait, which got a token.
     store.open();
     until(|| store.taken.load(Ordering::SeqCst) == 1).await;
     assert!(store.store.take_one(&limiter.request(&key)?.cost(4)).await??.is_granted());
-    let level = store.store.peek(&key).await?.expect("it was asked for");
+    let level = store.store.peek(&key).await?.expect("the bucket exists");
     assert_eq!((level.available, level.granted), (0, 5), "a request that was dropped in the queue takes nothing");
-    is_late(Limiter::builder(Gated::new()).deadline(DEADLINE).build("1/s")?.wait(&key).await);
-    // And the line serves those who come.
+    exceeds_deadline(Limiter::builder(Gated::new()).deadline(DEADLINE).build("1/s")?.wait(&key).await);
+    // The queue of the key accepts new requests.
     assert!(!limiter.allow(&key).await?.is_granted());
     assert!(limiter.wait(&key).await?.is_granted());
     Ok(())
 }
 
-/// It was granted meanwhile, and waits for its turn: whoever repeats the request goes on with it.
+/// The request is granted after its deadline. Its repetition has the same scheduled time.
 #[tokio::test(start_paused = true)]
-async fn repeated_wait_with_an_id_pays_once() -> anyhow::Result<()> {
+async fn repeated_wait_with_an_id_is_charged_once() -> anyhow::Result<()> {
     let store = Gated::new();
     let limiter = limiter(&store)?;
     let key = Key::try_from("a")?;
     let take = limiter.request(&key)?.cost(5);
     assert!(store.store.take_one(&take).await??.is_granted());
     let job = take.max_wait(Duration::from_mins(1)).id(Uuid::from_u128(7), Duration::from_hours(1));
-    is_late(limiter.wait_all(&job).await);
+    exceeds_deadline(limiter.wait_all(&job).await);
     store.open();
     until(|| store.taken.load(Ordering::SeqCst) == 1).await;
     limiter.close().await?;
     let repeated = limiter.wait_all(&job).await?;
     assert_eq!((repeated.is_granted(), repeated.decision().wait()), (true, Duration::from_millis(500)));
-    let level = store.store.peek(&key).await?.expect("it was asked for");
+    let level = store.store.peek(&key).await?.expect("the bucket exists");
     assert_eq!((level.available, level.granted, store.adjusted.load(Ordering::SeqCst)), (-5, 10, 0));
     Ok(())
 }
@@ -150,12 +150,12 @@ async fn refunds_of_cancelled_waits_share_one_call() -> anyhow::Result<()> {
     sleep(Duration::from_millis(1)).await;
     store.gate.add_permits(1);
     assert!(first.await??.is_granted());
-    // Their call is in flight.
+    // The call of the 14 waits is in flight.
     sleep(Duration::from_millis(1)).await;
     waiting.shutdown().await;
     store.open();
     until(|| store.adjusted.load(Ordering::SeqCst) > 0).await;
-    // Five had their tokens at once.
+    // Five waits got their tokens at once, so they keep them.
     assert_eq!((store.adjusting.load(Ordering::SeqCst), store.adjusted.load(Ordering::SeqCst)), (1, 10));
     assert_eq!(store.store.peek(&Key::try_from("a")?).await?.map(|level| level.available), Some(0));
     Ok(())

@@ -1,4 +1,4 @@
-//! Those who wait, in one process. Time is tokio's, and stands still but for those who sleep.
+//! Waits in one process. Tokio's time advances only by sleeps.
 
 use tokio::task::yield_now;
 
@@ -9,7 +9,7 @@ mod resting;
 mod runtimes;
 mod several;
 
-/// Lets the others go on, but not the time.
+/// Runs other tasks until a condition holds. No time passes meanwhile.
 async fn until(holds: impl Fn() -> bool) {
     for _ in 0..100_000 {
         if holds() {
@@ -17,5 +17,5 @@ async fn until(holds: impl Fn() -> bool) {
         }
         yield_now().await;
     }
-    panic!("it does not come to that");
+    panic!("the condition never holds");
 }

@@ -1,4 +1,4 @@
-//! Ten thousand who wait for one key.
+//! Ten thousand waits for one key.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,64 +15,64 @@ use crate::scenarios::START;
 
 #[tokio::test(start_paused = true)]
 async fn waits_are_granted_in_order_by_few_calls() -> anyhow::Result<()> {
-    let mut line = Line::new()?;
-    while let Some(waited) = line.waiting.join_next().await {
+    let mut waits = Waits::new()?;
+    while let Some(waited) = waits.waiting.join_next().await {
         waited?;
     }
-    assert!(line.turns().into_iter().eq(0..WAITERS), "some overtook others");
-    assert_eq!((line.store.granted.load(Ordering::SeqCst), line.store.adjusts.load(Ordering::SeqCst)), (10_000, 0));
-    let takes = line.store.takes.load(Ordering::SeqCst);
+    assert!(waits.ended().into_iter().eq(0..WAITERS), "a wait overtook another one");
+    assert_eq!((waits.store.granted.load(Ordering::SeqCst), waits.store.adjusts.load(Ordering::SeqCst)), (10_000, 0));
+    let takes = waits.store.takes.load(Ordering::SeqCst);
     assert!(takes <= 50, "{takes} calls for {WAITERS} waiters");
     Ok(())
 }
 
-/// I3, too: what is owed is what was granted and not given back.
+/// Also checks I3: the bucket owes exactly the tokens that were granted and not given back.
 #[tokio::test(start_paused = true)]
 async fn cancelled_waits_change_no_order_and_lose_no_token() -> anyhow::Result<()> {
     for (seed, after) in [(1, Duration::ZERO), (2, Duration::from_millis(1)), (3, Duration::from_secs(3))] {
-        let mut line = Line::new()?;
-        // Nobody sleeps while others are in line, so no time passes until all have their turn.
-        until(|| line.store.granted.load(Ordering::SeqCst) == 10_000).await;
+        let mut waits = Waits::new()?;
+        // No time passes until all waits are scheduled, because the runtime is not idle before.
+        until(|| waits.store.granted.load(Ordering::SeqCst) == 10_000).await;
         sleep(after).await;
         let mut random = fastrand::Rng::with_seed(seed);
-        let served = line.turns();
-        let mut leaving = 0;
-        for (number, waiter) in line.waiters.iter().enumerate() {
-            // The last one leaves too: nobody stands behind it.
+        let served = waits.ended();
+        let mut cancelled = 0;
+        for (number, waiter) in waits.waiters.iter().enumerate() {
+            // Always cancels the last wait, because no other wait queues behind it.
             if (random.u32(..10) < 3 || number == WAITERS - 1) && !served.contains(&number) {
                 waiter.abort();
-                leaving += 1;
+                cancelled += 1;
             }
         }
-        until(|| line.store.adjusts.load(Ordering::SeqCst) == leaving).await;
-        let denied = line.limiter.allow().await?;
-        let (granted, back) = (&line.store.granted, &line.store.given_back);
+        until(|| waits.store.adjusts.load(Ordering::SeqCst) == cancelled).await;
+        let denied = waits.limiter.allow().await?;
+        let (granted, back) = (&waits.store.granted, &waits.store.given_back);
         let owed = granted.load(Ordering::SeqCst) - back.load(Ordering::SeqCst);
-        let full_at = line.begun.elapsed() + denied.reset_after();
+        let full_at = waits.begun.elapsed() + denied.reset_after();
         assert_eq!((denied.is_granted(), full_at), (false, Duration::from_millis(owed.unsigned_abs())), "seed {seed}");
-        assert!(back.load(Ordering::SeqCst) > 0, "the last one's, at least");
+        assert!(back.load(Ordering::SeqCst) > 0, "the last wait gives back its token");
 
         let mut gone = 0;
-        while let Some(waited) = line.waiting.join_next().await {
+        while let Some(waited) = waits.waiting.join_next().await {
             gone += usize::from(waited.is_err_and(|error| error.is_cancelled()));
         }
-        let turns = line.turns();
-        assert!(gone > 2000 && turns.len() == WAITERS - gone, "{gone} left, {} were served", turns.len());
-        assert!(turns.is_sorted(), "some overtook others");
+        let ended = waits.ended();
+        assert!(gone > 2000 && ended.len() == WAITERS - gone, "{gone} were cancelled, and {} granted", ended.len());
+        assert!(ended.is_sorted(), "a wait overtook another one");
     }
     Ok(())
 }
 
-struct Line {
+struct Waits {
     store: Arc<Counting>,
     limiter: Bound<Arc<Counting>>,
     waiting: JoinSet<()>,
     waiters: Vec<tokio::task::AbortHandle>,
-    turns: Arc<Mutex<Vec<usize>>>,
+    ended: Arc<Mutex<Vec<usize>>>,
     begun: Instant,
 }
 
-impl Line {
+impl Waits {
     fn new() -> anyhow::Result<Self> {
         let begun = Instant::now();
         let store = Arc::new(Counting::new(begun));
@@ -80,26 +80,26 @@ impl Line {
             .max_wait(Duration::from_mins(1))
             .build("1000/s burst 1")?
             .bind("one")?;
-        let turns = Arc::new(Mutex::new(Vec::new()));
+        let ended = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = JoinSet::new();
         let wait = |number| {
-            let (limiter, turns) = (limiter.clone(), Arc::clone(&turns));
+            let (limiter, ended) = (limiter.clone(), Arc::clone(&ended));
             async move {
                 assert!(limiter.wait().await.expect("the store is this process").is_granted());
-                turns.lock().expect("nobody panics").push(number);
+                ended.lock().expect("no thread panics").push(number);
             }
         };
         let waiters = (0..WAITERS).map(|number| waiting.spawn(wait(number))).collect();
-        Ok(Self { store, limiter: limiter.clone(), waiting, waiters, turns: Arc::clone(&turns), begun })
+        Ok(Self { store, limiter: limiter.clone(), waiting, waiters, ended: Arc::clone(&ended), begun })
     }
 
-    /// Who was served, in that order.
-    fn turns(&self) -> Vec<usize> {
-        self.turns.lock().expect("nobody panics").clone()
+    /// Reended the numbers of the granted waits, in the order in which they ended.
+    fn ended(&self) -> Vec<usize> {
+        self.ended.lock().expect("no thread panics").clone()
     }
 }
 
-/// Counts its calls and tokens.
+/// A store that counts its calls and tokens.
 pub(super) struct Counting {
     pub(super) store: MemoryStore<Paused>,
     takes: AtomicUsize,

@@ -1,4 +1,4 @@
-//! When waiting requests go on, if others change what they wait for.
+//! Waits whose bucket, mode or queue changes meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,9 @@ async fn cancelled_late_wait_delays_no_other() -> anyhow::Result<()> {
         let limiter = limiter.clone();
         async move { limiter.wait_n(2, 30 * second).await }
     });
-    // All others go as far as they can before the time moves.
+    // The wait above is queued before time advances.
     sleep(Duration::from_millis(1)).await;
-    assert!(timeout(second, limiter.wait_n(20, 30 * second)).await.is_err(), "its turn is in twenty seconds");
+    assert!(timeout(second, limiter.wait_n(20, 30 * second)).await.is_err(), "its scheduled time is in twenty seconds");
     assert!(limiter.wait_n(1, 30 * second).await?.is_granted());
     assert!(begun.elapsed() < 5 * second, "{:?}", begun.elapsed());
     assert!(ahead.await??.is_granted());
@@ -62,7 +62,7 @@ async fn denied_wait_returns_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All of a request's limits are in one line, that of its first key; another of them is what the one ahead waits for.
+/// All requests queue under their first key. The first one waits for its other bucket, which the later ones do not use.
 #[tokio::test(start_paused = true)]
 async fn waits_depend_on_no_bucket_of_earlier_requests() -> anyhow::Result<()> {
     let begun = Instant::now();

@@ -12,11 +12,11 @@ use tollgate::{
     Adjusted, Adjustment, Error, Fallback, Limiter, LimiterBuilder, MemoryStore, Store, Take, TakeError, model::Outcome,
 };
 
-/// A store that fails as it was told to, after so long, or else answers.
+/// A store that fails after a delay while `with` is set, and answers otherwise.
 #[derive(Default)]
 struct Failing {
     with: Mutex<Option<(Duration, Error)>>,
-    asked: AtomicU32,
+    calls: AtomicU32,
     store: MemoryStore,
 }
 
@@ -25,19 +25,19 @@ impl Failing {
         Arc::new(Self { with: Mutex::new(Some((after, error))), ..Self::default() })
     }
 
-    /// As those of databases do, when nothing is heard of them.
+    /// Fails as the store of a database that does not answer.
     fn stalling() -> Arc<Self> {
         Self::with(STALL, Error::DeadlineExceeded(STALL))
     }
 
-    fn asked(&self) -> u32 {
-        self.asked.load(Ordering::SeqCst)
+    fn calls(&self) -> u32 {
+        self.calls.load(Ordering::SeqCst)
     }
 }
 
 impl Store for Failing {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         let with = self.with.lock().clone();
         if let Some((after, error)) = with {
             sleep(after).await;
@@ -51,12 +51,12 @@ impl Store for Failing {
     }
 }
 
-/// A call for each request, so that those are counted.
+/// Returns a builder without batching, so that each request is one call.
 fn builder(store: &Arc<Failing>) -> LimiterBuilder<Arc<Failing>> {
     Limiter::builder(Arc::clone(store)).without_batching()
 }
 
-/// What so many requests at once, of each verb in turn and for a bucket each, come to and when.
+/// Makes `many` requests at once, with alternating methods and a bucket each. Returns their errors and when they ended.
 async fn crowd(limiter: &Limiter<Arc<Failing>>, many: u32) -> anyhow::Result<Vec<(Option<Error>, Duration)>> {
     let (mut crowd, start) = (JoinSet::new(), Instant::now());
     for n in 0..many {
@@ -84,10 +84,10 @@ async fn stalled_store_is_probed_by_one_request_at_a_time() -> anyhow::Result<()
     for (error, waited) in crowd(&limiter, 16).await? {
         assert!(matches!(error, Some(Error::DeadlineExceeded(STALL))) && waited == STALL, "{error:?} after {waited:?}");
     }
-    let (mut asked, mut told) = (0, 0);
+    let (mut probes, mut rejected) = (0, 0);
     for (error, waited) in crowd(&limiter, 100).await? {
         match error.expect("there is no answer") {
-            Error::DeadlineExceeded(STALL) => asked += 1,
+            Error::DeadlineExceeded(STALL) => probes += 1,
             error @ Error::CircuitOpen { .. } => {
                 assert_eq!(waited, Duration::ZERO);
                 assert!(error.is_failure() && !error.is_outcome_unknown(), "nothing was taken");
@@ -97,16 +97,16 @@ async fn stalled_store_is_probed_by_one_request_at_a_time() -> anyhow::Result<()
                     "{text}"
                 );
                 assert_eq!(why, Some(Error::DeadlineExceeded(STALL).to_string()));
-                told += 1;
+                rejected += 1;
             }
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!((asked, told, store.asked()), (1, 99, 17));
+    assert_eq!((probes, rejected, store.calls()), (1, 99, 17));
 
     *store.with.lock() = None;
     for _ in 0..2 {
-        assert!(limiter.allow("a").await?.is_granted(), "one has found out that it answers");
+        assert!(limiter.allow("a").await?.is_granted(), "a probe has found that the store answers");
     }
     assert!(crowd(&limiter, 100).await?.iter().all(|(error, _)| error.is_none()));
     Ok(())
@@ -129,12 +129,12 @@ async fn quick_errors_and_contention_open_no_circuit() -> anyhow::Result<()> {
         let builder = if falls_back { builder.fallback(2 * STALL, local()) } else { builder };
         let limiter = builder.build("1000/h")?;
         for _ in 0..2 {
-            for (told, waited) in crowd(&limiter, 50).await? {
-                let told = told.map(|told| told.to_string());
-                assert_eq!((told, waited), ((!falls_back).then(|| error.to_string()), after), "{error:?}");
+            for (failure, waited) in crowd(&limiter, 50).await? {
+                let failure = failure.map(|failure| failure.to_string());
+                assert_eq!((failure, waited), ((!falls_back).then(|| error.to_string()), after), "{error:?}");
             }
         }
-        assert_eq!(store.asked(), 100, "{error:?}");
+        assert_eq!(store.calls(), 100, "{error:?}");
     }
     Ok(())
 }
@@ -148,13 +148,13 @@ async fn requests_without_a_circuit_breaker_all_call_the_store() -> anyhow::Resu
             assert!(matches!(error, Some(Error::DeadlineExceeded(STALL))) && waited == STALL, "{error:?}");
         }
     }
-    assert_eq!(store.asked(), 100);
+    assert_eq!(store.calls(), 100);
     Ok(())
 }
 
 const STALL: Duration = Duration::from_secs(5);
 
-/// A store in which somebody keeps one bucket's row locked.
+/// A store in which another transaction keeps the row of one bucket locked.
 struct Held(MemoryStore);
 
 impl Store for Held {
@@ -182,7 +182,7 @@ async fn locked_bucket_opens_no_circuit_for_others() -> anyhow::Result<()> {
             limiter.allow("held").await
         });
     }
-    // For so long nothing else was asked for.
+    // Until now, all requests were for the locked bucket.
     sleep(3 * STALL).await;
     for n in 0..100 {
         assert!(limiter.allow(format!("user:{n}")).await?.is_granted());

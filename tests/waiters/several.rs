@@ -1,4 +1,4 @@
-//! Those who wait under several limits at once, in a line like others.
+//! Waits under several limits, which queue as other waits do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use tollgate::{
 
 use super::order::Paused;
 
-/// A store that decides 64 requests for several limits in a call, a millisecond after it was asked, or never has an answer.
+/// A store that decides up to 64 requests for several limits in one call. It answers after a millisecond, or fails.
 struct Slow {
     store: MemoryStore<Paused>,
     takes: AtomicUsize,
-    /// From the call of this number on.
+    /// The number of the first call that fails, from 0.
     fails_from: usize,
     fails_after: Option<Duration>,
 }
@@ -38,7 +38,7 @@ impl Store for Slow {
         let number = self.takes.fetch_add(1, Ordering::SeqCst);
         if let Some(after) = self.fails_after.filter(|_| number >= self.fails_from) {
             sleep(after).await;
-            return Err(Error::other(std::io::Error::other("it is away")));
+            return Err(Error::other(std::io::Error::other("unavailable")));
         }
         sleep(Duration::from_millis(1)).await;
         self.store.take(takes).await
@@ -54,25 +54,29 @@ fn take(second: &str, cost: u64, longest: Duration) -> anyhow::Result<Take> {
     Ok(Take::from(limit("requests", "100000/s")?).and_limit(limit("tokens", second)?.cost(cost)).max_wait(longest))
 }
 
-/// They come one after the other, and are told by their numbers and whether they had their turn.
-fn line(limiter: &Limiter<Arc<Slow>>, takes: impl IntoIterator<Item = Take>) -> JoinSet<(usize, Result<bool, Error>)> {
+/// Starts waits one after the other. Each returns its number, and whether it was granted.
+fn start_waits(
+    limiter: &Limiter<Arc<Slow>>,
+    takes: impl IntoIterator<Item = Take>,
+) -> JoinSet<(usize, Result<bool, Error>)> {
     let mut waiting = JoinSet::new();
     for (number, take) in takes.into_iter().enumerate() {
         let limiter = limiter.clone();
-        waiting.spawn(async move { (number, limiter.wait_all(&take).await.map(|turn| turn.is_granted())) });
+        waiting
+            .spawn(async move { (number, limiter.wait_all(&take).await.map(|reservation| reservation.is_granted())) });
     }
     waiting
 }
 
-/// Their numbers as they went on; all of them did.
-async fn turns(mut waiting: JoinSet<(usize, Result<bool, Error>)>) -> anyhow::Result<Vec<usize>> {
-    let mut turns = Vec::new();
-    while let Some(turn) = waiting.join_next().await {
-        let (number, granted) = turn?;
+/// Returns the numbers of the waits in the order in which they ended. Fails if one was not granted.
+async fn granted_order(mut waiting: JoinSet<(usize, Result<bool, Error>)>) -> anyhow::Result<Vec<usize>> {
+    let mut order = Vec::new();
+    while let Some(ended) = waiting.join_next().await {
+        let (number, granted) = ended?;
         anyhow::ensure!(granted?, "number {number}");
-        turns.push(number);
+        order.push(number);
     }
-    Ok(turns)
+    Ok(order)
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +84,7 @@ async fn granted_requests_for_several_buckets_share_few_calls() -> anyhow::Resul
     let store = Slow::new(None);
     let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;
     let take = take("6400 once", 10, Duration::from_secs(10))?;
-    assert_eq!(turns(line(&limiter, vec![take.clone(); 640])).await?.len(), 640);
+    assert_eq!(granted_order(start_waits(&limiter, vec![take.clone(); 640])).await?.len(), 640);
     let calls = store.takes.load(Ordering::SeqCst);
     assert!(calls <= 11, "{calls} calls for 640");
     assert!(!limiter.wait_all(&take).await?.is_granted());
@@ -91,7 +95,7 @@ async fn granted_requests_for_several_buckets_share_few_calls() -> anyhow::Resul
 async fn waits_for_several_buckets_keep_their_order() -> anyhow::Result<()> {
     let limiter = Limiter::new(Slow::new(None), "unlimited")?;
     let (take, begun) = (take("100/s burst 20", 10, Duration::from_secs(60))?, Instant::now());
-    assert!(turns(line(&limiter, vec![take; 40])).await?.into_iter().eq(0..40));
+    assert!(granted_order(start_waits(&limiter, vec![take; 40])).await?.into_iter().eq(0..40));
     let elapsed = begun.elapsed();
     assert!((Duration::from_millis(3790)..Duration::from_millis(3900)).contains(&elapsed), "{elapsed:?}");
     Ok(())
@@ -101,9 +105,9 @@ async fn waits_for_several_buckets_keep_their_order() -> anyhow::Result<()> {
 async fn cancelled_wait_for_several_buckets_is_not_called() -> anyhow::Result<()> {
     let store = Slow::new(None);
     let limiter = Limiter::new(Arc::clone(&store), "unlimited")?;
-    let mut waiting = line(&limiter, vec![take("10 once", 10, Duration::from_secs(10))?; 60]);
-    assert!(waiting.join_next().await.expect("sixty")?.1?, "it was asked for first");
-    // The others are asked for together now, and would then be asked for one by one.
+    let mut waiting = start_waits(&limiter, vec![take("10 once", 10, Duration::from_secs(10))?; 60]);
+    assert!(waiting.join_next().await.expect("sixty")?.1?, "the first wait is granted");
+    // The other waits share one call now. Without a cancel, each of them would then have its own call.
     tokio::task::yield_now().await;
     waiting.shutdown().await;
     limiter.close().await?;
@@ -112,7 +116,7 @@ async fn cancelled_wait_for_several_buckets_is_not_called() -> anyhow::Result<()
     Ok(())
 }
 
-/// A database that is away answers each call by its own deadline only: the last in line would wait for all of them.
+/// A call to an unavailable database fails only at its own deadline. So the last wait could wait for all earlier calls.
 #[tokio::test(start_paused = true)]
 async fn queue_time_before_a_failing_store_counts_as_waiting() -> anyhow::Result<()> {
     let (longest, call) = (Duration::from_secs(10), Duration::from_secs(5));
@@ -123,7 +127,7 @@ async fn queue_time_before_a_failing_store_counts_as_waiting() -> anyhow::Result
             _ => take("1/s", 10, longest)?.id(uuid::Uuid::new_v4(), longest),
         };
         let begun = Instant::now();
-        let mut waiting = line(&limiter, vec![take; 100]);
+        let mut waiting = start_waits(&limiter, vec![take; 100]);
         while let Some(answer) = waiting.join_next().await {
             let (number, answer) = answer?;
             let after = begun.elapsed();
@@ -137,14 +141,14 @@ async fn queue_time_before_a_failing_store_counts_as_waiting() -> anyhow::Result
 async fn waits_behind_a_stalled_call_fail_in_time() -> anyhow::Result<()> {
     const STALLS: Duration = Duration::from_secs(5);
     let mut store = Slow::new(Some(STALLS));
-    Arc::get_mut(&mut store).expect("nobody else has it").fails_from = 2;
+    Arc::get_mut(&mut store).expect("the store has one owner").fails_from = 2;
     let limiter = Limiter::builder(store).build("1/s")?;
     let take = |seconds| take("1/h", 1, Duration::from_secs(seconds));
     assert!(limiter.wait_all(&take(7200)?).await?.is_granted());
-    // One call finds out that they have to wait; the store is away before the first of them is asked for alone.
-    let _patient = line(&limiter, (0..64).map(|_| take(7200)).collect::<Result<Vec<_>, _>>()?);
+    // One call denies all waits at once. The store fails from then on, before the first wait is called alone.
+    let _patient = start_waits(&limiter, (0..64).map(|_| take(7200)).collect::<Result<Vec<_>, _>>()?);
     tokio::task::yield_now().await;
-    let told = tokio::time::timeout(2 * STALLS, limiter.wait_all(&take(1)?)).await?;
-    assert!(told.is_err());
+    let answer = tokio::time::timeout(2 * STALLS, limiter.wait_all(&take(1)?)).await?;
+    assert!(answer.is_err());
     Ok(())
 }

@@ -3,7 +3,7 @@ use std::hash::Hash;
 
 use foldhash::fast::RandomState;
 
-/// What the queue needs to know of a request.
+/// A request that can wait in a [`Queue`].
 pub(super) trait Queued {
     type Key: Clone + Eq + Hash;
     type Kind: Copy + Eq;
@@ -13,37 +13,37 @@ pub(super) trait Queued {
     /// A call carries requests of one kind.
     fn kind(&self) -> Self::Kind;
 
-    /// How many requests of its kind one call carries.
+    /// Maximum number of requests of its kind in one call.
     fn max_batch(&self) -> usize;
 
-    /// The same for a call of an isolated key.
+    /// Maximum number of requests in a call for an isolated key.
     fn max_isolated(&self) -> usize;
 
-    /// Whether `later`, of the same key and kind, may follow in the same call.
+    /// Whether `later`, of the same key and kind, can follow in the same call.
     fn is_joined_by(&self, later: &Self) -> bool;
 
-    /// Whether its caller has gone.
+    /// Whether its caller was dropped.
     fn is_cancelled(&self) -> bool;
 }
 
-/// Requests that wait for a call, in a line for each key. Design: `docs/design/batching.md`.
+/// Requests that wait for a call, in a queue for each key. Design: `docs/design/batching.md`.
 ///
-/// A key is called by at most one call at a time, so requests of one key keep their order.
+/// At most one call at a time carries a key, so requests for one key keep their order.
 #[derive(Debug)]
 pub(super) struct Queue<T: Queued> {
     lines: HashMap<T::Key, KeyQueue<T>, RandomState>,
-    /// Buffers of lines that have ended.
+    /// Buffers of removed key queues, for reuse.
     spare: Vec<VecDeque<T>>,
-    /// Keys that may go in the next batch: their lines have requests and no call.
+    /// Keys that can join the next batch: requests wait, and no call is in flight.
     ready: VecDeque<T::Key>,
-    /// The same for keys that are called by themselves, because a call that carried them with others was rolled back.
+    /// Keys that get calls of their own, because their last call met a lock or was rolled back.
     isolated: VecDeque<T::Key>,
     waiting: usize,
     cancelled: usize,
     max_batch_calls: usize,
     batch_calls: Calls,
     isolated_calls: Calls,
-    /// How many calls carry more than one request, or are going to.
+    /// Number of calls that carry more than one request, or wait to be filled.
     shared_calls: usize,
     /// Whether a call waits to be filled.
     is_gathering: bool,
@@ -58,13 +58,13 @@ struct KeyQueue<T> {
 #[derive(Debug, Default)]
 struct Calls {
     in_flight: usize,
-    /// How many requests they carry.
+    /// Number of requests in these calls.
     requests: usize,
     /// Calls that have taken longer than [`OLD_CALL_AGE`](super::OLD_CALL_AGE).
     old: usize,
 }
 
-/// The requests of one call, grouped by key. It has none at first if it is to [gather](Queue::refill) them.
+/// The requests of one call, grouped by key. Empty if [`Queue::refill`] is to fill the call.
 #[derive(Debug)]
 pub(super) struct Batch<T: Queued> {
     pub(super) requests: Vec<T>,
@@ -81,14 +81,14 @@ pub(super) struct Flight<K> {
 }
 
 impl<K> Flight<K> {
-    /// Whether it carries more than one request, or gathers them.
+    /// Whether the call carries more than one request, or waits to be filled.
     pub(super) fn is_shared(&self) -> bool {
         !self.is_isolated && self.requests != 1
     }
 }
 
 impl<T: Queued> Queue<T> {
-    /// A queue that keeps `max_batch_calls` calls in flight while requests wait.
+    /// Creates a queue that keeps `max_batch_calls` calls in flight while requests wait.
     pub(super) fn new(max_batch_calls: usize) -> Self {
         Self {
             lines: HashMap::default(),
@@ -109,7 +109,7 @@ impl<T: Queued> Queue<T> {
         self.waiting
     }
 
-    /// The length that leaves no room for another request of the key, if there is one.
+    /// Returns the length of the queue, or of the key's own, if it leaves no room for another request of the key.
     pub(super) fn full(&mut self, key: &T::Key, max_waiting: usize) -> Option<usize> {
         let len = |queue: &Self| {
             let line = queue.lines.get(key).map_or(0, |line| line.waiting.len());
@@ -129,7 +129,7 @@ impl<T: Queued> Queue<T> {
         self.line(request.key()).push_back(request);
     }
 
-    /// Puts a request before all that wait for its key.
+    /// Puts a request ahead of all others for its key.
     pub(super) fn push_front(&mut self, request: T) {
         self.line(request.key()).push_front(request);
     }
@@ -143,13 +143,13 @@ impl<T: Queued> Queue<T> {
         &mut line.waiting
     }
 
-    /// Counts a caller that has gone before its answer.
+    /// Counts a caller that was dropped before its answer.
     pub(super) fn count_cancelled(&mut self) {
         self.cancelled += 1;
     }
 
-    /// The next call, if one may start. A key that waits alone while few calls are in flight is called at once. Otherwise the
-    /// call gathers its requests first, one such call at a time.
+    /// Returns the next call, if one can start. Calls a key at once if it waits alone while few calls are in flight. Otherwise
+    /// returns an empty call, which coalesces requests until [`refill`](Self::refill). At most one call at a time is empty.
     pub(super) fn next(&mut self) -> Option<Batch<T>> {
         if self.isolated_calls.has_room(MAX_ISOLATED_CALLS)
             && let Some(batch) = self.isolated_batch()
@@ -167,14 +167,14 @@ impl<T: Queued> Queue<T> {
         Some(self.start(Vec::new(), Vec::new(), false))
     }
 
-    /// Ends a call that was answered or has gathered requests, and fills the next one in its place.
+    /// Ends a call that is answered or still empty, and fills the next one in its place.
     pub(super) fn refill(&mut self, flight: Flight<T::Key>) -> Option<Batch<T>> {
         self.finish(flight, false);
         if self.batch_calls.has_room(self.max_batch_calls) { self.batch() } else { None }
     }
 
-    /// Fills a call from the keys that are ready, oldest first. Keys whose first request is of another kind keep their places.
-    /// A call takes its share of the requests that wait or are in flight, so that the next ones are of about the same size.
+    /// Fills a call from the ready keys, oldest first. Keys whose first request is of another kind keep their places. The call
+    /// takes an equal share of all requests that wait or are in flight, so that calls have about the same size.
     fn batch(&mut self) -> Option<Batch<T>> {
         let share = (self.waiting + self.batch_calls.requests).div_ceil(self.batch_calls.most(self.max_batch_calls));
         let (mut requests, mut keys, mut passed) = (Vec::new(), Vec::new(), Vec::new());
@@ -209,7 +209,7 @@ impl<T: Queued> Queue<T> {
         None
     }
 
-    /// The first request of a key whose caller is still there. A line without one is removed.
+    /// Returns the first request of a key that is not cancelled. Removes the key's queue if there is none.
     fn front(&mut self, key: &T::Key) -> Option<&T> {
         let line = self.lines.get_mut(key)?;
         while line.waiting.pop_front_if(|request| request.is_cancelled()).is_some() {
@@ -231,8 +231,8 @@ impl<T: Queued> Queue<T> {
         }
     }
 
-    /// Moves the first requests of a key to a call, as many as may share it. The first one goes even if its caller has left since
-    /// [`front`](Self::front), so that each key of a call has a request in it.
+    /// Moves the first requests of a key to a call, as many as can share it. Moves the very first even if it was cancelled
+    /// since [`front`](Self::front), so that each key of a call has a request.
     fn call(&mut self, key: &T::Key, requests: &mut Vec<T>, max: impl Fn(&T) -> usize) {
         let Some(line) = self.lines.get_mut(key) else { return };
         line.is_called = true;
@@ -259,8 +259,8 @@ impl<T: Queued> Queue<T> {
         Batch { requests, flight }
     }
 
-    /// Counts a call as old: another one may start beside it. Beyond the most that may, a call for one key, which may be
-    /// locked, counts as isolated.
+    /// Counts a call as old, so that another one can start beside it. Beyond [`MAX_OLD_CALLS`], a call for one key counts as
+    /// isolated, because its row is probably locked.
     pub(super) fn mark_old(&mut self, flight: &mut Flight<T::Key>) {
         flight.is_old = true;
         if !flight.is_isolated && flight.keys.len() == 1 && self.batch_calls.old >= MAX_OLD_CALLS {
@@ -272,7 +272,7 @@ impl<T: Queued> Queue<T> {
         self.calls(flight.is_isolated).old += 1;
     }
 
-    /// Ends a call. `is_locked`: one of its rows was held by another transaction, so its key is called by itself next.
+    /// Ends a call. `is_locked`: another transaction held one of the rows, so the next call for each key is isolated.
     pub(super) fn finish(&mut self, flight: Flight<T::Key>, is_locked: bool) {
         self.shared_calls -= usize::from(flight.is_shared());
         let Flight { keys, requests, is_isolated, is_old } = flight;
@@ -293,7 +293,7 @@ impl<T: Queued> Queue<T> {
         }
     }
 
-    /// Ends a call that was rolled back: its requests go before all others of their keys, in calls for one key each.
+    /// Ends a call that was rolled back. Its requests go ahead of all others for their keys, in one call for each key.
     pub(super) fn roll_back(&mut self, flight: Flight<T::Key>, requests: Vec<T>) {
         requests.into_iter().rev().for_each(|request| self.push_front(request));
         self.finish(flight, true);
@@ -314,7 +314,7 @@ impl<T: Queued> Queue<T> {
         overdue
     }
 
-    /// Removes all requests, for a process that cannot call any more.
+    /// Removes all requests, for a runtime that has ended.
     pub(super) fn drain(&mut self) -> Vec<T> {
         let all: Vec<T> = self.lines.values_mut().flat_map(|line| line.waiting.drain(..)).collect();
         self.lines.retain(|_, line| line.is_called);
@@ -338,7 +338,7 @@ impl<T: Queued> Queue<T> {
 }
 
 impl Calls {
-    /// How many calls may be in flight.
+    /// Maximum number of calls in flight.
     fn most(&self, max_calls: usize) -> usize {
         max_calls + self.old.min(MAX_OLD_CALLS)
     }
@@ -358,22 +358,22 @@ impl Calls {
     }
 }
 
-/// Up to so many calls in flight, a key that waits alone is called at once.
+/// While fewer calls are in flight, a key that waits alone is called at once.
 const MAX_SOLO_CALLS: usize = 4;
 
-/// Calls for isolated keys in flight.
+/// Maximum number of calls for isolated keys in flight.
 const MAX_ISOLATED_CALLS: usize = 4;
 
-/// Old calls that others may start beside. Each holds a connection of the host's pool.
+/// Maximum number of old calls that others can start beside. Each holds a connection of the host's pool.
 const MAX_OLD_CALLS: usize = 4;
 
-/// Keys of another kind that a batch looks past.
+/// Maximum number of keys of another kind that a batch passes over.
 const MAX_PASSED: usize = 1024;
 
-/// A full queue looks for cancelled requests once so many callers have gone.
+/// A full queue removes cancelled requests once this many callers were dropped.
 const MIN_CANCELLED: usize = 512;
 
-/// Buffers that are kept for further lines, and how large these may be.
+/// Maximum number and capacity of the buffers that are kept for reuse.
 const MAX_SPARE: usize = 1024;
 const MAX_SPARE_CAPACITY: usize = 4;
 
@@ -536,7 +536,7 @@ mod tests {
         Ask { key, kind: 0, cost: 1, number, is_cancelled: false }
     }
 
-    /// A request whose caller leaves as soon as the queue has found it there.
+    /// A request that is cancelled as soon as the queue has checked it.
     struct Leaving(Cell<bool>);
 
     impl Queued for Leaving {

@@ -13,13 +13,13 @@ pub(super) enum Ticket {
     Adjust(Adjustment, Reply<AdjustAnswer>),
 }
 
-/// What belongs to a request beside what the store is asked.
+/// The part of a request that the store does not need.
 #[derive(Debug)]
 pub(super) struct Reply<A> {
     pub(super) answer: oneshot::Sender<A>,
     kind: Kind,
     max_batch: usize,
-    /// From when the caller's longest wait counts.
+    /// The start of the caller's `max_wait`, if the caller waits.
     since: Option<Instant>,
 }
 
@@ -29,11 +29,11 @@ pub(super) type AdjustAnswer = Result<Result<Adjusted, TakeError>, Error>;
 /// Which requests can share a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Takes from one bucket that are decided at once: equal ones of a key are one entry of a call.
+    /// Takes from one bucket that do not wait and have no id. Equal takes of a key are one entry of a call.
     Take,
-    /// Takes from one bucket that wait or have an id: decided one after the other.
+    /// Takes from one bucket that wait or have an id. The store decides them one after the other.
     Scheduled,
-    /// Takes from several buckets that are decided at once.
+    /// Takes from several buckets that do not wait and have no id.
     TakeAll,
     /// Takes that share no call.
     Alone,
@@ -41,7 +41,7 @@ pub(super) enum Kind {
 }
 
 impl Ticket {
-    /// `max_take_all`: how many takes from several buckets one call carries.
+    /// `max_take_all`: maximum number of takes from several buckets in one call.
     pub(super) fn take(take: Take, since: Instant, max_take_all: usize, answer: oneshot::Sender<TakeAnswer>) -> Self {
         let (kind, max_batch) = match (take.limits.len(), take.is_momentary()) {
             _ if take.window().is_some() => (Kind::Alone, 1),
@@ -58,7 +58,7 @@ impl Ticket {
         Self::Adjust(adjustment, Reply { answer, kind: Kind::Adjust, max_batch: MAX_ADJUSTMENTS, since: None })
     }
 
-    /// Takes the time in the queue off the longest wait, if it was long.
+    /// Subtracts the time in the queue from `max_wait`, if it was longer than [`MIN_QUEUE_TIME`].
     pub(super) fn shorten_wait(&mut self, now: Instant) {
         if let Self::Take(take, Reply { since: Some(since), .. }) = self
             && now - *since > MIN_QUEUE_TIME
@@ -80,7 +80,7 @@ impl Ticket {
         matches!(self, Self::Take(take, Reply { since: Some(since), .. }) if now - *since >= take.max_wait)
     }
 
-    /// Answers with an error. A caller that has gone does not need it.
+    /// Answers with an error. A dropped caller needs no answer.
     pub(super) fn fail(self, error: Error) {
         match self {
             Self::Take(_, reply) => drop(reply.answer.send(Err(error))),
@@ -126,7 +126,7 @@ impl Queued for Ticket {
         }
     }
 
-    /// Takes from several buckets meet different locks, even if they share their first.
+    /// Takes from several buckets can meet different locks, even if they share their first bucket.
     fn max_isolated(&self) -> usize {
         if self.kind() == Kind::TakeAll { 1 } else { self.max_batch() }
     }
@@ -138,20 +138,20 @@ impl Queued for Ticket {
         }
     }
 
-    /// Adjustments are made whether the caller still waits or not.
+    /// Adjustments are made even if the caller was dropped.
     fn is_cancelled(&self) -> bool {
         matches!(self, Self::Take(_, reply) if reply.answer.is_closed())
     }
 }
 
-/// Takes from one bucket each that one call carries.
+/// Maximum number of takes from one bucket each in one call.
 const MAX_TAKES: usize = 1024;
 
-/// The same if they wait or have ids: the first of them are due before the answer to a larger call.
+/// Maximum number of scheduled takes in one call. The first takes of a larger call would be due before its answer.
 const MAX_SCHEDULED: usize = 256;
 
-/// Less time in the queue does not count as waiting.
+/// A shorter time in the queue does not count as waiting.
 const MIN_QUEUE_TIME: Duration = Duration::from_millis(100);
 
-/// As many as a database makes in one transaction.
+/// Maximum number of adjustments in one call, and so in one transaction of the database.
 const MAX_ADJUSTMENTS: usize = 256;

@@ -1,4 +1,4 @@
-//! Which requests are served from a lease, and when nothing is taken ahead.
+//! Requests that a lease serves, and answers that prefetch nothing.
 
 use std::time::Duration;
 
@@ -38,9 +38,9 @@ async fn fallback_and_mode_answers_prefetch_nothing() -> anyhow::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_switch_is_seen_within_a_second() -> anyhow::Result<()> {
+async fn mode_change_reaches_leases_within_a_second() -> anyhow::Result<()> {
     for mode in [Mode::Block, Mode::Off] {
-        // At a rate at which what is held is used, and at one at which it expires.
+        // At a rate at which leased tokens are used, and at one at which they expire.
         for pause in [1, 40] {
             let (store, lease) = both(LeaseOptions::default());
             let one = take("a", "1000000/s")?;
@@ -53,7 +53,7 @@ async fn a_switch_is_seen_within_a_second() -> anyhow::Result<()> {
             }
             assert!(since.elapsed() <= Duration::from_secs(1), "{:?}", since.elapsed());
             if mode == Mode::Block && pause == 1 {
-                // Nor may anybody use what was held when it was seen.
+                // Leased tokens are given back as soon as the mode is seen.
                 assert!(lease.leased_tokens() == 0 && store.given_back() > given_back);
             }
         }
@@ -70,14 +70,14 @@ async fn waiting_request_uses_leased_tokens_if_none_queue() -> anyhow::Result<()
     let decision = lease.take_one(&waits).await??;
     assert_eq!((decision.source(), decision.wait()), (Source::Lease, Duration::ZERO));
     assert!(lease.leased_tokens() >= 10);
-    // The first of them has to wait; the second would not.
+    // The first request has to wait. The lease has tokens for the second.
     let (many, calls) = (waits.clone().cost(2000), store.calls());
     let outcomes = lease.take(&[many, waits.clone()]).await?;
     let waiting: Vec<Duration> = outcomes.iter().flatten().map(Decision::wait).collect();
     assert!(Duration::ZERO < waiting[0] && waiting[0] < waiting[1], "{waiting:?}");
     assert_eq!(store.calls(), calls + 1);
     assert!(lease.leased_tokens() > 0 && lease.take_one(&waits).await??.source() == Source::Store);
-    // Whoever does not wait may have what is held.
+    // A request that does not wait uses leased tokens.
     assert_eq!(lease.take_one(&one).await??.source(), Source::Lease);
     Ok(())
 }
@@ -95,7 +95,7 @@ async fn waiting_request_does_not_overtake_a_cancellable_reservation() -> anyhow
 }
 
 #[tokio::test(start_paused = true)]
-async fn ids_several_limits_and_windows_are_the_stores_to_decide() -> anyhow::Result<()> {
+async fn ids_several_limits_and_windows_bypass_the_lease() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
     ask(&lease, &one, 300).await?;
@@ -133,7 +133,7 @@ async fn batch_calls_the_store_only_for_unserved_requests() -> anyhow::Result<()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_from_a_lease_has_nothing_to_give_back() -> anyhow::Result<()> {
+async fn leased_reservation_has_nothing_to_give_back() -> anyhow::Result<()> {
     let store = Noting::new();
     let limiter = Limiter::new(over(&store, LeaseOptions::default()), "1000000/s")?.bind("a")?;
     for _ in 0..300 {

@@ -1,5 +1,5 @@
--- Broken: the bucket is read without a lock, and written after it. Two that read the same state both take its last token:
--- the second waits for the first's row, and then writes what it had reckoned before.
+-- Broken: reads the bucket without a lock, and writes it afterwards. Two transactions that read the same state both take
+-- its last token: the second waits for the row lock, and then writes the value that it computed before.
 create table clock (now bigint not null);
 insert into clock values (0);
 

@@ -1,5 +1,5 @@
--- Broken: the clock is read before the lock is had. Whoever waited writes a time that is long past, and what came back
--- since then is credited again to the next.
+-- Broken: reads the clock before it takes the lock. A transaction that waited for the lock stores a time in the past, so
+-- the next request is credited with the same refill again.
 create table clock (now bigint not null);
 insert into clock values (0);
 

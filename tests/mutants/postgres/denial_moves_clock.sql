@@ -1,5 +1,5 @@
--- Broken: a denied request counts as one that was granted, and puts off the time at which the bucket is full again. A
--- caller who asks more often than tokens come has none any more.
+-- Broken: charges a denied request like a granted one, which delays the time at which the bucket is full. A caller that
+-- makes requests faster than tokens refill is always denied.
 create table clock (now bigint not null);
 insert into clock values (0);
 

@@ -1,5 +1,5 @@
--- Broken: a batch in one UPDATE. It changes a row once, however often the row is joined; so a bucket that is named twice
--- is debited once, and both requests are told that they have a token.
+-- Broken: decides a batch in one UPDATE, which changes each row only once, however often the row is joined. So a bucket
+-- that is named twice is debited once, but both requests are granted.
 create table clock (now bigint not null);
 insert into clock values (0);
 

@@ -1,5 +1,5 @@
--- Broken: the count is rounded to whole tokens, and the time moves on each call, as in a function that is widely copied.
--- A caller who asks more often than every half second is never given the fractions that have come.
+-- Broken: rounds the count to whole tokens and stores the time on each call, as a widely copied function does. A caller
+-- that makes requests more often than every half second never gets the refilled fractions.
 create table clock (now bigint not null);
 insert into clock values (0);
 

@@ -1,5 +1,5 @@
--- Not broken: what the others are compared with. One bucket of 2 tokens, to which one comes each second. It is locked
--- first, then the clock is read, and a denial changes nothing. The clock is a table, in nanoseconds, and tests set it.
+-- Not broken: the reference for the others. One bucket holds 2 tokens and refills one each second. The routine locks the
+-- bucket before it reads the clock, and a denial changes nothing. The clock is a table in nanoseconds, which tests set.
 create table clock (now bigint not null);
 insert into clock values (0);
 

@@ -1,5 +1,5 @@
--- Broken: an UPDATE, and if there is nothing to update, an INSERT. Two that both find nothing both make the bucket, and
--- the second gives back what the first took.
+-- Broken: runs an UPDATE, and an INSERT if there is no row to update. Two transactions that find no row both create the
+-- bucket, and the second gives back the tokens that the first took.
 create table clock (now bigint not null);
 insert into clock values (0);
 

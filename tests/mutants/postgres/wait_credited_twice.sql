@@ -1,5 +1,5 @@
--- Broken: the time is measured after the lock and stored as it was before it, like now() beside clock_timestamp(). The
--- wait for the lock counts for whoever waited and for the next.
+-- Broken: reads the time after the lock, but stores the time from before it, like now() beside clock_timestamp(). The
+-- wait for the lock is credited to the request that waited, and again to the next one.
 create table clock (now bigint not null);
 insert into clock values (0);
 
