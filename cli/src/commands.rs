@@ -8,7 +8,7 @@ use sqlx::{MySql, Postgres, Sqlite};
 use tollgate::{Admin as _, MemoryStore};
 
 use crate::database::{Engine, Missing, close, open, rest};
-use crate::exit::RequestKind;
+use crate::exit::{CliError, RequestKind};
 use crate::url::{self, Url};
 use crate::{
     blockers, completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request,
@@ -68,8 +68,8 @@ enum Offline {
 
 impl Arguments {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        if let Some(Command::Online(Online::Run(args))) = &self.command {
-            args.finds_its_command()?;
+        if let Some(Command::Online(command)) = &self.command {
+            command.check()?;
         }
         let command = match self.command {
             Some(Command::Offline(Offline::Completions(args))) => return args.run::<Self>(),
@@ -125,6 +125,15 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
 }
 
 impl Online {
+    /// Refuses arguments before it connects to the database.
+    fn check(&self) -> Result<(), CliError> {
+        match self {
+            Self::Run(args) => args.finds_its_command(),
+            Self::Mode(args) => args.names_its_target(),
+            _ => Ok(()),
+        }
+    }
+
     fn asks(&self) -> RequestKind {
         match self {
             Self::Run(_) => RequestKind::ToRun,

@@ -234,7 +234,11 @@ async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut DoctorRe
     match store.mode().await {
         Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch, now) => report.ok("mode", "enforce"),
         Ok(switch) => {
-            report.warn("mode", times::switch(&switch, "enforce", now), "back to the tokens: `tollgate mode --clear`");
+            report.warn(
+                "mode",
+                times::switch(&switch, "enforce", now),
+                "back to the tokens: `tollgate mode --clear --all`",
+            );
         }
         // Only operators may look.
         Err(_) => {}

@@ -63,10 +63,14 @@ fn doctor_names_session_that_blocks_schema_change() {
             Ran::new(ran.expect("it starts"))
         };
         // By when its transaction is more than a second old.
-        as_root(&["mode", "off"]).ended(69).says(&["it was rolled back, and is not made later", "session ", &end]);
+        as_root(&["mode", "off", "--all"]).ended(69).says(&[
+            "it was rolled back, and is not made later",
+            "session ",
+            &end,
+        ]);
         as_root(&["doctor"]).ended(0).says(&["warn  locks", "has held locks in an open transaction for", &end]);
         if engine.is_mysql() {
-            let ran = database.run(&["mode", "off"]).ended(69);
+            let ran = database.run(&["mode", "off", "--all"]).ended(69);
             ran.says(&["it was rolled back", "an account with PROCESS sees whose lock it was"]);
         }
         drop(held);
@@ -151,8 +155,8 @@ fn encoding_without_full_unicode_warns_or_fails() {
 #[test]
 fn non_default_mode_is_a_warning() {
     let database = Database::migrated(Engine::Sqlite);
-    database.run(&["mode", "off", "--reason", "incident 42"]).ended(0);
-    database.run(&["doctor"]).ended(0).says(&["warn  mode", "off: incident 42", "tollgate mode --clear"]);
+    database.run(&["mode", "off", "--all", "--reason", "incident 42"]).ended(0);
+    database.run(&["doctor"]).ended(0).says(&["warn  mode", "off: incident 42", "tollgate mode --clear --all"]);
 }
 
 #[test]
@@ -162,7 +166,7 @@ fn missing_mode_row_and_unsettled_bucket_are_warnings() {
         let schema = if engine == Engine::Postgres { "tollgate." } else { "" };
         database.sql(&format!("delete from {schema}token_mode"));
         database.run(&["doctor"]).ended(0).says(&["warn  content", "token_mode has no row", "insert into"]);
-        database.run(&["mode", "block", "--reason", "incident 42"]).ended(0);
+        database.run(&["mode", "block", "--all", "--reason", "incident 42"]).ended(0);
         database.run(&["mode"]).ended(0).says(&["block: incident 42"]);
     }
 

@@ -140,9 +140,9 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
         database.run(&["take", "user:1", "--plan", "free"]).ended(0).says(&["(mode off)"]);
         database.run(&["plan", "list"]).ended(0).says(&["free", "1/h", "off"]);
         database.run(&["mode", "--clear", "--plan", "free"]).ended(0);
-        database.run(&["mode", "shadow", "--for", "2h", "--reason", "incident 42"]).ended(0);
+        database.run(&["mode", "shadow", "--all", "--for", "2h", "--reason", "incident 42"]).ended(0);
         database.run(&["mode"]).ended(0).says(&["shadow, until", "incident 42"]);
-        database.run(&["mode", "--clear"]).ended(0).says(&["all: enforce"]);
+        database.run(&["mode", "--clear", "--all"]).ended(0).says(&["all: enforce"]);
         database.run(&["plan", "delete", "free"]).ended(0);
         database
             .run(&["take", "user:1"])

@@ -18,7 +18,7 @@ fn expired_mode_is_shown_with_the_effective_mode() {
         };
         assert_eq!(ended(&[]), [false, false], "{engine:?}");
         over(&database, "token_plans", "mode_until");
-        database.run(&["mode", "block"]).ended(0);
+        database.run(&["mode", "block", "--all"]).ended(0);
         database.run(&["mode"]).ended(0).says(&["all: block\nplan free: that of all (off is over)\n"]);
         database.run(&["plan", "list"]).ended(0).says(&["that of all (off is over)"]);
         assert_eq!(ended(&[]), [false, true], "{engine:?}");
@@ -26,7 +26,7 @@ fn expired_mode_is_shown_with_the_effective_mode() {
         assert_eq!(database.run(&["plan", "list", "--json"]).ended(0).json()[0]["mode_ended"], true);
         database.run(&["take", "a", "--plan", "free"]).ended(75).says(&["(mode block)"]);
 
-        database.run(&["mode", "shadow", "--for", "1h"]).ended(0);
+        database.run(&["mode", "shadow", "--all", "--for", "1h"]).ended(0);
         database.run(&["doctor"]).ended(0).says(&["warn  mode", "shadow, until"]);
         over(&database, "token_mode", "until");
         database.run(&["mode"]).ended(0).says(&["all: enforce (shadow is over)\n"]);
@@ -34,6 +34,21 @@ fn expired_mode_is_shown_with_the_effective_mode() {
         assert_eq!(set(&["--key", "a"])[0]["mode"], "enforce");
         database.run(&["doctor"]).ended(0).says(&["ok    mode", "enforce"]);
     }
+}
+
+#[test]
+fn mode_change_without_target_is_refused() {
+    let database = Database::migrated(Engine::Sqlite);
+    for (change, named, unchanged) in [
+        (&["block", "--reason", "abuse"][..], "block", "all: enforce\n"),
+        (&["--clear"], "--clear", "all: block: abuse\n"),
+    ] {
+        let refused = database.run(&[&["mode"], change].concat()).ended(2);
+        refused.says(&[&format!("error: no target for the mode: {named}\nhint: add --key KEY"), "--all"]);
+        assert_eq!(database.run(&["mode"]).ended(0).out, unchanged);
+        database.run(&[&["mode", "--all"], change].concat()).ended(0);
+    }
+    database.run(&["mode", "--all"]).ended(2);
 }
 
 #[test]
@@ -48,7 +63,7 @@ fn expiry_uses_the_server_clock() {
          alter database {name} set search_path = ahead, pg_catalog"
     ));
     for (command, show, field) in [
-        (&["mode", "shadow"][..], &["mode", "--json"][..], "mode_until"),
+        (&["mode", "shadow", "--all"][..], &["mode", "--json"][..], "mode_until"),
         (&["plan", "override", "a", "--quota", "5/h"], &["plan", "overrides", "--json"], "override_until"),
     ] {
         let before = clock(&database);

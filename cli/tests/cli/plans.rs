@@ -54,10 +54,10 @@ fn replaced_value_is_reported() {
         says(&["mode", "off", "--plan", "free", "--reason", "test"], "plan free: off: test");
         says(&["mode", "shadow", "--plan", "free"], "plan free: shadow; it was off: test");
         says(&["mode", "--clear", "--plan", "free"], "plan free: that of all; it was shadow");
-        says(&["mode", "--clear"], "all: enforce");
-        says(&["mode", "shadow", "--reason", "incident 42"], "all: shadow: incident 42");
-        says(&["mode", "block"], "all: block; it was shadow: incident 42");
-        says(&["mode", "--clear"], "all: enforce; it was block");
+        says(&["mode", "--clear", "--all"], "all: enforce");
+        says(&["mode", "shadow", "--all", "--reason", "incident 42"], "all: shadow: incident 42");
+        says(&["mode", "block", "--all"], "all: block; it was shadow: incident 42");
+        says(&["mode", "--clear", "--all"], "all: enforce; it was block");
     }
 }
 
