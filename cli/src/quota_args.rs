@@ -17,7 +17,7 @@ pub(crate) struct QuotaArgs {
     /// How many tokens a full bucket holds; they come back all at once
     #[arg(long, value_name = "TOKENS", requires = "per", conflicts_with = "quota")]
     capacity: Option<u64>,
-    /// … in each such time: 250ms, 10s, 5min, 1h, 1d
+    /// … in each such time: 250ms, 10s, 5m, 1h, 1d
     #[arg(long, value_name = "SPAN", requires = "capacity", conflicts_with = "quota", value_parser = times::parse)]
     per: Option<Duration>,
     /// The terms in words: '10/s', '10/s burst 20', '2 per 1s', '1000 per calendar 1d', '100 once'

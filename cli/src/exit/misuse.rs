@@ -1,6 +1,7 @@
 //! Arguments that the program does not understand.
 
 use std::error::Error as _;
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -9,7 +10,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::{BOLD, RED, WRONG_ARGUMENTS, failed};
 use crate::output::{self, plain};
 use crate::redact::redact;
-use crate::{times, url};
+use crate::times::{self, SpanError};
+use crate::url;
 
 /// Says what is wrong with the arguments, or shows the help that they asked for.
 pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
@@ -21,6 +23,9 @@ pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
         && times::is_unit(word)
     {
         text += "\nhint: write a span without a space: 1h\n";
+    }
+    if let Some(wrong) = error.source().and_then(|cause| cause.downcast_ref::<SpanError>()) {
+        let _ = writeln!(text, "hint: {}", wrong.hint());
     }
     if error.kind() == ErrorKind::InvalidUtf8 {
         text += "\nhint: keys, names and reasons are UTF-8: make text of other bytes, such as hexadecimal digits\n";

@@ -13,6 +13,7 @@ use unicode_width::UnicodeWidthStr;
 use super::board::{Board, BoardRow};
 use super::columns::{Figure, ScreenColumns, shortened};
 use crate::output::{counted, plain};
+use crate::times;
 
 pub(crate) fn draw(frame: &mut Frame<'_>, board: &Board, every: Duration) {
     let note = board.denials.now.none;
@@ -34,7 +35,7 @@ fn summary(board: &Board, every: Duration) -> Line<'static> {
         counted(totals.buckets, "bucket"),
         totals.empty,
         board.order.name(),
-        humantime::format_duration(every)
+        times::exact(every)
     );
     let state = if board.paused { " PAUSED " } else { "" };
     Line::from(vec![Span::raw(figures), Span::raw(" "), Span::from(state).reversed()])

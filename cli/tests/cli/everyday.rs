@@ -86,7 +86,7 @@ fn a_sliding_window_is_looked_at_as_a_bucket_is() {
         let peek = database.run(&["peek", "a"]).ended(0).says(&["sliding window", "2 in 1d at 1h", "next passes in"]);
         assert!(!peek.out.contains("terms"), "{peek:?}");
         database.run(&["peek", "a", "b"]).ended(1).says(&["2 in 1d at 1h", "no bucket 'b'"]);
-        database.run(&["explain", "a"]).ended(0).says(&["2 counted, 0 left", "would be denied: one passes in 1 d"]);
+        database.run(&["explain", "a"]).ended(0).says(&["2 counted, 0 left", "would be denied: one passes in 1d"]);
         database.run(&["explain", "a", "--cost", "3"]).ended(0).says(&["more than the window ever lets pass"]);
         database.run(&["take", "wide", "--quota", "5 in 1d at 1h", "--cost", "3"]).ended(0);
         let why = database.run(&["explain", "wide", "--cost", "3"]).ended(0);

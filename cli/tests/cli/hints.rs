@@ -132,7 +132,7 @@ fn wrong_arguments_are_answered_with_right_ones() {
         (&["create", "a", "--quota", "1/s", "--per", "1h"], &["cannot be used with"]),
         (&["migrate", "--dry-run", "--into", "migrations"], &["cannot be used with"]),
         (&["migrate", "--dry-run", "--engine", "mysql"], &["cannot be used with"]),
-        (&["mode", "block", "--for", "999999999999999999y"], &["--for"]),
+        (&["mode", "block", "--for", "1M"], &["--for", "months and years vary", "hint: write minutes as 1m", "30d"]),
         (&["tkae", "a"], &["take"]),
         (&["migrate", "--print", "sqlx"], &["--into migrations"]),
         (&["migrate", "--print", "psql", "--engine", "mysql"], &["leave out --engine mysql"]),

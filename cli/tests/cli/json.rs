@@ -47,7 +47,7 @@ fn sliding_window_json_has_the_documented_fields() {
     database.run(&["take", "search", "--quota", "1 in 60s at 5s"]).ended(0);
     let peeked = database.run(&["peek", "search", "--json"]).ended(0).json();
     assert_documented(&peeked[0], "`peek` at a sliding window; `list --windows`");
-    assert_eq!((&peeked[0]["counted"], &peeked[0]["window"]), (&1.into(), &"1 in 1min at 5s".into()));
+    assert_eq!((&peeked[0]["counted"], &peeked[0]["window"]), (&1.into(), &"1 in 1m at 5s".into()));
     assert_eq!((&peeked[0]["max_requests"], &peeked[0]["interval_ms"]), (&1.into(), &60_000.into()));
     let window = &database.run(&["explain", "search", "--json"]).ended(0).json()["window"];
     let more = fields(window).difference(&fields(&peeked[0])).cloned().collect::<Vec<_>>();

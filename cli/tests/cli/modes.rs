@@ -67,7 +67,7 @@ fn expiry_uses_the_server_clock() {
         (&["plan", "override", "a", "--quota", "5/h"], &["plan", "overrides", "--json"], "override_until"),
     ] {
         let before = clock(&database);
-        let set = database.run(&[command, &["--for", "5min"]].concat()).ended(0).says(&["(in 5 min)"]);
+        let set = database.run(&[command, &["--for", "5min"]].concat()).ended(0).says(&["(in 5m)"]);
         let after = clock(&database);
         let shown = database.run(show).ended(0).json();
         let until = shown[0][field].as_str().and_then(|until| until.parse::<DateTime<Utc>>().ok()).expect("an end");
