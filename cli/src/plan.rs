@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tollgate::{Admin, Key, SqlStore, admin::Plan, store::Migrate};
 
 use crate::doctor::{Examine, Planless};
-use crate::exit::CliError;
-use crate::output::{Cell, Column, Table, plain, say, say_json};
+use crate::exit::{self, CliError};
+use crate::output::{Cell, Column, Table, plain, quoted, say, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::quota_args::{QuotaArgs, key, reason};
 use crate::{clock, overrides, times};
@@ -27,10 +27,15 @@ pub(crate) enum Command {
         #[command(flatten)]
         terms: QuotaArgs,
     },
-    /// Forget a plan; requests that name it fail from then on
+    /// Delete a plan
+    ///
+    /// Requests that name the plan, or a bucket that follows it, fail from then on.
     Delete {
         #[arg(value_parser = key)]
         name: Key,
+        /// Delete the plan even if buckets follow it
+        #[arg(long)]
+        force: bool,
     },
     /// Give one key other terms than its plan's or its own, or take them away again
     Override(Override),
@@ -77,9 +82,7 @@ impl Command {
                 let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
                 say(format!("plan {}: {quota}{was}", plain(name.as_str())))?;
             }
-            Self::Delete { name } => {
-                delete(store, &name).await?;
-            }
+            Self::Delete { name, force } => delete(store, &name, force).await?,
             Self::Override(change) => change.run(store).await?,
             Self::Overrides { json } => overrides::list(store, clock::now(store.pool()).await?, json).await?,
         }
@@ -102,17 +105,29 @@ impl Override {
     }
 }
 
-/// Says what is lost with a plan, and whose requests fail without it.
-async fn delete<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key) -> anyhow::Result<()> {
+/// Deletes a plan, and prints its limits and how many buckets follow it. Without `force`, refuses if a bucket follows it.
+async fn delete<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, force: bool) -> anyhow::Result<()> {
     let was = store.plan(name).await?.ok_or_else(|| unknown(name))?;
+    let planless = Planless::find(store.pool(), Some(name.as_str())).await;
+    if !force {
+        let reason = match &planless {
+            Ok(planless) => planless.followers(name.as_str()),
+            Err(error) => Some(format!("its buckets cannot be counted: {}", exit::message(error))),
+        };
+        if let Some(reason) = reason {
+            let message = format!("plan {} is not deleted: {reason}", plain(name.as_str()));
+            let list = format!("`tollgate list --plan {}` lists its buckets", quoted(name.as_str()));
+            let hint = format!("add --force to delete it, and requests for its buckets fail from then on; {list}");
+            return Err(CliError::arguments(message, hint).into());
+        }
+    }
     if !store.delete_plan(name).await? {
         return Err(unknown(name).into());
     }
     let quota = was.quota.to_string();
     say(format!("plan {}: deleted; it was {quota}", plain(name.as_str())))?;
-    // It is done, whether or not this role may count, or is answered in time.
-    let planless = Planless::find(store.pool()).await.ok();
-    if let Some(left) = planless.and_then(|planless| planless.of_deleted(name.as_str(), &quota)) {
+    // The plan is deleted even if its buckets could not be counted.
+    if let Some(left) = planless.ok().and_then(|planless| planless.of_deleted(name.as_str(), &quota)) {
         say(left)?;
     }
     Ok(())

@@ -47,14 +47,15 @@ impl Examine for MySql {
         definer::mending(&mut *pool.acquire().await?, said).await
     }
 
-    async fn planless(pool: &MySqlPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+    async fn planless(pool: &MySqlPool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
         let planless: Vec<(Option<Vec<u8>>, i64)> = sqlx::query_as(
             "select case when p.name is null then b.plan end, count(*)
                from (select plan from token_buckets limit ?) b
-               left join token_plans p on p.name = b.plan
+               left join token_plans p on p.name = b.plan and p.name <> ?
               group by 1",
         )
         .bind(most)
+        .bind(deleted)
         .fetch_all(pool)
         .await?;
         let text = |plan: Vec<u8>| String::from_utf8_lossy(&plan).into_owned();

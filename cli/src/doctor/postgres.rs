@@ -88,14 +88,15 @@ impl Examine for Postgres {
         .await
     }
 
-    async fn planless(pool: &PgPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+    async fn planless(pool: &PgPool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
         sqlx::query_as(
             "select case when p.name is null then b.plan end, count(*)
                from (select plan from tollgate.token_buckets limit $1) b
-               left join tollgate.token_plans p on p.name = b.plan
+               left join tollgate.token_plans p on p.name = b.plan and p.name <> $2
               group by 1",
         )
         .bind(most)
+        .bind(deleted)
         .fetch_all(&mut *begin(pool).await?)
         .await
     }

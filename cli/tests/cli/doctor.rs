@@ -38,7 +38,7 @@ fn doctor_does_not_wait_for_a_locked_table() {
         sqlx::raw_sql("begin; lock table tollgate.token_buckets in access exclusive mode").execute(&mut connection);
     runtime.block_on(lock).expect("it is locked");
     // Both at once, as each waits for as long as it has patience.
-    let ran = [&["doctor"][..], &["plan", "delete", "free"]].map(|arguments| {
+    let ran = [&["doctor"][..], &["plan", "delete", "free", "--force"]].map(|arguments| {
         let mut command = database.command(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
     });

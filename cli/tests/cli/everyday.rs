@@ -143,7 +143,7 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
         database.run(&["mode", "shadow", "--all", "--for", "2h", "--reason", "incident 42"]).ended(0);
         database.run(&["mode"]).ended(0).says(&["shadow, until", "incident 42"]);
         database.run(&["mode", "--clear", "--all"]).ended(0).says(&["all: enforce"]);
-        database.run(&["plan", "delete", "free"]).ended(0);
+        database.run(&["plan", "delete", "free", "--force"]).ended(0);
         database
             .run(&["take", "user:1"])
             .ended(64)

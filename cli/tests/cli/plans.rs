@@ -18,7 +18,10 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
         assert_eq!(unused.out, "plan unused: deleted; it was 5/h burst 7\n");
 
         let again = "tollgate plan set --quota '5/h burst 7' gold";
-        let deleted = database.run(&["plan", "delete", "gold"]).ended(0).out;
+        let refused = database.run(&["plan", "delete", "gold"]).ended(2);
+        refused.says(&["error: plan gold is not deleted: 2 buckets follow it\nhint: add --force"]);
+        database.run(&["plan", "list"]).ended(0).says(&["gold"]);
+        let deleted = database.run(&["plan", "delete", "gold", "--force"]).ended(0).out;
         let told = "2 buckets follow it: their requests fail from now on; to make it again: ";
         assert_eq!(deleted, format!("plan gold: deleted; it was 5/h burst 7\n{told}{again}\n"), "{engine:?}");
         let failed = database.run(&["explain", "a"]).ended(0);

@@ -14,7 +14,7 @@ fn terminal_progress_line_disappears_at_the_end() -> anyhow::Result<()> {
             ("sweep", ["1000 rows looked at", "0 rows deleted"]),
             ("watch --once", ["1 bucket", "available"]),
             ("doctor", ["looking for buckets whose plan", "schema"]),
-            ("plan delete free", ["looking for buckets whose plan", "1 bucket follows it"]),
+            ("plan delete free --force", ["looking for buckets whose plan", "1 bucket follows it"]),
         ] {
             if arguments.starts_with("plan") {
                 database.run(&["plan", "set", "free", "--quota", "1/h"]).ended(0);
