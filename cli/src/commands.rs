@@ -11,8 +11,8 @@ use crate::database::{Engine, Missing, close, open, rest};
 use crate::exit::{CliError, RequestKind};
 use crate::url::{self, Url};
 use crate::{
-    blockers, completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request,
-    run, simulate, sweep, take, watch,
+    blockers, completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, redact,
+    request, run, simulate, sweep, take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
@@ -112,7 +112,7 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
     let asks = command.as_ref().map_or(RequestKind::ToLook, Online::asks);
     let result = match command {
         None => next::run(store).await,
-        Some(command) => command.run(store).await,
+        Some(command) => command.run(store, url).await,
     };
     let blockers = match &result {
         Err(error) if exit::is_held_up(error) => blockers::hint(&pool).await,
@@ -153,7 +153,7 @@ impl Online {
         }
     }
 
-    async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>) -> anyhow::Result<ExitCode> {
+    async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>, url: &str) -> anyhow::Result<ExitCode> {
         match self {
             Self::Create(args) => args.run(&store).await,
             Self::Delete(args) => args.run("deleted", async |key| store.delete(key).await).await,
@@ -175,7 +175,7 @@ impl Online {
                 let pool = store.pool().clone();
                 args.run(store, rest(&pool)).await
             }
-            Self::Watch(args) => args.run(store).await,
+            Self::Watch(args) => args.run(store, redact::database(url)).await,
         }
     }
 }

@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use tollgate::admin::Page;
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::exit::CliError;
 
@@ -151,6 +151,33 @@ pub(crate) fn operand(word: &str) -> String {
     format!("{dashes}{}", quoted(word))
 }
 
+/// Shortens a text to a width. Cuts the middle, because the beginning and the end identify a key.
+pub(crate) fn shortened(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let Some(shown) = width.checked_sub(1) else { return String::new() };
+    let tail: Vec<char> = fitting(text.chars().rev(), shown / 2).collect();
+    fitting(text.chars(), shown.div_ceil(2)).chain(['…']).chain(tail.into_iter().rev()).collect()
+}
+
+/// Shortens a text to a width. Cuts the end.
+pub(crate) fn truncated(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    width.checked_sub(1).map_or_else(String::new, |shown| fitting(text.chars(), shown).chain(['…']).collect())
+}
+
+/// Yields the first characters that fit.
+fn fitting(characters: impl Iterator<Item = char>, width: usize) -> impl Iterator<Item = char> {
+    let mut used = 0;
+    characters.take_while(move |character| {
+        used += character.width().unwrap_or(0);
+        used <= width
+    })
+}
+
 /// Columns that are as wide as need be.
 pub(crate) struct Table<const N: usize> {
     columns: [Column; N],
@@ -236,4 +263,25 @@ pub(crate) fn progress(message: impl Into<String>) -> ProgressBar {
     bar.tick();
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_in_the_middle_or_at_the_end() {
+        for (text, width, middle, end) in [
+            ("tenant:7:user:42", 16, "tenant:7:user:42", "tenant:7:user:42"),
+            ("tenant:7:user:42", 9, "tena…r:42", "tenant:7…"),
+            ("tenant:7:user:42", 8, "tena…:42", "tenant:…"),
+            ("tenant:7", 2, "t…", "t…"),
+            ("tenant:7", 1, "…", "…"),
+            ("tenant:7", 0, "", ""),
+            // Each character takes two columns.
+            ("東京東京東京", 8, "東京…京", "東京東…"),
+        ] {
+            assert_eq!((shortened(text, width), truncated(text, width)), (middle.to_owned(), end.to_owned()));
+        }
+    }
 }
