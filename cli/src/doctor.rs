@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::answer::within_patience;
 use crate::blockers::{self, Blockers};
-use crate::output::{counted, progress};
+use crate::output::{counted, progress, width_to_fit};
 use crate::{clock, exit, migrate, pages, times};
 
 mod clocks;
@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print each finding on one line, even if it does not fit the terminal
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
 }
 
 /// The checks of one engine.
@@ -101,7 +104,7 @@ impl Args {
                 Err(_) => {}
             }
         }
-        report.say(self.json)?;
+        report.say(self.json, width_to_fit(self.wide))?;
         Ok(ExitCode::from(if report.has_failed() { exit::CHECK_FAILED } else { 0 }))
     }
 
@@ -110,7 +113,7 @@ impl Args {
         let mut report = DoctorReport::default();
         let hint = error.downcast_ref::<exit::CliError>().map_or("", |refusal| &refusal.hint);
         report.fail("connection", format!("{}: {error}", DB::NAME), hint);
-        report.say(self.json)?;
+        report.say(self.json, width_to_fit(self.wide))?;
         Ok(ExitCode::from(error.downcast_ref::<exit::CliError>().map_or(exit::DATABASE, |refusal| refusal.code)))
     }
 }

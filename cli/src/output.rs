@@ -2,7 +2,7 @@
 
 use std::cell;
 use std::fmt::{Display, Write as _};
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -178,10 +178,59 @@ fn fitting(characters: impl Iterator<Item = char>, width: usize) -> impl Iterato
     })
 }
 
+/// The width of the terminal, to fit output to it. `None` if `wide` is set or standard output is not a terminal.
+pub(crate) fn width_to_fit(wide: bool) -> Option<usize> {
+    let is_fitted = !wide && io::stdout().is_terminal();
+    let (columns, _) = ratatui::crossterm::terminal::size().ok().filter(|_| is_fitted)?;
+    Some(usize::from(columns)).filter(|columns| *columns > 0)
+}
+
+/// Breaks a text between words if it does not fit behind `indent` columns, and indents the further lines. Keeps words whole,
+/// because a shortened key would make another command.
+pub(crate) fn wrapped(text: &str, width: Option<usize>, indent: usize) -> String {
+    let Some(free) = width.and_then(|width| width.checked_sub(indent)).filter(|free| *free >= MIN_TEXT_WIDTH) else {
+        return text.to_owned();
+    };
+    let (mut lines, mut used) = (String::new(), 0);
+    for word in text.split(' ') {
+        let length = anstream::adapter::strip_str(word).to_string().width();
+        if used > 0 && used + 1 + length > free {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', indent));
+            used = 0;
+        } else if used > 0 {
+            lines.push(' ');
+            used += 1;
+        }
+        lines += word;
+        used += length;
+    }
+    lines
+}
+
+/// A narrower column of text is harder to read than lines that the terminal breaks.
+const MIN_TEXT_WIDTH: usize = 20;
+
+/// A shorter part of a key does not identify it.
+pub(crate) const MIN_KEY_WIDTH: usize = 16;
+
 /// Columns that are as wide as need be.
 pub(crate) struct Table<const N: usize> {
     columns: [Column; N],
     rows: Vec<[Cell; N]>,
+}
+
+/// The widths of columns in successive tables, and the width that lines fit.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    widths: Vec<usize>,
+    width: Option<usize>,
+}
+
+impl Layout {
+    pub(crate) fn within(width: Option<usize>) -> Self {
+        Self { widths: Vec::new(), width }
+    }
 }
 
 /// A heading, and on which side its cells begin.
@@ -214,25 +263,31 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells);
     }
 
-    /// The lines, without the last one's end.
+    /// Formats the lines, without the end of the last one.
     pub(crate) fn render(&self) -> String {
-        self.lines(&mut Vec::new())
+        self.lines(&mut Layout::default())
     }
 
-    /// The lines below others of the same columns, which were so wide: no narrower, and without the headings again. Without
-    /// widths they are the first.
-    pub(crate) fn lines(&self, above: &mut Vec<usize>) -> String {
+    /// Formats lines below those of an earlier table with the same columns. Columns become no narrower, and headings appear only
+    /// in the first table. Shortens the cells of the first column, the keys, to fit the lines to the layout's width.
+    pub(crate) fn lines(&self, layout: &mut Layout) -> String {
+        let above = &layout.widths;
         let headings: [Cell; N] = std::array::from_fn(|at| Cell::styled(self.columns[at].heading(), FAINT));
-        let widths: [usize; N] = std::array::from_fn(|at| {
+        let mut widths: [usize; N] = std::array::from_fn(|at| {
             let cells = self.rows.iter().map(|row| row[at].0.width());
             cells.chain([headings[at].0.width()]).chain(above.get(at).copied()).max().unwrap_or(0)
         });
         let headings = above.is_empty().then_some(&headings);
-        *above = widths.to_vec();
+        if let Some(width) = layout.width {
+            let others: usize = widths[1..].iter().map(|width| width + 2).sum();
+            widths[0] = widths[0].min(width.saturating_sub(others).max(MIN_KEY_WIDTH));
+        }
+        layout.widths = widths.to_vec();
         let mut text = String::new();
         for row in headings.into_iter().chain(&self.rows) {
             let mut line = String::new();
             for ((Cell(cell, style), column), width) in row.iter().zip(&self.columns).zip(widths) {
+                let cell = shortened(cell, width);
                 let padding = " ".repeat(width - cell.width());
                 let _ = match column {
                     Column::Left(_) => write!(line, "{style}{cell}{style:#}{padding}  "),
@@ -268,6 +323,32 @@ pub(crate) fn progress(message: impl Into<String>) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_key_is_shortened_to_fit_the_terminal() {
+        let mut table = Table::new([Column::Left("key"), Column::Right("available")]);
+        for key in ["user:1", "tenant:7:project:12345:user:1234567890:upload"] {
+            table.row([Cell::from(key), Cell::from("5")]);
+        }
+        let fitted = |width| table.lines(&mut Layout::within(width));
+        assert!(fitted(None).contains("tenant:7:project:12345:user:1234567890:upload          5"));
+        let lines = fitted(Some(40));
+        assert!(lines.ends_with("\ntenant:7:proje…4567890:upload          5"), "{lines}");
+        let lines = anstream::adapter::strip_str(&lines).to_string();
+        assert_eq!(lines.lines().map(UnicodeWidthStr::width).collect::<Vec<_>>(), [40; 3]);
+        assert!(fitted(Some(9)).ends_with("\ntenant:7…:upload          5"), "too narrow");
+    }
+
+    #[test]
+    fn text_wraps_between_words_behind_its_indent() {
+        let text = format!("would be {RED}denied{RED:#}: a token comes in 1d 2h");
+        let wrapped = |width, indent| super::wrapped(&text, width, indent);
+        assert_eq!(wrapped(None, 4), text);
+        assert_eq!(wrapped(Some(80), 4), text);
+        assert_eq!(wrapped(Some(23), 4), text, "too narrow");
+        let lines = anstream::adapter::strip_str(&wrapped(Some(24), 4)).to_string();
+        assert_eq!(lines, "would be denied: a\n    token comes in 1d 2h");
+    }
 
     #[test]
     fn long_text_is_cut_in_the_middle_or_at_the_end() {

@@ -122,7 +122,7 @@ fn server(settings: &Settings, report: &mut DoctorReport) {
     }
 }
 
-/// Who we are and where, as statements name it.
+/// The account of the session, as statements write it.
 struct Names {
     account: String,
     database: String,
@@ -177,7 +177,7 @@ async fn may_call(connection: &mut MySqlConnection, name: &str) -> Result<bool, 
     }
 }
 
-/// A temporary table hides the one of its name from the routines, too. Who may write the real ones needs none to deceive them.
+/// A temporary table hides the one of its name from the routines, too. Skips accounts that can write the real tables, and so need no temporary ones to deceive the routines.
 async fn temporary_tables(
     connection: &mut MySqlConnection,
     names: &Names,

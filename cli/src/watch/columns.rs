@@ -3,6 +3,7 @@
 use unicode_width::UnicodeWidthStr;
 
 use super::board::HISTORY;
+use crate::output::MIN_KEY_WIDTH;
 
 /// The columns of a screen, from left to right, with one space between them.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,8 +98,6 @@ const DROP_ORDER: [ValueColumn; 5] =
 pub(super) const KEY_TITLE: &str = "bucket";
 const HISTORY_TITLE: &str = "lately";
 
-/// A shorter part of a key does not identify it.
-const MIN_KEY_WIDTH: usize = 16;
 const MAX_QUOTA_WIDTH: usize = 24;
 
 #[cfg(test)]

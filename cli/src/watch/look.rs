@@ -227,7 +227,7 @@ mod tests {
         let mut reader = BoardReader::new(store_of(1000).await, None, 200);
         let first = reader.look(&[]).await.expect("a look");
         assert_eq!(first.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((100, false)));
-        let mut twice = std::collections::BTreeSet::new();
+        let mut twice = BTreeSet::new();
         let mut before = first.levels;
         for look in 2..=12 {
             tokio::time::advance(Duration::from_secs(2)).await;
