@@ -5,7 +5,8 @@ use tollgate::{
     admin::{BucketLevel, Explanation, Origin},
 };
 
-use crate::output::{operand, plain, say};
+use crate::levels;
+use crate::output::{operand, plain, say_change};
 use crate::quota_args::{QuotaArgs, key};
 
 /// Provision a bucket, full
@@ -21,6 +22,9 @@ pub(crate) struct Args {
     name: Key,
     #[command(flatten)]
     terms: QuotaArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Args {
@@ -28,9 +32,12 @@ impl Args {
         let quota = self.terms.required()?;
         let (why, level) = (store.explain(&self.name, None).await?, store.peek(&self.name).await?);
         store.create_bucket(&self.name, quota).await?;
-        let changed = level.map_or_else(String::new, |level| format!("; {}", changed(&why, &level, quota)));
-        let (name, take) = (plain(self.name.as_str()), operand(self.name.as_str()));
-        say(format!("bucket {name}: {quota}{changed}\ntry it: tollgate take {}", plain(&take)))?;
+        let after = if self.json { store.peek(&self.name).await? } else { None };
+        say_change(self.json, (level.as_ref().map(levels::json), after.as_ref().map(levels::json)), || {
+            let changed = level.as_ref().map_or_else(String::new, |level| format!("; {}", changed(&why, level, quota)));
+            let (name, take) = (plain(self.name.as_str()), operand(self.name.as_str()));
+            format!("bucket {name}: {quota}{changed}\ntry it: tollgate take {}", plain(&take))
+        })?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -6,13 +6,13 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use tollgate::{
     Admin, Key, Mode, SqlStore,
-    admin::{ModeSetting, Plan},
+    admin::{ModeSetting, Override, Plan},
     store::Migrate,
 };
 
 use crate::doctor::Examine;
 use crate::exit::CliError;
-use crate::output::{plain, say, say_json};
+use crate::output::{plain, say, say_change, say_json};
 use crate::pages::readable;
 use crate::quota_args::{key, reason};
 use crate::{clock, overrides, plan, times};
@@ -49,8 +49,8 @@ pub(crate) struct Args {
     /// Removes the mode, so that the next one in order applies
     #[arg(long, conflicts_with_all = ["mode", "reason", "lasting"])]
     clear: bool,
-    /// Print the modes as a JSON array
-    #[arg(long, conflicts_with_all = ["mode", "clear", "reason", "lasting"])]
+    /// Print the modes as a JSON array, or a change as JSON
+    #[arg(long)]
     json: bool,
 }
 
@@ -89,6 +89,7 @@ impl Args {
             reason: self.reason,
             until: clock::end(self.lasting, now)?,
             now,
+            json: self.json,
         };
         match (&self.plan, &self.key) {
             _ if only_shows => {
@@ -113,6 +114,7 @@ struct ModeChange {
     reason: Option<String>,
     until: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
+    json: bool,
 }
 
 impl ModeChange {
@@ -138,10 +140,10 @@ impl ModeChange {
         if self.mode.is_none() && was.mode.is_none() && was.quota.is_some() {
             return Err(overrides::lacks(key, "mode").into());
         }
-        let until = if self.mode.is_none() { was.expires_at } else { self.until };
+        let expires_at = if self.mode.is_none() { was.expires_at } else { self.until };
         let reason = self.reason.unwrap_or_else(|| was.reason.clone());
-        say(overrides::replace(store, key, (&was, self.now), (was.quota, self.mode), reason, until).await?)?;
-        Ok(())
+        let over = Override { quota: was.quota, mode: self.mode, reason, expires_at };
+        overrides::replace(store, key, (&was, self.now), over, self.json).await
     }
 
     fn switch(&self, mode: Mode) -> ModeSetting {
@@ -152,9 +154,10 @@ impl ModeChange {
 
     /// Prints what is set now and what was set before.
     fn report(&self, before: Option<ModeReport>, set: &ModeReport) -> anyhow::Result<()> {
-        let before = before
-            .map_or_else(|| "; the previous mode cannot be read".to_owned(), |before| before.previous_value(self.now));
-        Ok(say(set.words(self.now) + &before)?)
+        let change = (before.as_ref().map(|before| before.as_json(self.now)), Some(set.as_json(self.now)));
+        let unreadable = || "; the previous mode cannot be read".to_owned();
+        let previous = || before.map_or_else(unreadable, |before| before.previous_value(self.now));
+        Ok(say_change(self.json, change, || set.words(self.now) + &previous())?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tollgate::admin::Page;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -39,6 +39,15 @@ pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, CliError> {
 /// Writes one JSON document.
 pub(crate) fn say_json(value: &Value) -> Result<(), CliError> {
     say(pretty(value))
+}
+
+/// Writes what a command changed as JSON, or in words. `None`: there was no such object, or there is none any more.
+pub(crate) fn say_change(
+    as_json: bool,
+    (before, after): (Option<Value>, Option<Value>),
+    words: impl FnOnce() -> String,
+) -> Result<(), CliError> {
+    if as_json { say_json(&json!({"before": before, "after": after})) } else { say(words()) }
 }
 
 /// JSON in whose texts, too, what would steer a terminal is escaped, as JSON allows.

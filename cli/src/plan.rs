@@ -3,11 +3,15 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use tollgate::{Admin, Key, SqlStore, admin::Plan, store::Migrate};
+use tollgate::{
+    Admin, Key, Quota, SqlStore,
+    admin::{self, Plan},
+    store::Migrate,
+};
 
 use crate::doctor::{Examine, Planless};
 use crate::exit::{self, CliError};
-use crate::output::{Cell, Column, Table, plain, quoted, say, say_json};
+use crate::output::{Cell, Column, Table, plain, quoted, say, say_change, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::quota_args::{QuotaArgs, key, reason};
 use crate::{clock, overrides, times};
@@ -20,12 +24,15 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Make a plan, or change its terms: for all of its buckets, with their next request
+    /// Create a plan, or change the limits of all buckets that follow it, with their next request
     Set {
         #[arg(value_parser = key)]
         name: Key,
         #[command(flatten)]
         terms: QuotaArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Delete a plan
     ///
@@ -36,10 +43,13 @@ pub(crate) enum Command {
         /// Delete the plan even if buckets follow it
         #[arg(long)]
         force: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
-    /// Give one key other terms than its plan's or its own, or take them away again
+    /// Give one key other limits than its plan's or its own, or remove them again
     Override(Override),
-    /// List the keys that have terms or a mode of their own by an override
+    /// List the keys whose limits or mode an override sets
     Overrides {
         /// Print a JSON array
         #[arg(long)]
@@ -56,15 +66,18 @@ pub(crate) struct Override {
     key: Key,
     #[command(flatten)]
     terms: QuotaArgs,
-    /// Why, for whoever meets it later [default: what it was]
+    /// Why the limits are set, for later readers [default: the previous reason]
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
-    /// How long it holds [default: until it is cleared]
+    /// How long the override holds [default: until it is cleared]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse)]
     lasting: Option<Duration>,
-    /// Take the terms away; a mode of the key's own stays
+    /// Remove the limits; the key's mode stays
     #[arg(long, conflicts_with_all = ["capacity", "per", "quota", "reason", "lasting"])]
     clear: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Command {
@@ -75,14 +88,8 @@ impl Command {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::List { json } => list(store, json).await?,
-            Self::Set { name, terms } => {
-                let quota = terms.required()?;
-                let was = readable(store.plan(&name).await)?.flatten();
-                store.create_plan(&name, quota).await?;
-                let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
-                say(format!("plan {}: {quota}{was}", plain(name.as_str())))?;
-            }
-            Self::Delete { name, force } => delete(store, &name, force).await?,
+            Self::Set { name, terms, json } => set(store, &name, terms.required()?, json).await?,
+            Self::Delete { name, force, json } => delete(store, &name, force, json).await?,
             Self::Override(change) => change.run(store).await?,
             Self::Overrides { json } => overrides::list(store, clock::now(store.pool()).await?, json).await?,
         }
@@ -96,17 +103,38 @@ impl Override {
         let now = clock::now(store.pool()).await?;
         let was = overrides::in_force(store, &self.key, now).await?;
         if self.clear && was.quota.is_none() && was.mode.is_some() {
-            return Err(overrides::lacks(&self.key, "terms").into());
+            return Err(overrides::lacks(&self.key, "limits").into());
         }
         let reason = self.reason.unwrap_or_else(|| was.reason.clone());
         let end = if self.clear { was.expires_at } else { clock::end(self.lasting, now)? };
-        say(overrides::replace(store, &self.key, (&was, now), (quota, was.mode), reason, end).await?)?;
-        Ok(())
+        let over = admin::Override { quota, mode: was.mode, reason, expires_at: end };
+        overrides::replace(store, &self.key, (&was, now), over, self.json).await
     }
 }
 
+async fn set<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, quota: Quota, json: bool) -> anyhow::Result<()> {
+    let was = readable(store.plan(name).await)?.flatten();
+    store.create_plan(name, quota).await?;
+    let mut change = (None, None);
+    if json {
+        let now = clock::now(store.pool()).await?;
+        let is = store.plan(name).await?;
+        change = (was.as_ref().map(|was| as_json(was, now)), is.as_ref().map(|is| as_json(is, now)));
+    }
+    say_change(json, change, || {
+        let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
+        format!("plan {}: {quota}{was}", plain(name.as_str()))
+    })?;
+    Ok(())
+}
+
 /// Deletes a plan, and prints its limits and how many buckets follow it. Without `force`, refuses if a bucket follows it.
-async fn delete<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, force: bool) -> anyhow::Result<()> {
+async fn delete<DB: Migrate + Examine>(
+    store: &SqlStore<DB>,
+    name: &Key,
+    force: bool,
+    json: bool,
+) -> anyhow::Result<()> {
     let was = store.plan(name).await?.ok_or_else(|| unknown(name))?;
     let planless = Planless::find(store.pool(), Some(name.as_str())).await;
     if !force {
@@ -124,12 +152,14 @@ async fn delete<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, force: 
     if !store.delete_plan(name).await? {
         return Err(unknown(name).into());
     }
-    let quota = was.quota.to_string();
-    say(format!("plan {}: deleted; it was {quota}", plain(name.as_str())))?;
-    // The plan is deleted even if its buckets could not be counted.
-    if let Some(left) = planless.ok().and_then(|planless| planless.of_deleted(name.as_str(), &quota)) {
-        say(left)?;
-    }
+    let before = if json { Some(as_json(&was, clock::now(store.pool()).await?)) } else { None };
+    say_change(json, (before, None), || {
+        let quota = was.quota.to_string();
+        let deleted = format!("plan {}: deleted; it was {quota}", plain(name.as_str()));
+        // The plan is deleted even if its buckets could not be counted.
+        let left = planless.ok().and_then(|planless| planless.of_deleted(name.as_str(), &quota));
+        std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n")
+    })?;
     Ok(())
 }
 
@@ -175,5 +205,5 @@ fn as_json(plan: &Plan, now: DateTime<Utc>) -> Value {
     })
 }
 
-/// What holds for a plan without a mode.
+/// Describes the mode of a plan without its own.
 pub(crate) const MODE_OF_ALL: &str = "that of all";

@@ -177,7 +177,8 @@ async fn may_call(connection: &mut MySqlConnection, name: &str) -> Result<bool, 
     }
 }
 
-/// A temporary table hides the one of its name from the routines, too. Skips accounts that can write the real tables, and so need no temporary ones to deceive the routines.
+/// Checks whether the account can create temporary tables, which hide tollgate's tables from the routines. Skips accounts that can
+/// write the real tables.
 async fn temporary_tables(
     connection: &mut MySqlConnection,
     names: &Names,

@@ -161,7 +161,7 @@ fn partial_override_leaves_the_other_settings() {
     let before = overrides();
     for (command, message, hint) in [
         (&["mode", "--clear", "--key", "a"][..], "the override of 'a' has no mode", "tollgate explain a"),
-        (&["plan", "override", "b", "--clear"], "the override of 'b' has no terms", "tollgate explain b"),
+        (&["plan", "override", "b", "--clear"], "the override of 'b' has no limits", "tollgate explain b"),
     ] {
         let ran = database.run(command).ended(1).says(&[message, hint]);
         assert_eq!((ran.out.as_str(), overrides()), ("", before.clone()), "{command:?}");
