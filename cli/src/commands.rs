@@ -1,4 +1,4 @@
-//! The commands, and which of them need a database.
+//! Parses the commands and runs them, with a database if they need one.
 
 use std::future::ready;
 use std::process::ExitCode;
@@ -11,11 +11,11 @@ use crate::database::{Engine, Missing, close, open, rest};
 use crate::exit::{CliError, RequestKind};
 use crate::url::{self, Url};
 use crate::{
-    blockers, completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, redact,
-    request, run, simulate, sweep, take, watch,
+    blockers, completions, create, denied, doctor, each, exit, explain, list, man, migrate, mode, next, peek, plan,
+    redact, request, reset, run, simulate, sweep, take, watch,
 };
 
-/// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
+/// Exact, distributed rate limits in your SQL database: creates, inspects and changes them.
 #[derive(Parser)]
 #[command(name = "tollgate", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -33,7 +33,7 @@ enum Command {
     Offline(Offline),
 }
 
-/// Those that ask a database.
+/// Commands that need a database.
 #[derive(Subcommand)]
 enum Online {
     Migrate(migrate::Args),
@@ -44,12 +44,11 @@ enum Online {
     List(list::Args),
     Denied(denied::Args),
     Explain(explain::Args),
-    /// Plans, whose terms many buckets follow, and overrides for single keys
+    /// Plans, which set the limits of many buckets, and overrides for single keys
     #[command(subcommand)]
     Plan(plan::Command),
     Mode(mode::Args),
-    /// Make buckets full again, and forget what sliding windows have counted
-    Reset(each::Args),
+    Reset(reset::Args),
     /// Forget buckets and sliding windows
     ///
     /// Requests for one that was provisioned fail from then on; others make it again, full.
@@ -59,11 +58,13 @@ enum Online {
     Watch(watch::Args),
 }
 
-/// Those that need none.
+/// Commands that need no database.
 #[derive(Subcommand)]
 enum Offline {
     Simulate(simulate::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 impl Arguments {
@@ -73,6 +74,7 @@ impl Arguments {
         }
         let command = match self.command {
             Some(Command::Offline(Offline::Completions(args))) => return args.run::<Self>(),
+            Some(Command::Offline(Offline::Man(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
             // Decided without a database: it may be away, which is what the switch is for.
@@ -107,7 +109,7 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
         (Err(error), _) => return Err(error),
     };
     let pool = store.pool().clone();
-    // A look may be under way that a slow database does not end: nobody who quits waits for it.
+    // Does not wait for a slow read of `watch` when the user quits.
     let is_left_open = matches!(command, Some(Online::Watch(_)));
     let asks = command.as_ref().map_or(RequestKind::ToLook, Online::asks);
     let result = match command {
@@ -143,6 +145,7 @@ impl Online {
             }
             Self::Mode(args) if args.only_shows() => RequestKind::ToLook,
             Self::Plan(command) if command.only_shows() => RequestKind::ToLook,
+            Self::Reset(args) if args.only_shows() => RequestKind::ToLook,
             Self::Create(_)
             | Self::Delete(_)
             | Self::Migrate(_)
@@ -165,7 +168,7 @@ impl Online {
             Self::Mode(args) => args.run(&store).await,
             Self::Peek(args) => args.run(&store).await,
             Self::Plan(command) => command.run(&store).await,
-            Self::Reset(args) => args.run("full", async |key| store.reset(key).await).await,
+            Self::Reset(args) => args.run(&store).await,
             Self::Run(args) => {
                 let pool = store.pool().clone();
                 args.run(store, rest(&pool), close(&pool)).await

@@ -1,4 +1,4 @@
-//! `reset` and `delete`: one action on each of several buckets.
+//! One action on each of several buckets, as `delete` and `reset` do.
 
 use std::process::ExitCode;
 
@@ -19,29 +19,38 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Prints the outcome for each bucket. Fails if a bucket does not exist, after it has acted on the others.
     pub(crate) async fn run(
         self,
         outcome: &str,
         act: impl AsyncFn(&Key) -> Result<bool, Error>,
     ) -> anyhow::Result<ExitCode> {
-        distinct(&self.keys, "name each bucket once")?;
-        let (mut absent, mut found) = (Vec::new(), Vec::new());
-        for key in self.keys {
-            let is_found = act(&key).await?;
-            found.push(json!({"key": key.as_str(), "found": is_found}));
-            if is_found && !self.json {
-                say(format!("{}: {outcome}", plain(key.as_str())))?;
-            } else if !is_found {
-                absent.push(key);
-            }
-        }
-        if self.json {
-            say_json(&Value::Array(found))?;
-        }
-        if absent.is_empty() {
-            return Ok(ExitCode::SUCCESS);
-        }
-        Err(CliError::no_buckets(&absent, "`tollgate list` shows those that there are").into())
+        on_each(self.keys, self.json, outcome, act).await
     }
+}
+
+/// Acts on each bucket and prints the outcome. Fails if a bucket does not exist, after it has acted on the others.
+pub(crate) async fn on_each(
+    keys: Vec<Key>,
+    as_json: bool,
+    outcome: &str,
+    act: impl AsyncFn(&Key) -> Result<bool, Error>,
+) -> anyhow::Result<ExitCode> {
+    distinct(&keys, "name each bucket once")?;
+    let (mut absent, mut found) = (Vec::new(), Vec::new());
+    for key in keys {
+        let is_found = act(&key).await?;
+        found.push(json!({"key": key.as_str(), "found": is_found}));
+        if is_found && !as_json {
+            say(format!("{}: {outcome}", plain(key.as_str())))?;
+        } else if !is_found {
+            absent.push(key);
+        }
+    }
+    if as_json {
+        say_json(&Value::Array(found))?;
+    }
+    if absent.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(CliError::no_buckets(&absent, "`tollgate list` shows those that there are").into())
 }

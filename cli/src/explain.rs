@@ -84,7 +84,7 @@ fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'st
         Some(available) => format!("{available} available"),
         None => "exists".to_owned(),
     };
-    let terms = match (why.quota, why.quota_from) {
+    let limit = match (why.quota, why.quota_from) {
         // A missing plan precedes the quota of the bucket or an override.
         _ if why.expected_outcome == ExpectedOutcome::UnknownPlan => {
             let whose = if named { "the" } else { "its" };
@@ -97,7 +97,7 @@ fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'st
         (Some(quota), from) => format!("{quota}, from {}", from.map_or_else(String::new, |from| name(why, from))),
         (None, _) => "none: nothing says".to_owned(),
     };
-    vec![("bucket", bucket), ("terms", terms)]
+    vec![("bucket", bucket), ("limit", limit)]
 }
 
 fn mode_words(why: &Explanation, now: DateTime<Utc>) -> String {

@@ -1,4 +1,4 @@
-//! What people and programs read: tables, lines and JSON on standard output.
+//! Writes tables, lines and JSON to standard output.
 
 use std::cell;
 use std::fmt::{Display, Write as _};
@@ -19,7 +19,7 @@ const FAINT: Style = Style::new().dimmed();
 
 /// Writes text; colours only reach a terminal, and none if `NO_COLOR` is set.
 ///
-/// Whoever has read enough, as `head` does, changes nothing of what is done and how the program ends.
+/// Ignores a closed pipe, as `head` leaves it: the command completes with the same exit code.
 pub(crate) fn say(text: impl AsRef<str>) -> Result<(), CliError> {
     let mut out = anstream::stdout().lock();
     let written =
@@ -50,7 +50,7 @@ pub(crate) fn say_change(
     if as_json { say_json(&json!({"before": before, "after": after})) } else { say(words()) }
 }
 
-/// JSON in whose texts, too, what would steer a terminal is escaped, as JSON allows.
+/// Formats JSON, and escapes characters that would steer a terminal, as JSON allows.
 pub(crate) fn pretty(value: &Value) -> String {
     let mut json = String::new();
     for c in format!("{value:#}").chars() {
@@ -120,7 +120,7 @@ pub(crate) fn warn_unreadable(rows: u64) {
     }
 }
 
-/// What to do about rows that cannot be read.
+/// The hint about rows that cannot be read.
 pub(crate) const UNREADABLE_ROWS: &str = "run `tollgate doctor`: it names the tables that hold such rows";
 
 /// A word as a shell reads it.
@@ -135,7 +135,7 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// As bash, zsh and ksh read text of which not all can be seen. Bytes by three octal digits: what follows is no part of those.
+/// As bash, zsh and ksh read text of which not all can be seen. Escapes bytes as three octal digits, so that a digit after them is text.
 fn escaped(word: &str) -> String {
     let mut text = "$'".to_owned();
     for c in word.chars() {
@@ -351,11 +351,11 @@ mod tests {
     #[test]
     fn text_wraps_between_words_behind_its_indent() {
         let text = format!("would be {RED}denied{RED:#}: a token comes in 1d 2h");
-        let wrapped = |width, indent| super::wrapped(&text, width, indent);
-        assert_eq!(wrapped(None, 4), text);
-        assert_eq!(wrapped(Some(80), 4), text);
-        assert_eq!(wrapped(Some(23), 4), text, "too narrow");
-        let lines = anstream::adapter::strip_str(&wrapped(Some(24), 4)).to_string();
+        let broken = |width, indent| wrapped(&text, width, indent);
+        assert_eq!(broken(None, 4), text);
+        assert_eq!(broken(Some(80), 4), text);
+        assert_eq!(broken(Some(23), 4), text, "too narrow");
+        let lines = anstream::adapter::strip_str(&broken(Some(24), 4)).to_string();
         assert_eq!(lines, "would be denied: a\n    token comes in 1d 2h");
     }
 

@@ -86,7 +86,7 @@ pub(crate) async fn list(store: &impl Admin, now: DateTime<Utc>, json: bool) -> 
     } else if all.is_empty() {
         say("no overrides; make one: tollgate plan override KEY --quota '10/s burst 20' --for 1d")?;
     } else {
-        let columns = ["key", "terms", "mode", "until", "reason"];
+        let columns = ["key", "limit", "mode", "until", "reason"];
         let mut table = Table::new(columns.map(Column::Left));
         for (key, over) in &all {
             let end = match over.expires_at {

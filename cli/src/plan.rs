@@ -29,7 +29,7 @@ pub(crate) enum Command {
         #[arg(value_parser = key)]
         name: Key,
         #[command(flatten)]
-        terms: QuotaArgs,
+        quota: QuotaArgs,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Override {
     #[arg(value_parser = key)]
     key: Key,
     #[command(flatten)]
-    terms: QuotaArgs,
+    quota: QuotaArgs,
     /// Why the limits are set, for later readers [default: the previous reason]
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
@@ -88,7 +88,7 @@ impl Command {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::List { json } => list(store, json).await?,
-            Self::Set { name, terms, json } => set(store, &name, terms.required()?, json).await?,
+            Self::Set { name, quota, json } => set(store, &name, quota.required()?, json).await?,
             Self::Delete { name, force, json } => delete(store, &name, force, json).await?,
             Self::Override(change) => change.run(store).await?,
             Self::Overrides { json } => overrides::list(store, clock::now(store.pool()).await?, json).await?,
@@ -99,7 +99,7 @@ impl Command {
 
 impl Override {
     async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<()> {
-        let quota = if self.clear { None } else { Some(self.terms.required()?) };
+        let quota = if self.clear { None } else { Some(self.quota.required()?) };
         let now = clock::now(store.pool()).await?;
         let was = overrides::in_force(store, &self.key, now).await?;
         if self.clear && was.quota.is_none() && was.mode.is_some() {
@@ -171,7 +171,7 @@ async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow
     } else if plans.is_empty() {
         say("no plans; make one: tollgate plan set free --quota '10/s burst 20'")?;
     } else {
-        let mut table = Table::new([Column::Left("plan"), Column::Left("terms"), Column::Left("mode")]);
+        let mut table = Table::new([Column::Left("plan"), Column::Left("limit"), Column::Left("mode")]);
         for plan in &plans {
             let switch = plan.switch.as_ref();
             let mode = switch.map_or_else(String::new, |switch| times::switch(switch, MODE_OF_ALL, now));

@@ -1,4 +1,4 @@
-//! Arguments that the program does not understand.
+//! Reports arguments that the CLI does not understand.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
         text += "\nhint: keys, names and reasons are UTF-8: make text of other bytes, such as hexadecimal digits\n";
     }
     if error.use_stderr() {
-        // What cannot be written, nobody reads.
+        // Ignores an unwritable standard error.
         let _ = anstream::stderr().write_all(text.as_bytes());
         return ExitCode::from(WRONG_ARGUMENTS);
     }
@@ -41,7 +41,7 @@ pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
     }
 }
 
-/// What to say in the place of clap's words, if those would repeat what may be a database URL.
+/// Replaces clap's message if it would repeat a possible database URL.
 fn secret(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

@@ -7,7 +7,7 @@ use crate::times;
 pub(crate) fn table(board: &Board) -> String {
     let mut table = Table::new([
         Column::Left("key"),
-        Column::Left("terms"),
+        Column::Left("limit"),
         Column::Right("available"),
         Column::Right("granted"),
         Column::Right("denied"),

@@ -1,4 +1,4 @@
-//! What `tollgate doctor` finds.
+//! The findings of `tollgate doctor`.
 
 use std::process::Stdio;
 
@@ -177,9 +177,9 @@ fn missing_mode_row_and_unsettled_bucket_are_warnings() {
     doctor().ended(1).says(&["fail  triggers", "alter table tollgate.token_buckets enable always trigger new_limits"]);
     database.sql("update tollgate.token_buckets set capacity = 7");
     database.sql("alter table tollgate.token_buckets enable always trigger new_limits");
-    doctor().ended(0).says(&["warn  content", "bucket a is under other terms", "set capacity = capacity"]);
+    doctor().ended(0).says(&["warn  content", "bucket a has other limits", "set capacity = capacity"]);
     database.sql("update tollgate.token_buckets set capacity = capacity");
-    assert!(!doctor().ended(0).out.contains("other terms"));
+    assert!(!doctor().ended(0).out.contains("other limits"));
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn harmful_settings_warn_with_a_remedy() {
     database.sql(&format!("alter database {name} set default_transaction_read_only = on"));
     let report = database.run(&["doctor", "--json"]).ended(1).json();
     assert_eq!(status(&report, "read only"), "fail", "{report:#}");
-    // What is advised is what mends it.
+    // The advice is the remedy.
     let checks = report["checks"].as_array().expect("checks");
     let advice = checks.iter().filter_map(|check| check["advice"].as_str());
     for statement in advice.filter(|advice| advice.contains(role)) {
@@ -488,5 +488,5 @@ fn found<'r>(report: &'r Value, name: &str) -> &'r str {
     check(report, name)["found"].as_str().unwrap_or("missing")
 }
 
-/// What a limiter calls beside its requests.
+/// Routines that a limiter calls in addition to its requests.
 const OPTIONAL_ROUTINES: [&str; 3] = ["count_denials_v1", "peek_window", "sweep_v1"];

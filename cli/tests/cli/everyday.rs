@@ -1,4 +1,4 @@
-//! What people do every day, the same on every engine.
+//! Everyday commands work the same on every engine.
 
 use crate::databases::{Database, EACH, Engine};
 
@@ -84,7 +84,7 @@ fn a_sliding_window_is_looked_at_as_a_bucket_is() {
         ]);
         database.run(&take).ended(0);
         let peek = database.run(&["peek", "a"]).ended(0).says(&["sliding window", "2 in 1d at 1h", "next passes in"]);
-        assert!(!peek.out.contains("terms"), "{peek:?}");
+        assert!(!peek.out.contains("limit"), "{peek:?}");
         database.run(&["peek", "a", "b"]).ended(1).says(&["2 in 1d at 1h", "no bucket 'b'"]);
         database.run(&["explain", "a"]).ended(0).says(&["2 counted, 0 left", "would be denied: one passes in 1d"]);
         database.run(&["explain", "a", "--cost", "3"]).ended(0).says(&["more than the window ever lets pass"]);
@@ -196,7 +196,7 @@ fn text_of_others_does_not_steer_the_terminal() {
             "{ran:?}"
         );
     }
-    // As JSON it is the same text for whoever reads that.
+    // JSON has the same text for its readers.
     for key in [key, "two\u{85}\u{2067}and\u{7f}three"] {
         let ran = database.run(&["take", key, "--quota", "1/h", "--json"]);
         assert!(!ran.out.contains(['\u{1b}', '\u{202e}', '\u{85}', '\u{2067}', '\u{7f}']), "{ran:?}");
@@ -215,4 +215,40 @@ fn colours_are_for_terminals() {
     };
     assert!(!coloured(&[]), "a pipe is no terminal");
     assert!(coloured(&[("CLICOLOR_FORCE", "1")]));
+}
+
+#[test]
+fn reset_of_a_prefix_counts_first_and_needs_force() {
+    let database = Database::migrated(Engine::Sqlite);
+    for key in ["user:1", "user:2", "other"] {
+        database.run(&["take", key, "--quota", "2 once"]).ended(0);
+    }
+    database.run(&["take", "user:search", "--quota", "2 in 1h at 1m"]).ended(0);
+    let reset = |more: &[&str]| database.run(&[&["reset", "--prefix", "user:"], more].concat());
+    let available =
+        || {
+            database.run(&["list", "--json"]).ended(0).json().as_array().map(|levels| {
+                levels.iter().map(|level| level["available"].as_i64().expect("a number")).collect::<Vec<_>>()
+            })
+        };
+    reset(&[]).ended(2).says(&["error: 2 buckets and 1 sliding window not reset: --prefix user:\nhint: add --force"]);
+    assert_eq!(reset(&["--dry-run"]).ended(0).out, "2 buckets and 1 sliding window would be reset\n");
+    assert_eq!(available(), Some(vec![1, 1, 1]));
+    assert_eq!(reset(&["--force"]).ended(0).out, "2 buckets and 1 sliding window reset\n");
+    assert_eq!(available(), Some(vec![1, 2, 2]));
+    assert_eq!(reset(&["--dry-run"]).ended(0).out, "2 buckets and 0 sliding windows would be reset\n");
+    for option in ["--dry-run", "--force"] {
+        database.run(&["reset", option, "user:1"]).ended(2);
+    }
+    database.run(&["reset"]).ended(2);
+}
+
+#[test]
+fn man_page_is_written_for_each_command() {
+    let database = Database::empty(Engine::Sqlite);
+    database.run(&["man", "pages/man1"]).ended(0);
+    let page = |name: &str| std::fs::read_to_string(database.directory.join("pages/man1").join(name)).expect(name);
+    assert!(page("tollgate.1").contains("tollgate\\-plan(1)") && page("tollgate-plan-set.1").contains("quota"));
+    std::fs::write(database.directory.join("file"), "").expect("it is written");
+    database.run(&["man", "file"]).ended(73).says(&["error: cannot write man pages into file"]);
 }

@@ -1,4 +1,4 @@
-//! Whoever is stuck is told what to type.
+//! Errors name the command to type.
 
 use crate::clients;
 use crate::command::{Ran, tollgate};

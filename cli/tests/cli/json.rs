@@ -1,4 +1,4 @@
-//! What programs read: fields are added, and never change.
+//! The JSON output: fields are added, and never change.
 
 use std::collections::BTreeSet;
 

@@ -206,7 +206,7 @@ fn unreadable_mode_and_override_are_replaced_by_commands() {
         "2 rows of token_overrides cannot be read",
     ]);
 
-    // The override of user:1 is readable, whatever the mode of all is: its terms stay.
+    // The override of user:1 is readable, even if the global mode is not: its limit stays.
     database.run(&["mode", "off", "--key", "user:1"]).ended(0).says(&["override 5/h, mode off; it was 5/h"]);
     database.run(&["mode", "off", "--key", "user:2"]).ended(0).says(&["user:2: override mode off\n"]);
     database.run(&["plan", "override", "user:3", "--clear"]).ended(0).says(&["user:3: override taken away\n"]);

@@ -1,4 +1,4 @@
-//! `tollgate mode` after its time: what was set is over, and the next nearest rules. Whose time that is.
+//! `tollgate mode`: its targets, and what applies after the end of a mode, by the server's clock.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgConnection};
@@ -55,7 +55,7 @@ fn mode_change_without_target_is_refused() {
 fn expiry_uses_the_server_clock() {
     let database = Database::migrated(Engine::Postgres);
     let name = database.url.rsplit('/').next().expect("a name");
-    // To whoever does not say whose clock, this server's is an hour ahead of this host's.
+    // Unqualified calls see a server clock that is an hour ahead of this host's.
     database.sql(&format!(
         "create schema ahead;
          create function ahead.clock_timestamp() returns timestamptz language sql
@@ -85,7 +85,7 @@ fn expiry_uses_the_server_clock() {
     database.run(&["doctor"]).ended(0).says(&["ok    mode", "warn  clock", "ahead of this host's"]);
 }
 
-/// What the server says the time is.
+/// The server's time.
 fn clock(database: &Database) -> DateTime<Utc> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let asked = runtime.block_on(async {

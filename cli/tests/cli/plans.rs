@@ -1,4 +1,4 @@
-//! What rules buckets is replaced and taken away: it is said what was there, and what becomes of the buckets.
+//! Commands that replace or remove a limit or a mode print the previous one, and its consequence for buckets.
 
 use crate::databases::{Database, EACH, Engine};
 
@@ -26,7 +26,7 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
         assert_eq!(deleted, format!("plan gold: deleted; it was 5/h burst 7\n{told}{again}\n"), "{engine:?}");
         let failed = database.run(&["explain", "a"]).ended(0);
         failed.says(&[
-            "terms      none: its plan 'gold' is not there\n",
+            "limit      none: its plan 'gold' is not there\n",
             "would fail: there is no plan 'gold'; `",
             again,
         ]);

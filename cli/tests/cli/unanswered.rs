@@ -1,4 +1,4 @@
-//! What is said when nobody knows what became of a request.
+//! Errors whose outcome is unknown say so.
 
 use std::process::{Command, Stdio};
 

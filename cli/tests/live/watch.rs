@@ -15,7 +15,7 @@ fn take(database: &Database, key: &str, quota: &str, tokens: &str) {
 }
 
 #[test]
-fn one_look_is_a_table_on_every_engine() {
+fn single_read_is_a_table_on_every_engine() {
     for engine in EACH {
         let database = Database::migrated(engine);
         for (key, quota, tokens) in [
@@ -28,7 +28,7 @@ fn one_look_is_a_table_on_every_engine() {
         }
         let look =
             |more: &[&str]| database.run(&[&["watch", "--once", "--prefix", "user:"], more].concat()).ended(0).out;
-        let heading = "key              terms      available  granted  denied  full in\n";
+        let heading = "key              limit      available  granted  denied  full in\n";
         let a = "user:a           1000 once        980       20\n";
         let b = "user:b           10 once            0       10\n";
         let c = "user:c\\u{1b}[2J  100 once          95        5\n";
@@ -38,9 +38,9 @@ fn one_look_is_a_table_on_every_engine() {
         assert_eq!(look(&["--sort", "key"]), [heading, a, b, c, uncounted].concat());
         // Of more than it may print, those that come first, wherever they are.
         let more = "… and 2 more: these are emptiest first; choose by --prefix\n";
-        let first = "key     terms    available  granted  denied  full in\nuser:b  10 once          0       10\n";
+        let first = "key     limit    available  granted  denied  full in\nuser:b  10 once          0       10\n";
         assert_eq!(look(&["--limit", "1", "--sort", "emptiest"]), [first, more, uncounted].concat());
-        // Where there is no terminal it is one look, too.
+        // Without a terminal, `watch` reads once, too.
         assert_eq!(database.run(&["watch", "--prefix", "user:"]).ended(0).out, look(&[]));
     }
 }
@@ -185,7 +185,7 @@ fn large_table_rotates_and_keeps_top_rows() -> anyhow::Result<()> {
     let first = database.run(&["watch", "--once", "--sort", "emptiest", "--limit", "3"]).ended(0).out;
     let keys: Vec<_> = first.lines().skip(1).take(3).filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(keys, ["mmmmm", "zzzzz", "alpha"]);
-    // Ten at a look, of which five are new. Only what changes on the screen is sent: these share no letter with others.
+    // Reads ten at once, of which five are new. Only what changes on the screen is sent: these share no letter with others.
     let mut pty = Pty::start(&database, "watch --interval 100ms --limit 10 --sort emptiest")?;
     for shown in ["alpha", "mmmmm", "zzzzz"] {
         pty.shows(shown)?;
