@@ -79,7 +79,7 @@ pub(crate) fn span(span: Duration) -> String {
     };
     let rounded = nanoseconds.div_ceil(rounded_to) * rounded_to;
     let tenths = rounded / (100 * MILLISECOND);
-    if (11..100).contains(&tenths) && tenths % 10 > 0 {
+    if (11..100).contains(&tenths) && !tenths.is_multiple_of(10) {
         return format!("{}.{}s", tenths / 10, tenths % 10);
     }
     // The second unit is rounded up again, and may carry into the first one.

@@ -37,7 +37,7 @@ use order::WatchOrder;
 /// Grants per second come from the buckets' counts of granted tokens. Tokens that leases prefetch count as granted, and a reset
 /// counts as a grant of the capacity.
 ///
-/// Denials appear if services count them (LimiterBuilder::count_denials). Watch reads the thousand most-denied keys. Services
+/// Denials appear if services count them (`LimiterBuilder::count_denials`). Watch reads the thousand most-denied keys. Services
 /// report every ten seconds, so denials per second cover the last 30 seconds.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = KEYS)]
