@@ -30,9 +30,11 @@ pub(super) type Values = [String; ALL.len()];
 
 impl ScreenColumns {
     /// Makes each column of values as wide as its widest value. The longest key takes the space that the values leave, and the
-    /// sparklines take the rest. Drops the columns of `DROP_ORDER` while a key has less than `MIN_KEY_WIDTH`.
+    /// sparklines take the rest. Leaves out empty columns. Drops the columns of `DROP_ORDER` while a key has less than `MIN_KEY_WIDTH`.
     pub(super) fn within(width: usize, longest: usize, rows: &[Values]) -> Self {
-        let mut values: Vec<_> = ALL.into_iter().map(|column| (column, column.width_of(rows))).collect();
+        let is_empty = |column: ValueColumn| !rows.is_empty() && rows.iter().all(|row| row[column.place()].is_empty());
+        let shown = ALL.into_iter().filter(|column| !is_empty(*column));
+        let mut values: Vec<_> = shown.map(|column| (column, column.width_of(rows))).collect();
         for dropped in DROP_ORDER {
             if width >= MIN_KEY_WIDTH.min(longest.max(KEY_TITLE.len())) + taken(&values) {
                 break;
@@ -136,5 +138,8 @@ mod tests {
         let found = ScreenColumns::within(200, 20, &[values(), values().map(|value| value.repeat(2))]);
         assert_eq!(found.values[0], (ValueColumn::Quota, MAX_QUOTA_WIDTH));
         assert_eq!(found.values[1], (ValueColumn::Tokens, 26));
+        let [quota, tokens, granted, ..] = values();
+        let uncounted = [quota, tokens, granted, String::new(), String::new()];
+        assert_eq!(ScreenColumns::within(200, 20, &[uncounted]).values.len(), 3);
     }
 }

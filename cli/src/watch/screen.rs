@@ -89,7 +89,8 @@ fn whole(value: i128) -> String {
 /// Shows every bucket with its values. Values and then sparklines make room for the keys.
 fn table(board: &Board, area: Rect) -> Table<'static> {
     let rows: Vec<&BoardRow> = board.visible().into_iter().skip(board.scrolled).take(area.height.into()).collect();
-    let values: Vec<_> = rows.iter().map(|row| values(row)).collect();
+    let is_counted = board.denials.now.none.is_none();
+    let values: Vec<_> = rows.iter().map(|row| values(row, is_counted)).collect();
     let longest = rows.iter().map(|row| plain(row.key.as_str()).width()).max().unwrap_or(0);
     let columns = ScreenColumns::within(area.width.into(), longest, &values);
     let rows: Vec<_> = rows.iter().zip(&values).map(|(shown, values)| row(shown, values, &columns)).collect();
@@ -99,13 +100,15 @@ fn table(board: &Board, area: Rect) -> Table<'static> {
     Table::new(rows, widths).header(TableRow::new(titles.map(|title| Cell::from(title.bold()))))
 }
 
-fn values(row: &BoardRow) -> Values {
+/// Formats the values of a row, without denials if services do not count them.
+fn values(row: &BoardRow, is_counted: bool) -> Values {
     let tokens = row.level.as_ref().map_or_else(String::new, |level| {
         format!("{}/{}", whole(level.available.into()), whole(level.quota.capacity().into()))
     });
     let granted = if row.level.is_some() { rate(row.rate) } else { String::new() };
     let denied = row.denied.map_or_else(String::new, |denied| whole(denied.into()));
-    [row.quota(), tokens, granted, rate(row.denied_rate), denied]
+    let denied_rate = if is_counted { rate(row.denied_rate) } else { String::new() };
+    [row.quota(), tokens, granted, denied_rate, denied]
 }
 
 fn row(row: &BoardRow, values: &Values, columns: &ScreenColumns) -> TableRow<'static> {
