@@ -66,7 +66,7 @@ fn configuration_states_keys_rules_and_modes_as_text() {
     }
     let rules = (Rule::Quota(quota), Rule::Window(window));
     let written = serde_json::to_value((key(), rules, Mode::Block)).expect("texts");
-    assert_eq!(written, serde_json::json!(["/search", ["10/s burst 20", "100 in 1min at 5s"], "block"]));
+    assert_eq!(written, serde_json::json!(["/search", ["10/s burst 20", "100 in 1m at 5s"], "block"]));
     for wordless in [Rule::Plan(key()), Rule::Provisioned] {
         assert!(serde_json::to_value(wordless).is_err_and(|error| error.to_string().contains("have words")));
     }
@@ -133,13 +133,14 @@ fn i14_invalid_quota_values_are_typed_errors() {
 #[test]
 fn window_round_trips_through_text() -> anyhow::Result<()> {
     for (text, most, interval_ms, resolution_ms) in
-        [("100 in 1min at 5s", 100, 60_000, 5_000), ("1 in 1500ms at 250ms", 1, 1_500, 250)]
+        [("100 in 1m at 5s", 100, 60_000, 5_000), ("1 in 1500ms at 250ms", 1, 1_500, 250)]
     {
         let window = Window::new(most, Duration::from_millis(interval_ms), Duration::from_millis(resolution_ms))?;
         assert_eq!((window.to_string().as_str(), text.parse()), (text, Ok(window)));
         assert_eq!(Rule::try_from(text), Ok(Rule::Window(window)));
     }
-    assert_eq!("100 in 60s at 5s".parse::<Window>()?.to_string(), "100 in 1min at 5s");
+    assert_eq!("100 in 60s at 5s".parse::<Window>()?.to_string(), "100 in 1m at 5s");
+    assert_eq!("10/min".parse::<Quota>()?.to_string(), "10/m");
     Ok(())
 }
 

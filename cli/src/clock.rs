@@ -49,6 +49,6 @@ mod tests {
             assert_eq!(end(ahead).expect("an end"), server + 5 * minute, "{ahead} min ahead");
         }
         let error = end(6).expect_err("it is past").to_string();
-        assert_eq!(error, "this host's clock is 6 min ahead of the server's: an end that soon is past for it");
+        assert_eq!(error, "this host's clock is 6m ahead of the server's: an end that soon is past for it");
     }
 }

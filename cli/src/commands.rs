@@ -1,4 +1,4 @@
-//! The commands, and which of them need a database.
+//! Parses the commands and runs them, with a database if they need one.
 
 use std::future::ready;
 use std::process::ExitCode;
@@ -8,14 +8,14 @@ use sqlx::{MySql, Postgres, Sqlite};
 use tollgate::{Admin as _, MemoryStore};
 
 use crate::database::{Engine, Missing, close, open, rest};
-use crate::exit::RequestKind;
+use crate::exit::{CliError, RequestKind};
 use crate::url::{self, Url};
 use crate::{
-    blockers, completions, create, denied, doctor, each, exit, explain, list, migrate, mode, next, peek, plan, request,
-    run, simulate, sweep, take, watch,
+    blockers, completions, create, denied, doctor, each, exit, explain, list, man, migrate, mode, next, peek, plan,
+    redact, request, reset, run, simulate, sweep, take, watch,
 };
 
-/// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
+/// Exact, distributed rate limits in your SQL database: creates, inspects and changes them.
 #[derive(Parser)]
 #[command(name = "tollgate", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -33,7 +33,7 @@ enum Command {
     Offline(Offline),
 }
 
-/// Those that ask a database.
+/// Commands that need a database.
 #[derive(Subcommand)]
 enum Online {
     Migrate(migrate::Args),
@@ -44,12 +44,11 @@ enum Online {
     List(list::Args),
     Denied(denied::Args),
     Explain(explain::Args),
-    /// Plans, whose terms many buckets follow, and overrides for single keys
+    /// Plans, which set the limits of many buckets, and overrides for single keys
     #[command(subcommand)]
     Plan(plan::Command),
     Mode(mode::Args),
-    /// Make buckets full again, and forget what sliding windows have counted
-    Reset(each::Args),
+    Reset(reset::Args),
     /// Forget buckets and sliding windows
     ///
     /// Requests for one that was provisioned fail from then on; others make it again, full.
@@ -59,20 +58,23 @@ enum Online {
     Watch(watch::Args),
 }
 
-/// Those that need none.
+/// Commands that need no database.
 #[derive(Subcommand)]
 enum Offline {
     Simulate(simulate::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 impl Arguments {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        if let Some(Command::Online(Online::Run(args))) = &self.command {
-            args.finds_its_command()?;
+        if let Some(Command::Online(command)) = &self.command {
+            command.check()?;
         }
         let command = match self.command {
             Some(Command::Offline(Offline::Completions(args))) => return args.run::<Self>(),
+            Some(Command::Offline(Offline::Man(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
             // Decided without a database: it may be away, which is what the switch is for.
@@ -107,12 +109,12 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
         (Err(error), _) => return Err(error),
     };
     let pool = store.pool().clone();
-    // A look may be under way that a slow database does not end: nobody who quits waits for it.
+    // Does not wait for a slow read of `watch` when the user quits.
     let is_left_open = matches!(command, Some(Online::Watch(_)));
     let asks = command.as_ref().map_or(RequestKind::ToLook, Online::asks);
     let result = match command {
         None => next::run(store).await,
-        Some(command) => command.run(store).await,
+        Some(command) => command.run(store, url).await,
     };
     let blockers = match &result {
         Err(error) if exit::is_held_up(error) => blockers::hint(&pool).await,
@@ -125,6 +127,15 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
 }
 
 impl Online {
+    /// Refuses arguments before it connects to the database.
+    fn check(&self) -> Result<(), CliError> {
+        match self {
+            Self::Run(args) => args.finds_its_command(),
+            Self::Mode(args) => args.names_its_target(),
+            _ => Ok(()),
+        }
+    }
+
     fn asks(&self) -> RequestKind {
         match self {
             Self::Run(_) => RequestKind::ToRun,
@@ -134,6 +145,7 @@ impl Online {
             }
             Self::Mode(args) if args.only_shows() => RequestKind::ToLook,
             Self::Plan(command) if command.only_shows() => RequestKind::ToLook,
+            Self::Reset(args) if args.only_shows() => RequestKind::ToLook,
             Self::Create(_)
             | Self::Delete(_)
             | Self::Migrate(_)
@@ -144,7 +156,7 @@ impl Online {
         }
     }
 
-    async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>) -> anyhow::Result<ExitCode> {
+    async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>, url: &str) -> anyhow::Result<ExitCode> {
         match self {
             Self::Create(args) => args.run(&store).await,
             Self::Delete(args) => args.run("deleted", async |key| store.delete(key).await).await,
@@ -156,7 +168,7 @@ impl Online {
             Self::Mode(args) => args.run(&store).await,
             Self::Peek(args) => args.run(&store).await,
             Self::Plan(command) => command.run(&store).await,
-            Self::Reset(args) => args.run("full", async |key| store.reset(key).await).await,
+            Self::Reset(args) => args.run(&store).await,
             Self::Run(args) => {
                 let pool = store.pool().clone();
                 args.run(store, rest(&pool), close(&pool)).await
@@ -166,7 +178,7 @@ impl Online {
                 let pool = store.pool().clone();
                 args.run(store, rest(&pool)).await
             }
-            Self::Watch(args) => args.run(store).await,
+            Self::Watch(args) => args.run(store, redact::database(url)).await,
         }
     }
 }

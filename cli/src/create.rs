@@ -5,41 +5,48 @@ use tollgate::{
     admin::{BucketLevel, Explanation, Origin},
 };
 
-use crate::output::{operand, plain, say};
+use crate::levels;
+use crate::output::{operand, plain, say_change};
 use crate::quota_args::{QuotaArgs, key};
 
 /// Provision a bucket, full
 ///
-/// Again with other terms, it changes them, and keeps the tokens that are there.
+/// If the bucket exists, changes its limits and keeps its tokens.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tollgate create third-party-api --capacity 2 --per 1h\n  tollgate create uploads --quota '10/s burst 20'"
 )]
 pub(crate) struct Args {
-    /// What requests call it
+    /// The key that requests name
     #[arg(value_name = "KEY", value_parser = key)]
     name: Key,
     #[command(flatten)]
-    terms: QuotaArgs,
+    quota: QuotaArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let quota = self.terms.required()?;
+        let quota = self.quota.required()?;
         let (why, level) = (store.explain(&self.name, None).await?, store.peek(&self.name).await?);
         store.create_bucket(&self.name, quota).await?;
-        let changed = level.map_or_else(String::new, |level| format!("; {}", changed(&why, &level, quota)));
-        let (name, take) = (plain(self.name.as_str()), operand(self.name.as_str()));
-        say(format!("bucket {name}: {quota}{changed}\ntry it: tollgate take {}", plain(&take)))?;
+        let after = if self.json { store.peek(&self.name).await? } else { None };
+        say_change(self.json, (level.as_ref().map(levels::json), after.as_ref().map(levels::json)), || {
+            let changed = level.as_ref().map_or_else(String::new, |level| format!("; {}", changed(&why, level, quota)));
+            let (name, take) = (plain(self.name.as_str()), operand(self.name.as_str()));
+            format!("bucket {name}: {quota}{changed}\ntry it: tollgate take {}", plain(&take))
+        })?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What is other than before with a bucket that was there.
+/// Describes what changed in a bucket that existed.
 fn changed(why: &Explanation, level: &BucketLevel, quota: Quota) -> String {
     let what = match (&level.plan, why.quota, why.quota_from) {
         (Some(plan), ..) => format!("it followed plan {}", plain(plan.as_str())),
-        // The bucket's own terms are not looked at beneath those.
+        // `explain` reports the override's limits, and not the bucket's own.
         (None, Some(over), Some(Origin::Override)) => format!("an override still holds, {over}"),
         (None, Some(was), _) if was != quota => format!("it was {was}"),
         (None, ..) if !level.provisioned => "its first request had made it".to_owned(),

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::answer::within_patience;
 use crate::blockers::{self, Blockers};
-use crate::output::{counted, progress};
+use crate::output::{counted, progress, width_to_fit};
 use crate::{clock, exit, migrate, pages, times};
 
 mod clocks;
@@ -36,9 +36,12 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print each finding on one line, even if it does not fit the terminal
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
 }
 
-/// What there is to check on one engine.
+/// The checks of one engine.
 pub(crate) trait Examine: Blockers {
     fn examine(pool: &Pool<Self>, report: &mut DoctorReport) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
@@ -48,16 +51,18 @@ pub(crate) trait Examine: Blockers {
     /// The time by which what is set ends, in microseconds since 1970.
     fn now(pool: &Pool<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 
-    /// What mends a call that the database refused so, if that is known.
+    /// Returns the remedy for a refused call, if the check knows one.
     fn mending(
         pool: &Pool<Self>,
         said: &dyn DatabaseError,
     ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
 
-    /// Of so many buckets at most, how many follow which plan that is not there; `None`: none, or one that is.
+    /// Counts the buckets of each missing plan, as if the plan `deleted` were missing too. Reads `most` buckets. `None` counts
+    /// the buckets that follow another plan or none.
     fn planless(
         pool: &Pool<Self>,
         most: i64,
+        deleted: &str,
     ) -> impl Future<Output = Result<Vec<(Option<String>, i64)>, sqlx::Error>> + Send;
 }
 
@@ -92,14 +97,14 @@ impl Args {
             }
         }
         if is_migrated && !report.has_failed() {
-            match Planless::find(pool).await {
+            match Planless::find(pool, None).await {
                 Ok(planless) => planless.tell(&mut report),
                 Err(error) if error.is::<exit::CliError>() => report.failed("plans", &error, ""),
                 // Only operators may look, here too.
                 Err(_) => {}
             }
         }
-        report.say(self.json)?;
+        report.say(self.json, width_to_fit(self.wide))?;
         Ok(ExitCode::from(if report.has_failed() { exit::CHECK_FAILED } else { 0 }))
     }
 
@@ -108,7 +113,7 @@ impl Args {
         let mut report = DoctorReport::default();
         let hint = error.downcast_ref::<exit::CliError>().map_or("", |refusal| &refusal.hint);
         report.fail("connection", format!("{}: {error}", DB::NAME), hint);
-        report.say(self.json)?;
+        report.say(self.json, width_to_fit(self.wide))?;
         Ok(ExitCode::from(error.downcast_ref::<exit::CliError>().map_or(exit::DATABASE, |refusal| refusal.code)))
     }
 }
@@ -174,7 +179,7 @@ async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorRepor
         }
         Err(Ok(Error::NewerSchema { found, known })) => report.fail(
             "schema",
-            format!("version {found}, which no longer has what this program, that knows {known}, needs"),
+            format!("version {found}, which lacks objects that this CLI needs, which knows {known}, needs"),
             exit::UPDATE_HINT,
         ),
         Err(Ok(Error::NotPermitted(cause))) if exit::is_file(&*cause) => {
@@ -208,7 +213,7 @@ async fn take<DB: Migrate>(pool: &Pool<DB>) -> anyhow::Result<()> {
     ] {
         let _ = take_within(&mut *transaction, &take).await?;
     }
-    // Whatever they answer: in the mode `off` there is no bucket.
+    // Ignores the answers, because the mode `off` leaves no bucket.
     let _ = adjust_within(&mut *transaction, &Receipt::new(id, key("a")?, 1).refund(1)).await?;
     Ok(transaction.rollback().await?)
 }
@@ -228,13 +233,17 @@ async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyho
     report.fail(name, said.message(), advice);
 }
 
-/// What makes people wonder why nothing is limited, or why everything is denied.
+/// Reports a mode that admits or denies every request.
 async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut DoctorReport) {
     let Ok(now) = clock::now(store.pool()).await else { return };
     match store.mode().await {
         Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch, now) => report.ok("mode", "enforce"),
         Ok(switch) => {
-            report.warn("mode", times::switch(&switch, "enforce", now), "back to the tokens: `tollgate mode --clear`");
+            report.warn(
+                "mode",
+                times::switch(&switch, "enforce", now),
+                "back to the tokens: `tollgate mode --clear --all`",
+            );
         }
         // Only operators may look.
         Err(_) => {}

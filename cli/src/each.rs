@@ -1,38 +1,56 @@
-//! What is done to each of some buckets: `reset` and `delete`.
+//! One action on each of several buckets, as `delete` and `reset` do.
 
 use std::process::ExitCode;
 
+use serde_json::{Value, json};
 use tollgate::{Error, Key};
 
 use crate::exit::CliError;
-use crate::output::{plain, say};
+use crate::output::{plain, say, say_json};
 use crate::quota_args::{distinct, key};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
 }
 
 impl Args {
-    /// Says what becomes of each bucket, and fails if one was not there, once it is done with the others.
     pub(crate) async fn run(
         self,
-        becomes: &str,
+        outcome: &str,
         act: impl AsyncFn(&Key) -> Result<bool, Error>,
     ) -> anyhow::Result<ExitCode> {
-        distinct(&self.keys, "name each bucket once")?;
-        let mut absent = Vec::new();
-        for key in self.keys {
-            if act(&key).await? {
-                say(format!("{}: {becomes}", plain(key.as_str())))?;
-            } else {
-                absent.push(key);
-            }
-        }
-        if absent.is_empty() {
-            return Ok(ExitCode::SUCCESS);
-        }
-        Err(CliError::no_buckets(&absent, "`tollgate list` shows those that there are").into())
+        on_each(self.keys, self.json, outcome, act).await
     }
+}
+
+/// Acts on each bucket and prints the outcome. Fails if a bucket does not exist, after it has acted on the others.
+pub(crate) async fn on_each(
+    keys: Vec<Key>,
+    as_json: bool,
+    outcome: &str,
+    act: impl AsyncFn(&Key) -> Result<bool, Error>,
+) -> anyhow::Result<ExitCode> {
+    distinct(&keys, "name each bucket once")?;
+    let (mut absent, mut found) = (Vec::new(), Vec::new());
+    for key in keys {
+        let is_found = act(&key).await?;
+        found.push(json!({"key": key.as_str(), "found": is_found}));
+        if is_found && !as_json {
+            say(format!("{}: {outcome}", plain(key.as_str())))?;
+        } else if !is_found {
+            absent.push(key);
+        }
+    }
+    if as_json {
+        say_json(&Value::Array(found))?;
+    }
+    if absent.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(CliError::no_buckets(&absent, "`tollgate list` shows those that there are").into())
 }

@@ -1,4 +1,4 @@
-//! How the program ends: what it says of an error, and the code that scripts see.
+//! Reports errors, and maps them to exit codes.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ pub(crate) use misuse::misused;
 pub(crate) use refusal::CliError;
 pub(crate) use unanswered::RequestKind;
 
-/// What `--help` says of the exit codes.
+/// The exit codes in `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
    0  done; granted
@@ -62,14 +62,14 @@ pub(crate) fn missing_grants() -> CliError {
     CliError { code: NOT_PERMITTED, message: "this role may do nothing here".to_owned(), hint: GRANT_HINT.to_owned() }
 }
 
-/// What an administrator does for a role.
+/// The hint that grants a role its privileges.
 pub(crate) const GRANT_HINT: &str = "`grant tollgate_app to ROLE` lets it take tokens and look at a key, tollgate_operator everything; `tollgate migrate --print grants` (with the `--prefix` of the database, if it has one) makes both, and is to be run again after an upgrade";
 
-/// What to do about a database that is newer than this program.
+/// The hint about a database that is newer than the CLI.
 pub(crate) const UPDATE_HINT: &str =
     "install a newer `tollgate`: that of the crate which the services here were built with";
 
-/// What to do about a file that cannot be written.
+/// The hint about a file that cannot be written.
 pub(crate) const READ_ONLY_HINT: &str =
     "leave mode=ro and immutable out of the URL, and let this user write the file and its directory";
 
@@ -77,7 +77,7 @@ pub(crate) const READ_ONLY_HINT: &str =
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     let (code, message, hint) = explain(error);
     let mut err = anstream::stderr().lock();
-    // What cannot be written, nobody reads.
+    // Ignores an unwritable standard error.
     let _ = writeln!(err, "{RED}error:{RED:#} {}", output::lines(&message));
     if !hint.is_empty() {
         let _ = writeln!(err, "{BOLD}hint:{BOLD:#} {}", output::lines(&hint));
@@ -90,7 +90,7 @@ pub(crate) fn is_held_up(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Contended { .. } | Error::DeadlineExceeded(_)))
 }
 
-/// What went wrong, in words.
+/// The message of an error.
 pub(crate) fn message(error: &anyhow::Error) -> String {
     explain(error).1
 }
@@ -134,7 +134,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             NEVER,
             format!("there is no bucket '{}'", plain(key.as_str())),
             format!(
-                "make it with `tollgate create --capacity 2 --per 1h {}`, or name its terms: `--quota 10/s`, `--plan NAME`",
+                "make it with `tollgate create --capacity 2 --per 1h {}`, or name its limit: `--quota 10/s`, `--plan NAME`",
                 output::operand(key.as_str())
             ),
         ),
@@ -199,7 +199,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-/// What the database or its driver said.
+/// The error of the database or its driver.
 pub(crate) fn said(error: &anyhow::Error) -> Option<&sqlx::Error> {
     let mut causes = error.chain().map(|cause| {
         // The library's errors share what caused them.
@@ -214,7 +214,7 @@ pub(crate) fn is_file(error: &(dyn std::error::Error + 'static)) -> bool {
     error.is_some_and(|error| error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some())
 }
 
-/// What a database says, without the lines of the server's or tollgate's own source.
+/// The message of a database, without lines of the server's or tollgate's source.
 pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref() {
         Some(sqlx::Error::Database(error)) => error.message().to_owned(),

@@ -11,7 +11,7 @@ use tollgate::{
 };
 
 use crate::doctor::{Examine, mending};
-use crate::output::{GREEN, RED, plain, say, say_json};
+use crate::output::{GREEN, RED, plain, say, say_json, shortened, width_to_fit, wrapped};
 use crate::quota_args::key;
 use crate::{clock, times};
 
@@ -19,9 +19,9 @@ mod sliding;
 
 use sliding::Sliding;
 
-/// What rules a key, where that comes from and until when, and what a request would come to
+/// Show the effective limit and mode of a key, their source and end, and the outcome of a request
 ///
-/// Nothing is taken.
+/// Takes no tokens.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(value_parser = key)]
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print a long key in full and each line unbroken, even if they do not fit the terminal
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
 }
 
 impl Args {
@@ -47,7 +50,7 @@ impl Args {
             json["window"] = sliding.as_ref().map_or(Value::Null, |sliding| sliding.json(self.cost));
             say_json(&json)?;
         } else {
-            // Of a bucket that is not there and that nobody asked for, a key with a window need not hear.
+            // Omits a missing bucket if the key has a window and no plan is named.
             let bucket = why.known || sliding.is_none() || self.plan.is_some();
             let mut lines = if bucket { bucket_words(&why, self.plan.is_some(), now) } else { Vec::new() };
             lines.extend(sliding.as_ref().map(|sliding| ("window", sliding.counted())));
@@ -55,8 +58,10 @@ impl Args {
             lines.extend(bucket.then(|| ("a request", expected_outcome(&why, shortfall(&why, self.cost)))));
             let name = if bucket { "in window" } else { "a request" };
             lines.extend(sliding.as_ref().map(|sliding| (name, sliding.expected_outcome(self.cost))));
-            let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {text}"));
-            say(format!("{}\n{}", plain(self.key.as_str()), lines.collect::<Vec<_>>().join("\n")))?;
+            let (width, key) = (width_to_fit(self.wide), plain(self.key.as_str()));
+            let key = width.map_or_else(|| key.clone(), |width| shortened(&key, width));
+            let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {}", wrapped(&text, width, 13)));
+            say(format!("{key}\n{}", lines.collect::<Vec<_>>().join("\n")))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -79,8 +84,8 @@ fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'st
         Some(available) => format!("{available} available"),
         None => "exists".to_owned(),
     };
-    let terms = match (why.quota, why.quota_from) {
-        // Whatever the bucket or an override says: the plan is looked for first.
+    let limit = match (why.quota, why.quota_from) {
+        // A missing plan precedes the quota of the bucket or an override.
         _ if why.expected_outcome == ExpectedOutcome::UnknownPlan => {
             let whose = if named { "the" } else { "its" };
             format!("none: {whose} plan{} is not there", quoted_plan(why))
@@ -92,7 +97,7 @@ fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'st
         (Some(quota), from) => format!("{quota}, from {}", from.map_or_else(String::new, |from| name(why, from))),
         (None, _) => "none: nothing says".to_owned(),
     };
-    vec![("bucket", bucket), ("terms", terms)]
+    vec![("bucket", bucket), ("limit", limit)]
 }
 
 fn mode_words(why: &Explanation, now: DateTime<Utc>) -> String {
@@ -144,7 +149,7 @@ fn expected_outcome(why: &Explanation, shortfall: Option<Shortfall>) -> String {
         },
         ExpectedOutcome::UnknownPlan => format!("would fail: there is no plan{}{}", quoted_plan(why), made_again(why)),
         ExpectedOutcome::Conflict => "would fail if it named that plan: the bucket has another limit".to_owned(),
-        _ => "would fail, unless it names its terms: there is no such bucket".to_owned(),
+        _ => "would fail, unless it names its limits: there is no such bucket".to_owned(),
     }
 }
 
@@ -152,7 +157,7 @@ fn quoted_plan(why: &Explanation) -> String {
     why.plan.as_ref().map_or_else(String::new, |plan| format!(" '{}'", plain(plan.as_str())))
 }
 
-/// The command that makes the plan, under the terms that the bucket has of it, as far as it is known.
+/// The command that makes the plan again, with the limits that the bucket has from it if they are known.
 fn made_again(why: &Explanation) -> String {
     let quota = why.quota.filter(|_| why.quota_from == Some(Origin::Bucket));
     let quota = quota.map_or_else(|| "10/s".to_owned(), |quota| quota.to_string());

@@ -11,7 +11,7 @@ pub(crate) fn table(levels: &[BucketLevel]) -> Table<7> {
     let mut table = Table::new([
         Column::Left("key"),
         Column::Right("available"),
-        Column::Left("terms"),
+        Column::Left("limit"),
         Column::Left("from"),
         Column::Right("granted"),
         Column::Right("next token in"),

@@ -6,7 +6,7 @@ use tollgate::{
     admin::{BucketLevel, Filter},
 };
 
-use crate::output::{Skipped, say};
+use crate::output::{Skipped, say, width_to_fit};
 use crate::pages::PAGE;
 use crate::quota_args::key;
 
@@ -53,11 +53,15 @@ pub(crate) struct Args {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
+    /// Print long keys in full, even if lines do not fit the terminal
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
 }
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let (out, skipped) = (Writer::new(anstream::stdout(), self.json), Skipped::default());
+        let out = Writer::new(anstream::stdout(), self.json, width_to_fit(self.wide));
+        let skipped = Skipped::default();
         if self.windows {
             let prefix = self.prefix.as_ref();
             let page = async |after: Option<&Key>, limit| Ok(skipped.rows(store.windows(prefix, after, limit).await?));
@@ -105,7 +109,7 @@ impl Args {
         };
         out.end::<L>()?;
         if is_more && self.json {
-            // What cannot be written, nobody reads.
+            // Ignores an unwritable standard error.
             let _ = writeln!(anstream::stderr(), "… and more: without `--limit`, or with `--limit 0`, all are listed");
         } else if is_more {
             say(format!("… and more: `--limit 0` lists all, `--sort available` the emptiest {limit}"))?;
@@ -208,7 +212,7 @@ mod tests {
         store
     }
 
-    /// What is written, for a reader who goes after so many writes.
+    /// Keeps the output of a reader that closes the pipe after `writes` writes.
     struct Pipe<'a> {
         written: &'a RefCell<Vec<u8>>,
         writes: usize,
@@ -226,14 +230,14 @@ mod tests {
         }
     }
 
-    /// What a list of that store comes to: the output, whether there is more, and how many rows each question asked for.
+    /// Lists the store: returns the output, whether there is more, and how many rows each read requested.
     async fn listed(store: &MemoryStore, words: &[&str], writes: usize) -> (String, bool, Vec<u32>) {
         let (args, asked, written) = (args(words), RefCell::new(Vec::new()), RefCell::default());
         let page = async |after: Option<&Key>, limit| {
             asked.borrow_mut().push(limit);
             Ok(store.list(&Filter::default(), after, limit).await?.into_vec())
         };
-        let mut out = Writer::new(Pipe { written: &written, writes }, args.json);
+        let mut out = Writer::new(Pipe { written: &written, writes }, args.json, None);
         let limit = args.limit.unwrap_or(usize::MAX);
         let is_more = in_key_order(PageReader::new(page, args.admits()), limit, &mut out).await.expect("it is listed");
         out.end::<BucketLevel>().expect("it is written");

@@ -1,4 +1,4 @@
-//! The program `tollgate`: what an operator does with the buckets of a database, from a shell.
+//! The CLI `tollgate`: operates the buckets of a database from a shell.
 
 mod answer;
 mod blockers;
@@ -14,6 +14,7 @@ mod exit;
 mod explain;
 mod levels;
 mod list;
+mod man;
 mod migrate;
 mod mode;
 mod next;
@@ -25,6 +26,7 @@ mod plan;
 mod quota_args;
 mod redact;
 mod request;
+mod reset;
 mod run;
 mod signals;
 mod simulate;

@@ -6,45 +6,51 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use tollgate::{
     Admin, Key, Mode, SqlStore,
-    admin::{ModeSetting, Plan},
+    admin::{ModeSetting, Override, Plan},
     store::Migrate,
 };
 
 use crate::doctor::Examine;
-use crate::output::{plain, say, say_json};
+use crate::exit::CliError;
+use crate::output::{plain, say, say_change, say_json};
 use crate::pages::readable;
 use crate::quota_args::{key, reason};
 use crate::{clock, overrides, plan, times};
 
-/// Enforce, shadow, switch off or block: everything, a plan or a key
+/// Enforce, shadow, switch off or block: a key, a plan or all keys
 ///
-/// The nearest to the key rules, from the next request on, in every process. Without a mode it shows what is set.
+/// Takes effect with the next request, in every process. A key's mode precedes its plan's, and a plan's mode precedes the global
+/// one. Without a mode, prints the modes that are set.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
-\x20 tollgate mode                                    # what is set\n\
-\x20 tollgate mode shadow --for 2h --reason 'incident 42'\n\
+\x20 tollgate mode                                    # prints the modes\n\
+\x20 tollgate mode shadow --all --for 2h --reason 'incident 42'\n\
 \x20 tollgate mode block --key user:42 --reason abuse\n\
 \x20 tollgate mode --clear --key user:42")]
+#[command(group = clap::ArgGroup::new("change").args(["mode", "clear"]))]
 pub(crate) struct Args {
     #[arg(value_enum)]
     mode: Option<ModeArg>,
-    /// Of this plan only
+    /// Changes or prints the mode of this plan
     #[arg(long, value_name = "NAME", value_parser = key, conflicts_with = "key")]
     plan: Option<Key>,
-    /// Of this key only
+    /// Changes or prints the mode of this key
     #[arg(long, value_name = "KEY", value_parser = key)]
     key: Option<Key>,
-    /// Why, for whoever meets it later
+    /// Changes the global mode, which applies to every key without a mode of its own or its plan's
+    #[arg(long, conflicts_with_all = ["plan", "key"], requires = "change")]
+    all: bool,
+    /// Why the mode is set, for later readers
     #[arg(long, requires = "mode", value_parser = reason)]
     reason: Option<String>,
-    /// How long it holds [default: until another is set]
+    /// How long the mode holds [default: until another is set]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse, requires = "mode")]
     lasting: Option<Duration>,
-    /// Back to what would rule otherwise
+    /// Removes the mode, so that the next one in order applies
     #[arg(long, conflicts_with_all = ["mode", "reason", "lasting"])]
     clear: bool,
-    /// Print what is set as a JSON array
-    #[arg(long, conflicts_with_all = ["mode", "clear", "reason", "lasting"])]
+    /// Print the modes as a JSON array, or a change as JSON
+    #[arg(long)]
     json: bool,
 }
 
@@ -65,6 +71,16 @@ impl Args {
         self.mode.is_none() && !self.clear
     }
 
+    /// Refuses to change the global mode without `--all`: a forgotten `--key` must not block or admit every request.
+    pub(crate) fn names_its_target(&self) -> Result<(), CliError> {
+        if self.only_shows() || self.all || self.plan.is_some() || self.key.is_some() {
+            return Ok(());
+        }
+        let change = self.mode.map_or("--clear", |mode| Mode::from(mode).as_str());
+        let hint = "add --key KEY or --plan NAME, or --all to change the mode of every key";
+        Err(CliError::arguments(format!("no target for the mode: {change}"), hint))
+    }
+
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         let only_shows = self.only_shows();
         let now = clock::now(store.pool()).await?;
@@ -73,6 +89,7 @@ impl Args {
             reason: self.reason,
             until: clock::end(self.lasting, now)?,
             now,
+            json: self.json,
         };
         match (&self.plan, &self.key) {
             _ if only_shows => {
@@ -91,12 +108,13 @@ impl Args {
     }
 }
 
-/// What to set; without a mode, what was set is taken away.
+/// A mode to set, or no mode to remove the previous one.
 struct ModeChange {
     mode: Option<Mode>,
     reason: Option<String>,
     until: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
+    json: bool,
 }
 
 impl ModeChange {
@@ -116,16 +134,16 @@ impl ModeChange {
         self.report(before, &ModeReport::new(Some(name.clone()), self.mode.map(|mode| self.switch(mode))))
     }
 
-    /// In the key's override, whose terms stay.
+    /// Changes the mode in the key's override, and keeps its limits.
     async fn of_key(self, store: &impl Admin, key: &Key) -> anyhow::Result<()> {
         let was = overrides::in_force(store, key, self.now).await?;
         if self.mode.is_none() && was.mode.is_none() && was.quota.is_some() {
             return Err(overrides::lacks(key, "mode").into());
         }
-        let until = if self.mode.is_none() { was.expires_at } else { self.until };
+        let expires_at = if self.mode.is_none() { was.expires_at } else { self.until };
         let reason = self.reason.unwrap_or_else(|| was.reason.clone());
-        say(overrides::replace(store, key, (&was, self.now), (was.quota, self.mode), reason, until).await?)?;
-        Ok(())
+        let over = Override { quota: was.quota, mode: self.mode, reason, expires_at };
+        overrides::replace(store, key, (&was, self.now), over, self.json).await
     }
 
     fn switch(&self, mode: Mode) -> ModeSetting {
@@ -136,22 +154,23 @@ impl ModeChange {
 
     /// Prints what is set now and what was set before.
     fn report(&self, before: Option<ModeReport>, set: &ModeReport) -> anyhow::Result<()> {
-        let before = before
-            .map_or_else(|| "; the previous mode cannot be read".to_owned(), |before| before.previous_value(self.now));
-        Ok(say(set.words(self.now) + &before)?)
+        let change = (before.as_ref().map(|before| before.as_json(self.now)), Some(set.as_json(self.now)));
+        let unreadable = || "; the previous mode cannot be read".to_owned();
+        let previous = || before.map_or_else(unreadable, |before| before.previous_value(self.now));
+        Ok(say_change(self.json, change, || set.words(self.now) + &previous())?)
     }
 }
 
-/// What is set somewhere: for a key, what rules it.
+/// The mode of a plan or of everything, or the effective mode of a key.
 struct ModeReport {
     kind: &'static str,
     name: Option<Key>,
-    /// `None`: what is set for all rules here too.
+    /// `None`: the plan has no mode, and the global one applies.
     switch: Option<ModeSetting>,
 }
 
 impl ModeReport {
-    /// What is set for this plan or key; without one, everything but overrides.
+    /// Reads the mode of this plan or key, or without one the global mode and those of all plans.
     async fn find(store: &impl Admin, plan: Option<Key>, key: Option<Key>) -> anyhow::Result<Vec<Self>> {
         Ok(match (plan, key) {
             (Some(name), _) => vec![Self::of_plan(store, &name).await?],
@@ -191,7 +210,7 @@ impl ModeReport {
         format!("{kind}{name}: {mode}")
     }
 
-    /// What was there before it was replaced, and is nowhere else then, if it held.
+    /// Describes a replaced mode that was in force, which is stored nowhere else.
     fn previous_value(&self, now: DateTime<Utc>) -> String {
         let is_said = |switch: &&ModeSetting| {
             let is_usual = self.name.is_none() && switch.mode == Mode::Enforce && switch.reason.is_none();

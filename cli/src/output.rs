@@ -1,14 +1,14 @@
-//! What people and programs read: tables, lines and JSON on standard output.
+//! Writes tables, lines and JSON to standard output.
 
 use std::cell;
 use std::fmt::{Display, Write as _};
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tollgate::admin::Page;
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::exit::CliError;
 
@@ -19,7 +19,7 @@ const FAINT: Style = Style::new().dimmed();
 
 /// Writes text; colours only reach a terminal, and none if `NO_COLOR` is set.
 ///
-/// Whoever has read enough, as `head` does, changes nothing of what is done and how the program ends.
+/// Ignores a closed pipe, as `head` leaves it: the command completes with the same exit code.
 pub(crate) fn say(text: impl AsRef<str>) -> Result<(), CliError> {
     let mut out = anstream::stdout().lock();
     let written =
@@ -41,7 +41,16 @@ pub(crate) fn say_json(value: &Value) -> Result<(), CliError> {
     say(pretty(value))
 }
 
-/// JSON in whose texts, too, what would steer a terminal is escaped, as JSON allows.
+/// Writes what a command changed as JSON, or in words. `None`: there was no such object, or there is none any more.
+pub(crate) fn say_change(
+    as_json: bool,
+    (before, after): (Option<Value>, Option<Value>),
+    words: impl FnOnce() -> String,
+) -> Result<(), CliError> {
+    if as_json { say_json(&json!({"before": before, "after": after})) } else { say(words()) }
+}
+
+/// Formats JSON, and escapes characters that would steer a terminal, as JSON allows.
 pub(crate) fn pretty(value: &Value) -> String {
     let mut json = String::new();
     for c in format!("{value:#}").chars() {
@@ -111,7 +120,7 @@ pub(crate) fn warn_unreadable(rows: u64) {
     }
 }
 
-/// What to do about rows that cannot be read.
+/// The hint about rows that cannot be read.
 pub(crate) const UNREADABLE_ROWS: &str = "run `tollgate doctor`: it names the tables that hold such rows";
 
 /// A word as a shell reads it.
@@ -126,7 +135,7 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// As bash, zsh and ksh read text of which not all can be seen. Bytes by three octal digits: what follows is no part of those.
+/// As bash, zsh and ksh read text of which not all can be seen. Escapes bytes as three octal digits, so that a digit after them is text.
 fn escaped(word: &str) -> String {
     let mut text = "$'".to_owned();
     for c in word.chars() {
@@ -151,10 +160,86 @@ pub(crate) fn operand(word: &str) -> String {
     format!("{dashes}{}", quoted(word))
 }
 
+/// Shortens a text to a width. Cuts the middle, because the beginning and the end identify a key.
+pub(crate) fn shortened(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let Some(shown) = width.checked_sub(1) else { return String::new() };
+    let tail: Vec<char> = fitting(text.chars().rev(), shown / 2).collect();
+    fitting(text.chars(), shown.div_ceil(2)).chain(['…']).chain(tail.into_iter().rev()).collect()
+}
+
+/// Shortens a text to a width. Cuts the end.
+pub(crate) fn truncated(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    width.checked_sub(1).map_or_else(String::new, |shown| fitting(text.chars(), shown).chain(['…']).collect())
+}
+
+/// Yields the first characters that fit.
+fn fitting(characters: impl Iterator<Item = char>, width: usize) -> impl Iterator<Item = char> {
+    let mut used = 0;
+    characters.take_while(move |character| {
+        used += character.width().unwrap_or(0);
+        used <= width
+    })
+}
+
+/// The width of the terminal, to fit output to it. `None` if `wide` is set or standard output is not a terminal.
+pub(crate) fn width_to_fit(wide: bool) -> Option<usize> {
+    let is_fitted = !wide && io::stdout().is_terminal();
+    let (columns, _) = ratatui::crossterm::terminal::size().ok().filter(|_| is_fitted)?;
+    Some(usize::from(columns)).filter(|columns| *columns > 0)
+}
+
+/// Breaks a text between words if it does not fit behind `indent` columns, and indents the further lines. Keeps words whole,
+/// because a shortened key would make another command.
+pub(crate) fn wrapped(text: &str, width: Option<usize>, indent: usize) -> String {
+    let Some(free) = width.and_then(|width| width.checked_sub(indent)).filter(|free| *free >= MIN_TEXT_WIDTH) else {
+        return text.to_owned();
+    };
+    let (mut lines, mut used) = (String::new(), 0);
+    for word in text.split(' ') {
+        let length = anstream::adapter::strip_str(word).to_string().width();
+        if used > 0 && used + 1 + length > free {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', indent));
+            used = 0;
+        } else if used > 0 {
+            lines.push(' ');
+            used += 1;
+        }
+        lines += word;
+        used += length;
+    }
+    lines
+}
+
+/// A narrower column of text is harder to read than lines that the terminal breaks.
+const MIN_TEXT_WIDTH: usize = 20;
+
+/// A shorter part of a key does not identify it.
+pub(crate) const MIN_KEY_WIDTH: usize = 16;
+
 /// Columns that are as wide as need be.
 pub(crate) struct Table<const N: usize> {
     columns: [Column; N],
     rows: Vec<[Cell; N]>,
+}
+
+/// The widths of columns in successive tables, and the width that lines fit.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    widths: Vec<usize>,
+    width: Option<usize>,
+}
+
+impl Layout {
+    pub(crate) fn within(width: Option<usize>) -> Self {
+        Self { widths: Vec::new(), width }
+    }
 }
 
 /// A heading, and on which side its cells begin.
@@ -187,25 +272,31 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells);
     }
 
-    /// The lines, without the last one's end.
+    /// Formats the lines, without the end of the last one.
     pub(crate) fn render(&self) -> String {
-        self.lines(&mut Vec::new())
+        self.lines(&mut Layout::default())
     }
 
-    /// The lines below others of the same columns, which were so wide: no narrower, and without the headings again. Without
-    /// widths they are the first.
-    pub(crate) fn lines(&self, above: &mut Vec<usize>) -> String {
+    /// Formats lines below those of an earlier table with the same columns. Columns become no narrower, and headings appear only
+    /// in the first table. Shortens the cells of the first column, the keys, to fit the lines to the layout's width.
+    pub(crate) fn lines(&self, layout: &mut Layout) -> String {
+        let above = &layout.widths;
         let headings: [Cell; N] = std::array::from_fn(|at| Cell::styled(self.columns[at].heading(), FAINT));
-        let widths: [usize; N] = std::array::from_fn(|at| {
+        let mut widths: [usize; N] = std::array::from_fn(|at| {
             let cells = self.rows.iter().map(|row| row[at].0.width());
             cells.chain([headings[at].0.width()]).chain(above.get(at).copied()).max().unwrap_or(0)
         });
         let headings = above.is_empty().then_some(&headings);
-        *above = widths.to_vec();
+        if let Some(width) = layout.width {
+            let others: usize = widths[1..].iter().map(|width| width + 2).sum();
+            widths[0] = widths[0].min(width.saturating_sub(others).max(MIN_KEY_WIDTH));
+        }
+        layout.widths = widths.to_vec();
         let mut text = String::new();
         for row in headings.into_iter().chain(&self.rows) {
             let mut line = String::new();
             for ((Cell(cell, style), column), width) in row.iter().zip(&self.columns).zip(widths) {
+                let cell = shortened(cell, width);
                 let padding = " ".repeat(width - cell.width());
                 let _ = match column {
                     Column::Left(_) => write!(line, "{style}{cell}{style:#}{padding}  "),
@@ -236,4 +327,51 @@ pub(crate) fn progress(message: impl Into<String>) -> ProgressBar {
     bar.tick();
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_key_is_shortened_to_fit_the_terminal() {
+        let mut table = Table::new([Column::Left("key"), Column::Right("available")]);
+        for key in ["user:1", "tenant:7:project:12345:user:1234567890:upload"] {
+            table.row([Cell::from(key), Cell::from("5")]);
+        }
+        let fitted = |width| table.lines(&mut Layout::within(width));
+        assert!(fitted(None).contains("tenant:7:project:12345:user:1234567890:upload          5"));
+        let lines = fitted(Some(40));
+        assert!(lines.ends_with("\ntenant:7:proje…4567890:upload          5"), "{lines}");
+        let lines = anstream::adapter::strip_str(&lines).to_string();
+        assert_eq!(lines.lines().map(UnicodeWidthStr::width).collect::<Vec<_>>(), [40; 3]);
+        assert!(fitted(Some(9)).ends_with("\ntenant:7…:upload          5"), "too narrow");
+    }
+
+    #[test]
+    fn text_wraps_between_words_behind_its_indent() {
+        let text = format!("would be {RED}denied{RED:#}: a token comes in 1d 2h");
+        let broken = |width, indent| wrapped(&text, width, indent);
+        assert_eq!(broken(None, 4), text);
+        assert_eq!(broken(Some(80), 4), text);
+        assert_eq!(broken(Some(23), 4), text, "too narrow");
+        let lines = anstream::adapter::strip_str(&broken(Some(24), 4)).to_string();
+        assert_eq!(lines, "would be denied: a\n    token comes in 1d 2h");
+    }
+
+    #[test]
+    fn long_text_is_cut_in_the_middle_or_at_the_end() {
+        for (text, width, middle, end) in [
+            ("tenant:7:user:42", 16, "tenant:7:user:42", "tenant:7:user:42"),
+            ("tenant:7:user:42", 9, "tena…r:42", "tenant:7…"),
+            ("tenant:7:user:42", 8, "tena…:42", "tenant:…"),
+            ("tenant:7", 2, "t…", "t…"),
+            ("tenant:7", 1, "…", "…"),
+            ("tenant:7", 0, "", ""),
+            // Each character takes two columns.
+            ("東京東京東京", 8, "東京…京", "東京東…"),
+        ] {
+            assert_eq!((shortened(text, width), truncated(text, width)), (middle.to_owned(), end.to_owned()));
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! A key's override has terms, a mode, or both: changing one of them keeps the other.
+//! A key's override has limits, a mode, or both. A change of one of them keeps the other.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -8,13 +8,13 @@ use tollgate::{
 };
 
 use crate::exit::CliError;
-use crate::output::{Cell, Column, Table, operand, plain, say, say_json};
+use crate::output::{Cell, Column, Table, operand, plain, say, say_change, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::times;
 
 /// Returns the key's override in force.
 ///
-/// Without one, and if its row cannot be decoded, returns an override without terms and mode, so that a command can replace it.
+/// Returns an empty override if the key has none, or if its row cannot be decoded, so that a command can replace it.
 pub(crate) async fn in_force(store: &impl Admin, key: &Key, now: DateTime<Utc>) -> anyhow::Result<Override> {
     let Some(why) = readable(store.explain(key, None).await)? else {
         // The row that cannot be decoded may be another one: of the mode, the plan or the bucket.
@@ -29,32 +29,35 @@ pub(crate) async fn in_force(store: &impl Admin, key: &Key, now: DateTime<Utc>) 
     })
 }
 
-/// There is nothing of that to take away: the rest of the override stays as it is.
+/// The error of a command that removes a part which the override lacks. The other part stays.
 pub(crate) fn lacks(key: &Key, part: &str) -> CliError {
     let message = format!("the override of '{}' has no {part}", plain(key.as_str()));
-    CliError::absent(message, format!("`tollgate explain {}` shows what rules it", operand(key.as_str())))
+    CliError::absent(message, format!("`tollgate explain {}` shows its effective limit", operand(key.as_str())))
 }
 
-/// Replaces a key's override, and says what holds from now on, and what was there, which is nowhere else then. Without terms
-/// and mode there is none any more.
+/// Replaces a key's override, or removes it if the new one has neither limits nor mode. Prints both, because the previous one is
+/// stored nowhere else.
 pub(crate) async fn replace(
     store: &impl Admin,
     key: &Key,
     (was, now): (&Override, DateTime<Utc>),
-    (quota, mode): (Option<Quota>, Option<Mode>),
-    reason: String,
-    expires_at: Option<DateTime<Utc>>,
-) -> anyhow::Result<String> {
+    over: Override,
+    json: bool,
+) -> anyhow::Result<()> {
     let name = plain(key.as_str());
-    if quota.is_none() && mode.is_none() {
+    let is_set = |over: &Override| over.quota.is_some() || over.mode.is_some();
+    let as_json = |over: &Override| is_set(over).then(|| as_json((key, over), now));
+    let change = (as_json(was), as_json(&over));
+    if !is_set(&over) {
         if !store.clear_override(key).await? {
-            let hint = format!("`tollgate explain {}` shows what rules it", operand(key.as_str()));
+            let hint = format!("`tollgate explain {}` shows its effective limit", operand(key.as_str()));
             return Err(CliError::absent(format!("there is no override of '{name}'"), hint).into());
         }
-        return Ok(format!("{name}: override taken away{}", previous_value(was, now)));
+        return Ok(say_change(json, change, || format!("{name}: override taken away{}", previous_value(was, now)))?);
     }
-    store.set_override(key, Override { quota, mode, reason, expires_at }).await?;
-    Ok(format!("{name}: override {}{}{}", said(quota, mode), times::ending(expires_at, now), previous_value(was, now)))
+    let set = format!("{name}: override {}{}", said(over.quota, over.mode), times::ending(over.expires_at, now));
+    store.set_override(key, over).await?;
+    Ok(say_change(json, change, || set + &previous_value(was, now))?)
 }
 
 fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
@@ -62,7 +65,7 @@ fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// What the key's override was, if it had one that held.
+/// Describes the previous override, if it was in force.
 fn previous_value(was: &Override, now: DateTime<Utc>) -> String {
     if was.quota.is_none() && was.mode.is_none() {
         return String::new();
@@ -79,11 +82,11 @@ async fn all(store: &impl Admin) -> anyhow::Result<Vec<(Key, Override)>> {
 pub(crate) async fn list(store: &impl Admin, now: DateTime<Utc>, json: bool) -> anyhow::Result<()> {
     let all = all(store).await?;
     if json {
-        say_json(&Value::Array(all.iter().map(|over| as_json(over, now)).collect()))?;
+        say_json(&Value::Array(all.iter().map(|(key, over)| as_json((key, over), now)).collect()))?;
     } else if all.is_empty() {
         say("no overrides; make one: tollgate plan override KEY --quota '10/s burst 20' --for 1d")?;
     } else {
-        let columns = ["key", "terms", "mode", "until", "reason"];
+        let columns = ["key", "limit", "mode", "until", "reason"];
         let mut table = Table::new(columns.map(Column::Left));
         for (key, over) in &all {
             let end = match over.expires_at {
@@ -99,7 +102,7 @@ pub(crate) async fn list(store: &impl Admin, now: DateTime<Utc>, json: bool) -> 
     Ok(())
 }
 
-fn as_json((key, over): &(Key, Override), now: DateTime<Utc>) -> Value {
+fn as_json((key, over): (&Key, &Override), now: DateTime<Utc>) -> Value {
     json!({
         "key": key.as_str(),
         "capacity": over.quota.map(|quota| quota.capacity()),

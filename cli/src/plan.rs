@@ -3,11 +3,15 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use tollgate::{Admin, Key, SqlStore, admin::Plan, store::Migrate};
+use tollgate::{
+    Admin, Key, Quota, SqlStore,
+    admin::{self, Plan},
+    store::Migrate,
+};
 
 use crate::doctor::{Examine, Planless};
-use crate::exit::CliError;
-use crate::output::{Cell, Column, Table, plain, say, say_json};
+use crate::exit::{self, CliError};
+use crate::output::{Cell, Column, Table, plain, quoted, say, say_change, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::quota_args::{QuotaArgs, key, reason};
 use crate::{clock, overrides, times};
@@ -20,21 +24,32 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Make a plan, or change its terms: for all of its buckets, with their next request
+    /// Create a plan, or change the limits of all buckets that follow it, with their next request
     Set {
         #[arg(value_parser = key)]
         name: Key,
         #[command(flatten)]
-        terms: QuotaArgs,
+        quota: QuotaArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
-    /// Forget a plan; requests that name it fail from then on
+    /// Delete a plan
+    ///
+    /// Requests that name the plan, or a bucket that follows it, fail from then on.
     Delete {
         #[arg(value_parser = key)]
         name: Key,
+        /// Delete the plan even if buckets follow it
+        #[arg(long)]
+        force: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
-    /// Give one key other terms than its plan's or its own, or take them away again
+    /// Give one key other limits than its plan's or its own, or remove them again
     Override(Override),
-    /// List the keys that have terms or a mode of their own by an override
+    /// List the keys whose limits or mode an override sets
     Overrides {
         /// Print a JSON array
         #[arg(long)]
@@ -50,16 +65,19 @@ pub(crate) struct Override {
     #[arg(value_parser = key)]
     key: Key,
     #[command(flatten)]
-    terms: QuotaArgs,
-    /// Why, for whoever meets it later [default: what it was]
+    quota: QuotaArgs,
+    /// Why the limits are set, for later readers [default: the previous reason]
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
-    /// How long it holds [default: until it is cleared]
+    /// How long the override holds [default: until it is cleared]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse)]
     lasting: Option<Duration>,
-    /// Take the terms away; a mode of the key's own stays
+    /// Remove the limits; the key's mode stays
     #[arg(long, conflicts_with_all = ["capacity", "per", "quota", "reason", "lasting"])]
     clear: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Command {
@@ -70,16 +88,8 @@ impl Command {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::List { json } => list(store, json).await?,
-            Self::Set { name, terms } => {
-                let quota = terms.required()?;
-                let was = readable(store.plan(&name).await)?.flatten();
-                store.create_plan(&name, quota).await?;
-                let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
-                say(format!("plan {}: {quota}{was}", plain(name.as_str())))?;
-            }
-            Self::Delete { name } => {
-                delete(store, &name).await?;
-            }
+            Self::Set { name, quota, json } => set(store, &name, quota.required()?, json).await?,
+            Self::Delete { name, force, json } => delete(store, &name, force, json).await?,
             Self::Override(change) => change.run(store).await?,
             Self::Overrides { json } => overrides::list(store, clock::now(store.pool()).await?, json).await?,
         }
@@ -89,32 +99,67 @@ impl Command {
 
 impl Override {
     async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<()> {
-        let quota = if self.clear { None } else { Some(self.terms.required()?) };
+        let quota = if self.clear { None } else { Some(self.quota.required()?) };
         let now = clock::now(store.pool()).await?;
         let was = overrides::in_force(store, &self.key, now).await?;
         if self.clear && was.quota.is_none() && was.mode.is_some() {
-            return Err(overrides::lacks(&self.key, "terms").into());
+            return Err(overrides::lacks(&self.key, "limits").into());
         }
         let reason = self.reason.unwrap_or_else(|| was.reason.clone());
         let end = if self.clear { was.expires_at } else { clock::end(self.lasting, now)? };
-        say(overrides::replace(store, &self.key, (&was, now), (quota, was.mode), reason, end).await?)?;
-        Ok(())
+        let over = admin::Override { quota, mode: was.mode, reason, expires_at: end };
+        overrides::replace(store, &self.key, (&was, now), over, self.json).await
     }
 }
 
-/// Says what is lost with a plan, and whose requests fail without it.
-async fn delete<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key) -> anyhow::Result<()> {
+async fn set<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, quota: Quota, json: bool) -> anyhow::Result<()> {
+    let was = readable(store.plan(name).await)?.flatten();
+    store.create_plan(name, quota).await?;
+    let mut change = (None, None);
+    if json {
+        let now = clock::now(store.pool()).await?;
+        let is = store.plan(name).await?;
+        change = (was.as_ref().map(|was| as_json(was, now)), is.as_ref().map(|is| as_json(is, now)));
+    }
+    say_change(json, change, || {
+        let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
+        format!("plan {}: {quota}{was}", plain(name.as_str()))
+    })?;
+    Ok(())
+}
+
+/// Deletes a plan, and prints its limits and how many buckets follow it. Without `force`, refuses if a bucket follows it.
+async fn delete<DB: Migrate + Examine>(
+    store: &SqlStore<DB>,
+    name: &Key,
+    force: bool,
+    json: bool,
+) -> anyhow::Result<()> {
     let was = store.plan(name).await?.ok_or_else(|| unknown(name))?;
+    let planless = Planless::find(store.pool(), Some(name.as_str())).await;
+    if !force {
+        let reason = match &planless {
+            Ok(planless) => planless.followers(name.as_str()),
+            Err(error) => Some(format!("its buckets cannot be counted: {}", exit::message(error))),
+        };
+        if let Some(reason) = reason {
+            let message = format!("plan {} is not deleted: {reason}", plain(name.as_str()));
+            let list = format!("`tollgate list --plan {}` lists its buckets", quoted(name.as_str()));
+            let hint = format!("add --force to delete it, and requests for its buckets fail from then on; {list}");
+            return Err(CliError::arguments(message, hint).into());
+        }
+    }
     if !store.delete_plan(name).await? {
         return Err(unknown(name).into());
     }
-    let quota = was.quota.to_string();
-    say(format!("plan {}: deleted; it was {quota}", plain(name.as_str())))?;
-    // It is done, whether or not this role may count, or is answered in time.
-    let planless = Planless::find(store.pool()).await.ok();
-    if let Some(left) = planless.and_then(|planless| planless.of_deleted(name.as_str(), &quota)) {
-        say(left)?;
-    }
+    let before = if json { Some(as_json(&was, clock::now(store.pool()).await?)) } else { None };
+    say_change(json, (before, None), || {
+        let quota = was.quota.to_string();
+        let deleted = format!("plan {}: deleted; it was {quota}", plain(name.as_str()));
+        // The plan is deleted even if its buckets could not be counted.
+        let left = planless.ok().and_then(|planless| planless.of_deleted(name.as_str(), &quota));
+        std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n")
+    })?;
     Ok(())
 }
 
@@ -126,7 +171,7 @@ async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow
     } else if plans.is_empty() {
         say("no plans; make one: tollgate plan set free --quota '10/s burst 20'")?;
     } else {
-        let mut table = Table::new([Column::Left("plan"), Column::Left("terms"), Column::Left("mode")]);
+        let mut table = Table::new([Column::Left("plan"), Column::Left("limit"), Column::Left("mode")]);
         for plan in &plans {
             let switch = plan.switch.as_ref();
             let mode = switch.map_or_else(String::new, |switch| times::switch(switch, MODE_OF_ALL, now));
@@ -160,5 +205,5 @@ fn as_json(plan: &Plan, now: DateTime<Utc>) -> Value {
     })
 }
 
-/// What holds for a plan without a mode.
+/// Describes the mode of a plan without its own.
 pub(crate) const MODE_OF_ALL: &str = "that of all";

@@ -17,16 +17,16 @@ pub(crate) struct QuotaArgs {
     /// How many tokens a full bucket holds; they come back all at once
     #[arg(long, value_name = "TOKENS", requires = "per", conflicts_with = "quota")]
     capacity: Option<u64>,
-    /// … in each such time: 250ms, 10s, 5min, 1h, 1d
+    /// … in each such span: 250ms, 10s, 5m, 1h, 1d
     #[arg(long, value_name = "SPAN", requires = "capacity", conflicts_with = "quota", value_parser = times::parse)]
     per: Option<Duration>,
-    /// The terms in words: '10/s', '10/s burst 20', '2 per 1s', '1000 per calendar 1d', '100 once'
+    /// The limit as text: '10/s', '10/s burst 20', '2 per 1s', '1000 per calendar 1d', '100 once'
     #[arg(long, value_name = "QUOTA", value_parser = quota)]
     quota: Option<Quota>,
 }
 
 impl QuotaArgs {
-    /// The quota, if any is said.
+    /// The quota, if the arguments have one.
     pub(crate) fn given(&self) -> anyhow::Result<Option<Quota>> {
         Ok(match (self.quota, self.capacity, self.per) {
             (Some(quota), ..) => Some(quota),
@@ -35,14 +35,14 @@ impl QuotaArgs {
         })
     }
 
-    /// The quota, which must be said.
+    /// The quota, or an error if the arguments have none.
     pub(crate) fn required(&self) -> anyhow::Result<Quota> {
         let hint = "add --capacity 2 --per 1h, or --quota '10/s burst 20'";
-        Ok(self.given()?.ok_or_else(|| CliError::arguments("no terms are given", hint))?)
+        Ok(self.given()?.ok_or_else(|| CliError::arguments("no limit is given", hint))?)
     }
 }
 
-/// Reads the terms of a bucket or a plan.
+/// Reads the limit of a bucket or a plan.
 fn quota(text: &str) -> Result<Quota, String> {
     match rule(text).map_err(|error| error.to_string())? {
         Rule::Quota(quota) => Ok(quota),

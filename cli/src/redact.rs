@@ -20,6 +20,12 @@ pub(crate) fn redact(text: &str) -> String {
     shown + rest
 }
 
+/// The URL of a database without its user, password and parameters: enough to tell databases apart.
+pub(crate) fn database(url: &str) -> String {
+    let url = redact(url).replace("***@", "");
+    url.split('?').next().unwrap_or_default().to_owned()
+}
+
 /// PostgreSQL's driver takes the password as a parameter as well.
 fn without_parameter(url: &str) -> String {
     let Some(at) = url.find("password=") else { return url.to_owned() };
@@ -29,7 +35,17 @@ fn without_parameter(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::redact;
+    use super::{database, redact};
+
+    #[test]
+    fn database_name_has_no_user_and_no_parameters() {
+        for (url, shown) in [
+            ("postgres://app:se@cr?et@db:5432/app?sslmode=require&password=secret", "postgres://db:5432/app"),
+            ("sqlite:app.db", "sqlite:app.db"),
+        ] {
+            assert_eq!(database(url), shown);
+        }
+    }
 
     #[test]
     fn no_password_of_a_url_is_left() {

@@ -85,7 +85,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         if self.window.is_some_and(|window| window.is_zero()) {
-            return Err(CliError::arguments("--window 0s holds nothing", "give it a length, such as 1min").into());
+            return Err(CliError::arguments("--window 0s holds nothing", "give it a length, such as 1m").into());
         }
         if self.json && self.svg.as_deref() == Some(Path::new("-")) {
             let message = "--json and --svg - are both for standard output";
@@ -99,7 +99,7 @@ impl Args {
             })?,
             (None, Some(_)) if !pattern::can_last(self.lasts) => {
                 let message = "a simulation lasts longer than nothing, and less than a century";
-                return Err(CliError::arguments(message, "give it a length, such as --for 5min").into());
+                return Err(CliError::arguments(message, "give it a length, such as --for 5m").into());
             }
             (None, pattern) => {
                 pattern.as_ref().context("give --traffic or --pattern")?.traffic(self.lasts, self.seed).map_err(
@@ -218,9 +218,9 @@ const SECOND: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
-  tollgate simulate '10/s burst 20' --pattern 'poisson:12/s' --for 5min
+  tollgate simulate '10/s burst 20' --pattern 'poisson:12/s' --for 5m
   tollgate simulate '10/s burst 50' --traffic access.log --by-client   # whom would it deny?
-  tollgate simulate '100/min' '100 in 60s at 5s' --traffic access.log --svg limits.svg
+  tollgate simulate '100/m' '100 in 60s at 5s' --traffic access.log --svg limits.svg
   tollgate simulate '10/s' '10/s burst 20' --pattern 'on-off:30/s on 5s off 10s' --max-wait 2s";
 
 #[cfg(test)]

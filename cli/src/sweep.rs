@@ -1,8 +1,9 @@
 use std::process::ExitCode;
 
+use serde_json::json;
 use tollgate::store::Maintenance;
 
-use crate::output::{counted, progress, say};
+use crate::output::{counted, progress, say, say_json};
 
 /// Delete expired rows, in short steps beside the requests
 ///
@@ -14,6 +15,9 @@ pub(crate) struct Args {
     /// How many rows each step looks at
     #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1000))]
     step: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Args {
@@ -34,7 +38,11 @@ impl Args {
             }
         }
         bar.finish_and_clear();
-        say(format!("{} deleted", counted(deleted, "row")))?;
+        if self.json {
+            say_json(&json!({"deleted": deleted}))?;
+        } else {
+            say(format!("{} deleted", counted(deleted, "row")))?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

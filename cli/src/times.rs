@@ -7,28 +7,51 @@ use tollgate::admin::ModeSetting;
 
 use crate::output::plain;
 
-/// Reads `250ms`, `10s`, `1h` or `1h 30min`.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    read(text).ok_or_else(|| "write a number and its unit together, such as 250ms, 10s, 5min, 1h or 1d".to_owned())
-}
-
-/// Whether it is the second half of a span that was written in two words.
-pub(crate) fn is_unit(word: &str) -> bool {
-    read(&format!("1{word}")).is_some()
-}
-
-/// Part by part: humantime 2.4.0 panics on some sums of 2⁶⁴ seconds.
-fn read(text: &str) -> Option<Duration> {
+/// Reads `250ms`, `10s`, `1h` or `1m 30s`.
+pub(crate) fn parse(text: &str) -> Result<Duration, SpanError> {
+    // Part by part, because humantime 2.4.0 panics on some sums of 2⁶⁴ seconds.
     let mut rest = text.trim();
     let mut sum = None;
     while !rest.is_empty() {
-        let unit = rest.find(char::is_alphabetic)?;
-        let end = rest[unit..].find(|c: char| !c.is_alphabetic()).map_or(rest.len(), |length| unit + length);
-        let part = humantime::parse_duration(&rest[..end]).ok()?;
-        sum = Some(sum.unwrap_or(Duration::ZERO).checked_add(part)?);
+        let unit = rest.find(char::is_alphabetic).ok_or(SpanError::Invalid)?;
+        let length = rest[unit..].find(|c: char| !c.is_alphabetic());
+        let end = length.map_or(rest.len(), |length| unit + length);
+        if is_calendar_unit(&rest[unit..end]) {
+            return Err(SpanError::Calendar);
+        }
+        let part = humantime::parse_duration(&rest[..end]).map_err(|_| SpanError::Invalid)?;
+        sum = Some(sum.unwrap_or(Duration::ZERO).checked_add(part).ok_or(SpanError::Invalid)?);
         rest = rest[end..].trim_start();
     }
-    sum
+    sum.ok_or(SpanError::Invalid)
+}
+
+/// Reports whether humantime reads the unit as an average month or year. `M` is easily mistaken for minutes.
+fn is_calendar_unit(unit: &str) -> bool {
+    unit == "M" || unit.to_lowercase().starts_with("mo") || unit.to_lowercase().starts_with('y')
+}
+
+/// Reports whether the word is the second half of a span written in two words.
+pub(crate) fn is_unit(word: &str) -> bool {
+    parse(&format!("1{word}")).is_ok()
+}
+
+/// Why a text is not a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SpanError {
+    #[error("months and years vary in length")]
+    Calendar,
+    #[error("not a length of time")]
+    Invalid,
+}
+
+impl SpanError {
+    pub(crate) fn hint(self) -> &'static str {
+        match self {
+            Self::Calendar => "write minutes as 1m, and long spans in days: 30d",
+            Self::Invalid => "write each number with its unit, such as 250ms, 10s, 5m, 1h, 1d or 1h 30m",
+        }
+    }
 }
 
 /// So long from then.
@@ -43,33 +66,58 @@ pub(crate) fn after(span: Duration, then: DateTime<Utc>) -> anyhow::Result<DateT
 /// The times of the databases do not reach much further.
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// In its two largest units, rounded up: `3 min 20 s`. Who comes back then does not come too early.
+/// Displays a span in its two largest units, such as `3m 20s`. Rounds up, so that a retry after that time is not too early.
 pub(crate) fn span(span: Duration) -> String {
     if span == Duration::MAX {
         return "never".to_owned();
     }
-    if span <= Duration::from_secs(1) {
-        return format!("{} ms", span.as_micros().div_ceil(1000));
+    let (nanoseconds, rounded_to) = match span.as_secs() {
+        0 => (span.as_nanos(), MILLISECOND),
+        // One digit after the point.
+        1..10 => (span.as_nanos(), 100 * MILLISECOND),
+        _ => (span.as_millis() * MILLISECOND, 1000 * MILLISECOND),
+    };
+    let rounded = nanoseconds.div_ceil(rounded_to) * rounded_to;
+    let tenths = rounded / (100 * MILLISECOND);
+    if (11..100).contains(&tenths) && !tenths.is_multiple_of(10) {
+        return format!("{}.{}s", tenths / 10, tenths % 10);
     }
-    if span < Duration::from_secs(10) {
-        let tenths = span.as_micros().div_ceil(100_000);
-        return format!("{}.{} s", tenths / 10, tenths % 10);
-    }
-    let seconds = u64::try_from(span.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
-    let largest = |seconds| UNITS.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(UNITS.len() - 1);
-    let small = UNITS.get(largest(seconds) + 1).map_or(1, |(unit, _)| *unit);
-    let seconds = seconds.div_ceil(small).saturating_mul(small);
-    let first = largest(seconds);
-    let (large, name) = UNITS[first];
-    match UNITS.get(first + 1) {
-        Some((small, smaller)) if seconds % large >= *small => {
-            format!("{} {name} {} {smaller}", seconds / large, seconds % large / small)
-        }
-        _ => format!("{} {name}", seconds / large),
-    }
+    // The second unit is rounded up again, and may carry into the first one.
+    let smaller = UNITS.iter().skip_while(|(unit, _)| rounded < *unit).nth(1).map_or(1, |(unit, _)| *unit);
+    in_units(rounded.div_ceil(smaller) * smaller)
 }
 
-const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+/// Displays a span exactly, as it can be typed: `1h 30m`.
+pub(crate) fn exact(span: Duration) -> String {
+    in_units(span.as_nanos())
+}
+
+fn in_units(mut nanoseconds: u128) -> String {
+    if nanoseconds == 0 {
+        return "0ms".to_owned();
+    }
+    let mut parts = Vec::new();
+    for (unit, name) in UNITS {
+        if nanoseconds >= unit {
+            parts.push(format!("{}{name}", nanoseconds / unit));
+            nanoseconds %= unit;
+        }
+    }
+    parts.join(" ")
+}
+
+const MILLISECOND: u128 = 1_000_000;
+
+/// Nanoseconds of the units, largest first.
+const UNITS: [(u128, &str); 7] = [
+    (86_400_000 * MILLISECOND, "d"),
+    (3_600_000 * MILLISECOND, "h"),
+    (60_000 * MILLISECOND, "m"),
+    (1000 * MILLISECOND, "s"),
+    (MILLISECOND, "ms"),
+    (1000, "us"),
+    (1, "ns"),
+];
 
 /// How long until then, by this host's clock.
 pub(crate) fn until(instant: DateTime<Utc>) -> String {
@@ -122,24 +170,37 @@ mod tests {
     #[test]
     fn spans_are_read_and_shown_as_people_write_them() {
         for (text, shown) in [
-            ("250ms", "250 ms"),
-            ("1s", "1000 ms"),
-            ("1s 210ms", "1.3 s"),
-            ("90s", "1 min 30 s"),
-            ("1h", "1 h"),
-            ("1h 30min", "1 h 30 min"),
-            ("1d", "1 d"),
-            (" 2µs 1.5h ", "1 h 30 min"),
-            ("25h 1s", "1 d 2 h"),
-            ("23h 59min 1s", "1 d"),
-            ("59min 59s", "59 min 59 s"),
+            ("250ms", "250ms"),
+            ("0s", "0ms"),
+            ("999ms 1ns", "1s"),
+            ("1s", "1s"),
+            ("1s 210ms", "1.3s"),
+            ("2s", "2s"),
+            ("9s 999ms", "10s"),
+            ("90s", "1m 30s"),
+            ("1h", "1h"),
+            ("1h 30min", "1h 30m"),
+            ("1d", "1d"),
+            (" 2µs 1.5h ", "1h 30m"),
+            ("25h 1s", "1d 2h"),
+            ("23h 59m 1s", "1d"),
+            ("59m 59s", "59m 59s"),
         ] {
-            assert_eq!(span(parse(text).unwrap()), shown);
+            let read = parse(text).unwrap();
+            assert_eq!(span(read), shown);
+            assert_eq!(parse(&exact(read)), Ok(read));
         }
         assert_eq!(span(Duration::MAX), "never");
-        assert_eq!(span(Duration::from_micros(9_999_999)), "10.0 s");
+        assert_eq!(exact(Duration::from_millis(93_784_005)), "1d 2h 3m 4s 5ms");
         for wrong in ["", " ", "1", "1 hour x", "h", "-1s", "1s 2", "18446744073709551615s 1000ms"] {
-            assert!(parse(wrong).unwrap_err().contains("1h"), "{wrong}");
+            assert_eq!(parse(wrong), Err(SpanError::Invalid), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn span_in_months_or_years_is_refused() {
+        for wrong in ["1M", "1month", "2 months", "1y", "1Y", "1h 3years"] {
+            assert_eq!(parse(wrong), Err(SpanError::Calendar), "{wrong}");
         }
     }
 
@@ -155,6 +216,6 @@ mod tests {
         for (then, over) in [(now, false), (end - TimeDelta::nanoseconds(1), false), (end, true)] {
             assert_eq!(is_over(&set, then), over, "at {then}");
         }
-        assert!(ending(set.until, now).ends_with(" (in 5 min)"));
+        assert!(ending(set.until, now).ends_with(" (in 5m)"));
     }
 }

@@ -389,7 +389,7 @@ impl FromStr for Quota {
     }
 }
 
-const RATE_UNITS: [&str; 4] = ["s", "min", "h", "d"];
+const RATE_UNITS: [&str; 4] = ["s", "m", "h", "d"];
 
 /// Displays a length of time in one unit: `250ms`.
 pub(super) struct Span(pub(super) Duration);
@@ -410,8 +410,9 @@ pub(super) fn parse_span(text: &str) -> Option<Duration> {
     number.checked_mul(unit_ns(unit)?).map(Duration::from_nanos)
 }
 
-/// The nanoseconds of a unit.
+/// The nanoseconds of a unit. `min` is another name of `m`.
 fn unit_ns(unit: &str) -> Option<u64> {
+    let unit = if unit == "min" { "m" } else { unit };
     UNITS.iter().find(|(name, _)| *name == unit).map(|&(_, length)| length)
 }
 
@@ -420,7 +421,7 @@ const UNITS: [(&str, u64); 7] = [
     ("us", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
-    ("min", 60_000_000_000),
+    ("m", 60_000_000_000),
     ("h", 3_600_000_000_000),
     ("d", 86_400_000_000_000),
 ];
@@ -465,7 +466,7 @@ pub enum QuotaError {
     /// The text is not a valid quota.
     #[error(
         "'{0}' is not a quota: write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d', '100 once' or \
-         'unlimited'; units are ns, us, ms, s, min, h and d; \
+         'unlimited'; units are ns, us, ms, s, m, h and d; \
          '100 in 60s at 5s' is a sliding window"
     )]
     InvalidText(String),
@@ -491,7 +492,7 @@ pub enum QuotaError {
     /// The text is not a valid sliding window.
     #[error(
         "'{0}' is not a sliding window: write '100 in 60s at 5s' for 100 in any 60 seconds, in parts of 5 seconds; \
-         units are ns, us, ms, s, min, h and d"
+         units are ns, us, ms, s, m, h and d"
     )]
     InvalidWindowText(String),
 }

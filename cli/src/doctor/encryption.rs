@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::DoctorReport;
 
-/// What the URL asks of TLS.
+/// The TLS mode of the URL.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tls {
     /// None, even if the server offers it.

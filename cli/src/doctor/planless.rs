@@ -4,7 +4,7 @@ use super::{DoctorReport, Examine};
 use crate::answer::within_patience;
 use crate::output::{counted, operand, plain, progress, quoted};
 
-/// How many buckets follow which plan that is not there: each request for one of them fails that names no other terms.
+/// The number of buckets for each missing plan. Requests for these buckets fail unless they name other limits.
 pub(crate) struct Planless {
     /// The most followed first.
     plans: Vec<(String, u64)>,
@@ -12,10 +12,12 @@ pub(crate) struct Planless {
 }
 
 impl Planless {
-    /// Looks at so many buckets at most: nobody who asks in an emergency waits for a whole large table to be read.
-    pub(crate) async fn find<DB: Examine>(pool: &Pool<DB>) -> anyhow::Result<Self> {
-        let bar = progress("looking for buckets whose plan is not there");
-        let counts = within_patience(DB::planless(pool, MAX_BUCKETS)).await;
+    /// Counts the buckets of missing plans, as if the plan `deleted` were missing too. Reads at most `MAX_BUCKETS`, so that an
+    /// operator need not wait for a large table.
+    pub(crate) async fn find<DB: Examine>(pool: &Pool<DB>, deleted: Option<&str>) -> anyhow::Result<Self> {
+        let bar = progress("looking for buckets whose plan is missing");
+        // No plan has an empty name.
+        let counts = within_patience(DB::planless(pool, MAX_BUCKETS, deleted.unwrap_or_default())).await;
         bar.finish_and_clear();
         let counts = counts?;
         Ok(Self::of(counts.into_iter().map(|(plan, buckets)| (plan, u64::try_from(buckets).unwrap_or(0))).collect()))
@@ -29,20 +31,29 @@ impl Planless {
         Self { plans, looked_at }
     }
 
-    /// What a plan leaves behind that was deleted under these terms, if anything.
-    pub(crate) fn of_deleted(&self, name: &str, quota: &str) -> Option<String> {
-        let found = self.plans.iter().find(|(plan, _)| plan == name);
-        let Some((_, buckets)) = found else {
-            let list = format!("`tollgate list --plan {}` looks through all", quoted(name));
-            return (!self.is_all()).then(|| format!("no bucket{} follows it: {list}", self.part()));
-        };
-        let (follow, fail) = if *buckets == 1 { ("follows", "its") } else { ("follow", "their") };
-        let buckets = counted(*buckets, "bucket");
+    /// Describes the buckets that follow a plan. `None`: no bucket does.
+    pub(crate) fn followers(&self, name: &str) -> Option<String> {
         let part = self.part();
-        Some(format!(
-            "{buckets}{part} {follow} it: {fail} requests fail from now on; to make it again: {}",
-            mending(name, quota)
-        ))
+        match self.buckets(name) {
+            0 if self.is_all() => None,
+            0 => Some(format!("no bucket{part} follows it")),
+            1 => Some(format!("1 bucket{part} follows it")),
+            buckets => Some(format!("{buckets} buckets{part} follow it")),
+        }
+    }
+
+    /// Describes the buckets that a deleted plan leaves behind, and the command that makes the plan again.
+    pub(crate) fn of_deleted(&self, name: &str, quota: &str) -> Option<String> {
+        let what = match self.buckets(name) {
+            0 => format!("`tollgate list --plan {}` looks through all", quoted(name)),
+            1 => format!("its requests fail from now on; to make it again: {}", mending(name, quota)),
+            _ => format!("their requests fail from now on; to make it again: {}", mending(name, quota)),
+        };
+        self.followers(name).map(|followers| format!("{followers}: {what}"))
+    }
+
+    pub(crate) fn buckets(&self, name: &str) -> u64 {
+        self.plans.iter().find(|(plan, _)| plan == name).map_or(0, |(_, buckets)| *buckets)
     }
 
     pub(super) fn tell(&self, report: &mut DoctorReport) {
@@ -59,7 +70,7 @@ impl Planless {
         let buckets = counted(all, "bucket");
         let found = format!("{buckets}{} {follow} not there, and requests for them fail: {names}", self.part());
         let advice = format!(
-            "make it again under its terms: `{}`; `tollgate list --plan NAME` shows its buckets",
+            "make it again with its limits: `{}`; `tollgate list --plan NAME` shows its buckets",
             mending(most, "10/s burst 20")
         );
         report.warn("plans", found, advice);
@@ -75,7 +86,7 @@ impl Planless {
     }
 }
 
-/// What makes a plan.
+/// The command that makes a plan.
 pub(crate) fn mending(name: &str, quota: &str) -> String {
     format!("tollgate plan set --quota {} {}", quoted(quota), operand(name))
 }

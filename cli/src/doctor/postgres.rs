@@ -55,7 +55,7 @@ impl Examine for Postgres {
         .fetch_optional(&mut *connection)
         .await?;
         if let Some(id) = strange {
-            let found = format!("bucket {} is under other terms than its row says", plain(&id));
+            let found = format!("bucket {} has other limits than its row says", plain(&id));
             let advice = "settle all that are: update tollgate.token_buckets set capacity = capacity";
             report.warn("content", found, advice);
         }
@@ -88,14 +88,15 @@ impl Examine for Postgres {
         .await
     }
 
-    async fn planless(pool: &PgPool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+    async fn planless(pool: &PgPool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
         sqlx::query_as(
             "select case when p.name is null then b.plan end, count(*)
                from (select plan from tollgate.token_buckets limit $1) b
-               left join tollgate.token_plans p on p.name = b.plan
+               left join tollgate.token_plans p on p.name = b.plan and p.name <> $2
               group by 1",
         )
         .bind(most)
+        .bind(deleted)
         .fetch_all(&mut *begin(pool).await?)
         .await
     }
@@ -128,7 +129,7 @@ async fn now(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(now).fetch_one(connection).await
 }
 
-/// Who we are and where, as statements name it.
+/// The role and the database of the session, as statements write them.
 struct Names {
     role: String,
     database: String,
@@ -151,7 +152,7 @@ impl Names {
         }
     }
 
-    /// What changes a setting here, wherever else it is set.
+    /// The statement that changes a setting here, and overrides other places that set it.
     fn set(&self, name: &str, value: &str) -> String {
         format!("alter role {} in database {} set {name} = {value}", self.role, self.database)
     }
@@ -193,7 +194,7 @@ async fn server(connection: &mut PgConnection, report: &mut DoctorReport) -> Res
     Ok(())
 }
 
-/// Whoever listens where we connected, if it is not the server.
+/// Reports a pooler or proxy that listens in the place of the server.
 async fn pooler(connection: &mut PgConnection, port: u16, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let own: Option<i32> = sqlx::query_scalar("select inet_server_port()").fetch_one(connection).await?;
     if let Some(own) = own.filter(|own| *own != i32::from(port)) {
@@ -323,7 +324,7 @@ fn examine(settings: &Settings, names: &Names, report: &mut DoctorReport) {
     }
 }
 
-/// Whether the dead versions of busy rows are cleared away.
+/// Checks that vacuum removes the dead versions of busy rows.
 async fn vacuum(connection: &mut PgConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let table: Option<(i64, i64, i64, i64)> = sqlx::query_as(
         "select n_live_tup, n_dead_tup, n_tup_upd, n_tup_hot_upd

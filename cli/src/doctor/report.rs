@@ -1,9 +1,9 @@
-//! What was found, and what to do about it.
+//! Reports what each check found, and its remedy.
 
 use serde_json::json;
 
 use crate::exit::{CliError, GRANT_HINT, chain};
-use crate::output::{GREEN, RED, YELLOW, plain, say, say_json};
+use crate::output::{GREEN, RED, YELLOW, plain, say, say_json, wrapped};
 use crate::redact::redact;
 
 /// The checks, in the order in which they were made.
@@ -45,8 +45,7 @@ impl DoctorReport {
         self.fail(name, chain(error), hint);
     }
 
-    /// What the role may do, by the routines that it may not call: those for taking tokens, and those that a limiter calls
-    /// beside.
+    /// Reports the privileges of a role by the routines that it cannot call: those that take tokens, and the limiter's others.
     pub(super) fn grants(&mut self, role: &str, taking: &[String], beside: &[String], operates: bool) {
         if !taking.is_empty() {
             let names = taking.join(", ");
@@ -85,7 +84,8 @@ impl DoctorReport {
         self.worst() == Status::Fail
     }
 
-    pub(crate) fn say(&self, as_json: bool) -> Result<(), CliError> {
+    /// Prints the checks as JSON, or as lines that fit the width.
+    pub(crate) fn say(&self, as_json: bool, fit: Option<usize>) -> Result<(), CliError> {
         if as_json {
             let checks = self.0.iter().map(|check| {
                 let advice = Some(&check.advice).filter(|advice| !advice.is_empty());
@@ -96,9 +96,10 @@ impl DoctorReport {
         let width = self.0.iter().map(|check| check.name.len()).max().unwrap_or(0);
         for Check { name, status, found, advice } in &self.0 {
             let style = status.style();
-            say(format!("{style}{:4}{style:#}  {name:width$}  {}", status.word(), plain(found)))?;
+            let found = wrapped(&plain(found), fit, width + 8);
+            say(format!("{style}{:4}{style:#}  {name:width$}  {found}", status.word()))?;
             if !advice.is_empty() {
-                say(format!("{:width$}        → {}", "", plain(advice)))?;
+                say(format!("{:width$}        → {}", "", wrapped(&plain(advice), fit, width + 10)))?;
             }
         }
         Ok(())
@@ -119,7 +120,7 @@ impl DoctorReport {
         self.0.iter().filter(|check| check.status == Status::Warn).map(|check| check.name).collect()
     }
 
-    /// What a check found.
+    /// Returns the finding of a check.
     #[cfg(test)]
     pub(super) fn found(&self, name: &str) -> &str {
         self.0.iter().find(|check| check.name == name).map_or("", |check| &check.found)

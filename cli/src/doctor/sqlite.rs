@@ -32,14 +32,15 @@ impl Examine for Sqlite {
         Ok(None)
     }
 
-    async fn planless(pool: &SqlitePool, most: i64) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+    async fn planless(pool: &SqlitePool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
         sqlx::query_as(
             "select case when p.name is null then b.plan end, count(*)
                from (select plan from token_buckets limit ?1) b
-               left join token_plans p on p.name = b.plan
+               left join token_plans p on p.name = b.plan and p.name <> ?2
               group by 1",
         )
         .bind(most)
+        .bind(deleted)
         .fetch_all(pool)
         .await
     }

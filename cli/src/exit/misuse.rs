@@ -1,6 +1,7 @@
-//! Arguments that the program does not understand.
+//! Reports arguments that the CLI does not understand.
 
 use std::error::Error as _;
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -9,7 +10,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::{BOLD, RED, WRONG_ARGUMENTS, failed};
 use crate::output::{self, plain};
 use crate::redact::redact;
-use crate::{times, url};
+use crate::times::{self, SpanError};
+use crate::url;
 
 /// Says what is wrong with the arguments, or shows the help that they asked for.
 pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
@@ -22,11 +24,14 @@ pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
     {
         text += "\nhint: write a span without a space: 1h\n";
     }
+    if let Some(wrong) = error.source().and_then(|cause| cause.downcast_ref::<SpanError>()) {
+        let _ = writeln!(text, "hint: {}", wrong.hint());
+    }
     if error.kind() == ErrorKind::InvalidUtf8 {
         text += "\nhint: keys, names and reasons are UTF-8: make text of other bytes, such as hexadecimal digits\n";
     }
     if error.use_stderr() {
-        // What cannot be written, nobody reads.
+        // Ignores an unwritable standard error.
         let _ = anstream::stderr().write_all(text.as_bytes());
         return ExitCode::from(WRONG_ARGUMENTS);
     }
@@ -36,7 +41,7 @@ pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
     }
 }
 
-/// What to say in the place of clap's words, if those would repeat what may be a database URL.
+/// Replaces clap's message if it would repeat a possible database URL.
 fn secret(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

@@ -39,8 +39,8 @@ impl Sliding {
     pub(super) fn expected_outcome(&self, cost: u64) -> String {
         match (self.mode, self.outcome(cost)) {
             (_, WindowOutcome::Never) => "would fail: it costs more than the window ever lets pass".to_owned(),
-            (Mode::Off, _) => format!("would be {GREEN}granted{GREEN:#}, whatever is counted"),
-            (Mode::Block, _) => format!("would be {RED}denied{RED:#}, whatever is counted"),
+            (Mode::Off, _) => format!("would be {GREEN}granted{GREEN:#}, regardless of the count"),
+            (Mode::Block, _) => format!("would be {RED}denied{RED:#}, regardless of the count"),
             (_, WindowOutcome::Granted) => format!("would be {GREEN}granted{GREEN:#}"),
             (_, WindowOutcome::Denied) => {
                 let left = self.level.available().max(0).unsigned_abs();
@@ -66,7 +66,7 @@ impl Sliding {
         json
     }
 
-    /// What a request would come to.
+    /// The outcome of a request.
     fn outcome(&self, cost: u64) -> WindowOutcome {
         let passes = || i128::from(self.level.available()) >= i128::from(cost);
         match self.mode {

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 use tollgate::{Key, admin::BucketLevel, model::WindowLevel};
 
+use crate::output::Layout;
 use crate::{levels, windows};
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -19,17 +20,17 @@ pub(super) enum ListOrder {
     Full,
 }
 
-/// What is listed.
+/// A bucket or a sliding window.
 pub(super) trait Level: Sized {
-    /// What one is called, and several.
+    /// The noun, in the singular and in the plural.
     const NAMES: [&str; 2];
 
     fn key(&self) -> &Key;
 
     fn compare(&self, other: &Self, order: ListOrder) -> Ordering;
 
-    /// The next lines of a table whose columns are so wide: without widths, the first ones.
-    fn lines(levels: &[Self], widths: &mut Vec<usize>) -> String;
+    /// Formats the next lines of a table.
+    fn lines(levels: &[Self], layout: &mut Layout) -> String;
 
     fn json(&self) -> Value;
 }
@@ -50,8 +51,8 @@ impl Level for BucketLevel {
         }
     }
 
-    fn lines(levels: &[Self], widths: &mut Vec<usize>) -> String {
-        levels::table(levels).lines(widths)
+    fn lines(levels: &[Self], layout: &mut Layout) -> String {
+        levels::table(levels).lines(layout)
     }
 
     fn json(&self) -> Value {
@@ -75,8 +76,8 @@ impl Level for WindowLevel {
         }
     }
 
-    fn lines(levels: &[Self], widths: &mut Vec<usize>) -> String {
-        windows::table(levels).lines(widths)
+    fn lines(levels: &[Self], layout: &mut Layout) -> String {
+        windows::table(levels).lines(layout)
     }
 
     fn json(&self) -> Value {

@@ -24,8 +24,8 @@ impl<'a, L: Level, P: AsyncFn(Option<&Key>, u32) -> Result<Vec<L>, Error>> PageR
         Self { page, admits, last: None, read: 0, is_done: false, bar: progress("reading") }
     }
 
-    /// Those of the next page that are asked for, perhaps none; `None`: there are no more pages. Whoever wants so many at
-    /// most need not be read more, if all are asked for.
+    /// Reads the next page, and returns the requested ones of it, which can be none. `None`: there are no more pages. Reads at most
+    /// `wanted` without a filter.
     pub(super) async fn next(&mut self, wanted: usize) -> Result<Option<Vec<L>>, Error> {
         if self.is_done {
             return Ok(None);

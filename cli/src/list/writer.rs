@@ -2,20 +2,20 @@ use std::io::Write;
 
 use super::level::Level;
 use crate::exit::CliError;
-use crate::output::{is_read, pretty};
+use crate::output::{Layout, is_read, pretty};
 
-/// Writes a list as it comes, a part at a time: nobody keeps a large one, nor waits for all of it.
+/// Writes a list part by part, so that a large one is neither kept nor delayed.
 pub(super) struct Writer<W> {
     out: W,
     as_json: bool,
     has_begun: bool,
-    /// Of the columns of the table.
-    widths: Vec<usize>,
+    layout: Layout,
 }
 
 impl<W: Write> Writer<W> {
-    pub(super) fn new(out: W, as_json: bool) -> Self {
-        Self { out, as_json, has_begun: false, widths: Vec::new() }
+    /// Writes JSON, or a table that fits the width.
+    pub(super) fn new(out: W, as_json: bool, width: Option<usize>) -> Self {
+        Self { out, as_json, has_begun: false, layout: Layout::within(width) }
     }
 
     /// Writes the next of them, and says whether anybody reads on.
@@ -32,7 +32,7 @@ impl<W: Write> Writer<W> {
             text
         } else {
             self.has_begun = true;
-            L::lines(levels, &mut self.widths) + "\n"
+            L::lines(levels, &mut self.layout) + "\n"
         };
         self.put(&text)
     }

@@ -121,7 +121,7 @@ fn poisson(rate: f64, lasts: f64, random: &mut fastrand::Rng) -> impl Iterator<I
     })
 }
 
-/// `50/s`, `0.5/s`, `3/10min`.
+/// `50/s`, `0.5/s`, `3/10m`.
 fn rate(text: &str) -> anyhow::Result<f64> {
     let (arrivals, period) = text.split_once('/').with_context(|| format!("'{text}' is no rate: write 50/s"))?;
     let period =

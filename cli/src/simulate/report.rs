@@ -150,8 +150,8 @@ fn share(part: u64, of: u64) -> String {
     format!("{part} ({percent:.1} %)")
 }
 
-/// A time that somebody chose, as it may be written again, to the millisecond: `1m 30s`.
+/// Displays a span as it can be typed, to the millisecond: `1m 30s`.
 pub(crate) fn format_span(span: Duration) -> String {
     let rounded = Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
-    humantime::format_duration(if rounded.is_zero() { span } else { rounded }).to_string()
+    times::exact(if rounded.is_zero() { span } else { rounded })
 }

@@ -1,4 +1,4 @@
-//! What is shown: looks and keys go in, rows come out. Nothing here reads or draws.
+//! The state of the screen: reads and keys change it, and rows come out. The board neither reads nor draws.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,9 +14,11 @@ use crate::output::plain;
 /// The state of the screen.
 #[derive(Debug)]
 pub(crate) struct Board {
+    /// The database, without secrets.
+    pub(crate) database: String,
     rows: BTreeMap<Key, BoardRow>,
     seen_at: Option<Duration>,
-    /// If there are more buckets than a look reads: what is known of all. Those that come first are shown.
+    /// Totals of all buckets, if there are more than `--limit`. Then the board shows the first of the order.
     pub(crate) toured: Option<ScanTotals>,
     /// How many of them.
     pub(crate) most: usize,
@@ -34,10 +36,12 @@ pub(crate) struct Board {
     pub(crate) trouble: Option<String>,
 }
 
-/// A bucket, and what is known of its past.
+/// A key with its bucket and its past rates.
 #[derive(Debug)]
 pub(crate) struct BoardRow {
-    pub(crate) level: BucketLevel,
+    pub(crate) key: Key,
+    /// `None`: the key was denied and has no bucket, as in the mode `block`.
+    pub(crate) level: Option<BucketLevel>,
     /// Requests denied in the last 24 hours, if the key is among the most denied.
     pub(crate) denied: Option<u64>,
     /// Requests denied per second, over the last looks.
@@ -51,6 +55,7 @@ pub(crate) struct BoardRow {
 impl Board {
     pub(crate) fn new(order: WatchOrder) -> Self {
         Self {
+            database: String::new(),
             rows: BTreeMap::new(),
             seen_at: None,
             toured: None,
@@ -66,25 +71,32 @@ impl Board {
         }
     }
 
-    /// Takes a look in. Buckets that are gone are forgotten.
+    /// Takes in a snapshot. Forgets buckets that it lacks.
     pub(crate) fn see(&mut self, look: Snapshot) {
         let passed = self.seen_at.map(|before| look.at.saturating_sub(before)).filter(|passed| !passed.is_zero());
         let mut before = std::mem::take(&mut self.rows);
         self.denials.see(look.at, look.denied);
         for level in look.levels {
             let (denied, denied_rate) = (self.denials.now.get(&level.key), self.denials.of(&level.key));
-            let mut row = BoardRow::new(denied, denied_rate, level);
-            if let Some(known) = before.remove(&row.level.key) {
-                row.past = known.past;
-                row.rate = passed.map(|passed| row.level.granted_since(&known.level) / passed.as_secs_f64());
-            }
+            let known = before.remove(&level.key);
+            let granted = known.as_ref().and_then(|known| Some(level.granted_since(known.level.as_ref()?)));
+            let mut row = BoardRow::new(level.key.clone(), denied, Some(level));
+            row.denied_rate = denied_rate;
+            row.past = known.map(|known| known.past).unwrap_or_default();
+            row.rate = granted.and_then(|granted| passed.map(|passed| granted / passed.as_secs_f64()));
             row.past.extend(row.rate);
             if row.past.len() > HISTORY {
                 row.past.pop_front();
             }
-            self.rows.insert(row.level.key.clone(), row);
+            self.rows.insert(row.key.clone(), row);
         }
-        // Each look reads another part of many buckets.
+        for key in look.bucketless {
+            let denied = self.denials.now.get(&key);
+            let mut row = BoardRow::new(key, denied, None);
+            row.denied_rate = self.denials.of(&row.key);
+            self.rows.insert(row.key.clone(), row);
+        }
+        // Each read takes another part of many buckets.
         let known = if look.toured.is_some() { self.unreadable } else { 0 };
         self.unreadable = look.unreadable.max(known);
         self.toured = look.toured;
@@ -97,9 +109,9 @@ impl Board {
         self.first(self.order)
     }
 
-    /// What the next look is to read in any case: the first of the orders for which it does not know itself where to look.
+    /// The keys that the next read must include: the first of each order that the reader cannot find itself.
     pub(crate) fn wanted(&self) -> Vec<Key> {
-        let first = |order| self.first(order).into_iter().map(|row| row.level.key.clone());
+        let first = |order| self.first(order).into_iter().map(|row| row.key.clone());
         if self.toured.is_none() {
             Vec::new()
         } else {
@@ -107,10 +119,13 @@ impl Board {
         }
     }
 
+    /// The first rows of an order. Only the most denied ones include keys without a bucket.
     fn first(&self, order: WatchOrder) -> Vec<&BoardRow> {
         let wanted = self.filter.to_lowercase();
-        let passes =
-            |row: &&BoardRow| wanted.is_empty() || plain(row.level.key.as_str()).to_lowercase().contains(&wanted);
+        let passes = |row: &&BoardRow| {
+            let is_found = wanted.is_empty() || plain(row.key.as_str()).to_lowercase().contains(&wanted);
+            is_found && (row.level.is_some() || order == WatchOrder::Denied)
+        };
         let mut rows: Vec<&BoardRow> = self.rows.values().filter(passes).collect();
         rows.sort_by(|one, other| order.compare(one, other));
         if self.toured.is_some() {
@@ -122,9 +137,10 @@ impl Board {
     /// Of all buckets, as far as they are known.
     pub(crate) fn totals(&self) -> Totals {
         let rows = || self.rows.values();
+        let levels = || rows().filter_map(|row| row.level.as_ref());
         let of_rows = || Totals {
-            buckets: self.rows.len(),
-            empty: rows().filter(|row| row.level.available < 1).count(),
+            buckets: levels().count(),
+            empty: levels().filter(|level| level.available < 1).count(),
             rate: rows().filter_map(|row| row.rate).reduce(|one, other| one + other),
         };
         self.toured.map_or_else(of_rows, |toured| toured.totals)
@@ -132,33 +148,40 @@ impl Board {
 }
 
 impl BoardRow {
-    /// Without a past.
-    pub(crate) fn new(denied: Option<u64>, denied_rate: Option<f64>, level: BucketLevel) -> Self {
-        Self { denied, denied_rate, rate: None, past: VecDeque::new(), level }
+    /// A row without past rates.
+    pub(crate) fn new(key: Key, denied: Option<u64>, level: Option<BucketLevel>) -> Self {
+        Self { key, denied, denied_rate: None, rate: None, past: VecDeque::new(), level }
     }
 
-    /// Of the capacity; below 0: promised to requests that wait.
+    /// The part of the capacity that is left. Below 0: promised to requests that wait.
+    #[expect(clippy::cast_precision_loss, reason = "a part")]
     pub(crate) fn part_left(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a part")]
-        let (available, capacity) = (self.level.available as f64, self.level.quota.capacity() as f64);
-        available / capacity
+        self.level.as_ref().map_or(f64::INFINITY, |level| level.available as f64 / level.quota.capacity() as f64)
+    }
+
+    pub(crate) fn granted(&self) -> u64 {
+        self.level.as_ref().map_or(0, |level| level.granted)
+    }
+
+    pub(crate) fn quota(&self) -> String {
+        self.level.as_ref().map_or_else(|| "no bucket".to_owned(), |level| level.quota.to_string())
     }
 }
 
-/// What is asked of two looks at a bucket.
+/// Compares two levels of a bucket.
 trait Rates {
     fn granted_since(&self, before: &Self) -> f64;
 }
 
 impl Rates for BucketLevel {
-    /// Nothing if it has fewer grants than before: some were taken back, or the bucket was made anew.
+    /// Returns 0 if the bucket has fewer grants than before: grants were taken back, or the bucket is a new one.
     #[expect(clippy::cast_precision_loss, reason = "a difference")]
     fn granted_since(&self, before: &Self) -> f64 {
         self.granted.saturating_sub(before.granted) as f64
     }
 }
 
-/// How many are shown, of more buckets than a look reads: of these, too, two orders' first are read one by one.
+/// How many rows of a large table are shown. The reader reads the first rows of two orders one by one.
 pub(crate) const MAX_ROWS: usize = 50;
 
 /// As many rates as a sparkline has columns.
@@ -207,11 +230,13 @@ pub(crate) mod tests {
             let denied = self.store.most_denied(20).await.expect("counted");
             let denied = denied.into_iter().map(|denials| (denials.key, denials.denied)).collect();
             let (levels, denied) = (levels.into_vec(), DenialCounts::of(denied, false));
-            self.board.see(Snapshot { at: self.passed, levels, toured: None, denied, unreadable: 0 });
+            let bucketless = denied.keys().filter(|key| !levels.iter().any(|level| level.key == **key));
+            let bucketless = bucketless.cloned().collect();
+            self.board.see(Snapshot { at: self.passed, levels, bucketless, toured: None, denied, unreadable: 0 });
         }
 
         fn shown(&self) -> Vec<&str> {
-            self.board.visible().iter().map(|row| row.level.key.as_str()).collect()
+            self.board.visible().iter().map(|row| row.key.as_str()).collect()
         }
 
         fn rates(&self) -> Vec<Option<f64>> {

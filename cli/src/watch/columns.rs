@@ -1,21 +1,23 @@
-//! What fits beside the keys.
+//! Chooses the columns that fit beside the keys.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 use super::board::HISTORY;
+use crate::output::MIN_KEY_WIDTH;
 
-/// The columns of a screen, from left to right, with one place between each two.
+/// The columns of a screen, from left to right, with one space between them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ScreenColumns {
-    /// How wide the keys' is.
+    /// Width of the keys.
     pub(super) key: usize,
-    pub(super) figures: Vec<Figure>,
-    /// How wide the sparklines' is; 0: there is none.
+    /// The columns of values, with their widths.
+    pub(super) values: Vec<(ValueColumn, usize)>,
+    /// Width of the sparklines. 0: no sparklines.
     pub(super) lately: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Figure {
+pub(super) enum ValueColumn {
     Quota,
     Tokens,
     Granted,
@@ -23,37 +25,41 @@ pub(super) enum Figure {
     Denied,
 }
 
+/// The values of a row, in the order of `ALL`.
+pub(super) type Values = [String; ALL.len()];
+
 impl ScreenColumns {
-    /// The keys have what the longest needs as far as the figures leave it, and the sparklines what is left then. Where not
-    /// even the beginning of a key would fit beside all figures, those go that say least of a bucket.
-    pub(super) fn within(width: usize, longest: usize) -> Self {
-        let mut figures = ALL.to_vec();
-        for gone in DROP_ORDER {
-            if width >= MIN_KEY_WIDTH + taken(&figures) {
+    /// Makes each column of values as wide as its widest value. The longest key takes the space that the values leave, and the
+    /// sparklines take the rest. Leaves out empty columns. Drops the columns of `DROP_ORDER` while a key has less than `MIN_KEY_WIDTH`.
+    pub(super) fn within(width: usize, longest: usize, rows: &[Values]) -> Self {
+        let is_empty = |column: ValueColumn| !rows.is_empty() && rows.iter().all(|row| row[column.place()].is_empty());
+        let shown = ALL.into_iter().filter(|column| !is_empty(*column));
+        let mut values: Vec<_> = shown.map(|column| (column, column.width_of(rows))).collect();
+        for dropped in DROP_ORDER {
+            if width >= MIN_KEY_WIDTH.min(longest.max(KEY_TITLE.len())) + taken(&values) {
                 break;
             }
-            figures.retain(|figure| *figure != gone);
+            values.retain(|(column, _)| *column != dropped);
         }
-        let free = width.saturating_sub(taken(&figures));
+        let free = width.saturating_sub(taken(&values));
         let lately = Some(free.saturating_sub(longest.max(MIN_KEY_WIDTH) + 1).min(HISTORY));
         let lately = lately.filter(|places| *places >= HISTORY_TITLE.len()).unwrap_or(0);
         let key = if lately > 0 { free - lately - 1 } else { free };
-        Self { key, figures, lately }
+        Self { key, values, lately }
     }
 
     pub(super) fn widths(&self) -> impl Iterator<Item = usize> {
         let lately = Some(self.lately).filter(|width| *width > 0);
-        std::iter::once(self.key).chain(self.figures.iter().map(|figure| figure.width())).chain(lately)
+        std::iter::once(self.key).chain(self.values.iter().map(|(_, width)| *width)).chain(lately)
     }
 
-    pub(super) fn titles(&self) -> impl Iterator<Item = &'static str> {
-        let lately = (self.lately > 0).then_some(HISTORY_TITLE);
-        std::iter::once("bucket").chain(self.figures.iter().map(|figure| figure.title())).chain(lately)
+    pub(super) fn lately_title(&self) -> Option<&'static str> {
+        (self.lately > 0).then_some(HISTORY_TITLE)
     }
 }
 
-impl Figure {
-    fn title(self) -> &'static str {
+impl ValueColumn {
+    pub(super) fn title(self) -> &'static str {
         match self {
             Self::Quota => "quota",
             Self::Tokens => "tokens",
@@ -63,100 +69,77 @@ impl Figure {
         }
     }
 
-    fn width(self) -> usize {
-        match self {
-            Self::Quota => 18,
-            Self::Tokens => 11,
-            Self::Granted => 9,
-            Self::DeniedRate | Self::Denied => 8,
-        }
+    /// The place of the column's value in a row.
+    pub(super) fn place(self) -> usize {
+        ALL.iter().position(|column| *column == self).unwrap_or_default()
+    }
+
+    pub(super) fn is_number(self) -> bool {
+        self != Self::Quota
+    }
+
+    fn width_of(self, rows: &[Values]) -> usize {
+        let widest = rows.iter().map(|row| row[self.place()].width()).max().unwrap_or(0).max(self.title().len());
+        // Numbers are short, and are never cut.
+        if self.is_number() { widest } else { widest.min(MAX_QUOTA_WIDTH) }
     }
 }
 
-/// The places of the figures, and those before them.
-fn taken(figures: &[Figure]) -> usize {
-    figures.iter().map(|figure| figure.width() + 1).sum()
+/// The width of the columns and of the spaces before them.
+fn taken(values: &[(ValueColumn, usize)]) -> usize {
+    values.iter().map(|(_, width)| width + 1).sum()
 }
 
-/// A text that is no wider than this: keys are told apart by how they begin and end, so the middle goes.
-pub(super) fn shortened(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let Some(shown) = width.checked_sub(1) else { return String::new() };
-    let head = fitting(text.chars(), shown.div_ceil(2));
-    let tail = fitting(text.chars().rev(), shown / 2);
-    let (head, tail): (String, Vec<char>) = (head.collect(), tail.collect());
-    format!("{head}…{}", tail.into_iter().rev().collect::<String>())
-}
+const ALL: [ValueColumn; 5] =
+    [ValueColumn::Quota, ValueColumn::Tokens, ValueColumn::Granted, ValueColumn::DeniedRate, ValueColumn::Denied];
 
-/// The first characters that have room.
-fn fitting(characters: impl Iterator<Item = char>, width: usize) -> impl Iterator<Item = char> {
-    let mut used = 0;
-    characters.take_while(move |character| {
-        used += character.width().unwrap_or(0);
-        used <= width
-    })
-}
+/// The columns to drop, in this order. A key without its tokens is of least use, so the tokens are last.
+const DROP_ORDER: [ValueColumn; 5] =
+    [ValueColumn::Denied, ValueColumn::DeniedRate, ValueColumn::Quota, ValueColumn::Granted, ValueColumn::Tokens];
 
-const ALL: [Figure; 5] = [Figure::Quota, Figure::Tokens, Figure::Granted, Figure::DeniedRate, Figure::Denied];
-
-/// In which order. The tokens go last: without them a key says nothing.
-const DROP_ORDER: [Figure; 5] = [Figure::Denied, Figure::DeniedRate, Figure::Quota, Figure::Granted, Figure::Tokens];
-
+pub(super) const KEY_TITLE: &str = "bucket";
 const HISTORY_TITLE: &str = "lately";
 
-/// Less of a key tells nobody which it is.
-const MIN_KEY_WIDTH: usize = 16;
+const MAX_QUOTA_WIDTH: usize = 24;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn values() -> Values {
+        ["1000 per calendar 1d burst 20", "100.0M/100.0M", "1.5M", "0.0", "99999"].map(str::to_owned)
+    }
+
     #[test]
     fn keys_get_width_before_sparklines() {
-        for (width, longest, key, figures, lately) in [
-            (200, 20, 110, 5, 30),
-            (120, 16, 30, 5, 30),
-            (120, 50, 50, 5, 10),
-            (120, 55, 61, 5, 0),
-            (120, 60, 61, 5, 0),
-            (120, 255, 61, 5, 0),
-            (80, 40, 21, 5, 0),
-            (74, 40, 24, 4, 0),
-            (60, 40, 19, 3, 0),
-            (40, 40, 18, 2, 0),
-            (36, 40, 24, 1, 0),
+        // The values take 25 + 14 + 10 + 9 + 7 places.
+        for (width, longest, key, columns, lately) in [
+            (200, 20, 104, 5, 30),
+            (120, 16, 24, 5, 30),
+            (120, 40, 40, 5, 14),
+            (120, 50, 55, 5, 0),
+            (120, 255, 55, 5, 0),
+            (80, 40, 22, 4, 0),
+            (60, 40, 36, 2, 0),
+            (40, 40, 16, 2, 0),
+            (36, 40, 22, 1, 0),
             (20, 40, 20, 0, 0),
             (0, 40, 0, 0, 0),
         ] {
-            let columns = ScreenColumns::within(width, longest);
-            assert_eq!(
-                (columns.key, columns.figures.len(), columns.lately),
-                (key, figures, lately),
-                "{width} {longest}"
-            );
-            let (all, count) = (columns.widths().sum::<usize>(), columns.widths().count());
-            assert!(all + count - 1 <= width || width == 0, "{columns:?} within {width}");
-            assert_eq!(columns.titles().count(), count);
+            let found = ScreenColumns::within(width, longest, &[values()]);
+            assert_eq!((found.key, found.values.len(), found.lately), (key, columns, lately), "{width} {longest}");
+            let (all, count) = (found.widths().sum::<usize>(), found.widths().count());
+            assert!(all + count - 1 <= width || width == 0, "{found:?} within {width}");
         }
     }
 
     #[test]
-    fn long_text_is_truncated_in_the_middle() {
-        for (text, width, shown) in [
-            ("tenant:7:user:42", 16, "tenant:7:user:42"),
-            ("tenant:7:user:42", 9, "tena…r:42"),
-            ("tenant:7:user:42", 8, "tena…:42"),
-            ("tenant:7", 2, "t…"),
-            ("tenant:7", 1, "…"),
-            ("tenant:7", 0, ""),
-            // Each takes two places.
-            ("東京東京東京", 8, "東京…京"),
-        ] {
-            let cut = shortened(text, width);
-            assert_eq!(cut, shown);
-            assert!(cut.width() <= width, "{cut}");
-        }
+    fn column_is_as_wide_as_its_widest_number() {
+        let found = ScreenColumns::within(200, 20, &[values(), values().map(|value| value.repeat(2))]);
+        assert_eq!(found.values[0], (ValueColumn::Quota, MAX_QUOTA_WIDTH));
+        assert_eq!(found.values[1], (ValueColumn::Tokens, 26));
+        let [quota, tokens, granted, ..] = values();
+        let uncounted = [quota, tokens, granted, String::new(), String::new()];
+        assert_eq!(ScreenColumns::within(200, 20, &[uncounted]).values.len(), 3);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::Key;
 
-/// How often keys were denied in the last 24 hours, as one look found it.
+/// How often keys were denied in the last 24 hours, as a read found.
 #[derive(Debug, Default)]
 pub(crate) struct DenialCounts {
     by_key: HashMap<Key, u64>,
@@ -34,12 +34,17 @@ impl DenialCounts {
         self
     }
 
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.by_key.keys()
+    }
+
     pub(crate) fn get(&self, key: &Key) -> Option<u64> {
         self.by_key.get(key).copied()
     }
 }
 
-/// What was told from look to look.
+/// The growth of the counts from read to read.
 #[derive(Debug, Default)]
 pub(crate) struct DenialRates {
     /// When the looks were, and by how much counts had grown since the one before.
@@ -78,7 +83,7 @@ impl DenialRates {
         if self.now.none.is_some() || passed < REPORT_INTERVAL {
             return None;
         }
-        // What the first look found had been told before it.
+        // Services reported the counts of the first read before it.
         let denied: u64 = self.told.iter().skip(1).map(|(_, told)| denied(told)).sum();
         Some(denied as f64 / passed.as_secs_f64())
     }
@@ -89,8 +94,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Over less than that, a rate would be nothing, nothing, and then a heap.
 const MIN_RATE_SPAN: Duration = Duration::from_secs(30);
 
-const NOT_COUNTED: &str = "no denials counted in 24 h: services do so by LimiterBuilder::count_denials";
-const NOT_PERMITTED: &str = "this role may not see denials: run the grants again, `tollgate migrate --print grants`";
+const NOT_COUNTED: &str = "no denials counted in 24h: services do so by LimiterBuilder::count_denials";
+const NOT_PERMITTED: &str = "this role cannot see denials: run `tollgate migrate --print grants` again";
 
 #[cfg(test)]
 mod tests {
@@ -104,7 +109,7 @@ mod tests {
         DenialCounts::of(denied.iter().map(|(id, denied)| (key(id), *denied)).collect(), full)
     }
 
-    /// What looks came to, each so many seconds after the first.
+    /// The rates after reads at these seconds.
     fn seen(looks: &[(u64, &[(&str, u64)])]) -> DenialRates {
         let mut rates = DenialRates::default();
         for (at, denied) in looks {

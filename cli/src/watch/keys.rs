@@ -1,4 +1,4 @@
-//! What keys do to the board.
+//! Applies the keys that the user presses.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,7 @@ use super::board::Board;
 use super::order::WatchOrder;
 
 impl Board {
-    /// Breaks if the key ends the program.
+    /// Breaks if the key ends the CLI.
     pub(crate) fn press(&mut self, key: KeyEvent) -> ControlFlow<()> {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -16,6 +16,7 @@ impl Board {
             KeyCode::Char('c') if control => return ControlFlow::Break(()),
             _ if control => {}
             code if self.typing => self.type_in(code),
+            KeyCode::Esc if !self.filter.is_empty() => self.type_in(KeyCode::Esc),
             KeyCode::Char('q') | KeyCode::Esc => return ControlFlow::Break(()),
             code => self.command(code),
         }
@@ -73,7 +74,7 @@ mod tests {
     use super::super::board::tests::World;
     use super::*;
 
-    /// Whether the key ends the program.
+    /// Presses a key, and reports whether it ends the CLI.
     fn press(board: &mut Board, code: KeyCode) -> bool {
         board.press(KeyEvent::new(code, KeyModifiers::NONE)).is_break()
     }
@@ -108,6 +109,8 @@ mod tests {
         assert_eq!((board.filter.as_str(), board.typing, board.paused), ("qp:", true, false));
         press(&mut board, KeyCode::Enter);
         assert_eq!((board.filter.as_str(), board.typing), ("qp:", false));
+        assert!(!press(&mut board, KeyCode::Esc), "it clears the filter");
+        assert_eq!((board.filter.as_str(), board.typing), ("", false));
         write(&mut board, "/z");
         assert!(!press(&mut board, KeyCode::Esc));
         assert_eq!((board.filter.as_str(), board.typing), ("", false));

@@ -1,6 +1,6 @@
 //! How buckets are read: in bounded pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,10 +18,12 @@ use crate::output::Skipped;
 /// The buckets at one time.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// Since the first look.
+    /// Time since the reader began.
     pub(crate) at: Duration,
     pub(crate) levels: Vec<BucketLevel>,
-    /// If there are more than a look may read: what is known of all.
+    /// Denied keys that have no bucket.
+    pub(crate) bucketless: Vec<Key>,
+    /// Totals of all buckets, if there are more than `--limit`.
     pub(crate) toured: Option<ScanTotals>,
     /// How often the keys were denied that were denied most, as far as services count that.
     pub(crate) denied: DenialCounts,
@@ -53,8 +55,8 @@ impl<S: Admin> BoardReader<S> {
         }
     }
 
-    /// Reads all buckets if they are few enough. If not, the next part of them, the last part again, and those that are
-    /// wanted: page by page, so that no statement is long, and no more than it may beside those few.
+    /// Reads all buckets if they are at most `--limit`. Otherwise reads the next part of them, the last part again, and the wanted
+    /// keys. Reads in pages, so that each statement is short.
     pub(crate) async fn look(&mut self, wanted: &[Key]) -> Result<Snapshot, Error> {
         let half = self.most.div_ceil(2);
         let (again, next, mut few) = match &self.tour {
@@ -72,17 +74,18 @@ impl<S: Admin> BoardReader<S> {
         };
         let at = self.began.elapsed();
         let (denied, most_denied) = self.denied().await?;
-        let mut levels: BTreeMap<Key, BucketLevel> = BTreeMap::new();
+        let (mut levels, mut bucketless) = (BTreeMap::<Key, BucketLevel>::new(), Vec::new());
         let read = few.drain(..).chain(again.iter().cloned()).chain(next.iter().take(self.most).cloned());
         levels.extend(read.map(|level| (level.key.clone(), level)));
-        // An attacker's key need not be among them: these few are read one by one.
+        // Reads these few one by one, because the pages need not have an attacker's key.
         let wanted = if self.tour.is_some() { wanted } else { &[] };
         for key in most_denied.iter().chain(wanted) {
             if levels.contains_key(key) {
                 continue;
             }
             match self.store.peek(key).await {
-                Ok(level) => levels.extend(level.map(|level| (key.clone(), level))),
+                Ok(Some(level)) => drop(levels.insert(key.clone(), level)),
+                Ok(None) => bucketless.push(key.clone()),
                 // It was skipped, and counted, where pages were read.
                 Err(Error::Unreadable { .. }) => {}
                 Err(error) => return Err(error),
@@ -92,17 +95,20 @@ impl<S: Admin> BoardReader<S> {
             None => (next.len() > self.most).then(|| FullScan::begin(&next[..half], at)),
             Some(mut tour) => {
                 let through = tour.step(&again, &next, next.len() < half, at);
-                // What has become few is read as a whole.
+                // Reads all buckets from now on if they have become few.
                 through.is_none_or(|buckets| buckets > self.most).then_some(tour)
             }
         };
         let toured = self.tour.as_ref().map(FullScan::toured);
-        Ok(Snapshot { at, levels: levels.into_values().collect(), toured, denied, unreadable: self.skipped.take() })
+        bucketless.retain(|key| denied.get(key).is_some());
+        let (levels, unreadable) = (levels.into_values().collect(), self.skipped.take());
+        Ok(Snapshot { at, levels, bucketless, toured, denied, unreadable })
     }
 
     /// Reads every bucket once, page by page, tells how many it has read, and keeps no more than it may: those that come first.
     pub(crate) async fn survey(&self, order: WatchOrder, told: impl Fn(usize)) -> Result<Snapshot, Error> {
-        let (denied, _) = self.denied().await?;
+        let (denied, most_denied) = self.denied().await?;
+        let mut bucketless: BTreeSet<Key> = most_denied.into_iter().collect();
         let (mut totals, mut first, mut after) = (Totals::default(), Vec::new(), None::<Key>);
         loop {
             let page = self.read(after.as_ref(), None, PAGE).await?;
@@ -110,7 +116,16 @@ impl<S: Admin> BoardReader<S> {
             told(totals.buckets);
             after = page.last().map(|level| level.key.clone());
             let is_last = page.len() < PAGE;
-            first.extend(page.into_iter().map(|level| BoardRow::new(denied.get(&level.key), None, level)));
+            for level in page {
+                bucketless.remove(&level.key);
+                first.push(BoardRow::new(level.key.clone(), denied.get(&level.key), Some(level)));
+            }
+            if is_last && order == WatchOrder::Denied {
+                let keys = std::mem::take(&mut bucketless).into_iter();
+                first.extend(
+                    keys.map(|key| (denied.get(&key), key)).map(|(denied, key)| BoardRow::new(key, denied, None)),
+                );
+            }
             if is_last || first.len() > 2 * self.most {
                 first.sort_by(|one: &BoardRow, other| order.compare(one, other));
                 first.truncate(self.most);
@@ -120,8 +135,11 @@ impl<S: Admin> BoardReader<S> {
             }
         }
         let toured = (totals.buckets > self.most).then_some(ScanTotals { totals, all: true });
-        let levels = first.into_iter().map(|row| row.level).collect();
-        Ok(Snapshot { at: self.began.elapsed(), levels, toured, denied, unreadable: self.skipped.take() })
+        let (with, without): (Vec<_>, Vec<_>) = first.into_iter().partition(|row| row.level.is_some());
+        let levels = with.into_iter().filter_map(|row| row.level).collect();
+        let bucketless = without.into_iter().map(|row| row.key).collect();
+        let (at, unreadable) = (self.began.elapsed(), self.skipped.take());
+        Ok(Snapshot { at, levels, bucketless, toured, denied, unreadable })
     }
 
     /// Those after a key, up to another, page by page, and no more than so many.
@@ -209,7 +227,7 @@ mod tests {
         let mut reader = BoardReader::new(store_of(1000).await, None, 200);
         let first = reader.look(&[]).await.expect("a look");
         assert_eq!(first.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((100, false)));
-        let mut twice = std::collections::BTreeSet::new();
+        let mut twice = BTreeSet::new();
         let mut before = first.levels;
         for look in 2..=12 {
             tokio::time::advance(Duration::from_secs(2)).await;
@@ -281,6 +299,7 @@ mod tests {
         let last = look.levels.last().map(|level| level.key.clone());
         assert_eq!((look.levels.len(), last, look.toured.is_some()), (11, Some(key(250)), true));
         assert_eq!((look.denied.get(&key(1)), look.denied.get(&key(250))), (Some(3), Some(7)));
+        assert_eq!(look.bucketless.iter().map(Key::as_str).collect::<Vec<_>>(), ["user:gone"]);
     }
 
     #[tokio::test]

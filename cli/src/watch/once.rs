@@ -1,4 +1,4 @@
-//! One look as a table, for pipes and tests.
+//! Prints one read as a table, for pipes and tests.
 
 use super::board::Board;
 use crate::output::{Cell, Column, Table};
@@ -7,26 +7,31 @@ use crate::times;
 pub(crate) fn table(board: &Board) -> String {
     let mut table = Table::new([
         Column::Left("key"),
-        Column::Left("terms"),
+        Column::Left("limit"),
         Column::Right("available"),
         Column::Right("granted"),
         Column::Right("denied"),
         Column::Right("full in"),
     ]);
-    for row in board.visible() {
-        let level = &row.level;
-        table.row([
-            Cell::from(level.key.as_str()),
-            Cell::from(level.quota.to_string()),
-            Cell::from(level.available.to_string()),
-            Cell::from(level.granted.to_string()),
-            Cell::from(row.denied.map_or_else(String::new, |denied| denied.to_string())),
-            Cell::from(level.full_at.map_or_else(String::new, times::until)),
-        ]);
+    let rows = board.visible();
+    for row in &rows {
+        let level = row.level.as_ref();
+        table.row(
+            [
+                row.key.as_str().to_owned(),
+                row.quota(),
+                level.map_or_else(String::new, |level| level.available.to_string()),
+                level.map_or_else(String::new, |level| level.granted.to_string()),
+                row.denied.map_or_else(String::new, |denied| denied.to_string()),
+                level.and_then(|level| level.full_at).map_or_else(String::new, times::until),
+            ]
+            .map(Cell::from),
+        );
     }
-    let more = board.toured.map(|toured| {
-        let more = toured.totals.buckets.saturating_sub(board.visible().len());
-        format!("… and {more} more: these are {}; choose by --prefix", board.order.name())
+    let more = board.toured.and_then(|toured| {
+        let shown = rows.iter().filter(|row| row.level.is_some()).count();
+        let more = toured.totals.buckets.saturating_sub(shown);
+        (more > 0).then(|| format!("… and {more} more: these are {}; choose by --prefix", board.order.name()))
     });
     let notes = more.into_iter().chain(board.denials.now.none.map(str::to_owned));
     std::iter::once(table.render()).chain(notes).collect::<Vec<_>>().join("\n")

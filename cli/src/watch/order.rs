@@ -12,7 +12,7 @@ pub(crate) enum WatchOrder {
     Hottest,
     /// The smallest part of the capacity left.
     Emptiest,
-    /// Most requests denied in the last 24 hours, as far as services count them.
+    /// Most requests denied in the last 24 hours, as far as services count them. Includes keys without a bucket.
     Denied,
     /// By key.
     Key,
@@ -24,11 +24,11 @@ impl WatchOrder {
             Self::Hottest => Ordering::Equal,
             Self::Emptiest => one.part_left().total_cmp(&other.part_left()),
             Self::Denied => other.denied.cmp(&one.denied),
-            Self::Key => one.level.key.cmp(&other.level.key),
+            Self::Key => one.key.cmp(&other.key),
         };
         let hotter = || other.rate.unwrap_or(0.0).total_cmp(&one.rate.unwrap_or(0.0));
-        let ever = || other.level.granted.cmp(&one.level.granted);
-        first.then_with(hotter).then_with(ever).then_with(|| one.level.key.cmp(&other.level.key))
+        let ever = || other.granted().cmp(&one.granted());
+        first.then_with(hotter).then_with(ever).then_with(|| one.key.cmp(&other.key))
     }
 
     pub(crate) fn next(self) -> Self {

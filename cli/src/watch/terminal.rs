@@ -51,7 +51,7 @@ pub(crate) async fn live<S: Admin>(
     }
 }
 
-/// What the board asks of the next look.
+/// The board's request for the next read.
 struct ReadRequest {
     paused: bool,
     wanted: Vec<Key>,
@@ -85,7 +85,7 @@ async fn read<S: Admin>(
     }
 }
 
-/// Keys and changes of size. The thread waits in the terminal for the next one, and ends with the program.
+/// Receives keys and changes of size. A thread waits in the terminal for the next one, and ends with the process.
 fn events() -> mpsc::Receiver<std::io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {

@@ -1,11 +1,11 @@
-//! The way through more buckets than one look may read: part after part, each read twice, so that every bucket has a rate.
+//! Cycles through more buckets than --limit: part after part, each read twice, so that every bucket has a rate.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::{Key, admin::BucketLevel};
 
-/// What buckets come to together.
+/// Totals of buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     pub(crate) buckets: usize,
@@ -22,7 +22,7 @@ impl Totals {
     }
 }
 
-/// What was told of all buckets on the last way through them; on the first one, of those so far.
+/// Totals of all buckets in the last cycle. In the first cycle, totals of the buckets so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ScanTotals {
     pub(crate) totals: Totals,
@@ -37,7 +37,7 @@ pub(crate) struct FullScan {
     last: Option<Totals>,
 }
 
-/// What was read last, and is read again by the next look.
+/// The buckets that were read last, and that the next read repeats.
 #[derive(Debug)]
 struct Part {
     after: Option<Key>,

@@ -1,4 +1,4 @@
-//! What `tollgate doctor` finds.
+//! The findings of `tollgate doctor`.
 
 use std::process::Stdio;
 
@@ -38,7 +38,7 @@ fn doctor_does_not_wait_for_a_locked_table() {
         sqlx::raw_sql("begin; lock table tollgate.token_buckets in access exclusive mode").execute(&mut connection);
     runtime.block_on(lock).expect("it is locked");
     // Both at once, as each waits for as long as it has patience.
-    let ran = [&["doctor"][..], &["plan", "delete", "free"]].map(|arguments| {
+    let ran = [&["doctor"][..], &["plan", "delete", "free", "--force"]].map(|arguments| {
         let mut command = database.command(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
     });
@@ -63,10 +63,14 @@ fn doctor_names_session_that_blocks_schema_change() {
             Ran::new(ran.expect("it starts"))
         };
         // By when its transaction is more than a second old.
-        as_root(&["mode", "off"]).ended(69).says(&["it was rolled back, and is not made later", "session ", &end]);
+        as_root(&["mode", "off", "--all"]).ended(69).says(&[
+            "it was rolled back, and is not made later",
+            "session ",
+            &end,
+        ]);
         as_root(&["doctor"]).ended(0).says(&["warn  locks", "has held locks in an open transaction for", &end]);
         if engine.is_mysql() {
-            let ran = database.run(&["mode", "off"]).ended(69);
+            let ran = database.run(&["mode", "off", "--all"]).ended(69);
             ran.says(&["it was rolled back", "an account with PROCESS sees whose lock it was"]);
         }
         drop(held);
@@ -151,8 +155,8 @@ fn encoding_without_full_unicode_warns_or_fails() {
 #[test]
 fn non_default_mode_is_a_warning() {
     let database = Database::migrated(Engine::Sqlite);
-    database.run(&["mode", "off", "--reason", "incident 42"]).ended(0);
-    database.run(&["doctor"]).ended(0).says(&["warn  mode", "off: incident 42", "tollgate mode --clear"]);
+    database.run(&["mode", "off", "--all", "--reason", "incident 42"]).ended(0);
+    database.run(&["doctor"]).ended(0).says(&["warn  mode", "off: incident 42", "tollgate mode --clear --all"]);
 }
 
 #[test]
@@ -162,7 +166,7 @@ fn missing_mode_row_and_unsettled_bucket_are_warnings() {
         let schema = if engine == Engine::Postgres { "tollgate." } else { "" };
         database.sql(&format!("delete from {schema}token_mode"));
         database.run(&["doctor"]).ended(0).says(&["warn  content", "token_mode has no row", "insert into"]);
-        database.run(&["mode", "block", "--reason", "incident 42"]).ended(0);
+        database.run(&["mode", "block", "--all", "--reason", "incident 42"]).ended(0);
         database.run(&["mode"]).ended(0).says(&["block: incident 42"]);
     }
 
@@ -173,9 +177,9 @@ fn missing_mode_row_and_unsettled_bucket_are_warnings() {
     doctor().ended(1).says(&["fail  triggers", "alter table tollgate.token_buckets enable always trigger new_limits"]);
     database.sql("update tollgate.token_buckets set capacity = 7");
     database.sql("alter table tollgate.token_buckets enable always trigger new_limits");
-    doctor().ended(0).says(&["warn  content", "bucket a is under other terms", "set capacity = capacity"]);
+    doctor().ended(0).says(&["warn  content", "bucket a has other limits", "set capacity = capacity"]);
     database.sql("update tollgate.token_buckets set capacity = capacity");
-    assert!(!doctor().ended(0).out.contains("other terms"));
+    assert!(!doctor().ended(0).out.contains("other limits"));
 }
 
 #[test]
@@ -305,7 +309,7 @@ fn harmful_settings_warn_with_a_remedy() {
     database.sql(&format!("alter database {name} set default_transaction_read_only = on"));
     let report = database.run(&["doctor", "--json"]).ended(1).json();
     assert_eq!(status(&report, "read only"), "fail", "{report:#}");
-    // What is advised is what mends it.
+    // The advice is the remedy.
     let checks = report["checks"].as_array().expect("checks");
     let advice = checks.iter().filter_map(|check| check["advice"].as_str());
     for statement in advice.filter(|advice| advice.contains(role)) {
@@ -484,5 +488,5 @@ fn found<'r>(report: &'r Value, name: &str) -> &'r str {
     check(report, name)["found"].as_str().unwrap_or("missing")
 }
 
-/// What a limiter calls beside its requests.
+/// Routines that a limiter calls in addition to its requests.
 const OPTIONAL_ROUTINES: [&str; 3] = ["count_denials_v1", "peek_window", "sweep_v1"];

@@ -1,4 +1,4 @@
-//! What people do every day, the same on every engine.
+//! Everyday commands work the same on every engine.
 
 use crate::databases::{Database, EACH, Engine};
 
@@ -84,15 +84,15 @@ fn a_sliding_window_is_looked_at_as_a_bucket_is() {
         ]);
         database.run(&take).ended(0);
         let peek = database.run(&["peek", "a"]).ended(0).says(&["sliding window", "2 in 1d at 1h", "next passes in"]);
-        assert!(!peek.out.contains("terms"), "{peek:?}");
+        assert!(!peek.out.contains("limit"), "{peek:?}");
         database.run(&["peek", "a", "b"]).ended(1).says(&["2 in 1d at 1h", "no bucket 'b'"]);
-        database.run(&["explain", "a"]).ended(0).says(&["2 counted, 0 left", "would be denied: one passes in 1 d"]);
+        database.run(&["explain", "a"]).ended(0).says(&["2 counted, 0 left", "would be denied: one passes in 1d"]);
         database.run(&["explain", "a", "--cost", "3"]).ended(0).says(&["more than the window ever lets pass"]);
         database.run(&["take", "wide", "--quota", "5 in 1d at 1h", "--cost", "3"]).ended(0);
         let why = database.run(&["explain", "wide", "--cost", "3"]).ended(0);
         assert!(why.out.contains("would be denied: 1 of 3 do not pass now"), "on {engine:?}: {why:?}");
         database.run(&["mode", "off", "--key", "a"]).ended(0);
-        database.run(&["explain", "a"]).ended(0).says(&["would be granted, whatever is counted"]);
+        database.run(&["explain", "a"]).ended(0).says(&["would be granted, regardless of the count"]);
         // A bucket of the same key is another limit.
         database.run(&["create", "a", "--quota", "7/h"]).ended(0);
         database.run(&["peek", "a"]).ended(0).says(&["7/h", "2 in 1d at 1h"]);
@@ -140,10 +140,10 @@ fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
         database.run(&["take", "user:1", "--plan", "free"]).ended(0).says(&["(mode off)"]);
         database.run(&["plan", "list"]).ended(0).says(&["free", "1/h", "off"]);
         database.run(&["mode", "--clear", "--plan", "free"]).ended(0);
-        database.run(&["mode", "shadow", "--for", "2h", "--reason", "incident 42"]).ended(0);
+        database.run(&["mode", "shadow", "--all", "--for", "2h", "--reason", "incident 42"]).ended(0);
         database.run(&["mode"]).ended(0).says(&["shadow, until", "incident 42"]);
-        database.run(&["mode", "--clear"]).ended(0).says(&["all: enforce"]);
-        database.run(&["plan", "delete", "free"]).ended(0);
+        database.run(&["mode", "--clear", "--all"]).ended(0).says(&["all: enforce"]);
+        database.run(&["plan", "delete", "free", "--force"]).ended(0);
         database
             .run(&["take", "user:1"])
             .ended(64)
@@ -161,7 +161,7 @@ fn partial_override_leaves_the_other_settings() {
     let before = overrides();
     for (command, message, hint) in [
         (&["mode", "--clear", "--key", "a"][..], "the override of 'a' has no mode", "tollgate explain a"),
-        (&["plan", "override", "b", "--clear"], "the override of 'b' has no terms", "tollgate explain b"),
+        (&["plan", "override", "b", "--clear"], "the override of 'b' has no limits", "tollgate explain b"),
     ] {
         let ran = database.run(command).ended(1).says(&[message, hint]);
         assert_eq!((ran.out.as_str(), overrides()), ("", before.clone()), "{command:?}");
@@ -196,7 +196,7 @@ fn text_of_others_does_not_steer_the_terminal() {
             "{ran:?}"
         );
     }
-    // As JSON it is the same text for whoever reads that.
+    // JSON has the same text for its readers.
     for key in [key, "two\u{85}\u{2067}and\u{7f}three"] {
         let ran = database.run(&["take", key, "--quota", "1/h", "--json"]);
         assert!(!ran.out.contains(['\u{1b}', '\u{202e}', '\u{85}', '\u{2067}', '\u{7f}']), "{ran:?}");
@@ -215,4 +215,40 @@ fn colours_are_for_terminals() {
     };
     assert!(!coloured(&[]), "a pipe is no terminal");
     assert!(coloured(&[("CLICOLOR_FORCE", "1")]));
+}
+
+#[test]
+fn reset_of_a_prefix_counts_first_and_needs_force() {
+    let database = Database::migrated(Engine::Sqlite);
+    for key in ["user:1", "user:2", "other"] {
+        database.run(&["take", key, "--quota", "2 once"]).ended(0);
+    }
+    database.run(&["take", "user:search", "--quota", "2 in 1h at 1m"]).ended(0);
+    let reset = |more: &[&str]| database.run(&[&["reset", "--prefix", "user:"], more].concat());
+    let available =
+        || {
+            database.run(&["list", "--json"]).ended(0).json().as_array().map(|levels| {
+                levels.iter().map(|level| level["available"].as_i64().expect("a number")).collect::<Vec<_>>()
+            })
+        };
+    reset(&[]).ended(2).says(&["error: 2 buckets and 1 sliding window not reset: --prefix user:\nhint: add --force"]);
+    assert_eq!(reset(&["--dry-run"]).ended(0).out, "2 buckets and 1 sliding window would be reset\n");
+    assert_eq!(available(), Some(vec![1, 1, 1]));
+    assert_eq!(reset(&["--force"]).ended(0).out, "2 buckets and 1 sliding window reset\n");
+    assert_eq!(available(), Some(vec![1, 2, 2]));
+    assert_eq!(reset(&["--dry-run"]).ended(0).out, "2 buckets and 0 sliding windows would be reset\n");
+    for option in ["--dry-run", "--force"] {
+        database.run(&["reset", option, "user:1"]).ended(2);
+    }
+    database.run(&["reset"]).ended(2);
+}
+
+#[test]
+fn man_page_is_written_for_each_command() {
+    let database = Database::empty(Engine::Sqlite);
+    database.run(&["man", "pages/man1"]).ended(0);
+    let page = |name: &str| std::fs::read_to_string(database.directory.join("pages/man1").join(name)).expect(name);
+    assert!(page("tollgate.1").contains("tollgate\\-plan(1)") && page("tollgate-plan-set.1").contains("quota"));
+    std::fs::write(database.directory.join("file"), "").expect("it is written");
+    database.run(&["man", "file"]).ended(73).says(&["error: cannot write man pages into file"]);
 }

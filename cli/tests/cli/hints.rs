@@ -1,4 +1,4 @@
-//! Whoever is stuck is told what to type.
+//! Errors name the command to type.
 
 use crate::clients;
 use crate::command::{Ran, tollgate};
@@ -66,8 +66,8 @@ fn missing_schema_error_names_the_migrate_command() {
                 &["plan", "override", "a", "--clear"],
                 &["mode"],
                 &["mode", "--json"],
-                &["mode", "--clear"],
-                &["mode", "off"],
+                &["mode", "--clear", "--all"],
+                &["mode", "off", "--all"],
                 &["mode", "off", "--plan", "free"],
                 &["mode", "off", "--key", "a"],
                 &["reset", "a"],
@@ -120,19 +120,19 @@ fn wrong_arguments_are_answered_with_right_ones() {
         (&["create", "a", "--quota", "ten a second"], &["10/s burst 20"]),
         (&["create", "a", "--capacity", "0", "--per", "1h"], &["grants nothing: give 1 or more"]),
         (&["create", "a", "--quota", "100 in 60s at 5s"], &["no sliding window", "tollgate take --quota"]),
-        (&["mode", "shadow", "--for", "9000y"], &["leave --for out"]),
+        (&["mode", "shadow", "--all", "--for", "900000d"], &["leave --for out"]),
         (&["mode", "shadow", "--reason", &"x".repeat(70_000)], &["at most 65535 bytes"]),
         (&["create", "a", "--quota", "unlimited"], &["switch the mode to off"]),
         (&["create", "", "--quota", "1/s"], &["1 to 255 bytes"]),
         (&["take", "a", "--cost", "0"], &["1.."]),
         (&["mode", "of"], &["off"]),
         (&["mode", "--clear", "--reason", "over"], &["cannot be used with"]),
-        (&["mode", "--json", "--reason", "over"], &["cannot be used with"]),
-        (&["mode", "--json", "--for", "1h"], &["cannot be used with"]),
+        (&["mode", "--json", "--reason", "over"], &["were not provided"]),
+        (&["mode", "--json", "--for", "1h"], &["were not provided"]),
         (&["create", "a", "--quota", "1/s", "--per", "1h"], &["cannot be used with"]),
         (&["migrate", "--dry-run", "--into", "migrations"], &["cannot be used with"]),
         (&["migrate", "--dry-run", "--engine", "mysql"], &["cannot be used with"]),
-        (&["mode", "block", "--for", "999999999999999999y"], &["--for"]),
+        (&["mode", "block", "--for", "1M"], &["--for", "months and years vary", "hint: write minutes as 1m", "30d"]),
         (&["tkae", "a"], &["take"]),
         (&["migrate", "--print", "sqlx"], &["--into migrations"]),
         (&["migrate", "--print", "psql", "--engine", "mysql"], &["leave out --engine mysql"]),

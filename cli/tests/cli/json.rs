@@ -1,4 +1,4 @@
-//! What programs read: fields are added, and never change.
+//! The JSON output: fields are added, and never change.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ fn sliding_window_json_has_the_documented_fields() {
     database.run(&["take", "search", "--quota", "1 in 60s at 5s"]).ended(0);
     let peeked = database.run(&["peek", "search", "--json"]).ended(0).json();
     assert_documented(&peeked[0], "`peek` at a sliding window; `list --windows`");
-    assert_eq!((&peeked[0]["counted"], &peeked[0]["window"]), (&1.into(), &"1 in 1min at 5s".into()));
+    assert_eq!((&peeked[0]["counted"], &peeked[0]["window"]), (&1.into(), &"1 in 1m at 5s".into()));
     assert_eq!((&peeked[0]["max_requests"], &peeked[0]["interval_ms"]), (&1.into(), &60_000.into()));
     let window = &database.run(&["explain", "search", "--json"]).ended(0).json()["window"];
     let more = fields(window).difference(&fields(&peeked[0])).cloned().collect::<Vec<_>>();
@@ -83,7 +83,36 @@ fn plan_and_mode_json_has_the_documented_fields() {
     assert_eq!(shown(0), ["api".into(), Value::Null, "block".into(), "".into()]);
     assert_eq!(shown(1), ["user:1".into(), "5/h".into(), Value::Null, "ticket 7".into()]);
     assert!(overrides[1]["override_until"].is_string() && overrides[1]["override_ended"] == false, "{overrides}");
-    database.run(&["mode", "off", "--json"]).ended(2).says(&["cannot be used with"]);
+}
+
+#[test]
+fn changed_object_is_json_before_and_after() {
+    let database = Database::migrated(Engine::Sqlite);
+    let change = |arguments: &[&str]| database.run(&[arguments, &["--json"]].concat()).ended(0).json();
+    for (arguments, table, field) in [
+        (&["create", "api", "--quota", "2 once"][..], "`list`; `peek` at a bucket", "quota"),
+        (&["plan", "set", "free", "--quota", "2 once"], "`plan list`", "quota"),
+        (&["plan", "override", "user:1", "--quota", "2 once"], "`plan overrides`", "quota"),
+        (&["mode", "off", "--key", "user:2"], "`plan overrides`", "mode"),
+        (&["mode", "off", "--plan", "free"], "`mode`", "mode"),
+        (&["mode", "off", "--all"], "`mode`", "mode"),
+    ] {
+        let first = change(arguments);
+        assert_eq!(fields(&first), ["after", "before"].map(str::to_owned).into());
+        assert_documented(&first["after"], table);
+        let again = change(arguments);
+        assert_eq!(again["before"], first["after"], "{arguments:?}");
+        assert_eq!(first["after"][field], if field == "mode" { "off" } else { "2 once" });
+    }
+    let cleared = change(&["plan", "override", "user:1", "--clear"]);
+    assert_eq!((&cleared["before"]["key"], &cleared["after"]), (&"user:1".into(), &Value::Null));
+    let deleted = change(&["plan", "delete", "free"]);
+    assert_eq!((&deleted["before"]["name"], &deleted["after"]), (&"free".into(), &Value::Null));
+    for command in ["reset", "delete"] {
+        let reported = change(&[command, "api"]);
+        assert_eq!((&reported[0]["key"], &reported[0]["found"]), (&"api".into(), &true.into()));
+    }
+    assert_eq!(change(&["sweep"])["deleted"], 0);
 }
 
 #[test]

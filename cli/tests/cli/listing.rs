@@ -137,7 +137,7 @@ fn older_sqlite_shell_reads_the_figures_of_the_views() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "bucket", "--quota", "5 once", "--cost", "3"]).ended(0);
     database.run(&["take", "window", "--quota", "5 in 1d at 1h", "--cost", "4"]).ended(0);
-    database.run(&["mode", "shadow", "--for", "1d"]).ended(0);
+    database.run(&["mode", "shadow", "--all", "--for", "1d"]).ended(0);
     database.run(&["mode", "block", "--key", "user", "--for", "1d"]).ended(0);
     let sqlite = |sql| clients::sqlite_shell(&database, sql);
     sqlite("insert into token_buckets (id, capacity, refill_seconds) values ('provisioned', 2, 1)");
@@ -206,11 +206,11 @@ fn unreadable_mode_and_override_are_replaced_by_commands() {
         "2 rows of token_overrides cannot be read",
     ]);
 
-    // The override of user:1 is readable, whatever the mode of all is: its terms stay.
+    // The override of user:1 is readable, even if the global mode is not: its limit stays.
     database.run(&["mode", "off", "--key", "user:1"]).ended(0).says(&["override 5/h, mode off; it was 5/h"]);
     database.run(&["mode", "off", "--key", "user:2"]).ended(0).says(&["user:2: override mode off\n"]);
     database.run(&["plan", "override", "user:3", "--clear"]).ended(0).says(&["user:3: override taken away\n"]);
-    let enforced = database.run(&["mode", "enforce"]).ended(0);
+    let enforced = database.run(&["mode", "enforce", "--all"]).ended(0);
     assert_eq!(enforced.out, "all: enforce; the previous mode cannot be read\n");
     let enforced = database.run(&["mode", "enforce", "--plan", "free"]).ended(0);
     assert_eq!(enforced.out, "plan free: enforce; the previous mode cannot be read\n");

@@ -1,4 +1,4 @@
-//! `tollgate mode` after its time: what was set is over, and the next nearest rules. Whose time that is.
+//! `tollgate mode`: its targets, and what applies after the end of a mode, by the server's clock.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgConnection};
@@ -18,7 +18,7 @@ fn expired_mode_is_shown_with_the_effective_mode() {
         };
         assert_eq!(ended(&[]), [false, false], "{engine:?}");
         over(&database, "token_plans", "mode_until");
-        database.run(&["mode", "block"]).ended(0);
+        database.run(&["mode", "block", "--all"]).ended(0);
         database.run(&["mode"]).ended(0).says(&["all: block\nplan free: that of all (off is over)\n"]);
         database.run(&["plan", "list"]).ended(0).says(&["that of all (off is over)"]);
         assert_eq!(ended(&[]), [false, true], "{engine:?}");
@@ -26,7 +26,7 @@ fn expired_mode_is_shown_with_the_effective_mode() {
         assert_eq!(database.run(&["plan", "list", "--json"]).ended(0).json()[0]["mode_ended"], true);
         database.run(&["take", "a", "--plan", "free"]).ended(75).says(&["(mode block)"]);
 
-        database.run(&["mode", "shadow", "--for", "1h"]).ended(0);
+        database.run(&["mode", "shadow", "--all", "--for", "1h"]).ended(0);
         database.run(&["doctor"]).ended(0).says(&["warn  mode", "shadow, until"]);
         over(&database, "token_mode", "until");
         database.run(&["mode"]).ended(0).says(&["all: enforce (shadow is over)\n"]);
@@ -37,10 +37,25 @@ fn expired_mode_is_shown_with_the_effective_mode() {
 }
 
 #[test]
+fn mode_change_without_target_is_refused() {
+    let database = Database::migrated(Engine::Sqlite);
+    for (change, named, unchanged) in [
+        (&["block", "--reason", "abuse"][..], "block", "all: enforce\n"),
+        (&["--clear"], "--clear", "all: block: abuse\n"),
+    ] {
+        let refused = database.run(&[&["mode"], change].concat()).ended(2);
+        refused.says(&[&format!("error: no target for the mode: {named}\nhint: add --key KEY"), "--all"]);
+        assert_eq!(database.run(&["mode"]).ended(0).out, unchanged);
+        database.run(&[&["mode", "--all"], change].concat()).ended(0);
+    }
+    database.run(&["mode", "--all"]).ended(2);
+}
+
+#[test]
 fn expiry_uses_the_server_clock() {
     let database = Database::migrated(Engine::Postgres);
     let name = database.url.rsplit('/').next().expect("a name");
-    // To whoever does not say whose clock, this server's is an hour ahead of this host's.
+    // Unqualified calls see a server clock that is an hour ahead of this host's.
     database.sql(&format!(
         "create schema ahead;
          create function ahead.clock_timestamp() returns timestamptz language sql
@@ -48,11 +63,11 @@ fn expiry_uses_the_server_clock() {
          alter database {name} set search_path = ahead, pg_catalog"
     ));
     for (command, show, field) in [
-        (&["mode", "shadow"][..], &["mode", "--json"][..], "mode_until"),
+        (&["mode", "shadow", "--all"][..], &["mode", "--json"][..], "mode_until"),
         (&["plan", "override", "a", "--quota", "5/h"], &["plan", "overrides", "--json"], "override_until"),
     ] {
         let before = clock(&database);
-        let set = database.run(&[command, &["--for", "5min"]].concat()).ended(0).says(&["(in 5 min)"]);
+        let set = database.run(&[command, &["--for", "5min"]].concat()).ended(0).says(&["(in 5m)"]);
         let after = clock(&database);
         let shown = database.run(show).ended(0).json();
         let until = shown[0][field].as_str().and_then(|until| until.parse::<DateTime<Utc>>().ok()).expect("an end");
@@ -70,7 +85,7 @@ fn expiry_uses_the_server_clock() {
     database.run(&["doctor"]).ended(0).says(&["ok    mode", "warn  clock", "ahead of this host's"]);
 }
 
-/// What the server says the time is.
+/// The server's time.
 fn clock(database: &Database) -> DateTime<Utc> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let asked = runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! What rules buckets is replaced and taken away: it is said what was there, and what becomes of the buckets.
+//! Commands that replace or remove a limit or a mode print the previous one, and its consequence for buckets.
 
 use crate::databases::{Database, EACH, Engine};
 
@@ -18,12 +18,15 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
         assert_eq!(unused.out, "plan unused: deleted; it was 5/h burst 7\n");
 
         let again = "tollgate plan set --quota '5/h burst 7' gold";
-        let deleted = database.run(&["plan", "delete", "gold"]).ended(0).out;
+        let refused = database.run(&["plan", "delete", "gold"]).ended(2);
+        refused.says(&["error: plan gold is not deleted: 2 buckets follow it\nhint: add --force"]);
+        database.run(&["plan", "list"]).ended(0).says(&["gold"]);
+        let deleted = database.run(&["plan", "delete", "gold", "--force"]).ended(0).out;
         let told = "2 buckets follow it: their requests fail from now on; to make it again: ";
         assert_eq!(deleted, format!("plan gold: deleted; it was 5/h burst 7\n{told}{again}\n"), "{engine:?}");
         let failed = database.run(&["explain", "a"]).ended(0);
         failed.says(&[
-            "terms      none: its plan 'gold' is not there\n",
+            "limit      none: its plan 'gold' is not there\n",
             "would fail: there is no plan 'gold'; `",
             again,
         ]);
@@ -54,10 +57,10 @@ fn replaced_value_is_reported() {
         says(&["mode", "off", "--plan", "free", "--reason", "test"], "plan free: off: test");
         says(&["mode", "shadow", "--plan", "free"], "plan free: shadow; it was off: test");
         says(&["mode", "--clear", "--plan", "free"], "plan free: that of all; it was shadow");
-        says(&["mode", "--clear"], "all: enforce");
-        says(&["mode", "shadow", "--reason", "incident 42"], "all: shadow: incident 42");
-        says(&["mode", "block"], "all: block; it was shadow: incident 42");
-        says(&["mode", "--clear"], "all: enforce; it was block");
+        says(&["mode", "--clear", "--all"], "all: enforce");
+        says(&["mode", "shadow", "--all", "--reason", "incident 42"], "all: shadow: incident 42");
+        says(&["mode", "block", "--all"], "all: block; it was shadow: incident 42");
+        says(&["mode", "--clear", "--all"], "all: enforce; it was block");
     }
 }
 

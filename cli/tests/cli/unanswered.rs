@@ -1,4 +1,4 @@
-//! What is said when nobody knows what became of a request.
+//! Errors whose outcome is unknown say so.
 
 use std::process::{Command, Stdio};
 
@@ -75,7 +75,7 @@ fn unanswered_commands_say_what_it_means_for_them() {
         (&["plan", "list"], &[unchanged]),
         (&["mode"], &[unchanged]),
         (&["plan", "set", "free", "--quota", "1/s"], &[unknown, "hint: it may be repeated"]),
-        (&["mode", "off"], &[unknown]),
+        (&["mode", "off", "--all"], &[unknown]),
         (&["reset", "a"], &[unknown]),
         (&["run", "a", "--", "true"], &["whether a token was taken is unknown"]),
         (&["take", "a"], &["whether the tokens were taken is unknown", "take --id"]),

@@ -1,4 +1,4 @@
-//! What takes long says so on a terminal, and nowhere else.
+//! Long commands show their progress on a terminal, and nowhere else.
 
 use crate::databases::{Database, EACH, Engine};
 use crate::pty::Pty;
@@ -14,7 +14,7 @@ fn terminal_progress_line_disappears_at_the_end() -> anyhow::Result<()> {
             ("sweep", ["1000 rows looked at", "0 rows deleted"]),
             ("watch --once", ["1 bucket", "available"]),
             ("doctor", ["looking for buckets whose plan", "schema"]),
-            ("plan delete free", ["looking for buckets whose plan", "1 bucket follows it"]),
+            ("plan delete free --force", ["looking for buckets whose plan", "1 bucket follows it"]),
         ] {
             if arguments.starts_with("plan") {
                 database.run(&["plan", "set", "free", "--quota", "1/h"]).ended(0);
@@ -43,7 +43,7 @@ fn simulation_reports_reading_and_drawing() -> anyhow::Result<()> {
         assert!(told.is_sorted() && told[0].is_some(), "{told:?} of {sent:?}");
         assert!(sent.rfind("\x1b[2K") < told[3], "{sent:?}");
     }
-    // What is typed is left alone.
+    // Typed input stays visible.
     let mut pty = Pty::start(&database, "simulate 1/s --traffic -")?;
     pty.press("0\n\x04")?;
     let (sent, status) = pty.end()?;

@@ -1,0 +1,120 @@
+use std::process::ExitCode;
+
+use serde_json::json;
+use tollgate::{Admin, Error, Key, admin::Filter};
+
+use crate::each;
+use crate::exit::CliError;
+use crate::output::{Skipped, counted, progress, quoted, say, say_json};
+use crate::pages::PAGE;
+use crate::quota_args::key;
+
+/// Fill buckets, and forget the requests that sliding windows have counted
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n\
+\x20 tollgate reset user:42\n\
+\x20 tollgate reset --prefix user: --dry-run   # how many it would reset\n\
+\x20 tollgate reset --prefix user: --force")]
+pub(crate) struct Args {
+    #[arg(required_unless_present = "prefix", conflicts_with = "prefix", value_name = "KEY", value_parser = key)]
+    keys: Vec<Key>,
+    /// Reset every bucket and sliding window whose key begins so; needs --force
+    #[arg(long, value_parser = key)]
+    prefix: Option<Key>,
+    /// Print how many buckets and windows --prefix selects, and change nothing
+    #[arg(long, requires = "prefix", conflicts_with_all = ["force", "keys"])]
+    dry_run: bool,
+    /// Reset all that --prefix selects
+    #[arg(long, requires = "prefix", conflicts_with = "keys")]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub(crate) fn only_shows(&self) -> bool {
+        self.dry_run
+    }
+
+    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+        let Some(prefix) = &self.prefix else {
+            return each::on_each(self.keys, self.json, "full", async |key| store.reset(key).await).await;
+        };
+        let selected = Selection::of(store, prefix, async |_| Ok(())).await?;
+        if !self.force && !self.dry_run {
+            let message = format!("{selected} not reset: --prefix {}", quoted(prefix.as_str()));
+            return Err(CliError::arguments(message, "add --force to reset them, or --dry-run to count only").into());
+        }
+        if self.force {
+            Selection::of(store, prefix, async |key| store.reset(key).await.map(drop)).await?;
+        }
+        if self.json {
+            let Selection { buckets, windows } = selected;
+            say_json(&json!({"buckets": buckets, "windows": windows, "dry_run": self.dry_run}))?;
+        } else if self.dry_run {
+            say(format!("{selected} would be reset"))?;
+        } else {
+            say(format!("{selected} reset"))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// How many buckets and sliding windows have a prefix.
+struct Selection {
+    buckets: u64,
+    windows: u64,
+}
+
+impl Selection {
+    /// Counts the buckets and windows page by page, and acts on each key.
+    async fn of(
+        store: &impl Admin,
+        prefix: &Key,
+        act: impl AsyncFn(&Key) -> Result<(), Error>,
+    ) -> anyhow::Result<Self> {
+        let (bar, skipped) = (progress("reading"), Skipped::default());
+        let filter = Filter::default().prefix(prefix.clone());
+        let page = async |after: Option<&Key>| {
+            let levels = skipped.rows(store.list(&filter, after, PAGE).await?);
+            Ok(levels.into_iter().map(|level| level.key).collect())
+        };
+        let buckets = each_page(page, &act, |found| bar.set_message(counted(found, "bucket"))).await?;
+        let page = async |after: Option<&Key>| {
+            let levels = skipped.rows(store.windows(Some(prefix), after, PAGE).await?);
+            Ok(levels.into_iter().map(|level| level.key).collect())
+        };
+        let windows = each_page(page, &act, |found| bar.set_message(counted(found, "sliding window"))).await?;
+        bar.finish_and_clear();
+        skipped.warn();
+        Ok(Self { buckets, windows })
+    }
+}
+
+impl std::fmt::Display for Selection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} and {}", counted(self.buckets, "bucket"), counted(self.windows, "sliding window"))
+    }
+}
+
+/// Acts on each key of the pages, and returns their number.
+async fn each_page(
+    page: impl AsyncFn(Option<&Key>) -> Result<Vec<Key>, Error>,
+    act: &impl AsyncFn(&Key) -> Result<(), Error>,
+    counted: impl Fn(u64),
+) -> Result<u64, Error> {
+    let (mut last, mut found) = (None, 0);
+    loop {
+        let keys = page(last.as_ref()).await?;
+        for key in &keys {
+            act(key).await?;
+            found += 1;
+        }
+        counted(found);
+        if keys.len() < PAGE as usize {
+            return Ok(found);
+        }
+        last = keys.into_iter().next_back();
+    }
+}
