@@ -1,4 +1,4 @@
-//! The program `tollgate`: what an operator does with the buckets of a database, from a shell.
+//! The CLI `tollgate`: manages the buckets of a database from a shell.
 
 mod answer;
 mod blockers;

@@ -63,11 +63,11 @@ fn doctor_names_session_that_blocks_schema_change() {
             Ran::new(ran.expect("it starts"))
         };
         // By when its transaction is more than a second old.
-        as_root(&["mode", "off"]).ended(69).says(&["it was rolled back, and is not made later", "session ", &end]);
+        as_root(&["mode", "off"]).ended(69).says(&["the change was rolled back and is not retried", "session ", &end]);
         as_root(&["doctor"]).ended(0).says(&["warn  locks", "has held locks in an open transaction for", &end]);
         if engine.is_mysql() {
             let ran = database.run(&["mode", "off"]).ended(69);
-            ran.says(&["it was rolled back", "an account with PROCESS sees whose lock it was"]);
+            ran.says(&["the change was rolled back", "an account with PROCESS sees whose lock it was"]);
         }
         drop(held);
         database.run(&["mode"]).ended(0).says(&["enforce"]);
@@ -202,7 +202,7 @@ fn app_role_is_reported_and_role_without_grants_fails() {
     assert!(!denied.err.contains("at line"), "{denied:?}");
     let [app_next, none_next] = next;
     app_next.ended(0).says(&["this role may take tokens"]);
-    none_next.ended(77).says(&["may do nothing here", "grant tollgate_app to", "tollgate migrate --print grants"]);
+    none_next.ended(77).says(&["has no privileges here", "grant tollgate_app to", "tollgate migrate --print grants"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn missing_schema_error_names_the_migrate_command() {
                 &["sweep"],
                 &["watch", "--once"],
             ] {
-                let ran = database.run(arguments).ended(78).says(&["hint: make them with `tollgate migrate`"]);
+                let ran = database.run(arguments).ended(78).says(&["hint: run `tollgate migrate`"]);
                 assert_eq!(ran.out, "", "{arguments:?}");
             }
         }

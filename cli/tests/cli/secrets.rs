@@ -69,7 +69,7 @@ fn hidden_secret_is_reported_with_its_proper_place() {
     let database = Database::empty(Engine::Sqlite);
     let url = format!("postgres:app:{SECRET}@localhost/app");
     let ran = database.run(&["create", "a", "--quota", &url]).ended(2);
-    ran.says(&["--quota <QUOTA>: it is not shown, as it may hold a password", "hint: a database is given as"]);
+    ran.says(&["--quota <QUOTA>: hidden, because it may contain a password", "hint: give the database as"]);
 }
 
 #[test]
