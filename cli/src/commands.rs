@@ -1,4 +1,4 @@
-//! The commands, and which of them need a database.
+//! The commands, with and without a database.
 
 use std::future::ready;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::{
     run, simulate, sweep, take, watch,
 };
 
-/// Exact, distributed rate limits in your SQL database: makes, looks at and changes them.
+/// Manage exact, distributed rate limits in your SQL database
 #[derive(Parser)]
 #[command(name = "tollgate", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -33,7 +33,7 @@ enum Command {
     Offline(Offline),
 }
 
-/// Those that ask a database.
+/// Commands that need a database.
 #[derive(Subcommand)]
 enum Online {
     Migrate(migrate::Args),
@@ -44,22 +44,22 @@ enum Online {
     List(list::Args),
     Denied(denied::Args),
     Explain(explain::Args),
-    /// Plans, whose terms many buckets follow, and overrides for single keys
+    /// Manage plans, which set the limit of many buckets, and overrides for single keys
     #[command(subcommand)]
     Plan(plan::Command),
     Mode(mode::Args),
-    /// Make buckets full again, and forget what sliding windows have counted
+    /// Refill buckets, and clear the counts of sliding windows
     Reset(each::Args),
-    /// Forget buckets and sliding windows
+    /// Delete buckets and sliding windows
     ///
-    /// Requests for one that was provisioned fail from then on; others make it again, full.
+    /// Later requests for a provisioned bucket fail. Requests with a quota or a plan create the bucket again, full.
     Delete(each::Args),
     Sweep(sweep::Args),
     Doctor(doctor::Args),
     Watch(watch::Args),
 }
 
-/// Those that need none.
+/// Commands that need no database.
 #[derive(Subcommand)]
 enum Offline {
     Simulate(simulate::Args),
@@ -75,14 +75,14 @@ impl Arguments {
             Some(Command::Offline(Offline::Completions(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
-            // Decided without a database: it may be away, which is what the switch is for.
+            // Decided without the database, because the switch must work while the database is down.
             Some(Command::Online(Online::Take(args))) if request::is_switched()? => {
                 return args.run(MemoryStore::new(), ready(())).await;
             }
             Some(Command::Online(Online::Run(args))) if request::is_switched()? => {
                 return args.run(MemoryStore::new(), ready(()), ready(())).await;
             }
-            // No database, so there is nothing to look into yet.
+            // Without a database, prints the first steps.
             None if !self.database.is_given() => return next::first(),
             Some(Command::Online(command)) => Some(command),
             None => None,
@@ -107,7 +107,7 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
         (Err(error), _) => return Err(error),
     };
     let pool = store.pool().clone();
-    // A look may be under way that a slow database does not end: nobody who quits waits for it.
+    // `watch` exits without closing the pool, because a slow database may still be running a read.
     let is_left_open = matches!(command, Some(Online::Watch(_)));
     let asks = command.as_ref().map_or(RequestKind::ToLook, Online::asks);
     let result = match command {
@@ -179,7 +179,7 @@ mod tests {
 
     use super::Arguments;
 
-    /// Each command that does something, by its whole name, with what it is given without an option, and its long options.
+    /// The full name of each command, its positional arguments and its long options.
     fn commands(parent: &str, command: &Command, found: &mut Vec<(String, Vec<String>, BTreeSet<String>)>) {
         for command in command.get_subcommands() {
             let name = format!("{parent}{}", command.get_name());
@@ -210,7 +210,7 @@ mod tests {
             let row = table.lines().find(is_its).unwrap_or_else(|| panic!("no row for {name}"));
             let called = row.split('|').nth(1).unwrap_or_default().split(|letter: char| !letter.is_ascii_uppercase());
             let called: Vec<_> = called.filter(|word| word.len() > 1).collect();
-            // One of a few modes, which are named there.
+            // The row of `mode` lists the modes instead of an argument.
             assert!(called == given || name == "mode", "{name} is given {given:?}, and not {called:?}");
             let words = row.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
             let shown = words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned);

@@ -10,13 +10,13 @@ use crate::quota_args::{QuotaArgs, key};
 
 /// Provision a bucket, full
 ///
-/// Again with other terms, it changes them, and keeps the tokens that are there.
+/// For an existing bucket, changes its limit and keeps its tokens.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tollgate create third-party-api --capacity 2 --per 1h\n  tollgate create uploads --quota '10/s burst 20'"
 )]
 pub(crate) struct Args {
-    /// What requests call it
+    /// The key of the bucket
     #[arg(value_name = "KEY", value_parser = key)]
     name: Key,
     #[command(flatten)]
@@ -35,11 +35,11 @@ impl Args {
     }
 }
 
-/// What is other than before with a bucket that was there.
+/// Describes the change to an existing bucket.
 fn changed(why: &Explanation, level: &BucketLevel, quota: Quota) -> String {
     let what = match (&level.plan, why.quota, why.quota_from) {
         (Some(plan), ..) => format!("it followed plan {}", plain(plan.as_str())),
-        // The bucket's own terms are not looked at beneath those.
+        // The override hides the bucket's own limit.
         (None, Some(over), Some(Origin::Override)) => format!("an override still holds, {over}"),
         (None, Some(was), _) if was != quota => format!("it was {was}"),
         (None, ..) if !level.provisioned => "its first request had made it".to_owned(),

@@ -1,4 +1,4 @@
-//! What is done to each of some buckets: `reset` and `delete`.
+//! Commands that act on each given bucket: `reset` and `delete`.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Says what becomes of each bucket, and fails if one was not there, once it is done with the others.
+    /// Acts on each bucket and prints the result. Fails after the last bucket if one did not exist.
     pub(crate) async fn run(
         self,
         becomes: &str,
@@ -33,6 +33,6 @@ impl Args {
         if absent.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }
-        Err(CliError::no_buckets(&absent, "`tollgate list` shows those that there are").into())
+        Err(CliError::no_buckets(&absent, "`tollgate list` shows the existing buckets").into())
     }
 }

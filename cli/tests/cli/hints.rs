@@ -163,7 +163,7 @@ fn wrong_urls_are_answered_with_right_ones() {
         ("app.db", 2, &["begins with none of", "sqlite:app.db"]),
         ("http://localhost/app", 2, &["begins with none of"]),
         ("postgres:localhost", 2, &["no // after"]),
-        ("postgres://localhost:port/app", 2, &["no URL of a PostgreSQL database"]),
+        ("postgres://localhost:port/app", 2, &["invalid URL of a PostgreSQL database"]),
         ("mysql://localhost", 2, &["names no database"]),
         ("postgres://app@x:12/a@localhost/app", 2, &["within its user or password", "@ is %40"]),
         (
