@@ -1,4 +1,4 @@
-//! What the documentation says of the tests is so, and its links lead somewhere.
+//! The tests named by the documentation exist, and its links resolve.
 
 use std::path::{Path, PathBuf};
 
@@ -96,7 +96,7 @@ fn the_index_leads_to_every_page_of_the_book() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As a test of the documentation, which `cargo test --doc` runs.
+/// Checks that each Rust example is part of a doc test, which `cargo test --doc` runs.
 #[test]
 fn rust_in_documents_compiles() -> anyhow::Result<()> {
     let sources = ["src/lib.rs", "http/src/lib.rs"].map(|source| std::fs::read_to_string(repository().join(source)));
@@ -116,10 +116,10 @@ fn rust_in_documents_compiles() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where tests are, relative to the repository.
+/// The directories of tests, relative to the repository.
 const TESTS: [&str; 3] = ["tests", "cli/tests", "http/tests"];
 
-/// All that people read, relative to the repository.
+/// All documents, relative to the repository.
 fn documents() -> anyhow::Result<Vec<PathBuf>> {
     let mut documents = pages("docs")?;
     documents.extend(pages("migrations")?);

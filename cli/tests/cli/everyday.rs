@@ -1,4 +1,4 @@
-//! What people do every day, the same on every engine.
+//! Everyday commands, with the same result on every engine.
 
 use crate::databases::{Database, EACH, Engine};
 
@@ -93,7 +93,7 @@ fn a_sliding_window_is_looked_at_as_a_bucket_is() {
         assert!(why.out.contains("would be denied: 1 of 3 do not pass now"), "on {engine:?}: {why:?}");
         database.run(&["mode", "off", "--key", "a"]).ended(0);
         database.run(&["explain", "a"]).ended(0).says(&["would be granted, whatever is counted"]);
-        // A bucket of the same key is another limit.
+        // A bucket with the same key is independent.
         database.run(&["create", "a", "--quota", "7/h"]).ended(0);
         database.run(&["peek", "a"]).ended(0).says(&["7/h", "2 in 1d at 1h"]);
         database.run(&["explain", "a"]).ended(0).says(&["7 available", "2 counted", "in window"]);
@@ -196,7 +196,7 @@ fn text_of_others_does_not_steer_the_terminal() {
             "{ran:?}"
         );
     }
-    // As JSON it is the same text for whoever reads that.
+    // A JSON parser restores the key.
     for key in [key, "two\u{85}\u{2067}and\u{7f}three"] {
         let ran = database.run(&["take", key, "--quota", "1/h", "--json"]);
         assert!(!ran.out.contains(['\u{1b}', '\u{202e}', '\u{85}', '\u{2067}', '\u{7f}']), "{ran:?}");

@@ -1,4 +1,4 @@
-//! Whoever is stuck is told what to type.
+//! Errors come with a hint for the next command.
 
 use crate::clients;
 use crate::command::{Ran, tollgate};
@@ -187,7 +187,7 @@ fn non_utf8_arguments_are_refused_except_commands_and_files() {
 
     let database = Database::migrated(Engine::Sqlite);
     let bytes = OsStr::from_bytes(b"\xff\xfe");
-    // Each output is read as UTF-8.
+    // `Ran` requires UTF-8 output.
     let run = |arguments: &[&str], more: &[&OsStr]| {
         Ran::new(database.command(arguments).args(more).output().expect("it starts"))
     };

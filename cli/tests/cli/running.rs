@@ -1,4 +1,4 @@
-//! `tollgate run`: other programs, as often as a bucket lets them.
+//! `tollgate run`: commands limited by a bucket.
 
 use std::process::{Child, Stdio};
 
@@ -72,7 +72,7 @@ fn command_inherits_ignored_signals() {
             let output = shell.args(["grep", "SigIgn", "/proc/self/status"]).output().expect("it starts");
             let line = String::from_utf8(output.stdout).expect("text");
             let mask = line.strip_prefix("SigIgn:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-            // The C library keeps those above 31 for itself.
+            // The C library reserves the signals above 31.
             mask.unwrap_or_else(|| panic!("{line}")) & 0x7fff_ffff
         };
         let tollgate = database.command(&[]).get_program().to_string_lossy().into_owned();
@@ -107,7 +107,7 @@ fn if_unavailable_run_applies_only_without_an_answer() {
         let ran = run(&["--if-unavailable", "run"]).ended(7).says(&["tollgate: the command runs without a token: "]);
         assert_eq!((ran.out.as_str(), ran.err.lines().count()), ("ran\n", 1), "{ran:?}");
     }
-    // An answer is one, also that nothing can be had.
+    // An error of the request is an answer, too.
     let run = ["run", "a", "--if-unavailable", "run", "--no-wait"];
     let run = |database: &Database, quota: &[&str]| database.run(&[&run, quota, &["--", "echo", "ran"]].concat());
     let database = Database::empty(Engine::Sqlite);
@@ -129,7 +129,7 @@ fn missing_command_takes_no_token() {
         ran.says(&[&format!("cannot start '{program}'"), "no token was taken"]);
     }
     assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"], 1);
-    // One of a directory that only the command's own search knows is found by it.
+    // A command that only the system's own search finds still runs.
     database.command(&["run", "a", "--", "true"]).env_remove("PATH").status().expect("it starts");
     assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"], 0);
 }
