@@ -28,7 +28,7 @@ fn tests_named_by_documents_exist() -> anyhow::Result<()> {
 }
 
 #[test]
-fn tests_named_by_the_table_of_invariants_exist() -> anyhow::Result<()> {
+fn tests_named_by_invariants_exist() -> anyhow::Result<()> {
     let source = std::fs::read_to_string(repository().join("tests/invariants.rs"))?;
     let mut rows = 0;
     for row in source.lines().filter_map(|line| line.strip_prefix("//! | I")) {
@@ -62,7 +62,7 @@ fn alternatives(path: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_link_within_the_repository_leads_somewhere() -> anyhow::Result<()> {
+fn links_within_the_repository_resolve() -> anyhow::Result<()> {
     let (mut links, mut broken) = (0, Vec::new());
     for path in documents()? {
         let page = Page::read(repository(), &path)?;
@@ -79,7 +79,7 @@ fn each_link_within_the_repository_leads_somewhere() -> anyhow::Result<()> {
 }
 
 #[test]
-fn the_index_leads_to_every_page_of_the_book() -> anyhow::Result<()> {
+fn index_links_every_page() -> anyhow::Result<()> {
     let mut reached = vec![repository().join("docs/README.md")];
     let mut next = 0;
     while let Some(path) = reached.get(next) {

@@ -60,7 +60,7 @@ async fn pending<DB: Migrate>(url: &str) -> Result<usize, Error> {
 }
 
 #[test]
-fn several_hosts_in_a_url_are_refused_as_such() {
+fn several_hosts_in_a_url_are_refused() {
     let database = Database::empty(Engine::Sqlite);
     for url in [
         "postgres://app@one:5432,two:5432/app",

@@ -6,7 +6,7 @@ use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, Engine};
 
 #[test]
-fn the_url_is_also_read_from_a_file() {
+fn url_is_read_from_env_file() {
     let database = Database::migrated(Engine::Sqlite);
     std::fs::write(database.directory.join(".env"), "OTHER=1\nDATABASE_URL=sqlite:app.db\n").expect("it is written");
     let ran = tollgate(None, &database.directory).args(["create", "a", "--quota", "1/s"]).output().expect("it starts");

@@ -5,7 +5,7 @@ use crate::command::{Ran, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn without_arguments_the_next_command_is_named() {
+fn missing_arguments_print_the_next_command() {
     let database = Database::empty(Engine::Sqlite);
     let nothing = tollgate(None, &database.directory).output().expect("it starts");
     Ran::new(nothing).ended(0).says(&["export DATABASE_URL=", "tollgate migrate", "tollgate create"]);
@@ -18,7 +18,7 @@ fn without_arguments_the_next_command_is_named() {
 }
 
 #[test]
-fn without_a_database_the_hint_can_be_pasted_into_a_shell() {
+fn missing_database_hint_is_a_shell_command() {
     let database = Database::empty(Engine::Sqlite);
     let none = tollgate(None, &database.directory).arg("list").output().expect("it starts");
     let told = Ran::new(none).ended(2).says(&["no database is given"]).err;
@@ -96,7 +96,7 @@ fn file_that_is_not_sqlite_is_reported() {
 }
 
 #[test]
-fn a_sqlite_file_is_made_by_migrate_and_by_nothing_else() {
+fn only_migrate_creates_an_sqlite_file() {
     let database = Database::empty(Engine::Sqlite);
     for arguments in [&["list"][..], &["take", "a"], &["doctor"]] {
         database.run(arguments).ended(69).says(&["there is no file app.db", "tollgate migrate"]);
@@ -110,7 +110,7 @@ fn a_sqlite_file_is_made_by_migrate_and_by_nothing_else() {
 }
 
 #[test]
-fn wrong_arguments_are_answered_with_right_ones() {
+fn wrong_arguments_error_hints_at_valid_ones() {
     let database = Database::migrated(Engine::Sqlite);
     for (arguments, answers) in [
         (&["create", "a", "--capacity", "1", "--per", "1", "hour"][..], &["write a span without a space: 1h"][..]),
@@ -156,7 +156,7 @@ fn wrong_arguments_are_answered_with_right_ones() {
 }
 
 #[test]
-fn wrong_urls_are_answered_with_right_ones() {
+fn wrong_url_error_hints_at_a_valid_one() {
     let database = Database::empty(Engine::Sqlite);
     for (url, code, answers) in [
         ("", 2, &["export DATABASE_URL="][..]),

@@ -73,7 +73,7 @@ fn migration_keeps_the_connection_collation() {
 }
 
 #[test]
-fn files_for_goose_are_statements_between_its_marks() {
+fn goose_files_create_the_schema() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::Sqlite] {
         let database = Database::empty(engine);
         let mut statements = Vec::new();
@@ -108,7 +108,7 @@ fn goose_down_is_refused() {
 }
 
 #[test]
-fn files_for_flyway_are_scripts_in_the_order_of_their_names() {
+fn flyway_files_are_ordered_by_name() {
     for engine in [Engine::Postgres, Engine::MySql] {
         let database = Database::empty(engine);
         for file in write(&database, "flyway") {
@@ -122,7 +122,7 @@ fn files_for_flyway_are_scripts_in_the_order_of_their_names() {
 }
 
 #[test]
-fn files_hold_nothing_that_tools_rewrite() {
+fn files_contain_nothing_that_tools_rewrite() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::Sqlite] {
         for format in ["sqlx", "goose", "flyway"] {
             for file in write(&Database::empty(engine), format) {

@@ -19,7 +19,7 @@ fn dry_run_lists_what_migrate_then_does_once() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn sqlite_files_are_made_for_their_owner_alone() {
+async fn sqlite_files_are_readable_by_their_owner_only() {
     use std::os::unix::fs::PermissionsExt;
 
     use tollgate::{SqliteStore, store::Durability};

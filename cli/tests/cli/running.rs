@@ -6,7 +6,7 @@ use crate::command::Ran;
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn its_exit_code_and_output_are_the_commands() {
+fn run_passes_on_exit_code_and_output() {
     let database = Database::migrated(Engine::Sqlite);
     let ran =
         database.run(&["run", "a", "--quota", "9/h", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).ended(7);
@@ -36,7 +36,7 @@ fn command_inherits_the_url_only_if_told_to() {
 }
 
 #[test]
-fn a_key_may_begin_with_a_dash() {
+fn key_option_accepts_a_leading_dash() {
     let database = Database::migrated(Engine::Sqlite);
     for key in ["-x", "--max-wait", "--"] {
         database.run(&["create", "--quota", "1 per 1d", "--", key]).ended(0);
@@ -49,7 +49,7 @@ fn a_key_may_begin_with_a_dash() {
 
 #[cfg(unix)]
 #[test]
-fn a_signal_reaches_the_command() {
+fn signal_reaches_the_command() {
     use std::os::unix::process::ExitStatusExt;
 
     let database = Database::migrated(Engine::Sqlite);
@@ -82,7 +82,7 @@ fn command_inherits_ignored_signals() {
 }
 
 #[test]
-fn without_a_token_the_command_does_not_run() {
+fn command_does_not_run_without_a_token() {
     let database = Database::migrated(Engine::Sqlite);
     let run = |arguments: &[&str]| database.run(&[&["run", "a", "--quota", "1 per 1d"], arguments].concat());
     run(&["--no-wait", "--", "echo", "ran"]).ended(0).says(&["ran"]);

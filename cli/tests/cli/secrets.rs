@@ -65,7 +65,7 @@ fn shows_no_password(url: &str, database: &Database) {
 }
 
 #[test]
-fn hidden_secret_is_reported_with_its_proper_place() {
+fn hidden_secret_error_says_where_to_put_it() {
     let database = Database::empty(Engine::Sqlite);
     let url = format!("postgres:app:{SECRET}@localhost/app");
     let ran = database.run(&["create", "a", "--quota", &url]).ended(2);
@@ -85,7 +85,7 @@ fn percent_encoded_name_is_accepted() {
 }
 
 #[test]
-fn an_example_of_a_url_is_shown_whole() {
+fn example_url_is_shown_in_full() {
     let database = Database::empty(Engine::Sqlite);
     let ran = tollgate(None, &database.directory).arg("list").output().expect("it starts");
     Ran::new(ran).ended(2).says(&["# or postgres://app:password@localhost/app"]);

@@ -14,7 +14,7 @@ use tollgate::{
 use crate::databases::{Database, Engine};
 
 #[test]
-fn objects_offered_by_public_are_never_called() {
+fn objects_in_public_are_never_called() {
     let database = Database::empty(Engine::Postgres);
     database.sql(BETTER_MATCHES);
     database.run(&["migrate"]).ended(0);
@@ -32,7 +32,7 @@ fn objects_offered_by_public_are_never_called() {
 }
 
 #[test]
-fn printed_migrations_and_grants_call_nothing_of_public() {
+fn printed_sql_calls_no_object_of_public() {
     let database = Database::empty(Engine::Postgres);
     database.sql(BETTER_MATCHES);
     for format in ["psql", "grants", "owner"] {

@@ -127,7 +127,7 @@ fn anchor(heading: &str, seen: &mut HashMap<String, usize>) -> String {
 }
 
 #[test]
-fn headings_are_named_as_github_names_them() {
+fn anchors_match_those_of_github() {
     let text = "# What is `exact`, and why?\n\n## A_b - c\n\n## Twice\n\n## Twice\n";
     let page = Page::parse(text, Path::new("README.md"));
     let expected = ["what-is-exact-and-why", "a_b---c", "twice", "twice-1"];
@@ -135,7 +135,7 @@ fn headings_are_named_as_github_names_them() {
 }
 
 #[test]
-fn a_link_to_nowhere_is_found() -> anyhow::Result<()> {
+fn broken_link_is_found() -> anyhow::Result<()> {
     let repository = super::repository();
     let broken = |text: &str| -> anyhow::Result<Vec<bool>> {
         let page = Page::parse(text, Path::new("docs/a page.md"));
