@@ -164,9 +164,11 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         // Escaped to one line: a key may contain newlines.
         Error::Take(_) => (NEVER, plain(&all), String::new()),
         Error::Unreadable { .. } => (DATABASE, plain(&redact(&all)), output::UNREADABLE_ROWS.to_owned()),
-        Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => {
-            (DATABASE, redact(&all), format!("repeat it safely with `tollgate take --id UUID`; {DOCTOR_HINT}"))
-        }
+        Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => (
+            DATABASE,
+            redact(&all),
+            format!("with `tollgate take --id UUID`, you can repeat a request safely; {DOCTOR_HINT}"),
+        ),
         Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => {
             (WRONG_ARGUMENTS, plain(&all), String::new())
         }

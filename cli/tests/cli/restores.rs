@@ -179,7 +179,7 @@ fn dump(database: &Database, options: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Loads a dump. Skips objects whose dependencies the dump lacks, as in a dump of PostgreSQL's tables only.
+/// Loads a dump. Creates the schema first if the dump lacks it, like PostgreSQL's dump of tables only.
 fn load(database: &Database, dump: &[u8]) {
     let client = match database.engine {
         Engine::MySql => "mysql",

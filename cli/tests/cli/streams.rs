@@ -13,7 +13,7 @@ fn without_a_reader(mut command: Command) -> Option<i32> {
 }
 
 #[test]
-fn exit_code_does_not_change_without_a_reader() {
+fn exit_code_stays_the_same_without_a_reader() {
     let database = Database::migrated(Engine::Sqlite);
     let take = ["take", "a", "--quota", "1 per 1d"];
     assert_eq!(without_a_reader(database.command(&take)), Some(0));
