@@ -1,4 +1,4 @@
-//! Questions that are put to a database without the library, whose calls have deadlines of their own.
+//! Deadlines for queries that the CLI sends itself. The library's calls have their own deadlines.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use crate::exit::CliError;
 
-/// The answer, if it comes in time: who keeps a lock on a table may keep it for ever.
+/// Returns the answer, or fails after a deadline, because another session may hold a table lock forever.
 pub(crate) async fn within_patience<T, E: Into<anyhow::Error>>(
     answer: impl Future<Output = Result<T, E>>,
 ) -> anyhow::Result<T> {
@@ -18,8 +18,8 @@ pub(crate) async fn within_patience<T, E: Into<anyhow::Error>>(
     }
 }
 
-/// What to do about a question that nobody answers.
-const LOCKED: &str = "look on the server for a transaction that is left open, or a change of the schema, and end it";
+/// The hint after a timeout.
+const LOCKED: &str = "look on the server for a transaction left open or a schema change, and end it";
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! Sessions whose open transactions hold locks that others wait for.
+//! Sessions with open transactions that block other sessions.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use crate::database::begin;
 use crate::doctor::DoctorReport;
 use crate::output::counted;
 
-/// A session, by what the server calls it.
+/// A session with an open transaction.
 pub(crate) struct Blocker {
     id: i64,
     user: String,
     application: String,
-    /// How long its transaction has been open, in seconds, if this role may know.
+    /// The age of the transaction in seconds, if this role can see it.
     open_for: Option<i64>,
 }
 
-/// What a server tells of its sessions.
+/// Finds blocking sessions on an engine.
 pub(crate) trait Blockers: Database {
-    /// What ends a session, before and after its number.
+    /// The statement that ends a session: the text before and after the session's id.
     const END: [&'static str; 2];
-    /// What a role needs to see all of it.
+    /// The privilege that shows all sessions.
     const NEEDS: &'static str;
 
-    /// Those with a transaction that has been open for more than a second and holds locks, the oldest first; `None`: this role
-    /// may not look.
+    /// The sessions with a transaction that is older than a second and holds locks, oldest first. `None` if this role cannot see
+    /// sessions.
     fn blockers(pool: &Pool<Self>) -> impl Future<Output = Result<Option<Vec<Blocker>>, sqlx::Error>> + Send;
 }
 
@@ -38,8 +38,8 @@ impl Blockers for Postgres {
     const NEEDS: &'static str = "pg_read_all_stats";
 
     async fn blockers(pool: &Pool<Self>) -> Result<Option<Vec<Blocker>>, sqlx::Error> {
-        // A role sees the start of its own sessions' transactions alone. Sessions that wait for a lock themselves
-        // block no other session for longer than what they wait for.
+        // A role sees the transaction start of its own sessions only. Skips sessions that wait for a lock themselves, because
+        // the holder of that lock is the cause.
         let sessions: Vec<Columns> = sqlx::query_as(
             "select a.pid::bigint, coalesce(a.usename::text, '?'), coalesce(a.application_name, ''),
                     extract(epoch from clock_timestamp() - a.xact_start)::bigint
@@ -64,7 +64,7 @@ impl Blockers for MySql {
     const NEEDS: &'static str = "PROCESS";
 
     async fn blockers(pool: &Pool<Self>) -> Result<Option<Vec<Blocker>>, sqlx::Error> {
-        // Transactions begin by the host's clock, whatever time zone the session has.
+        // `trx_started` is in the host's time zone, whatever the time zone of the session.
         let sessions: Result<Vec<Columns>, _> = sqlx::query_as(
             "select cast(t.trx_mysql_thread_id as signed), coalesce(p.user, '?'), coalesce(p.db, ''),
                     cast(timestampdiff(second, t.trx_started, convert_tz(utc_timestamp(), '+00:00', 'SYSTEM')) as signed)
@@ -84,7 +84,7 @@ impl Blockers for MySql {
     }
 }
 
-/// A file's sessions are its host's processes.
+/// SQLite has no sessions, only processes.
 impl Blockers for Sqlite {
     const END: [&'static str; 2] = ["", ""];
     const NEEDS: &'static str = "";
@@ -101,13 +101,13 @@ impl From<Columns> for Blocker {
 }
 
 impl Blocker {
-    /// Who it is, and for how long its transaction has been open.
+    /// Describes the session and the age of its transaction.
     fn told<DB: Blockers>(&self) -> String {
         let Self { id, user, application, open_for } = self;
         let application = if application.is_empty() { String::new() } else { format!(", {application}") };
         let open_for = match open_for {
             Some(seconds) => counted(*seconds, "second"),
-            None => format!("a time that only a role with {} sees", DB::NEEDS),
+            None => format!("a time visible only to a role with {}", DB::NEEDS),
         };
         format!("session {id} ({user}{application}) has held locks in an open transaction for {open_for}")
     }
@@ -118,7 +118,7 @@ impl Blocker {
     }
 }
 
-/// Whose lock it was, and what ends that, for a hint; nothing if that cannot be told.
+/// A hint that names the blocking sessions and the statement that ends each. Empty if they are unknown.
 pub(crate) async fn hint<DB: Blockers>(pool: &Pool<DB>) -> String {
     match timeout(LOCK_TIMEOUT, DB::blockers(pool)).await {
         Ok(Ok(Some(blockers))) => {
@@ -130,11 +130,15 @@ pub(crate) async fn hint<DB: Blockers>(pool: &Pool<DB>) -> String {
     }
 }
 
-/// Those that hold up others now.
+/// Reports the sessions that block others now.
 pub(crate) async fn examine<DB: Blockers>(pool: &Pool<DB>, report: &mut DoctorReport) {
     let Ok(Ok(Some(blockers))) = timeout(LOCK_TIMEOUT, DB::blockers(pool)).await else { return };
     for blocker in blockers {
-        report.warn("locks", blocker.told::<DB>(), format!("what waits for it ends with it: {}", blocker.end::<DB>()));
+        report.warn(
+            "locks",
+            blocker.told::<DB>(),
+            format!("end the session to release its locks: {}", blocker.end::<DB>()),
+        );
     }
 }
 
@@ -143,7 +147,7 @@ fn is_denied(error: &sqlx::Error) -> bool {
     error.is_some_and(|error| error.number() == ACCESS_DENIED)
 }
 
-/// The account lacks a global privilege.
+/// MySQL's error for a missing global privilege.
 const ACCESS_DENIED: u16 = 1227;
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);

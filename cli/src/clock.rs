@@ -1,4 +1,4 @@
-//! The clock that says what is over: the server's; with SQLite, this host's.
+//! The clock for expiry: the server's, or this host's with SQLite.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ pub(crate) async fn now<DB: Examine>(pool: &Pool<DB>) -> anyhow::Result<DateTime
     let asked = within_patience(DB::now(pool)).await;
     let now = asked.map(DateTime::from_timestamp_micros).map_err(|error| match error.downcast::<CliError>() {
         Ok(refusal) => refusal,
-        Err(error) => CliError::database(chain(&error), "`tollgate doctor` looks for what is wrong"),
+        Err(error) => CliError::database(chain(&error), "run `tollgate doctor` to find the cause"),
     })?;
     Ok(now.ok_or_else(|| CliError::database("the server's clock is set to no time", "set it"))?)
 }
 
-/// So long from now, if an end is wanted.
+/// The end of a span from now, if a span is given.
 pub(crate) fn end(lasting: Option<Duration>, now: DateTime<Utc>) -> anyhow::Result<Option<DateTime<Utc>>> {
     lasting.map(|span| end_by(span, now, Utc::now())).transpose()
 }
 
-/// The library refuses what is over by this host's clock already, whatever the server's says.
+/// Fails if the end is past by this host's clock, because the library would refuse it.
 fn end_by(span: Duration, now: DateTime<Utc>, host: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
     let (end, ahead) = (times::after(span, now)?, host - now);
     if end <= host && ahead > MAX_CLOCK_SKEW {

@@ -51,7 +51,7 @@ enum Online {
     Reset(reset::Args),
     /// Forget buckets and sliding windows
     ///
-    /// Requests for one that was provisioned fail from then on; others make it again, full.
+    /// Later requests for a provisioned bucket fail. Requests with a quota or a plan create the bucket again, full.
     Delete(each::Args),
     Sweep(sweep::Args),
     Doctor(doctor::Args),
@@ -77,14 +77,14 @@ impl Arguments {
             Some(Command::Offline(Offline::Man(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
-            // Decided without a database: it may be away, which is what the switch is for.
+            // Decided without the database, because the switch must work while the database is down.
             Some(Command::Online(Online::Take(args))) if request::is_switched()? => {
                 return args.run(MemoryStore::new(), ready(())).await;
             }
             Some(Command::Online(Online::Run(args))) if request::is_switched()? => {
                 return args.run(MemoryStore::new(), ready(()), ready(())).await;
             }
-            // No database, so there is nothing to look into yet.
+            // Without a database, prints the first steps.
             None if !self.database.is_given() => return next::first(),
             Some(Command::Online(command)) => Some(command),
             None => None,
@@ -191,7 +191,7 @@ mod tests {
 
     use super::Arguments;
 
-    /// Each command that does something, by its whole name, with what it is given without an option, and its long options.
+    /// The full name of each command, its positional arguments and its long options.
     fn commands(parent: &str, command: &Command, found: &mut Vec<(String, Vec<String>, BTreeSet<String>)>) {
         for command in command.get_subcommands() {
             let name = format!("{parent}{}", command.get_name());
@@ -222,7 +222,7 @@ mod tests {
             let row = table.lines().find(is_its).unwrap_or_else(|| panic!("no row for {name}"));
             let called = row.split('|').nth(1).unwrap_or_default().split(|letter: char| !letter.is_ascii_uppercase());
             let called: Vec<_> = called.filter(|word| word.len() > 1).collect();
-            // One of a few modes, which are named there.
+            // The row of `mode` lists the modes instead of an argument.
             assert!(called == given || name == "mode", "{name} is given {given:?}, and not {called:?}");
             let words = row.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
             let shown = words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned);

@@ -3,9 +3,9 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-/// Print what a shell needs to complete commands
+/// Print a shell's completion script
 #[derive(clap::Args)]
-#[command(after_help = "Where it goes:\n\
+#[command(after_help = "Install it:\n\
 \x20 bash: tollgate completions bash > ~/.local/share/bash-completion/completions/tollgate\n\
 \x20 zsh:  tollgate completions zsh > \"${fpath[1]}/_tollgate\"\n\
 \x20 fish: tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]

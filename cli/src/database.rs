@@ -1,4 +1,4 @@
-//! How to reach a database of each engine: no message shows its password.
+//! Connections to the database of each engine. No message shows the password.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -20,27 +20,27 @@ use crate::doctor::Examine;
 use crate::exit::CliError;
 use crate::redact::redact;
 
-/// What to do about an SQLite file that is not there.
+/// How to handle an SQLite file that does not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     Refuse,
     Make,
-    /// Look at an empty database instead.
+    /// Use an empty database in memory instead.
     Imagine,
 }
 
-/// An engine that the program works with.
+/// A database engine of the CLI.
 pub(crate) trait Engine: Migrate + Examine {
-    /// What to type to look at such a database.
+    /// An example of a URL.
     const EXAMPLE: &'static str;
-    /// What to do if it cannot be reached.
+    /// The hint if the database is unreachable.
     const UNREACHABLE: &'static str =
         "is the server up, and are host, port, user, password and database of the URL right?";
 
-    /// How to connect, and where that leads: without the password.
+    /// The connection options, and the address without the password.
     fn options(url: &str, missing: Missing) -> anyhow::Result<(<Self::Connection as Connection>::Options, String)>;
 
-    /// Makes a new connection ready.
+    /// Prepares a new connection.
     fn prepare(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
     }
@@ -77,7 +77,7 @@ impl Engine for MySql {
         Ok((options, address))
     }
 
-    /// Below the deadline of a store, so that nothing waits in the queue of a lock after its command has ended.
+    /// Sets a lock timeout below the store's deadline, so that no statement waits for a lock after its command has ended.
     async fn prepare(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
         sqlx::raw_sql("set innodb_lock_wait_timeout = 4").execute(connection).await.map(drop)
     }
@@ -92,7 +92,7 @@ impl Engine for Sqlite {
         let file = options.get_filename();
         if url.contains(":memory:") || url.contains("mode=memory") || file.as_os_str().is_empty() {
             let hint = format!("name a file: {}", Self::EXAMPLE);
-            return Err(CliError::arguments("a database in memory ends with this command", hint).into());
+            return Err(CliError::arguments("an in-memory database ends with this command", hint).into());
         }
         let address = file.display().to_string();
         if file.exists() {
@@ -115,12 +115,12 @@ impl Engine for Sqlite {
     }
 }
 
-/// A server's address as URLs write it.
+/// A server's address as in a URL.
 fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Whether a file begins as SQLite's do, or is empty: a database without tables.
+/// Whether a file is an SQLite database, or empty: a database without tables.
 fn is_database(file: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
     File::open(file)?.take(16).read_to_end(&mut head)?;
@@ -140,20 +140,20 @@ fn directory_exists(file: &Path) -> Result<(), CliError> {
 fn unreadable<DB: Engine>(error: &sqlx::Error) -> CliError {
     let cause = redact(&error.to_string());
     CliError::arguments(
-        format!("this is no URL of a {} database: {cause}", DB::NAME),
+        format!("invalid URL of a {} database: {cause}", DB::NAME),
         format!("write it like {}", DB::EXAMPLE),
     )
 }
 
-/// A store over a few connections. The command line changes what people decided, so commits are as durable as the server's.
+/// Opens a store with a few connections. Commits keep the server's durability, because the CLI changes configuration.
 pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Result<SqlStore<DB>> {
     let (options, address) = DB::options(url, missing)?;
-    // Without the task that looks after connections: that of sqlx 0.9.0 may spin for ever (its issue 3645).
+    // Disables the maintenance task of the pool, which may spin forever in sqlx 0.9.0 (its issue 3645).
     let pool: PoolOptions<DB> = PoolOptions::new().idle_timeout(None).max_lifetime(None);
     let pool = pool.after_connect(|connection, _| Box::pin(DB::prepare(connection)));
     let pool =
         pool.max_connections(MAX_CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT).connect_lazy_with(options.clone());
-    // A pool goes on trying, and does not say why it does not succeed.
+    // The pool retries without reporting the cause, so a separate connection finds it.
     let diagnosis = async {
         sleep(CLOSE_TIMEOUT).await;
         match options.connect().await {
@@ -168,24 +168,24 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     };
     connected.map(drop).map_err(|error| match error {
         sqlx::Error::PoolTimedOut => unreachable::<DB>(&address, &format!("no answer within {CONNECT_TIMEOUT:?}")),
-        // Without the server's source code's lines.
+        // Omits the source lines that the server adds.
         sqlx::Error::Database(error) => unreachable::<DB>(&address, error.message()),
         error => unreachable::<DB>(&address, &error.to_string()),
     })?;
-    // For the first call not to connect again.
+    // Waits for the idle connection, so that the first call does not connect again.
     let _ = timeout(CLOSE_TIMEOUT, all_back(&pool)).await;
     Ok(SqlStore::from(pool))
 }
 
-/// A transaction that looks for names in `pg_catalog` alone: `public` may offer operators and functions that match better.
-/// Not the session's setting, which a pooler would hand on to others.
+/// Begins a transaction that resolves names in `pg_catalog` only, because `public` may offer operators and functions that match
+/// better. Sets this per transaction, because a pooler would pass a session's setting on to other clients.
 pub(crate) async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = pool.begin().await?;
     sqlx::query("set local search_path = pg_catalog, pg_temp").execute(&mut *transaction).await?;
     Ok(transaction)
 }
 
-/// Leaves the server alone for a while: the next call connects again.
+/// Closes idle connections during a long wait. The next call connects again.
 pub(crate) async fn rest<DB: sqlx::Database>(pool: &Pool<DB>) {
     let resting = async {
         all_back(pool).await;
@@ -196,14 +196,14 @@ pub(crate) async fn rest<DB: sqlx::Database>(pool: &Pool<DB>) {
     let _ = timeout(CLOSE_TIMEOUT, resting).await;
 }
 
-/// Waits for the connections that were used to be idle again: a task looks at each before.
+/// Waits until all connections are idle, because a task checks each connection before it returns to the pool.
 async fn all_back<DB: sqlx::Database>(pool: &Pool<DB>) {
     while pool.num_idle() < pool.size() as usize {
         sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Says goodbye to the server, unless it is too busy for that.
+/// Closes the connections, unless the server is too slow to do so.
 pub(crate) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
     let _ = timeout(CLOSE_TIMEOUT, pool.close()).await;
 }

@@ -6,13 +6,13 @@ use tollgate::{Admin, admin::DenialCount};
 use crate::output::{Cell, Column, Skipped, Table, say, say_json};
 use crate::times;
 
-/// List the keys that were denied most in the last 24 hours
+/// List the most denied keys of the last 24 hours
 ///
-/// As far as services count their denials: `LimiterBuilder::count_denials`. What passed only because its mode is shadow counts as
-/// denied: so a limit that is tried out shows whom it would deny. `tollgate explain` says what the mode is.
+/// Covers the services that count denials with `LimiterBuilder::count_denials`. In shadow mode, requests that the limit would
+/// deny count as denied. `tollgate explain` shows the mode.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many at most; 0: all
+    /// The maximum number of keys; 0: all
     #[arg(long, value_name = "KEYS", default_value_t = 20)]
     limit: u32,
     /// Print a JSON array
@@ -28,7 +28,7 @@ impl Args {
         if self.json {
             say_json(&Value::Array(most.iter().map(as_json).collect()))?;
         } else if most.is_empty() {
-            say("no denials are counted; services count them by LimiterBuilder::count_denials")?;
+            say("no denials are counted; services count them with LimiterBuilder::count_denials")?;
         } else {
             let columns = [Column::Left("key"), Column::Right("denied"), Column::Left("last")];
             let mut table = Table::new(columns);

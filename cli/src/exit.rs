@@ -24,20 +24,20 @@ pub(crate) use unanswered::RequestKind;
 pub(crate) const HELP: &str = "\
 Exit codes:
    0  done; granted
-   1  a check of `doctor` failed, if it could connect; there is no such bucket, plan or override
+   1  a check of `doctor` failed; there is no such bucket, plan or override
    2  wrong arguments
-  64  the request can never be granted: unknown bucket or plan, more tokens than it holds
-  66  a file cannot be read, or makes no sense
-  69  trouble with the database; whether anything was done, the message says
-  70  anything else, such as a terminal that cannot show what `watch` shows
-  73  a file, or the output, cannot be written
+  64  the request can never be granted: unknown bucket or plan, or cost above the capacity
+  66  a file cannot be read or parsed
+  69  the database failed; the message says whether anything was done
+  70  another error, such as a terminal that cannot show `watch`
+  73  a file or the output cannot be written
   75  denied: no token now
-  77  this database role may not do that
-  78  the database has no schema of tollgate's, or one that is too new
- 128 + N  ended by signal N, as 130 by an interrupt; gives tokens back or says it cannot
-`tollgate run` ends with the code of its command; 126 and 127 if that cannot be started.";
+  77  the database role lacks a privilege
+  78  the database has no tollgate schema, or one that is too new
+ 128 + N  ended by signal N (130: interrupt); gives tokens back, or says that it cannot
+`tollgate run` exits with the code of its command, or with 126 or 127 if the command cannot start.";
 
-/// The longest time in which a bucket fills.
+/// The longest refill time of a bucket.
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
 const ABSENT: u8 = 1;
@@ -52,28 +52,32 @@ const UNWRITABLE: u8 = 73;
 const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
 
-const DOCTOR_HINT: &str = "`tollgate doctor` looks for what is wrong";
+const DOCTOR_HINT: &str = "run `tollgate doctor` to find the cause";
 
 const BOLD: Style = Style::new().bold();
 const RED: Style = BOLD.fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 
-/// A role without grants.
+/// The error of a role without grants.
 pub(crate) fn missing_grants() -> CliError {
-    CliError { code: NOT_PERMITTED, message: "this role may do nothing here".to_owned(), hint: GRANT_HINT.to_owned() }
+    CliError {
+        code: NOT_PERMITTED,
+        message: "this role has no privileges here".to_owned(),
+        hint: GRANT_HINT.to_owned(),
+    }
 }
 
 /// The hint that grants a role its privileges.
-pub(crate) const GRANT_HINT: &str = "`grant tollgate_app to ROLE` lets it take tokens and look at a key, tollgate_operator everything; `tollgate migrate --print grants` (with the `--prefix` of the database, if it has one) makes both, and is to be run again after an upgrade";
+pub(crate) const GRANT_HINT: &str = "`grant tollgate_app to ROLE` allows it to take tokens and to read a key; tollgate_operator allows everything. `tollgate migrate --print grants` creates both roles: run it after each upgrade, with the database's `--prefix` if it has one";
 
 /// The hint about a database that is newer than the CLI.
 pub(crate) const UPDATE_HINT: &str =
-    "install a newer `tollgate`: that of the crate which the services here were built with";
+    "install a newer `tollgate`: the version of the crate that the services use";
 
 /// The hint about a file that cannot be written.
 pub(crate) const READ_ONLY_HINT: &str =
     "leave mode=ro and immutable out of the URL, and let this user write the file and its directory";
 
-/// Says what went wrong and what to do.
+/// Prints the error and its hint on standard error, and returns the exit code.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     let (code, message, hint) = explain(error);
     let mut err = anstream::stderr().lock();
@@ -85,7 +89,7 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Whether the database was too busy with others.
+/// Whether other sessions kept the database busy.
 pub(crate) fn is_held_up(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Contended { .. } | Error::DeadlineExceeded(_)))
 }
@@ -95,7 +99,7 @@ pub(crate) fn message(error: &anyhow::Error) -> String {
     explain(error).1
 }
 
-/// The code, what went wrong, and what to do.
+/// The exit code, the message and the hint of an error.
 fn explain(error: &anyhow::Error) -> (u8, String, String) {
     if let Some(CliError { code, hint, .. }) = error.downcast_ref() {
         return (*code, chain(error), hint.clone());
@@ -107,13 +111,13 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
     match refused {
         Error::NotMigrated(_) => (
             NOT_MIGRATED,
-            "tollgate's tables and routines are not in this database, or not all of them".to_owned(),
-            "make them with `tollgate migrate`; `tollgate migrate --dry-run` lists what that would do".to_owned(),
+            "tollgate's tables and routines are not in this database, or are incomplete".to_owned(),
+            "run `tollgate migrate`; `tollgate migrate --dry-run` lists the pending migrations".to_owned(),
         ),
         Error::NewerSchema { found, known } => (
             NOT_MIGRATED,
             format!(
-                "the database is at schema version {found}, which no longer has what this program, that knows {known}, needs"
+                "the database is at schema version {found}, which is too new for this `tollgate`: it knows version {known}"
             ),
             UPDATE_HINT.to_owned(),
         ),
@@ -123,7 +127,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         Error::NotPermitted(cause) if cause.is::<sqlx::Error>() => (
             NOT_PERMITTED,
             format!("this database role may not do that: {}", redact(&words(&**cause))),
-            format!("`tollgate doctor` shows what it may; {GRANT_HINT}"),
+            format!("`tollgate doctor` shows its privileges; {GRANT_HINT}"),
         ),
         Error::NotPermitted(needs) => (
             NOT_PERMITTED,
@@ -145,7 +149,10 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         Error::Take(TakeError::UnknownPlan { key, plan: None }) => (
             NEVER,
             format!("bucket '{}' follows a plan that is not there any more", plain(key.as_str())),
-            format!("`tollgate explain {}` says which, and what makes it again", output::operand(key.as_str())),
+            format!(
+                "`tollgate explain {}` shows which plan, and how to create it again",
+                output::operand(key.as_str())
+            ),
         ),
         Error::Take(TakeError::Conflict(key)) => (
             NEVER,
@@ -155,12 +162,14 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         Error::Take(TakeError::ExceedsCapacity { key, cost, min_remaining, .. }) => {
             (NEVER, plain(&all), wider(key, cost.saturating_add(*min_remaining)))
         }
-        // Each is one line, whatever the keys in it hold.
+        // Escaped to one line: a key may contain newlines.
         Error::Take(_) => (NEVER, plain(&all), String::new()),
         Error::Unreadable { .. } => (DATABASE, plain(&redact(&all)), output::UNREADABLE_ROWS.to_owned()),
-        Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => {
-            (DATABASE, redact(&all), format!("with `tollgate take --id UUID` it may be repeated; {DOCTOR_HINT}"))
-        }
+        Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => (
+            DATABASE,
+            redact(&all),
+            format!("with `tollgate take --id UUID`, you can repeat a request safely; {DOCTOR_HINT}"),
+        ),
         Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => {
             (WRONG_ARGUMENTS, plain(&all), String::new())
         }
@@ -168,7 +177,7 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
     }
 }
 
-/// How a bucket comes to hold so many tokens.
+/// The hint for a request above the capacity.
 fn wider(key: &Key, tokens: u64) -> String {
     if Quota::interval(tokens, CENTURY).is_err() {
         return "take fewer: no bucket can hold so many".to_owned();
@@ -176,15 +185,15 @@ fn wider(key: &Key, tokens: u64) -> String {
     let key = output::operand(key.as_str());
     format!(
         "take fewer, or raise the limit: a wider --quota; without --quota, that of the plan or of the bucket, which \
-         `tollgate create --capacity {tokens} --per SPAN {key}` changes (`tollgate explain {key}` says which)"
+         `tollgate create --capacity {tokens} --per SPAN {key}` changes (`tollgate explain {key}` shows which)"
     )
 }
 
-/// The error and what caused it; drivers repeat themselves.
+/// The error and its causes. Skips causes that the text already contains, because drivers repeat them.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
-        // The library's errors share what caused them.
+        // The library's errors share their cause in an `Arc`.
         let cause = cause.downcast_ref().map_or(cause, |shared: &Arc<dyn std::error::Error + Send + Sync>| &**shared);
         let said = words(cause);
         if text.is_empty() {
@@ -202,13 +211,13 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 /// The error of the database or its driver.
 pub(crate) fn said(error: &anyhow::Error) -> Option<&sqlx::Error> {
     let mut causes = error.chain().map(|cause| {
-        // The library's errors share what caused them.
+        // The library's errors share their cause in an `Arc`.
         cause.downcast_ref().map_or(cause, |shared: &Arc<dyn std::error::Error + Send + Sync>| &**shared)
     });
     causes.find_map(|cause| cause.downcast_ref())
 }
 
-/// Whether it is SQLite that says so, which has no roles.
+/// Whether the error is SQLite's, which has no roles.
 pub(crate) fn is_file(error: &(dyn std::error::Error + 'static)) -> bool {
     let error = error.downcast_ref().and_then(sqlx::Error::as_database_error);
     error.is_some_and(|error| error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some())

@@ -6,7 +6,7 @@ use tollgate::admin::BucketLevel;
 use crate::output::{Cell, Column, RED, Table, YELLOW};
 use crate::times;
 
-/// One line for each bucket.
+/// A table with one row per bucket.
 pub(crate) fn table(levels: &[BucketLevel]) -> Table<7> {
     let mut table = Table::new([
         Column::Left("key"),
@@ -45,7 +45,7 @@ fn origin(level: &BucketLevel) -> String {
     }
 }
 
-/// A bucket for programs. Fields are added, and never change.
+/// A bucket as JSON. Fields are only added, never changed.
 pub(crate) fn json(level: &BucketLevel) -> Value {
     json!({
         "key": level.key.as_str(),

@@ -19,44 +19,44 @@ mod versions;
 
 use script::{Format, ScriptDialect};
 
-/// Bring the database to this program's schema, or print the SQL for tools of yours
+/// Run the pending migrations, or print the SQL for other tools
 ///
-/// Any number may run at once, beside your own migrations; repeated, it changes nothing. Completes a database that was
-/// restored without its routines or without the rows of its ledger.
+/// Safe to repeat and to run concurrently, also beside your own migrations. Completes a database that was restored without
+/// its routines or without the rows of its ledger.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
 \x20 tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
 \x20 tollgate migrate --print mysql | mysql app\n\
 \x20 tollgate migrate --print psql --after 9 > upgrade.sql\n\
 \x20 tollgate migrate --print grants | psql app         # roles for services and operators; mysql too\n\
-\x20 tollgate migrate --print sqlx --into migrations   # again after an update: writes what is new\n\n\
-What was run from printed SQL counts as applied.")]
+\x20 tollgate migrate --print sqlx --into migrations   # repeat after an update: adds new files\n\n\
+Migrations that you run from printed SQL count as applied.")]
 pub(crate) struct Args {
-    /// List what would run, and change nothing
+    /// List the pending migrations without running them
     #[arg(long, conflicts_with_all = ["print", "after", "into", "engine"])]
     dry_run: bool,
-    /// Run every migration again: makes routines, views and triggers anew as this role, and keeps the rows of every table
+    /// Run every migration again: recreates routines, views and triggers as this role, and keeps the rows of every table
     #[arg(long, conflicts_with_all = ["dry_run", "print", "after", "into", "engine"])]
     repair: bool,
-    /// Print the SQL instead of running it; connects to nothing
+    /// Print the SQL instead of running it, without a connection
     #[arg(long, value_name = "FORMAT", value_enum)]
     print: Option<Format>,
-    /// Only what comes after this version, the newest in the table of migrations; a database at any other refuses it
+    /// Print only the migrations after this version; the script fails on a database at any other version
     #[arg(long, value_name = "VERSION", requires = "print", conflicts_with = "into")]
     after: Option<i64>,
-    /// The directory of that tool's migrations, one file for each
+    /// Write one file per migration into this directory
     #[arg(long, value_name = "DIR", requires = "print")]
     into: Option<PathBuf>,
-    /// The beginning of the roles' names in `grants`, where other databases of the server have roles of their own; on PostgreSQL only
-    /// these roles may then connect [default: tollgate]
+    /// The prefix of the roles' names in `grants`, for a server with several databases; on PostgreSQL, only these roles may
+    /// then connect [default: tollgate]
     #[arg(long, value_name = "NAME", requires = "print", value_parser = prefix)]
     prefix: Option<Prefix>,
-    /// Whose SQL to print [default: that of the format or of the database URL]
+    /// The engine to print SQL for [default: from the format or the database URL]
     #[arg(long, value_enum, requires = "print")]
     engine: Option<ScriptDialect>,
 }
 
-/// The beginning of a role's name that needs no quotes and leaves room for the rest.
+/// The prefix of a role's name. Needs no quotes, and leaves room for the suffix.
 #[derive(Clone)]
 struct Prefix(String);
 
@@ -78,7 +78,7 @@ impl Args {
         self.print.is_some()
     }
 
-    /// What to do about a file that is not there.
+    /// How to handle an SQLite file that does not exist.
     pub(crate) fn missing(&self) -> Missing {
         if self.dry_run { Missing::Imagine } else { Missing::Make }
     }
@@ -90,7 +90,7 @@ impl Args {
             let done = tollgate::store::repair(pool).await?;
             bar.finish_and_clear();
             let done = counted(done.len(), "migration");
-            // A procedure that MySQL makes anew has none; a file never has.
+            // Recreated MySQL procedures have no grants. An SQLite file never has any.
             let grants = if DB::NAME == Sqlite::NAME {
                 ""
             } else {
@@ -128,15 +128,14 @@ impl Args {
         match (self.into, format.is_for_files()) {
             (Some(directory), true) => files::write(&directory, format, dialect, migrations)?,
             (None, _) if self.after.is_some() && (format.is_for_roles() || format.is_for_files()) => {
-                let hint =
-                    "leave --after out: of files --into DIR writes those that are new, and grants are made again";
+                let hint = "leave --after out: --into DIR writes only new files, and grants are always complete";
                 return Err(CliError::arguments("--after is for the scripts of psql, mysql and sqlite3", hint).into());
             }
             (None, false) if migrations.is_empty() => say(format!("-- nothing comes after version {after}"))?,
             (None, false) if format == Format::Owner => say(script::OWNER.trim_end())?,
             (None, false) if format == Format::Grants => {
                 let no_roles = || {
-                    let hint = "whoever may write the file and its directory may do everything";
+                    let hint = "every user that can write the file and its directory has all privileges";
                     CliError::arguments("SQLite has no roles", hint)
                 };
                 let prefix = self.prefix.as_ref().map(|Prefix(prefix)| prefix.as_str());
@@ -156,7 +155,7 @@ impl Args {
     }
 }
 
-/// Objects that exist may be tollgate's, restored without the ledger.
+/// Adds a hint for existing objects, which may be tollgate's, restored without the ledger.
 fn found_without_ledger(error: Error) -> anyhow::Error {
     let error = anyhow::Error::from(error);
     let message = exit::chain(&error);
@@ -168,19 +167,19 @@ fn found_without_ledger(error: Error) -> anyhow::Error {
     CliError::database(message, hint).into()
 }
 
-/// What the ledger says. A newer program's schema serves this one too.
+/// The schema version in the ledger, which may be newer than the version that this CLI knows.
 pub(crate) async fn version<DB: Migrate>(pool: &Pool<DB>) -> Result<String, Error> {
     let known = migrations::<DB>().last().map_or(0, Migration::version);
     let found = DB::applied(pool).await?.into_iter().max().unwrap_or(known);
     let newer = if found > known {
-        format!(", made by a newer program than this one, that knows {known}")
+        format!(", made by a newer program; this `tollgate` knows version {known}")
     } else {
         String::new()
     };
     Ok(format!("version {found}{newer}"))
 }
 
-/// The engine that is said, that of the format, or that of the database.
+/// The engine of `--engine`, of the format or of the database URL, in this order.
 fn dialect(said: Option<ScriptDialect>, format: Format, database: &url::Args) -> anyhow::Result<ScriptDialect> {
     let own = format.dialect();
     match (said, own) {

@@ -1,4 +1,4 @@
-//! `tollgate` without a command: what to type next.
+//! `tollgate` without a command: suggests the next step.
 
 use std::process::ExitCode;
 
@@ -11,10 +11,10 @@ use tollgate::{
 use crate::exit;
 use crate::output::{counted, operand, plain, say};
 
-/// Nothing is known yet.
+/// The first steps, without a database.
 pub(crate) fn first() -> anyhow::Result<ExitCode> {
     say("\
-Exact rate limits in your SQL database. Say where it is, make the tables, make a limit, take from it:
+Exact rate limits in your SQL database. Name the database, create the tables, create a bucket, take a token:
 
   export DATABASE_URL=sqlite:app.db        # or postgres://…, mysql://…
   tollgate migrate
@@ -25,7 +25,7 @@ Exact rate limits in your SQL database. Say where it is, make the tables, make a
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the database lacks.
+/// The next step for this database.
 pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::Result<ExitCode> {
     let pending = match pending_migrations(store.pool()).await {
         Err(Error::NotPermitted(_)) => Vec::new(),
@@ -54,9 +54,9 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-/// The role may not look at buckets; perhaps it may take from them.
+/// The next step for a role that cannot read buckets but may take tokens.
 async fn takes_only(store: &impl Store) -> anyhow::Result<ExitCode> {
-    // Of a bucket that is not there nothing is taken.
+    // Requests a bucket that does not exist, so no token is taken.
     let nobody = Key::try_from(format!("nobody:{:032x}", fastrand::u128(..)))?;
     if let Err(error) = store.take_one(&Take::from(nobody)).await {
         return Err(match error {

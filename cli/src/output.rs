@@ -17,7 +17,7 @@ pub(crate) const YELLOW: Style = Style::new().fg_color(Some(anstyle::Color::Ansi
 pub(crate) const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 const FAINT: Style = Style::new().dimmed();
 
-/// Writes text; colours only reach a terminal, and none if `NO_COLOR` is set.
+/// Prints a text. Uses colours only on a terminal, and none if `NO_COLOR` is set.
 ///
 /// Ignores a closed pipe, as `head` leaves it: the command completes with the same exit code.
 pub(crate) fn say(text: impl AsRef<str>) -> Result<(), CliError> {
@@ -27,7 +27,7 @@ pub(crate) fn say(text: impl AsRef<str>) -> Result<(), CliError> {
     is_read(written).map(drop)
 }
 
-/// Whether anybody still reads what was written.
+/// Whether the reader of the output still has its end of the pipe open.
 pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, CliError> {
     match written {
         Ok(()) => Ok(true),
@@ -36,7 +36,7 @@ pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, CliError> {
     }
 }
 
-/// Writes one JSON document.
+/// Prints one JSON document.
 pub(crate) fn say_json(value: &Value) -> Result<(), CliError> {
     say(pretty(value))
 }
@@ -63,7 +63,7 @@ pub(crate) fn pretty(value: &Value) -> String {
     json
 }
 
-/// Text of others, such as keys: what would steer the terminal is shown instead of sent.
+/// Escapes control characters in foreign text such as keys, so that the text cannot steer the terminal.
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -72,50 +72,50 @@ pub(crate) fn plain(text: &str) -> String {
     shown
 }
 
-/// Characters that steer a terminal, show others in another place, or are not seen.
+/// Characters that steer a terminal, reorder other characters or are invisible.
 fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// The same for text that may have several lines.
+/// Like [`plain`], but keeps line breaks.
 pub(crate) fn lines(text: &str) -> String {
     text.trim_end().split('\n').map(plain).collect::<Vec<_>>().join("\n      ")
 }
 
-/// So many of something: `1 row`, `2 rows`.
+/// A number with its noun: `1 row`, `2 rows`.
 pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(number: N, one: &str) -> String {
     if number == N::from(1) { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
-/// How many rows a command could not read, and so skipped.
+/// The number of rows that a command could not read and skipped.
 #[derive(Debug, Default)]
 pub(crate) struct Skipped(cell::Cell<u64>);
 
 impl Skipped {
-    /// The rows of a page; those that it skipped are counted.
+    /// The rows of a page. Counts the skipped rows.
     pub(crate) fn rows<T>(&self, page: Page<T>) -> Vec<T> {
         self.0.set(self.0.get() + page.unreadable());
         page.into_vec()
     }
 
-    /// How many were counted; from now on, none.
+    /// Returns the count, and resets it.
     pub(crate) fn take(&self) -> u64 {
         self.0.take()
     }
 
-    /// Warns on standard error, if there are any.
+    /// Warns on standard error if rows were skipped.
     pub(crate) fn warn(&self) {
         warn_unreadable(self.take());
     }
 }
 
-/// Warns on standard error of rows that cannot be read, if there are any.
+/// Warns on standard error if rows cannot be read.
 pub(crate) fn warn_unreadable(rows: u64) {
     if rows > 0 {
         let (many, are) = (counted(rows, "row"), if rows == 1 { "is" } else { "are" });
         let warning = format!("{YELLOW}warning:{YELLOW:#} {many} cannot be read and {are} not listed");
-        // A warning that cannot be written stops no command.
+        // Ignores a failed write: a warning must not stop the command.
         let _ = writeln!(anstream::stderr().lock(), "{warning}\nhint: {UNREADABLE_ROWS}");
     }
 }
@@ -123,7 +123,7 @@ pub(crate) fn warn_unreadable(rows: u64) {
 /// The hint about rows that cannot be read.
 pub(crate) const UNREADABLE_ROWS: &str = "run `tollgate doctor`: it names the tables that hold such rows";
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(safe) {
@@ -154,7 +154,7 @@ fn escaped(word: &str) -> String {
     text + "'"
 }
 
-/// A word that ends a command, and is none of its options.
+/// Quotes the last argument of a command, so that a shell and clap do not read it as an option.
 pub(crate) fn operand(word: &str) -> String {
     let dashes = if word.starts_with('-') { "-- " } else { "" };
     format!("{dashes}{}", quoted(word))
@@ -248,7 +248,7 @@ pub(crate) enum Column {
     Right(&'static str),
 }
 
-/// A text and how it looks.
+/// A text and its style.
 pub(crate) struct Cell(String, Style);
 
 impl Cell {
@@ -319,11 +319,11 @@ impl Column {
     }
 }
 
-/// Shows on a terminal that something takes long; silent elsewhere.
+/// Shows a spinner on a terminal, and nothing elsewhere.
 pub(crate) fn progress(message: impl Into<String>) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("a template that is tested by use");
     let bar = ProgressBar::new_spinner().with_style(style).with_message(message.into());
-    // At once: the thread of the ticks may come later than the end.
+    // Draws at once, because the thread of the ticks may start after the work has ended.
     bar.tick();
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
     bar

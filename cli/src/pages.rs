@@ -1,10 +1,10 @@
-//! What a store answers page by page.
+//! Paged reads.
 
 use tollgate::{Error, admin::Page};
 
 use crate::output::Skipped;
 
-/// All of it, but for rows that cannot be read, of which a warning is given: each page is what comes after the last one of the page before.
+/// Reads all pages, each after the last row of the previous page. Skips unreadable rows, and warns about them.
 pub(crate) async fn every<T>(page: impl AsyncFn(Option<&T>) -> Result<Page<T>, Error>) -> anyhow::Result<Vec<T>> {
     let (mut all, skipped) = (Vec::new(), Skipped::default());
     loop {
@@ -26,5 +26,5 @@ pub(crate) fn readable<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// How many are asked for at once.
+/// The number of rows per page.
 pub(crate) const PAGE: u32 = 1000;

@@ -8,7 +8,7 @@ use crate::output::{operand, say, say_json};
 use crate::quota_args::{distinct, key};
 use crate::{levels, windows};
 
-/// Look at buckets and sliding windows without taking anything, and without a lock
+/// Show buckets and sliding windows without taking tokens or locks
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(required = true, value_name = "KEY", value_parser = key)]
@@ -23,7 +23,7 @@ impl Args {
         distinct(&self.keys, "name each key once")?;
         let (mut buckets, mut sliding, mut absent) = (Vec::new(), Vec::new(), Vec::new());
         for key in self.keys {
-            // A bucket and a window of one key are two.
+            // A bucket and a window can have the same key.
             let (bucket, window) = (store.peek(&key).await?, store.peek_window(&key).await?);
             if bucket.is_none() && window.is_none() {
                 absent.push(key);

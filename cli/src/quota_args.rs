@@ -11,10 +11,10 @@ use crate::exit::CliError;
 use crate::output::plain;
 use crate::times;
 
-/// How many tokens, and how they come back.
+/// The options that state a quota.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct QuotaArgs {
-    /// How many tokens a full bucket holds; they come back all at once
+    /// How many tokens a full bucket holds; all of them come back at once
     #[arg(long, value_name = "TOKENS", requires = "per", conflicts_with = "quota")]
     capacity: Option<u64>,
     /// … in each such span: 250ms, 10s, 5m, 1h, 1d
@@ -53,12 +53,12 @@ fn quota(text: &str) -> Result<Quota, String> {
     }
 }
 
-/// Reads what a request may name: a quota or a sliding window.
+/// Parses the limit of a request: a quota or a sliding window.
 pub(crate) fn rule(text: &str) -> Result<Rule, QuotaError> {
     Rule::try_from(text)
 }
 
-/// Reads a reason, which every engine has room for.
+/// Parses a reason that fits the column of every engine.
 pub(crate) fn reason(text: &str) -> Result<String, String> {
     if text.len() > MAX_REASON_BYTES {
         return Err(format!("a reason has at most {MAX_REASON_BYTES} bytes, and this one has {}", text.len()));
@@ -68,14 +68,14 @@ pub(crate) fn reason(text: &str) -> Result<String, String> {
 
 const MAX_REASON_BYTES: usize = 65_535;
 
-/// Refuses a key that is named twice: of one bucket is taken, shown or deleted once.
+/// Refuses a repeated key, because a command acts on each bucket once.
 pub(crate) fn distinct(keys: &[Key], hint: &str) -> Result<(), CliError> {
     let twice = keys.iter().enumerate().find_map(|(place, key)| keys[..place].contains(key).then_some(key));
     let Some(key) = twice else { return Ok(()) };
     Err(CliError::arguments(format!("'{}' is named more than once", plain(key.as_str())), hint))
 }
 
-/// Reads a key.
+/// Parses a key.
 pub(crate) fn key(text: &str) -> Result<Key, KeyError> {
     Key::try_from(text)
 }

@@ -1,4 +1,4 @@
-//! Takes passwords out of whatever is about to be shown, wherever it came from.
+//! Removes passwords from text before it is shown.
 
 /// The text without the users and passwords of the URLs in it.
 pub(crate) fn redact(text: &str) -> String {
@@ -9,7 +9,7 @@ pub(crate) fn redact(text: &str) -> String {
         shown += before;
         let end = after.find(|c: char| c.is_whitespace() || "'\"`".contains(c)).unwrap_or(after.len());
         let (url, behind) = after.split_at(end);
-        // The last one: a password that is not percent-encoded may have others.
+        // Splits at the last `@`, because a password that is not percent-encoded may contain others.
         let public = url.rfind('@').map_or(url, |at| {
             shown += "***";
             &url[at..]
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn no_password_of_a_url_is_left() {
+    fn password_in_url_is_removed() {
         for (text, shown) in [
             ("postgres://app:secret@db:5432/app", "postgres://***@db:5432/app"),
             ("no 'mysql://app:se@cr:et@db/app' here", "no 'mysql://***@db/app' here"),

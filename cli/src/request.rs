@@ -1,28 +1,28 @@
-//! What `take` and `run` ask for.
+//! The requests of `take` and `run`.
 
 use tollgate::{Key, Limiter, MemoryStore, Mode, Rule, Store, Take};
 
 use crate::quota_args::{key, rule};
 
-/// Tokens, and whose terms hold for them.
+/// The cost of a request, and its limit.
 #[derive(clap::Args)]
 pub(crate) struct RequestArgs {
     /// How many tokens [default: 1]
     #[arg(long, value_name = "TOKENS", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
-    /// How many must remain for others
+    /// How many tokens must remain after the request
     #[arg(long, value_name = "TOKENS", default_value_t = 0, hide_default_value = true)]
     min_remaining: u64,
-    /// Terms in words, such as '10/s burst 20': the first request makes the bucket; or a sliding window, '100 in 60s at 5s'
+    /// The limit, such as '10/s burst 20', or a sliding window, '100 in 60s at 5s'; the first request creates the bucket
     #[arg(long, value_name = "QUOTA", conflicts_with = "plan", value_parser = rule)]
     quota: Option<Rule>,
-    /// The plan whose terms hold: the first request makes the bucket
+    /// The plan that sets the limit; the first request creates the bucket
     #[arg(long, value_name = "NAME", value_parser = key)]
     plan: Option<Key>,
 }
 
 impl RequestArgs {
-    /// The request, for one key or for several: then from all of them or from none.
+    /// The request for one or more keys. With several keys, all grant it or none does.
     pub(crate) fn take(&self, keys: &[Key]) -> Take {
         let rule = match (&self.quota, &self.plan) {
             (Some(rule), _) => rule.clone(),
@@ -34,13 +34,13 @@ impl RequestArgs {
     }
 }
 
-/// One request needs nothing of what a limiter does for many.
+/// A limiter without batching, deny cache and sweep, because the CLI makes a single request.
 pub(crate) fn limiter<S: Store>(store: S) -> anyhow::Result<Limiter<S>> {
     Ok(Limiter::builder(store).without_batching().without_deny_cache().without_sweep().build(Rule::Provisioned)?)
 }
 
-/// Whether the environment switches every request off or blocks it: then no store is asked, whichever it is. A word that is no
-/// mode is told before anything else is looked at.
+/// Whether the mode in the environment is off or block, which needs no store. Fails first if the environment has an invalid
+/// mode.
 pub(crate) fn is_switched() -> anyhow::Result<bool> {
     Ok(matches!(limiter(MemoryStore::new())?.mode(), Mode::Off | Mode::Block))
 }

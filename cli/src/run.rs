@@ -18,11 +18,11 @@ mod command;
 
 use command::become_command;
 
-/// Wait for a token, then run a command: a limit that many machines share
+/// Wait for a token, then run a command
 ///
-/// It becomes the command: its exit code, signals, standard input and output are the command's. Machines that share a
-/// database share the limit, as processes share a lock of flock(1). Who is interrupted while it waits gives its token back,
-/// unless others queue behind it, which it then says; once the command runs, the token is used.
+/// The process becomes the command, with its exit code, signals, standard input and output. Machines that share a database
+/// share the limit. If you interrupt the wait, `run` gives the token back, unless other requests queue behind it. The token
+/// counts as used when the command starts.
 #[derive(clap::Args)]
 #[command(override_usage = "tollgate run [OPTIONS] <KEY> -- <COMMAND>...")]
 #[command(after_help = "Examples:\n\
@@ -34,24 +34,24 @@ pub(crate) struct Args {
     /// The bucket
     #[arg(value_name = "KEY", value_parser = key, required_unless_present = "dashed", conflicts_with = "dashed")]
     name: Option<Key>,
-    /// The bucket, if its key begins with a dash: what comes after -- is the command
+    /// The bucket, if its key begins with a dash
     #[arg(id = "dashed", long = "key", value_name = "KEY", value_parser = key, allow_hyphen_values = true)]
     dashed: Option<Key>,
     #[command(flatten)]
     request: RequestArgs,
-    /// Give up at once if there is no token
+    /// Exit at once if there is no token
     #[arg(long, conflicts_with = "max_wait")]
     no_wait: bool,
-    /// Give up at once if there will be no token within this time [default: wait as long as it takes]
+    /// Exit at once if the wait would be longer than this [default: no limit]
     #[arg(long, value_name = "SPAN", value_parser = times::parse)]
     max_wait: Option<Duration>,
     /// The exit code when there is no token
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::DENIED)]
     denied_exit_code: u8,
-    /// What becomes of the command if the database cannot be reached, or the connection breaks before it answers
+    /// Whether to run the command if the database is unreachable or does not answer
     #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
     if_unavailable: IfUnavailable,
-    /// Leave `DATABASE_URL` in the command's environment: without this, the command does not inherit it
+    /// Keep `DATABASE_URL` in the command's environment, which is removed by default
     #[arg(long)]
     keep_database_url: bool,
     /// The command, after --, and its arguments
@@ -61,19 +61,19 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum IfUnavailable {
-    /// It does not run
+    /// Do not run the command
     Fail,
-    /// It runs without a token
+    /// Run the command without a token
     Run,
 }
 
 impl Args {
-    /// Whether there is a command to wait for.
+    /// Refuses a command that does not exist, before a token is taken.
     pub(crate) fn finds_its_command(&self) -> Result<(), CliError> {
         command::refuse_absent(&self.command[0])
     }
 
-    /// Once its turn has come, or there is no answer, it leaves the database.
+    /// Waits for the token, closes the database connections and becomes the command.
     pub(crate) async fn run<S: Store>(
         self,
         store: S,
@@ -87,7 +87,7 @@ impl Args {
         match wait::turn(&limiter(store)?, &take, &mut signals, resting).await {
             Ok(WaitOutcome::Decided(decision)) if decision.is_granted() => match leave(leaving, &mut signals).await {
                 Some(ended) => {
-                    complain("its turn had come, so that it is too late to give tokens back: they count as used");
+                    complain("the scheduled time had come: the tokens cannot be given back and count as used");
                     Err(ended.into())
                 }
                 None => match become_command(&self.command, self.keep_database_url)? {},
@@ -104,7 +104,7 @@ impl Args {
         }
     }
 
-    /// What becomes of the command without an answer.
+    /// Runs the command without a token if `--if-unavailable run` allows that. Returns the error otherwise.
     pub(crate) fn unanswered(&self, error: anyhow::Error) -> anyhow::Result<ExitCode> {
         if self.if_unavailable == IfUnavailable::Fail || !is_unavailable(&error) {
             return Err(error);
@@ -115,7 +115,7 @@ impl Args {
     }
 }
 
-/// Whether nothing was reached, or nothing is known of what became of the request: any other answer is one.
+/// Whether the database is unreachable or the outcome of the request is unknown. Any other error is an answer.
 fn is_unavailable(error: &anyhow::Error) -> bool {
     if let Some(refusal) = error.downcast_ref::<CliError>() {
         return refusal.code == exit::DATABASE;
@@ -126,7 +126,8 @@ fn is_unavailable(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Says goodbye to the database. A signal meanwhile still ends this program: the command would not hear of it.
+/// Closes the database connections, and returns a signal that arrives meanwhile. The CLI must handle that signal, because
+/// the command has not started yet.
 async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Option<EndingSignal> {
     let leaving = async {
         leaving.await;
@@ -139,7 +140,7 @@ async fn leave(leaving: impl Future<Output = ()>, signals: &mut Signals) -> Opti
     }
 }
 
-/// By the time that a timer goes off, the runtime has handed out the signals that came before.
+/// Long enough for the runtime to deliver signals that have already arrived.
 const SIGNAL_GRACE: Duration = Duration::from_millis(1);
 
 #[cfg(all(test, unix))]
@@ -173,10 +174,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_after_its_turn_has_come_is_heard() {
+    async fn signal_after_scheduled_time_is_received() {
         let pool = SqlitePoolOptions::new().idle_timeout(None).max_lifetime(None).max_connections(1);
         let pool = pool.connect_with(SqliteConnectOptions::new()).await.expect("it connects");
-        // While it is in use, the pool is not closed.
+        // The pool stays open while a connection is in use.
         let connection = pool.acquire().await.expect("a connection");
         let mut signals = Signals::new().expect("signals");
         let pid = std::process::id().to_string();

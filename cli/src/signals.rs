@@ -1,16 +1,16 @@
-//! Who else ends the program.
+//! Signals that end the CLI.
 
 use std::process::ExitCode;
 #[cfg(unix)]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Waits for a signal that asks the program to end. One that it was started to ignore, as `nohup` does, stays ignored.
+/// Waits for a signal that ends the CLI. A signal that the parent process ignored, as `nohup` does, stays ignored.
 #[cfg(unix)]
 pub(crate) struct Signals(Vec<(u8, tokio::signal::unix::Signal)>);
 
 #[cfg(unix)]
 impl Signals {
-    /// From now on they end nothing by themselves.
+    /// Installs the handlers, which replace the default action of each signal.
     pub(crate) fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,13 +22,13 @@ impl Signals {
             SignalKind::user_defined1(),
             SignalKind::user_defined2(),
         ];
-        // Users' have other numbers on other systems.
+        // The numbers of SIGUSR1 and SIGUSR2 differ between systems.
         let heard = heard.into_iter().filter_map(|kind| Some((u8::try_from(kind.as_raw_value()).ok()?, kind)));
         let heard = heard.filter(|(number, _)| !was_ignored(*number));
         heard.map(|(number, kind)| Ok((number, signal(kind)?))).collect::<std::io::Result<_>>().map(Self)
     }
 
-    /// The one that is to end the program, once it has come.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> EndingSignal {
         std::future::poll_fn(|context| {
             for (number, signal) in &mut self.0 {
@@ -42,18 +42,18 @@ impl Signals {
     }
 }
 
-/// The signal that ends the program, once everything else is done: it passes through a command as its error.
+/// The signal that ends the CLI after cleanup. Commands return it as their error.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("ended by signal {0}")]
 pub(crate) struct EndingSignal(u8);
 
 impl EndingSignal {
-    /// Dies of it: a shell's loop ends with a program that Ctrl-C ends, and goes on after one that heard it and merely exits.
+    /// Ends the process by the signal. A shell's loop stops only if Ctrl-C kills its command, not if the command exits normally.
     #[cfg(unix)]
     pub(crate) fn end(self) -> ExitCode {
-        // The first process of a container does not die of what it raises itself.
+        // Linux does not deliver a self-raised signal with its default action to the first process of a container.
         if std::process::id() != 1 {
-            // What fails leaves the code that shells say it by.
+            // If this fails, the exit code below reports the signal.
             let _ = signal_hook::low_level::emulate_default_handler(self.0.into());
         }
         ExitCode::from(128 + self.0)
@@ -65,17 +65,17 @@ impl EndingSignal {
     }
 }
 
-/// Whether the program was started to ignore a signal. Only Linux tells.
+/// Whether the parent process ignored a signal. Known on Linux only.
 #[cfg(unix)]
 pub(crate) fn was_ignored(number: u8) -> bool {
     IGNORED.load(Ordering::Relaxed) >> (number - 1) & 1 == 1
 }
 
-/// A bit for each signal that the program was started to ignore.
+/// One bit for each signal that the parent process ignored.
 #[cfg(unix)]
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
-/// Reads them before `main`: from then on Rust's runtime ignores SIGPIPE in any case.
+/// Reads the mask before `main`, because Rust's runtime then ignores SIGPIPE.
 #[cfg(target_os = "linux")]
 #[used]
 #[expect(unsafe_code, reason = "the loader runs what is in this section, and what it runs is safe")]
@@ -90,7 +90,7 @@ extern "C" fn read_ignored() {
     IGNORED.store(mask.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Where there are no signals, there is Ctrl-C; `watch` reads it as a key.
+/// Systems without signals have Ctrl-C only, which `watch` reads as a key.
 #[cfg(not(unix))]
 pub(crate) struct Signals(std::pin::Pin<Box<dyn Future<Output = std::io::Result<()>> + Send>>);
 
@@ -102,7 +102,7 @@ impl Signals {
 
     pub(crate) async fn next(&mut self) -> EndingSignal {
         match self.0.as_mut().await {
-            // That of an interrupt elsewhere.
+            // The number of SIGINT.
             Ok(()) => EndingSignal(2),
             Err(_) => std::future::pending().await,
         }

@@ -1,5 +1,4 @@
-//! What limits would come to under traffic, before anybody meets them: decided by the library itself, without a database
-//! and without waiting.
+//! Simulates limits under traffic. The library decides each request in memory, without a database and without waiting.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,30 +29,29 @@ use run::{Run, SimulatedLimit};
 use statistics::Figures;
 use traffic::Traffic;
 
-/// Show what a limit or two would come to under some traffic: a table, and a picture
+/// Simulate one or two limits under traffic, as a table and a picture
 ///
-/// Everything is decided by the library itself, in memory and on a clock of its own: no database is asked, nothing waits,
-/// and the same command shows the same result. Periods of the calendar are those of the times in the traffic; a pattern
-/// begins with one.
+/// The library decides each request in memory, on a simulated clock. Needs no database, does not wait, and repeats the same
+/// result. Windows aligned to the calendar follow the times in the traffic; a pattern begins at the start of one.
 #[derive(Clone, Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag by itself")]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
-    /// One limit, or two beside each other: a quota such as '10/s burst 20', '1000 per calendar 1d' or '100 once', or a
+    /// One limit, or two to compare: a quota such as '10/s burst 20', '1000 per calendar 1d' or '100 once', or a
     /// sliding window such as '100 in 60s at 5s'
     #[arg(value_name = "LIMIT", required = true, num_args = 1..=2, value_parser = limit)]
     limits: Vec<Rule>,
-    /// A file with an arrival on each line, `-` for standard input: seconds or an RFC 3339 timestamp, perhaps a cost, and
-    /// perhaps a client; or an access log in the common or combined format
+    /// A file with one arrival per line, `-` for standard input: seconds or an RFC 3339 timestamp, then optionally a cost and
+    /// a client. Also reads an access log in the common or combined format
     #[arg(long, value_name = "FILE", group = "source")]
     traffic: Option<PathBuf>,
-    /// A limit on each client: an access log's first field, or a third column, says whose bucket it is
+    /// Limit each client by itself: the first field of an access log or the third column names the client
     #[arg(long, conflicts_with_all = ["pattern", "svg"])]
     by_client: bool,
-    /// Leave out the lines of the file that are no arrivals, and say how many they were
+    /// Skip invalid lines of the file, and print their number
     #[arg(long, conflicts_with = "pattern")]
     skip_unreadable: bool,
-    /// Traffic in words: 'steady:50/s', 'poisson:50/s', 'burst:20 every 5s', 'sine:50/s every 30s' (from nothing to twice
+    /// Traffic as a pattern: 'steady:50/s', 'poisson:50/s', 'burst:20 every 5s', 'sine:50/s every 30s' (from nothing to twice
     /// the rate), 'on-off:50/s on 5s off 10s', or several with + between them
     #[arg(long, group = "source")]
     pattern: Option<Pattern>,
@@ -61,23 +59,23 @@ pub(crate) struct Args {
     #[arg(long = "for", value_name = "SPAN", default_value = "60s", value_parser = times::parse)]
     #[arg(conflicts_with = "traffic")]
     lasts: Duration,
-    /// The random numbers of the pattern: another seed, another day
+    /// The seed of the pattern's random numbers
     #[arg(long, default_value_t = 1, conflicts_with = "traffic")]
     seed: u64,
-    /// Requests wait for their turn; one whose turn would come later than this is denied at once
+    /// Let requests wait, at most this long; requests that would wait longer are denied at once
     #[arg(long, value_name = "SPAN", value_parser = times::parse)]
     max_wait: Option<Duration>,
-    /// The bucket is there before the first request: the periods of an interval begin with the traffic then, and not with
-    /// the calendar's
+    /// Create the bucket before the first request; fixed windows are then aligned to the start of the traffic instead of the
+    /// calendar
     #[arg(long)]
     provisioned: bool,
-    /// The window whose worst is shown; unless said, the longest time that a limit takes from empty to full
+    /// The length of the busiest window to show [default: the longest refill time of the limits]
     #[arg(long, value_name = "SPAN", value_parser = times::parse)]
     window: Option<Duration>,
-    /// Where to draw arrivals, grants, denials and tokens over time; `-`: on standard output, in the place of the table
+    /// Draw arrivals, grants, denials and tokens over time into this file; `-`: to standard output instead of the table
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print JSON in the place of the table
+    /// Print JSON instead of the table
     #[arg(long)]
     json: bool,
 }
@@ -88,24 +86,24 @@ impl Args {
             return Err(CliError::arguments("--window 0s holds nothing", "give it a length, such as 1m").into());
         }
         if self.json && self.svg.as_deref() == Some(Path::new("-")) {
-            let message = "--json and --svg - are both for standard output";
+            let message = "--json and --svg - both write to standard output";
             return Err(CliError::arguments(message, "draw into a file: --svg limits.svg").into());
         }
         let traffic = match (&self.traffic, &self.pattern) {
             (Some(file), _) => file::read(file, self.reading()).map_err(|error| {
                 let is_absent = error.is::<io::Error>();
-                let hint = if is_absent { "name a file that is there, or - for standard input" } else { file::FORMS };
+                let hint = if is_absent { "name an existing file, or - for standard input" } else { file::FORMS };
                 CliError::unreadable(format!("{error:#}"), hint)
             })?,
             (None, Some(_)) if !pattern::can_last(self.lasts) => {
                 let message = "a simulation lasts longer than nothing, and less than a century";
                 return Err(CliError::arguments(message, "give it a length, such as --for 5m").into());
             }
-            (None, pattern) => {
-                pattern.as_ref().context("give --traffic or --pattern")?.traffic(self.lasts, self.seed).map_err(
-                    |error| CliError::arguments(format!("{error:#}"), "take a lower rate, or a shorter time"),
-                )?
-            }
+            (None, pattern) => pattern
+                .as_ref()
+                .context("give --traffic or --pattern")?
+                .traffic(self.lasts, self.seed)
+                .map_err(|error| CliError::arguments(format!("{error:#}"), "give a lower rate or a shorter time"))?,
         };
         let window = self.window.unwrap_or_else(|| self.limits.iter().map(refill_time).max().unwrap_or(SECOND));
         let progress = output::progress(format!("{} arrivals", traffic.arrivals.len()));
@@ -124,7 +122,7 @@ impl Args {
             std::fs::write(file, svg).map_err(|error| {
                 CliError::unwritable(
                     format!("cannot write {}: {error}", file.display()),
-                    "name a file in a directory that is there",
+                    "name a file in an existing directory",
                 )
             })?;
         }
@@ -146,7 +144,7 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Puts each limit under the traffic.
+    /// Runs the traffic against each limit.
     async fn outcome(&self, traffic: &Traffic, window: Duration) -> anyhow::Result<SimulationOutcome> {
         let mut outcome = SimulationOutcome::default();
         for rule in &self.limits {
@@ -156,7 +154,7 @@ impl Args {
                 outcome.limits.push((text(rule), Figures::of_each(run.asked, window)));
             } else {
                 outcome.limits.push((text(rule), Figures::of(&run.asked, window)));
-                // Each is larger than the traffic.
+                // Kept only for a picture, because each run is larger than the traffic.
                 outcome.runs.extend(self.svg.is_some().then(|| (self.title(rule), run)));
             }
         }
@@ -180,20 +178,20 @@ impl Args {
     }
 }
 
-/// What became of the traffic under each limit.
+/// The outcome of the traffic under each limit.
 #[derive(Default)]
 struct SimulationOutcome {
     limits: Vec<(String, Figures)>,
-    /// Of clients, if those are told apart.
+    /// The counts of each client with `--by-client`, else empty.
     tallies: Vec<Vec<Tally>>,
-    /// What is drawn, if anything is, with its titles.
+    /// The runs to draw, with their titles. Empty without `--svg`.
     runs: Vec<(String, Run)>,
 }
 
 fn limit(text: &str) -> Result<Rule, String> {
     let rule = Rule::try_from(text).map_err(|error| error.to_string())?;
     match rule {
-        Rule::Quota(quota) if quota == Quota::unlimited() => Err("unlimited is no limit to simulate".to_owned()),
+        Rule::Quota(quota) if quota == Quota::unlimited() => Err("cannot simulate an unlimited quota".to_owned()),
         rule => Ok(rule),
     }
 }

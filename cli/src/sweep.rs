@@ -5,14 +5,14 @@ use tollgate::store::Maintenance;
 
 use crate::output::{counted, progress, say, say_json};
 
-/// Delete expired rows, in short steps beside the requests
+/// Delete expired rows, in short steps that do not block requests
 ///
-/// That is buckets made on first use that are full again, windows in which nothing counts, and receipts and overrides that
-/// have expired. It goes on where the last sweep stopped, to the end; while another session sweeps it does nothing.
-/// Limiters of the Rust crate sweep by themselves, in the same steps.
+/// Deletes full buckets that a first request created, empty sliding windows, and expired receipts and overrides. Continues
+/// where the last sweep stopped. Does nothing while another session sweeps. Limiters of the Rust crate sweep by themselves,
+/// in the same steps.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many rows each step looks at
+    /// How many rows each step reads
     #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1000))]
     step: u32,
     /// Print JSON

@@ -17,21 +17,21 @@ use crate::{exit, times};
 #[command(after_help = "Examples:\n\
 \x20 tollgate take third-party-api && curl …\n\
 \x20 tollgate take user:42 --quota '10/s burst 20' --cost 3\n\
-\x20 tollgate take tenant:7 user:42 --plan free --max-wait 5s   # of both or of none\n\
+\x20 tollgate take tenant:7 user:42 --plan free --max-wait 5s   # of both or none\n\
 \x20 id=$(uuidgen); until tollgate take mail --id $id; test $? -ne 69; do sleep 1; done   # taken once")]
 pub(crate) struct Args {
-    /// The bucket; of several, all grant it or none
+    /// The buckets; with several, all grant the tokens or none does
     #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
     #[command(flatten)]
     request: RequestArgs,
-    /// Wait for the tokens, but no longer than this
+    /// Wait for the tokens, at most this long
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "0s", hide_default_value = true)]
     max_wait: Duration,
-    /// The request's id: repeated with it, because nobody knows what became of the first, it takes nothing more
+    /// The request's id, to repeat a request whose outcome is unknown without taking tokens twice
     #[arg(long, value_name = "UUID")]
     id: Option<Uuid>,
-    /// How long the id is known
+    /// How long the database keeps the id
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "1d", requires = "id")]
     remember: Duration,
     /// Print JSON
@@ -66,17 +66,17 @@ impl Args {
     }
 }
 
-/// Of several buckets, the one that denies for longest, or has tokens left for the fewest requests like it.
+/// The deciding bucket: with several buckets, the one with the longest retry time, or with tokens for the fewest such requests.
 fn decided_by<'t>(take: &'t Take, decision: &Decision) -> &'t Key {
     take.keys().nth(decision.limit()).unwrap_or_else(|| take.key())
 }
 
-/// Without a limit there is no such number.
+/// `None` if no limit applies.
 fn remaining(decision: &Decision) -> Option<u64> {
     Some(decision.remaining()).filter(|remaining| *remaining != u64::MAX)
 }
 
-/// The answer in words, for one line.
+/// The answer as one line of text.
 pub(crate) fn words(take: &Take, decision: &Decision) -> String {
     let key = plain(decided_by(take, decision).as_str());
     let mode = match decision.mode() {

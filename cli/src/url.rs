@@ -1,4 +1,4 @@
-//! Which database: what the option, the environment or a file says.
+//! The database URL, from the option, the environment or a file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,7 +9,7 @@ use crate::exit::CliError;
 use crate::output::plain;
 use crate::wait::complain;
 
-/// Where the buckets are.
+/// The database of the buckets.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// postgres://, mysql://, mariadb:// or sqlite:; a password is safer in the environment or a .env file
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     database_url: Option<OsString>,
 }
 
-/// A URL, by the engine that it is for.
+/// A URL, by engine.
 pub(crate) enum Url {
     MySql(String),
     Postgres(String),
@@ -32,7 +32,7 @@ impl Args {
             None => from_file(complain)?,
         };
         let none = || CliError::arguments("no database is given", EXPORT);
-        // A secret that is kept in a file often has a line's end.
+        // A secret from a file often ends with a line break.
         let given = given.map(|url| url.trim().to_owned());
         Url::try_from(given.filter(|url| !url.is_empty()).ok_or_else(none)?)
     }
@@ -42,8 +42,8 @@ impl Args {
     }
 }
 
-/// Nothing else of the file is read: it is not for the commands that `tollgate run` starts. A file of a directory above is
-/// named, as its reader may not know of it.
+/// Reads only this variable, so that the commands of `tollgate run` inherit no other. Reports a file in a parent directory,
+/// because the user may not know of it.
 fn from_file(say: impl Fn(&str)) -> Result<Option<String>, CliError> {
     let here = std::env::current_dir().unwrap_or_default();
     let Some(file) = here.ancestors().map(|directory| directory.join(".env")).find(|file| file.is_file()) else {
@@ -52,14 +52,14 @@ fn from_file(say: impl Fn(&str)) -> Result<Option<String>, CliError> {
     let name = file.display().to_string();
     let name = plain(&name);
     let unreadable = |error: io::Error| {
-        CliError::unreadable(format!("cannot read {name}: {error}"), "or export DATABASE_URL, and it is not read")
+        CliError::unreadable(format!("cannot read {name}: {error}"), "or export DATABASE_URL instead")
     };
     let opened = File::open(&file).map_err(unreadable)?;
     if let Some(why) = distrust(&file, &opened).map_err(unreadable)? {
         return Err(CliError::unreadable(format!("{name} is not trusted: {why}"), TRUST));
     }
     let text = io::read_to_string(&opened).map_err(unreadable)?;
-    // Editors of another system put one there.
+    // Editors on Windows add a byte order mark.
     let text = text.trim_start_matches('\u{feff}');
     let mut unreadable = None;
     for variable in dotenvy::from_read_iter(text.as_bytes()) {
@@ -74,21 +74,21 @@ fn from_file(say: impl Fn(&str)) -> Result<Option<String>, CliError> {
             Ok(_) | Err(_) => {}
         }
     }
-    // Lines of other variables are no concern of this program, as long as its own is there.
+    // Reports an invalid line only if no valid line sets the variable.
     let Some(line) = unreadable else { return Ok(None) };
-    // It is the value alone, which may have several lines.
+    // The error contains only the value, which may span several lines.
     let begin = line.trim().lines().next().unwrap_or_default();
     let number = text.lines().position(|line| line.contains(begin));
     let place = number.map_or_else(String::new, |number| format!("line {} of ", number + 1));
     Err(CliError::unreadable(format!("{place}{name} cannot be read"), "put the value in single quotes: NAME='value'"))
 }
 
-/// Why the file may come from another user, if it may: its URL could send this user's password to a server of theirs.
+/// Returns the reason not to trust the file, if any. Another user's file could send this user's password to a foreign server.
 #[cfg(unix)]
 fn distrust(path: &Path, opened: &File) -> io::Result<Option<String>> {
     use std::os::unix::fs::MetadataExt;
 
-    // The link itself, if it is one, and the file that it leads to.
+    // Checks a symbolic link and its target.
     for metadata in [path.symlink_metadata()?, opened.metadata()?] {
         let owner = metadata.uid();
         if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
@@ -137,7 +137,8 @@ impl TryFrom<String> for Url {
     }
 }
 
-/// Whether a part of the password would be taken for a host, a port or a database, and shown: then an @ comes too late.
+/// Whether the URL parser would read a part of the password as host, port or database, and messages would show it. A misplaced
+/// `@` or a `#` reveals this.
 fn is_cut_short(rest: &str) -> bool {
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = address.split_once('/').unwrap_or((address, ""));
@@ -151,8 +152,8 @@ fn is_cut_short(rest: &str) -> bool {
         || query.split('&').any(is_no_parameter)
 }
 
-/// Whether the password would be taken for a part of another name, and shown, as what stands between them is encoded. A user's
-/// name may well have an @, and a socket's directory has a / and anything.
+/// Whether an encoded separator makes the password a part of another name, which messages would show. A user name may contain
+/// an `@`, and a socket directory any character.
 fn is_run_together(rest: &str) -> bool {
     let rest = rest.to_ascii_lowercase();
     let (address, _) = rest.split_once('?').unwrap_or((&rest, ""));
@@ -165,7 +166,7 @@ fn is_run_together(rest: &str) -> bool {
         || is_any_in(database, &["%3f", "%40"])
 }
 
-/// Whether a text may be a database URL, or the part of one that holds its password.
+/// Whether a text may be a database URL, or a part with the password.
 pub(crate) fn may_be(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     let schemes = ["://", "postgres:", "postgresql:", "mysql:", "mariadb:", "sqlite:"];
@@ -182,5 +183,5 @@ const TRUST: &str = "make it yours (chown) and `chmod go-w` it, or export DATABA
 
 const FORMS: &str = "postgres://app:password@localhost/app, mysql://… or sqlite:app.db";
 
-/// For a shell, to which what else it may be is a comment.
+/// A shell command; the alternatives are a comment.
 const EXPORT: &str = "export DATABASE_URL=sqlite:app.db   # or postgres://app:password@localhost/app, mysql://…";

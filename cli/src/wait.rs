@@ -1,4 +1,4 @@
-//! Waits for a turn; whoever stops waiting gives the tokens back.
+//! Waits for the scheduled time of a request, and gives the tokens back if a signal ends the wait.
 
 use std::io::Write as _;
 use std::pin::pin;
@@ -11,18 +11,18 @@ use crate::output::{plain, progress};
 use crate::signals::{EndingSignal, Signals};
 use crate::{exit, times};
 
-/// What became of a request.
+/// The outcome of a request.
 pub(crate) enum WaitOutcome {
-    /// It is denied, or its tokens may be used now.
+    /// The request is denied, or its tokens can be used now.
     Decided(Decision),
-    /// A signal came before, and no token is used.
+    /// A signal ended the wait.
     Interrupted(EndingSignal),
 }
 
-/// Asks for tokens, and returns when they may be used.
+/// Requests tokens, and returns at their scheduled time or when the request is denied.
 ///
-/// Signals are listened for before the database promises anything: one that nobody hears would keep what is promised. Who has
-/// long to wait goes to rest meanwhile.
+/// The signal handlers are installed before the request, because an unhandled signal would end the process without giving the
+/// tokens back. During a long wait, `resting` closes the database connections.
 pub(crate) async fn turn<S: Store>(
     limiter: &Limiter<S>,
     take: &Take,
@@ -53,7 +53,7 @@ pub(crate) async fn turn<S: Store>(
     let interrupted = tokio::select! {
         biased;
         ended = signals.next() => Some(ended),
-        // Even without a delay: what came meanwhile is heard.
+        // Polled even without a delay, to receive signals that arrived during the request.
         _ = async { tokio::join!(sleep(delay), resting) } => None,
     };
     if let Some(bar) = bar {
@@ -64,7 +64,7 @@ pub(crate) async fn turn<S: Store>(
     Ok(WaitOutcome::Interrupted(ended))
 }
 
-/// What is done before a signal ends the program, which it does whatever comes of that.
+/// Gives the tokens back before a signal ends the CLI. Reports a failure, but does not stop the exit.
 async fn leave(giving_back: impl Future<Output = anyhow::Result<()>>) {
     match timeout(CANCEL_TIMEOUT, giving_back).await {
         Ok(Ok(())) => {}
@@ -79,33 +79,35 @@ fn is_outcome_unknown(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(Error::is_outcome_unknown)
 }
 
-/// Says so if not all that the request cost comes back.
+/// Gives the tokens back, and prints how many of them count as used.
 async fn give_back<S: Store>(reservation: Reservation<S>, cost: u64) -> anyhow::Result<()> {
     if !reservation.is_granted() {
         return Ok(());
     }
     if reservation.delay().is_zero() {
-        // Its turn has come, so there is nothing to cancel; no more than it cost comes back.
+        // The scheduled time has come, so nothing is left to cancel. A refund is limited to the cost.
         reservation.refund(ALL).await?;
     } else {
         let kept = cost.saturating_sub(reservation.cancel().await?);
         if kept > 0 {
-            complain(&format!("others queue behind it, or its turn has come: {kept} of {cost} tokens count as used"));
+            complain(&format!(
+                "others queue behind it, or its scheduled time has come: {kept} of {cost} tokens count as used"
+            ));
         }
     }
     Ok(())
 }
 
-/// A line on standard error.
+/// Prints a line on standard error.
 pub(crate) fn complain(text: &str) {
-    // What cannot be written, nobody reads.
+    // Ignores a failed write: standard error is closed.
     let _ = writeln!(anstream::stderr(), "tollgate: {text}");
 }
 
-/// It is worth another connection, if there is to be one.
+/// A shorter wait keeps the connections open, because connecting again costs more.
 const MIN_DISCONNECT_WAIT: Duration = Duration::from_secs(1);
 
 const ALL: u64 = i64::MAX.unsigned_abs();
 
-/// Whoever interrupts wants to be rid of this program, even if the database is slow.
+/// Bounds how long an interrupted CLI waits for a slow database.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use tollgate::model::WindowLevel;
 use crate::output::{Cell, Column, Table, YELLOW};
 use crate::times;
 
-/// One line for each window.
+/// A table with one row per window.
 pub(crate) fn table(levels: &[WindowLevel]) -> Table<5> {
     let mut table = Table::new([
         Column::Left("key"),
@@ -28,7 +28,7 @@ pub(crate) fn table(levels: &[WindowLevel]) -> Table<5> {
     table
 }
 
-/// A window for programs. Fields are added, and never change.
+/// A window as JSON. Fields are only added, never changed.
 pub(crate) fn json(level: &WindowLevel) -> Value {
     json!({
         "key": level.key.as_str(),

@@ -1,4 +1,4 @@
-//! What the documentation says of the tests is so, and its links lead somewhere.
+//! The tests named by the documentation exist, and its links resolve.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ fn tests_named_by_documents_exist() -> anyhow::Result<()> {
 }
 
 #[test]
-fn tests_named_by_the_table_of_invariants_exist() -> anyhow::Result<()> {
+fn tests_named_by_invariants_exist() -> anyhow::Result<()> {
     let source = std::fs::read_to_string(repository().join("tests/invariants.rs"))?;
     let mut rows = 0;
     for row in source.lines().filter_map(|line| line.strip_prefix("//! | I")) {
@@ -62,7 +62,7 @@ fn alternatives(path: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_link_within_the_repository_leads_somewhere() -> anyhow::Result<()> {
+fn links_within_the_repository_resolve() -> anyhow::Result<()> {
     let (mut links, mut broken) = (0, Vec::new());
     for path in documents()? {
         let page = Page::read(repository(), &path)?;
@@ -79,7 +79,7 @@ fn each_link_within_the_repository_leads_somewhere() -> anyhow::Result<()> {
 }
 
 #[test]
-fn the_index_leads_to_every_page_of_the_book() -> anyhow::Result<()> {
+fn index_links_every_page() -> anyhow::Result<()> {
     let mut reached = vec![repository().join("docs/README.md")];
     let mut next = 0;
     while let Some(path) = reached.get(next) {
@@ -96,7 +96,7 @@ fn the_index_leads_to_every_page_of_the_book() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As a test of the documentation, which `cargo test --doc` runs.
+/// Checks that each Rust example is part of a doc test, which `cargo test --doc` runs.
 #[test]
 fn rust_in_documents_compiles() -> anyhow::Result<()> {
     let sources = ["src/lib.rs", "http/src/lib.rs"].map(|source| std::fs::read_to_string(repository().join(source)));
@@ -116,10 +116,10 @@ fn rust_in_documents_compiles() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where tests are, relative to the repository.
+/// The directories of tests, relative to the repository.
 const TESTS: [&str; 3] = ["tests", "cli/tests", "http/tests"];
 
-/// All that people read, relative to the repository.
+/// All documents, relative to the repository.
 fn documents() -> anyhow::Result<Vec<PathBuf>> {
     let mut documents = pages("docs")?;
     documents.extend(pages("migrations")?);

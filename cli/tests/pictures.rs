@@ -1,4 +1,4 @@
-//! The pictures in `docs/pictures` are those that the example draws.
+//! The example draws the pictures in `docs/pictures`.
 
 #[path = "../examples/pictures/gallery/mod.rs"]
 mod gallery;
@@ -17,7 +17,7 @@ async fn pictures_match_the_code() -> anyhow::Result<()> {
         let kept = std::fs::read_to_string(docs.join(&file))?;
         assert!(drawn == kept, "docs/{file} is another: cargo run -p tollgate-cli --example pictures");
     }
-    // Those that the command draws are compared by live.
+    // The `live` tests compare the pictures of the CLI.
     let others = std::fs::read_to_string(docs.join("cli.md"))?.matches("](pictures/").count();
     assert_eq!(
         std::fs::read_dir(docs.join("pictures"))?.count(),

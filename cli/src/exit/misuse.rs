@@ -13,7 +13,7 @@ use crate::redact::redact;
 use crate::times::{self, SpanError};
 use crate::url;
 
-/// Says what is wrong with the arguments, or shows the help that they asked for.
+/// Prints the error of invalid arguments, or the requested help.
 pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
     let mut text = match secret(error) {
         Some(text) => text,
@@ -28,7 +28,7 @@ pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
         let _ = writeln!(text, "hint: {}", wrong.hint());
     }
     if error.kind() == ErrorKind::InvalidUtf8 {
-        text += "\nhint: keys, names and reasons are UTF-8: make text of other bytes, such as hexadecimal digits\n";
+        text += "\nhint: keys, names and reasons are UTF-8: encode other bytes as text, such as hexadecimal digits\n";
     }
     if error.use_stderr() {
         // Ignores an unwritable standard error.
@@ -53,12 +53,12 @@ fn secret(error: &clap::Error) -> Option<String> {
     }
     let place =
         named[0].filter(|place| !url::may_be(place)).map_or_else(String::new, |place| format!(" {}", plain(place)));
-    let message = format!("{}{place}: it is not shown, as it may hold a password", error.kind());
-    let hint = "a database is given as --database-url URL, or better as the variable DATABASE_URL";
+    let message = format!("{}{place}: hidden, because it may contain a password", error.kind());
+    let hint = "give the database as --database-url URL, or better in the variable DATABASE_URL";
     Some(format!("{RED}error:{RED:#} {message}\n{BOLD}hint:{BOLD:#} {hint}\n"))
 }
 
-/// clap's words, with what was typed as text, whatever it would do to a terminal, or pass itself off as.
+/// Returns clap's message with control characters escaped, so that an argument cannot steer the terminal or imitate a hint.
 fn shown(error: &mut clap::Error) -> String {
     let steering = error.context().filter_map(|(kind, value)| match value {
         ContextValue::String(typed) => Some((kind, plain(typed))).filter(|(_, text)| text != typed),
@@ -66,7 +66,7 @@ fn shown(error: &mut clap::Error) -> String {
     });
     let steering: Vec<_> = steering.collect();
     if !steering.is_empty() {
-        // That repeats them.
+        // The suggestion repeats the argument.
         error.remove(ContextKind::Suggested);
     }
     for (kind, text) in steering {

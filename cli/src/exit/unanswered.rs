@@ -3,23 +3,24 @@ use tollgate::Error;
 use super::{CliError, DATABASE, DOCTOR_HINT, words};
 use crate::redact::redact;
 
-/// What a command asks of the database.
+/// The kind of a command's request, which decides the message if the database does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     ToLook,
     ToChange,
     ForTokens,
-    /// For tokens, and a command waits for them.
+    /// Asks for tokens on behalf of a command that then runs.
     ToRun,
 }
 
 impl RequestKind {
-    /// Rewords an error of a command that other sessions held up, or whose outcome is unknown, and names those sessions if they
-    /// are known. The library's own words are those for tokens.
+    /// Rewords the error of a blocked command or of a command with an unknown outcome, and names the blocking sessions if they are
+    /// known. The library's own messages are about tokens.
     pub(crate) fn told(self, error: anyhow::Error, blockers: &str) -> anyhow::Error {
         let why = match error.downcast_ref() {
             Some(Error::Contended { .. }) if self == Self::ToChange => {
-                let message = "other transactions hold what this changes; it was rolled back, and is not made later";
+                let message =
+                    "other transactions hold locks on these rows; the change was rolled back and is not retried";
                 let hint = format!("{blockers}then repeat it; {DOCTOR_HINT}");
                 return CliError { code: DATABASE, message: message.to_owned(), hint }.into();
             }
@@ -34,10 +35,10 @@ impl RequestKind {
             Self::ToLook => ("nothing was changed", "repeat it"),
             Self::ToChange => (
                 "whether anything was changed is unknown",
-                "it may be repeated, and `tollgate explain`, `mode` and `plan list` show what is so",
+                "repeat it, or check with `tollgate explain`, `mode` and `plan list`",
             ),
             Self::ToRun => {
-                ("whether a token was taken is unknown", "with `--if-unavailable run` the command runs all the same")
+                ("whether a token was taken is unknown", "add `--if-unavailable run` to run the command regardless")
             }
         };
         CliError { code: DATABASE, message: format!("{why}; {what}"), hint: format!("{blockers}{hint}; {DOCTOR_HINT}") }
@@ -75,7 +76,7 @@ mod tests {
         assert!(message.contains("no connection to the database"), "{message}");
         let contended = Error::Contended { attempts: 3, source: broken };
         let (_, message, hint) = explain(&RequestKind::ToChange.told(contended.into(), "session 7 holds it; "));
-        assert!(message.contains("it was rolled back, and is not made later"), "{message}");
+        assert!(message.contains("the change was rolled back and is not retried"), "{message}");
         assert!(hint.starts_with("session 7 holds it; then repeat it"), "{hint}");
     }
 }

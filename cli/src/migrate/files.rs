@@ -11,7 +11,7 @@ use super::versions::Version;
 use crate::exit::CliError;
 use crate::output::{counted, say};
 
-/// Writes those that the directory does not have yet, under versions that come after all that are there.
+/// Writes the migrations that the directory lacks, with versions after all existing files.
 pub(super) fn write(
     directory: &Path,
     format: Format,
@@ -45,7 +45,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The names of the files that the tool finds there. Flyway looks into directories within as well, if they are not hidden.
+/// The names of the files that the tool finds. Flyway also searches subdirectories that are not hidden.
 fn there(directory: &Path, format: Format) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -60,7 +60,7 @@ fn there(directory: &Path, format: Format) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Writes a file whole or not at all: a tool would run what a full disk has left of it.
+/// Writes a file atomically, because a tool would run a file that a full disk truncated.
 fn put(path: &Path, text: &str) -> io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".tmp");
@@ -70,7 +70,7 @@ fn put(path: &Path, text: &str) -> io::Result<()> {
     });
     let renamed = written.and_then(|()| fs::rename(&unfinished, path));
     if renamed.is_err() {
-        // If it cannot be removed: no tool takes it for a migration.
+        // Ignores a failure: no tool treats a `.tmp` file as a migration.
         let _ = fs::remove_file(&unfinished);
     }
     renamed

@@ -1,8 +1,8 @@
--- An owner without rights for PostgreSQL: for a superuser to run after the migrations, as often as wanted, where a superuser
--- ran them, as the routines have the rights of their owner. From then on migrate as a member of the role (set role
--- tollgate_owner), or run this again after each upgrade.
+-- Gives tollgate's objects in PostgreSQL to a role without other privileges, because the routines run with the privileges of
+-- their owner. Run this script as a superuser if a superuser ran the migrations. You can repeat it. Later, migrate as a member
+-- of the role (set role tollgate_owner), or run this script again after each upgrade.
 --
---   tollgate_owner  owns tables, views and routines, may make schemas in this database, as migrations do, and nothing else
+--   tollgate_owner  owns tables, views and routines, and may create schemas in this database, as migrations do
 do $$
 declare
   v_what record;

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use sqlx::{MySql, Postgres};
 use tollgate::store::Migration;
 
-/// Whose migrations.
+/// The engine whose SQL is printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ScriptDialect {
     /// PostgreSQL and YugabyteDB
@@ -16,7 +16,7 @@ pub(crate) enum ScriptDialect {
     Sqlite,
 }
 
-/// For which tool.
+/// The tool that runs the SQL.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Files for sqlx's `migrate`
@@ -25,7 +25,7 @@ pub(crate) enum Format {
     Goose,
     /// Files for Flyway
     Flyway,
-    /// A script for psql, or whatever sends PostgreSQL's SQL
+    /// A script for psql or another PostgreSQL client
     #[value(alias = "plain")]
     Psql,
     /// A script for the mysql and mariadb clients
@@ -35,22 +35,22 @@ pub(crate) enum Format {
     Sqlite3,
     /// The roles for services and operators, with their grants: a script for psql, mysql or mariadb
     Grants,
-    /// The role that owns it all where a superuser migrated on PostgreSQL: a script for psql
+    /// The role that owns all objects after a superuser migrated PostgreSQL: a script for psql
     Owner,
 }
 
 impl Format {
-    /// Whether the tool wants one file for each migration.
+    /// Whether the tool needs one file per migration.
     pub(super) fn is_for_files(self) -> bool {
         matches!(self, Self::Sqlx | Self::Goose | Self::Flyway)
     }
 
-    /// Whether it is run after the migrations, each time anew.
+    /// Whether the script runs after the migrations, again after each upgrade.
     pub(super) fn is_for_roles(self) -> bool {
         matches!(self, Self::Grants | Self::Owner)
     }
 
-    /// The engine that it is for, if there is only one.
+    /// The engine of the format, if it has only one.
     pub(super) fn dialect(self) -> Option<ScriptDialect> {
         match self {
             Self::Psql | Self::Owner => Some(ScriptDialect::Postgres),
@@ -61,7 +61,8 @@ impl Format {
     }
 }
 
-/// All of them, for the engine's own client, or those after a version. Where DDL can be undone, all or none.
+/// The script for the engine's own client: all migrations, or those after a version. In one transaction if the engine can roll
+/// back DDL.
 pub(super) fn whole(dialect: ScriptDialect, migrations: &[Migration], after: Option<i64>) -> String {
     let at = after.map_or_else(String::new, |version| at(dialect, version));
     match dialect {
@@ -71,8 +72,8 @@ pub(super) fn whole(dialect: ScriptDialect, migrations: &[Migration], after: Opt
     }
 }
 
-/// Fails unless the database is at that version, with all before it: what is missing would stay so, and what is newer be made
-/// twice.
+/// Fails unless the database is at exactly this version. Otherwise, the script would skip missing migrations or repeat newer
+/// ones.
 fn at(dialect: ScriptDialect, version: i64) -> String {
     let at = |ledger: &str| {
         format!(
@@ -83,7 +84,7 @@ fn at(dialect: ScriptDialect, version: i64) -> String {
         )
     };
     match dialect {
-        // Whoever migrates need not have the right to temporary tables there.
+        // PostgreSQL needs no temporary table, so the role needs no privilege to create one.
         ScriptDialect::Postgres => format!(
             "do $$\n\
              begin\n  \
@@ -98,8 +99,8 @@ fn at(dialect: ScriptDialect, version: i64) -> String {
     }
 }
 
-/// What an administrator runs after them, if roles are wanted; SQLite has none. With a prefix, the roles are those of one
-/// database on a server with several.
+/// The script that an administrator runs after the migrations to create the roles. `None` for SQLite, which has no roles.
+/// On a server with several databases, a prefix separates their roles.
 pub(super) fn grants(dialect: ScriptDialect, prefix: Option<&str>) -> Option<String> {
     let (grants, connect) = match dialect {
         ScriptDialect::Postgres => (tollgate::store::grants::<Postgres>()?, CONNECT),
@@ -114,15 +115,16 @@ pub(super) fn grants(dialect: ScriptDialect, prefix: Option<&str>) -> Option<Str
     })
 }
 
-/// Roles belong to the whole server, and every role may connect to every database unless this is revoked.
+/// Restricts connections, because roles belong to the whole server and every role can connect to every database by default.
 const CONNECT: &str = "
 -- Only these roles, the database's owner and superusers may connect to it: grant connect to others that need it.
 do $$
 begin
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  -- The revoke only warns a role that does not own the database.
   execute format('revoke connect on database %I from public', current_database());
   execute format('grant connect on database %I to tollgate_app', current_database());
-  -- To a role that does not own the database, the revoke is a warning.
+  -- Checks the effect of the revoke.
   if has_database_privilege('public', current_database(), 'connect') then
     raise exception 'PUBLIC can still connect to database %', quote_ident(current_database())
       using hint = 'run this script as the owner of the database or as a superuser';
@@ -131,10 +133,10 @@ end
 $$;
 ";
 
-/// What a superuser runs after them, to give away what would have a superuser's rights.
+/// The script that a superuser runs after the migrations, so that no routine runs with a superuser's privileges.
 pub(super) const OWNER: &str = include_str!("owner.sql");
 
-/// One of them, as a tool's file.
+/// One migration as a file of the tool.
 pub(super) fn file(format: Format, dialect: ScriptDialect, migration: &Migration) -> String {
     let one = std::slice::from_ref(migration);
     match (format, dialect) {
@@ -150,7 +152,7 @@ pub(super) fn file(format: Format, dialect: ScriptDialect, migration: &Migration
     }
 }
 
-/// What goose sends as one statement.
+/// Marks SQL that goose must send as one statement.
 fn marked(sql: &str) -> String {
     format!("-- +goose StatementBegin\n{sql}\n-- +goose StatementEnd\n")
 }
@@ -159,7 +161,7 @@ fn each(migrations: &[Migration]) -> String {
     migrations.iter().flat_map(|migration| [migration.sql().trim_end(), "\n\n"]).collect()
 }
 
-/// The client ends a statement at the first semicolon, even inside a routine, unless told of another end.
+/// Sets another delimiter, because the client ends a statement at the first semicolon, even inside a routine.
 fn delimited(migrations: &[Migration]) -> String {
     let statements: String = migrations
         .iter()
@@ -169,10 +171,12 @@ fn delimited(migrations: &[Migration]) -> String {
     format!("{KEEP};\n{SET};\n\ndelimiter //\n\n{statements}delimiter ;\n\n{RESTORE};\n")
 }
 
-/// Without a section goose would take a version back and leave what it made, and then fail to make it again.
+/// Makes `goose down` fail. Without this section, goose would remove the version, keep its objects and then fail to create them
+/// again.
 const GOOSE_DOWN: &str = "-- +goose Down\nselect tollgate_migrations_are_not_undone();\n";
 
-// Routines keep the mode and the collation that they are made in, and what compares texts fails in some collations.
+// Sets the SQL mode and the collation, because routines keep those of the session that creates them. Comparisons of texts fail
+// in some collations.
 const KEEP: &str = "set @host_sql_mode = @@session.sql_mode, @host_client = @@session.character_set_client, \
                     @host_connection = @@session.collation_connection, @host_results = @@session.character_set_results";
 const SET: &str = "set session sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', names utf8mb4";

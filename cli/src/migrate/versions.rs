@@ -1,4 +1,4 @@
-//! The versions that tools order migrations by, as the names of files say them.
+//! The versions in file names, by which tools order migrations.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use chrono::{NaiveDateTime, TimeDelta, Utc};
 
 use super::script::Format;
 
-/// A version: its last number counts on, and what stands before that stays.
+/// A version. The next version increments the last number and keeps the part before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     before: String,
@@ -15,8 +15,8 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// The first of so many that come after all that a directory has. Numbers go on as they are there; times are over, so that
-    /// whoever makes a migration of their own meets none of them.
+    /// The first of `count` versions after all files of a directory. Numbers continue the existing sequence. Timestamps lie in the
+    /// past, so that they never collide with a migration that the user creates later.
     pub(super) fn first(format: Format, files: &[String], count: usize) -> Self {
         let started = Utc::now().naive_utc() - TimeDelta::seconds(i64::try_from(count).unwrap_or(0));
         let Some(newest) =
@@ -26,14 +26,14 @@ impl Version {
         };
         match (newest.numbers[0], format) {
             (first, _) if time(first).is_some() => Self::number(number(started).max(after(first))),
-            // The host's next number stays the host's, or its next migration would come before some that have run.
+            // Leaves the next whole number to the host. Otherwise its next migration would sort before some that have run.
             (_, Format::Flyway) if newest.is_own && newest.numbers.len() > 1 => newest.version().next(),
             (_, Format::Flyway) => Self { before: format!("{}.", newest.text), last: 1, digits: 1 },
             _ => newest.version().next(),
         }
     }
 
-    /// The one after it.
+    /// The next version.
     pub(super) fn next(&self) -> Self {
         let last = if self.before.is_empty() { after(self.last) } else { self.last.saturating_add(1) };
         Self { last, ..self.clone() }
@@ -50,7 +50,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a migration's file is named by, with all parts of Flyway's 1.2.
+/// The version in a file name, with all parts of Flyway's, such as 1.2.
 struct FileVersion<'a> {
     text: &'a str,
     numbers: Vec<i64>,
@@ -74,14 +74,14 @@ impl<'a> FileVersion<'a> {
     }
 }
 
-/// A second later, if the version is a time; else the next number.
+/// The next second if the version is a timestamp, else the next number.
 fn after(version: i64) -> i64 {
     let later = time(version).and_then(|time| time.checked_add_signed(TimeDelta::seconds(1))).map_or(0, number);
     later.max(version.saturating_add(1))
 }
 
 fn time(version: i64) -> Option<NaiveDateTime> {
-    // One of 13 digits would be read as one whose seconds are under ten.
+    // The parser would accept 13 digits and read one digit of seconds.
     Some(version.to_string())
         .filter(|text| text.len() == 14)
         .and_then(|text| NaiveDateTime::parse_from_str(&text, TIME).ok())
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_as_a_directory_has_them() {
+    fn numbers_continue_those_of_the_directory() {
         for (format, files, first, second) in [
             (Format::Goose, &["00001_a.sql", "00009_b.go"][..], "00010", "00011"),
             (Format::Goose, &["9_a.sql", "10_b.sql", "100_notes.txt"], "11", "12"),

@@ -1,4 +1,4 @@
-//! The command that waits for its token.
+//! The command that `tollgate run` becomes.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use crate::output::plain;
 use crate::signals;
 use crate::url;
 
-/// Refuses a program that is nowhere, while that costs no token. Whatever is in doubt is left to the system, when the time comes.
+/// Refuses a program that does not exist, before a token is taken. In doubt, accepts it: the system reports the error later.
 pub(super) fn refuse_absent(program: &OsStr) -> Result<(), CliError> {
     if is_absent(program) {
         let absent = io::Error::new(io::ErrorKind::NotFound, "there is no such program");
@@ -20,7 +20,7 @@ pub(super) fn refuse_absent(program: &OsStr) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What could pass on a signal or an exit code less than exactly is not there any more.
+/// Replaces this process with the command, so that signals and exit codes pass exactly.
 #[cfg(unix)]
 pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Infallible, CliError> {
     use std::os::unix::process::CommandExt;
@@ -32,7 +32,7 @@ pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Inf
     Err(cannot_start(&command[0], &with_environment(command, keep_url).exec(), USED))
 }
 
-/// The standard library's own `exec` has no command ignore SIGPIPE.
+/// Like the standard library's `exec`, which would reset an ignored SIGPIPE to its default.
 #[cfg(target_os = "linux")]
 fn exec_as_is(command: &[OsString], keep_url: bool) -> io::Error {
     use std::ffi::{CString, NulError};
@@ -58,7 +58,7 @@ pub(super) fn become_command(command: &[OsString], keep_url: bool) -> Result<Inf
     std::process::exit(status.code().unwrap_or(1));
 }
 
-/// The database's password is for this program, and not for each that it limits.
+/// Removes the database URL from the command's environment, because it contains a password.
 fn with_environment(command: &[OsString], keep_url: bool) -> Command {
     let mut child = Command::new(&command[0]);
     child.args(&command[1..]);
@@ -76,7 +76,7 @@ fn cannot_start(program: &OsStr, error: &io::Error, token: &str) -> CliError {
     }
 }
 
-/// Looks where the system looks: at the path, or in each directory of `PATH`.
+/// Searches like the system: at the path, or in each directory of `PATH`.
 #[cfg(unix)]
 fn is_absent(program: &OsStr) -> bool {
     use std::os::unix::ffi::OsStrExt;
@@ -88,12 +88,12 @@ fn is_absent(program: &OsStr) -> bool {
     if program.is_empty() {
         return true;
     }
-    // Without one, the system has directories of its own.
+    // Without `PATH`, the system searches its default directories.
     let Some(path) = std::env::var_os("PATH") else { return false };
     std::env::split_paths(&path).all(|directory| is_absent(&directory.join(program)))
 }
 
-/// What may come after a name elsewhere, such as `.exe`, is the system's to know.
+/// Accepts every name, because only the system knows which suffixes it adds, such as `.exe`.
 #[cfg(not(unix))]
 fn is_absent(_: &OsStr) -> bool {
     false

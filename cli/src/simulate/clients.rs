@@ -1,4 +1,4 @@
-//! Whom a limit on each client denies.
+//! Counts denials per client.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use tollgate::Key;
 
 use super::run::{RequestOutcome, SimulatedRequest};
 
-/// Clients, in the order in which they are met.
+/// Clients in the order of their first request.
 #[derive(Default)]
 pub(crate) struct ClientNames(HashMap<Key, u32>);
 
 impl ClientNames {
-    /// Where it is among them.
+    /// The client's position in this order.
     pub(crate) fn place(&mut self, name: &str) -> anyhow::Result<u32> {
-        let key = Key::try_from(name).context("the client is no key")?;
+        let key = Key::try_from(name).context("the client is not a valid key")?;
         let next = u32::try_from(self.0.len()).context("too many clients")?;
         Ok(*self.0.entry(key).or_insert(next))
     }
@@ -26,15 +26,15 @@ impl ClientNames {
     }
 }
 
-/// What became of one client's requests.
+/// The counts of one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) arrived: u64,
-    /// Also those that could never be granted.
+    /// Includes requests that can never be granted.
     pub(crate) denied: u64,
 }
 
-/// One for each client.
+/// Counts the requests of each client.
 pub(crate) fn tallies(clients: usize, asked: &[SimulatedRequest]) -> Vec<Tally> {
     let mut tallies = vec![Tally::default(); clients];
     for SimulatedRequest { arrival, answer } in asked {
@@ -45,12 +45,12 @@ pub(crate) fn tallies(clients: usize, asked: &[SimulatedRequest]) -> Vec<Tally> 
     tallies
 }
 
-/// How many were denied anything.
+/// The number of clients with a denial.
 pub(crate) fn denied(tallies: &[Tally]) -> usize {
     tallies.iter().filter(|tally| tally.denied > 0).count()
 }
 
-/// The places of those who are denied most under any of the limits.
+/// The positions of the most denied clients under any of the limits.
 pub(crate) fn most_denied(names: &[Key], limits: &[Vec<Tally>]) -> Vec<usize> {
     let worst = |place: usize| limits.iter().map(|tallies| tallies[place].denied).max().unwrap_or(0);
     let mut places: Vec<_> =
@@ -60,5 +60,5 @@ pub(crate) fn most_denied(names: &[Key], limits: &[Vec<Tally>]) -> Vec<usize> {
     places.into_iter().map(|(_, place)| place).take(MAX_SHOWN).collect()
 }
 
-/// As many as a screen has room for beside the rest.
+/// Limits the rows, so that the report fits on a screen.
 const MAX_SHOWN: usize = 10;

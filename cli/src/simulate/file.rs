@@ -1,4 +1,4 @@
-//! Arrivals that a file lists.
+//! Arrivals from a file.
 
 use std::io::{BufRead, BufReader, IsTerminal as _, Read as _};
 use std::path::Path;
@@ -11,16 +11,16 @@ use super::clients::ClientNames;
 use super::traffic::{Arrival, Traffic};
 use crate::output::{plain, progress};
 
-/// What of a file is of use.
+/// How to read a traffic file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TrafficOptions {
-    /// Clients are told apart, and each line has to name its own.
+    /// Each line must name its client.
     pub(crate) by_client: bool,
-    /// Lines that are no arrivals are counted, and left out.
+    /// Invalid lines are counted and skipped.
     pub(crate) skip_unreadable: bool,
 }
 
-/// What a file says, line by line.
+/// The parsed lines of a file.
 #[derive(Default)]
 struct Lines {
     arrivals: Vec<Arrival>,
@@ -28,11 +28,11 @@ struct Lines {
     skipped: u64,
 }
 
-/// Reads a file, or with `-` what is piped in.
+/// Reads a file, or standard input for `-`.
 pub(crate) fn read(path: &Path, reading: TrafficOptions) -> anyhow::Result<Traffic> {
     let name = path.display();
     let traffic = if path == Path::new("-") {
-        // What somebody types is not to be drawn over.
+        // Shows no spinner on a terminal, because it would overwrite the typed lines.
         let bar = (!std::io::stdin().is_terminal()).then(|| progress("reading"));
         let traffic = parse(std::io::stdin().lock(), reading).and_then(in_order);
         bar.inspect(ProgressBar::finish_and_clear);
@@ -47,15 +47,13 @@ pub(crate) fn read(path: &Path, reading: TrafficOptions) -> anyhow::Result<Traff
     traffic.with_context(|| format!("the traffic file {name}"))
 }
 
-/// From the first arrival to the last.
-///
-/// An access log is written when answers end, so its lines are not quite in order.
+/// Sorts the arrivals, because an access log is ordered by the end of each response.
 fn in_order(Lines { mut arrivals, clients, skipped }: Lines) -> anyhow::Result<Traffic> {
     arrivals.shrink_to_fit();
     arrivals.sort_by_key(|arrival| arrival.at);
     let (begin, last) =
         arrivals.first().zip(arrivals.last()).map(|(first, last)| (first.at, last.at)).context("no arrival")?;
-    // A span that anything can be drawn in.
+    // At least a millisecond, so that a picture has a time axis.
     let end = last.max(begin + 1_000_000);
     Ok(Traffic { arrivals, begin, end, clients: clients.into_keys(), skipped })
 }
@@ -64,20 +62,20 @@ fn parse(mut lines: impl BufRead, reading: TrafficOptions) -> anyhow::Result<Lin
     let (mut said, mut bytes) = (Lines::default(), Vec::new());
     for number in 1_u64.. {
         bytes.clear();
-        // What is no log need not have lines at all.
+        // Limits a line, because a file of another format may have no line breaks.
         if lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {
             break;
         }
         ensure!((bytes.len() as u64) < MAX_LINE_BYTES, "line {number} has {MAX_LINE_BYTES} bytes or more");
-        // A log holds what clients send, which need not be UTF-8.
+        // A log contains bytes from clients, which may not be UTF-8.
         let line = String::from_utf8_lossy(&bytes);
-        // What Windows writes may begin with a mark of its encoding.
+        // A file from Windows may begin with a byte order mark.
         let line = if number == 1 { line.trim_start_matches('\u{feff}') } else { &line };
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        ensure!(said.arrivals.len() < MAX_ARRIVALS, "more than {MAX_ARRIVALS} arrivals: give a part of it");
+        ensure!(said.arrivals.len() < MAX_ARRIVALS, "more than {MAX_ARRIVALS} arrivals: give a part of the file");
         let arrival = arrival(line, Some(&mut said.clients).filter(|_| reading.by_client));
         if arrival.is_err() && reading.skip_unreadable {
             said.skipped += 1;
@@ -91,7 +89,7 @@ fn parse(mut lines: impl BufRead, reading: TrafficOptions) -> anyhow::Result<Lin
     Ok(said)
 }
 
-/// A time, perhaps a cost and a client, or a line of an access log, which begins with a client.
+/// Parses a time with an optional cost and client, or a line of an access log, which begins with the client.
 fn arrival(line: &str, clients: Option<&mut ClientNames>) -> anyhow::Result<Arrival> {
     let words: Vec<&str> = line.split_whitespace().take(4).collect();
     let at = words.first().and_then(|word| instant(word));
@@ -99,16 +97,16 @@ fn arrival(line: &str, clients: Option<&mut ClientNames>) -> anyhow::Result<Arri
         (Some(at), []) => (at, 1, None),
         (Some(at), [cost, client @ ..]) if client.len() < 2 => {
             let cost = cost.parse().ok().filter(|cost| (1..=MAX_COST).contains(cost));
-            let cost = cost.context("the cost is no whole number from 1 to 3155760000000000000")?;
+            let cost = cost.context("the cost is not a whole number from 1 to 3155760000000000000")?;
             (at, cost, client.first())
         }
-        _ => (logged(line).context("it says no time")?, 1, words.first()),
+        _ => (logged(line).context("the line has no time")?, 1, words.first()),
     };
-    let client = clients.map(|clients| clients.place(client.context("it names no client")?)).transpose()?;
+    let client = clients.map(|clients| clients.place(client.context("the line names no client")?)).transpose()?;
     Ok(Arrival { at, cost, client: client.unwrap_or(0) })
 }
 
-/// Seconds since 1970 or since whenever, or an RFC 3339 timestamp.
+/// Parses seconds since 1970 or any other origin, or an RFC 3339 timestamp.
 fn instant(word: &str) -> Option<i64> {
     if let Ok(time) = DateTime::parse_from_rfc3339(word) {
         return in_range(time.timestamp_nanos_opt()?);
@@ -117,12 +115,12 @@ fn instant(word: &str) -> Option<i64> {
     if whole.is_empty() || !word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || fraction.contains('.') {
         return None;
     }
-    // Decimals are read as such: no float holds the nanoseconds of this century.
+    // Parses the decimals as integers, because a float cannot hold the nanoseconds of this century.
     let nanoseconds = format!("{fraction:0<9}").get(..9)?.parse::<i64>().ok()?;
     in_range(whole.parse::<i64>().ok()?.checked_mul(1_000_000_000)?.checked_add(nanoseconds)?)
 }
 
-/// The time of a line in the common or combined log format: `… [10/Oct/2026:13:55:36 +0200] …`.
+/// Parses the time of a line in the common or combined log format: `… [10/Oct/2026:13:55:36 +0200] …`.
 fn logged(line: &str) -> Option<i64> {
     let time = line.split_once('[')?.1.split_once(']')?.0;
     let time = DateTime::parse_from_str(time, "%d/%b/%Y:%H:%M:%S %z").ok()?;
@@ -133,21 +131,21 @@ fn in_range(at: i64) -> Option<i64> {
     (0..YEAR_2150).contains(&at).then_some(at)
 }
 
-/// More than a picture or a person can use, and as many as fit in a gigabyte with what became of them under a limit.
+/// Bounds the memory of a run to about a gigabyte.
 pub(crate) const MAX_ARRIVALS: usize = 10_000_000;
 
-/// Longer than a server lets the head of a request be.
+/// Longer than the request header that servers accept.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// What the largest bucket holds.
+/// The largest capacity of a bucket.
 const MAX_COST: u64 = 3_155_760_000_000_000_000;
 
-/// The arithmetic of buckets ends in 2160.
+/// A bound below 2160, the end of the bucket arithmetic.
 const YEAR_2150: i64 = 5_680_281_600_000_000_000;
 
-pub(crate) const FORMS: &str = "a line is a time since 1970 or an RFC 3339 timestamp, and perhaps a cost and a client ('0.25', \
-                     '12.5 3', '2026-10-10T13:55:36Z 1 user:42'), or a line of an access log in the common format; \
-                     --skip-unreadable leaves out those that are neither";
+pub(crate) const FORMS: &str = "a line is a time in seconds or an RFC 3339 timestamp, with an optional cost and client ('0.25', \
+                     '12.5 3', '2026-10-10T13:55:36Z 1 user:42'). Or a line is from an access log in the common format. \
+                     Use --skip-unreadable to skip other lines";
 
 #[cfg(test)]
 mod tests {
@@ -170,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_no_part_of_the_first_line() {
+    fn byte_order_mark_is_skipped_at_the_start_of_the_file() {
         assert_eq!(times("\u{feff}0\r\n0.25 3\r\n"), times("0\n0.25 3"));
         assert_eq!(times("\u{feff}# a comment\n1"), [(1_000_000_000, 1)]);
         let line = "10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 2326\n";
         let reading = TrafficOptions { by_client: true, skip_unreadable: false };
         let traffic = parse(format!("\u{feff}{line}{line}").as_bytes(), reading).and_then(in_order).expect(line);
         assert_eq!(traffic.clients.iter().map(tollgate::Key::as_str).collect::<Vec<_>>(), ["10.0.0.1"]);
-        assert!(parse("1\n\u{feff}2".as_bytes(), TrafficOptions::default()).is_err(), "elsewhere it is no mark");
+        assert!(parse("1\n\u{feff}2".as_bytes(), TrafficOptions::default()).is_err(), "skipped at the start only");
     }
 
     #[test]
@@ -219,7 +217,7 @@ mod tests {
         let traffic = parse(text.as_bytes(), reading).and_then(in_order).expect(text);
         assert_eq!(traffic.clients.iter().map(tollgate::Key::as_str).collect::<Vec<_>>(), ["b", "a", "10.0.0.1"]);
         assert_eq!(traffic.arrivals.iter().map(|arrival| arrival.client).collect::<Vec<_>>(), [1, 0, 0, 2]);
-        // Where nobody asks, they are the same to all.
+        // Without `by_client`, all arrivals have the same client.
         assert_eq!(times("1 3 a\n2 1 b"), times("1 3\n2"));
         for text in ["1", "1 2", &format!("1 2 {}", "x".repeat(256))] {
             let error = parse(text.as_bytes(), reading).map(|_| ()).expect_err(text);
@@ -233,6 +231,6 @@ mod tests {
         let traffic =
             parse(&b"1\nsoon\n# a comment\n1 0\n2 1 a b\n3\n"[..], reading).and_then(in_order).expect("traffic");
         assert_eq!((traffic.arrivals.len(), traffic.skipped), (2, 3));
-        assert!(parse(&b"soon\n"[..], reading).and_then(in_order).is_err(), "nothing is no traffic");
+        assert!(parse(&b"soon\n"[..], reading).and_then(in_order).is_err(), "no arrivals are left");
     }
 }

@@ -1,4 +1,4 @@
-//! Traffic that a text describes: `poisson:50/s`, `steady:5/s+burst:20 every 10s`.
+//! Traffic from a pattern: `poisson:50/s`, `steady:5/s+burst:20 every 10s`.
 
 use std::f64::consts::TAU;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use super::file::MAX_ARRIVALS;
 use super::traffic::{Arrival, Traffic};
 use crate::times;
 
-/// Streams of arrivals, all at once.
+/// Concurrent streams of arrivals.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pattern(Vec<Stream>);
 
-/// Rates are arrivals a second, times seconds.
+/// One stream of arrivals. Rates are per second, times in seconds.
 #[derive(Clone, Debug, PartialEq)]
 enum Stream {
     Steady(f64),
@@ -29,7 +29,10 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let streams = text.split('+').map(|stream| stream.trim().parse());
-        streams.collect::<anyhow::Result<_>>().map(Self).with_context(|| format!("'{text}' is no pattern: {FORMS}"))
+        streams
+            .collect::<anyhow::Result<_>>()
+            .map(Self)
+            .with_context(|| format!("'{text}' is not a valid pattern: {FORMS}"))
     }
 }
 
@@ -37,39 +40,43 @@ impl FromStr for Stream {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        let (name, rest) = text.split_once(':').context("a name and a colon come first")?;
+        let (name, rest) = text.split_once(':').context("the name and the colon are missing")?;
         match (name, &rest.split_whitespace().collect::<Vec<_>>()[..]) {
             ("steady", [each]) => Ok(Self::Steady(rate(each)?)),
             ("poisson", [each]) => Ok(Self::Poisson(rate(each)?)),
             ("burst", [arrivals, "every", every]) => {
                 let arrivals = arrivals.parse().ok().filter(|arrivals| *arrivals > 0);
-                Ok(Self::Burst { arrivals: arrivals.context("how many arrive at once?")?, every: seconds(every)? })
+                Ok(Self::Burst {
+                    arrivals: arrivals.context("the number of arrivals must be at least 1")?,
+                    every: seconds(every)?,
+                })
             }
             ("sine", [each, "every", every]) => Ok(Self::Sine { rate: rate(each)?, every: seconds(every)? }),
             ("on-off", [each, "on", on, "off", off]) => {
                 Ok(Self::OnOff { rate: rate(each)?, on: seconds(on)?, off: seconds(off)? })
             }
-            _ => bail!("'{text}' is none of them"),
+            _ => bail!("'{text}' is not a known form"),
         }
     }
 }
 
 impl Pattern {
-    /// The traffic of so long a time, from 1970 on: periods of the calendar begin with it. The same seed makes the same.
+    /// Generates the traffic of this duration, from 1970 on, so that windows aligned to the calendar begin with it. The same seed
+    /// repeats the same traffic.
     pub(crate) fn traffic(&self, lasts: Duration, seed: u64) -> anyhow::Result<Traffic> {
-        ensure!(can_last(lasts), "nothing lasts so long");
+        ensure!(can_last(lasts), "the duration is out of range");
         let lasts = lasts.as_secs_f64();
         let most = || format!("at most {MAX_ARRIVALS} are simulated");
         #[expect(clippy::cast_precision_loss, reason = "a round number")]
         let is_flood = |stream: &Stream| stream.steadily() * lasts > MAX_ARRIVALS as f64;
-        ensure!(!self.0.iter().any(is_flood), "those are more arrivals: {}", most());
+        ensure!(!self.0.iter().any(is_flood), "too many arrivals: {}", most());
         let mut random = fastrand::Rng::with_seed(seed);
         let mut arrivals = Vec::new();
         for stream in &self.0 {
             let times =
                 stream.times(lasts, &mut random).map(|time| Arrival { at: nanoseconds(time), cost: 1, client: 0 });
             arrivals.extend(times.take(MAX_ARRIVALS + 1 - arrivals.len()));
-            ensure!(arrivals.len() <= MAX_ARRIVALS, "those are more arrivals: {}", most());
+            ensure!(arrivals.len() <= MAX_ARRIVALS, "too many arrivals: {}", most());
         }
         arrivals.sort_by_key(|arrival| arrival.at);
         Ok(Traffic { arrivals, begin: 0, end: nanoseconds(lasts), clients: Vec::new(), skipped: 0 })
@@ -77,7 +84,7 @@ impl Pattern {
 }
 
 impl Stream {
-    /// Arrivals a second of those that come all the time.
+    /// The rate of a stream without pauses, else 0.
     fn steadily(&self) -> f64 {
         match *self {
             Self::Steady(rate) | Self::Poisson(rate) | Self::Sine { rate, .. } => rate,
@@ -85,7 +92,7 @@ impl Stream {
         }
     }
 
-    /// One time after another: there may be more of them than fit in memory.
+    /// The arrival times, lazily, because they may not fit in memory.
     fn times<'a>(&self, lasts: f64, random: &'a mut fastrand::Rng) -> Box<dyn Iterator<Item = f64> + 'a> {
         match *self {
             Self::Steady(rate) => Box::new(evenly(1.0 / rate, lasts)),
@@ -93,7 +100,7 @@ impl Stream {
             Self::Burst { arrivals, every } => {
                 Box::new(evenly(every, lasts).flat_map(move |time| std::iter::repeat_n(time, arrivals as usize)))
             }
-            // Thinned from twice the rate, which is the most that it swings to.
+            // Thins a stream of twice the rate, which is the peak of the sine.
             Self::Sine { rate, every } => {
                 let mut chance = random.fork();
                 let swings = move |time: &f64| chance.f64() * 2.0 < 1.0 - (TAU * time / every).cos();
@@ -108,11 +115,11 @@ impl Stream {
 }
 
 fn evenly(apart: f64, lasts: f64) -> impl Iterator<Item = f64> {
-    #[expect(clippy::cast_precision_loss, reason = "nobody counts as far as floats cannot")]
+    #[expect(clippy::cast_precision_loss, reason = "the number of arrivals is small enough for a float")]
     (0_u64..).map(move |n| n as f64 * apart).take_while(move |time| *time < lasts)
 }
 
-/// Times between arrivals are exponential.
+/// Arrivals with exponentially distributed gaps.
 fn poisson(rate: f64, lasts: f64, random: &mut fastrand::Rng) -> impl Iterator<Item = f64> {
     let mut time = 0.0;
     std::iter::from_fn(move || {
@@ -123,26 +130,27 @@ fn poisson(rate: f64, lasts: f64, random: &mut fastrand::Rng) -> impl Iterator<I
 
 /// `50/s`, `0.5/s`, `3/10m`.
 fn rate(text: &str) -> anyhow::Result<f64> {
-    let (arrivals, period) = text.split_once('/').with_context(|| format!("'{text}' is no rate: write 50/s"))?;
+    let (arrivals, period) =
+        text.split_once('/').with_context(|| format!("'{text}' is not a valid rate: write 50/s"))?;
     let period =
         if period.starts_with(|c: char| c.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
     let arrivals = arrivals.parse::<f64>().ok().filter(|arrivals| arrivals.is_finite() && *arrivals > 0.0);
-    Ok(arrivals.with_context(|| format!("'{text}' is no rate: write 50/s"))? / seconds(&period)?)
+    Ok(arrivals.with_context(|| format!("'{text}' is not a valid rate: write 50/s"))? / seconds(&period)?)
 }
 
 fn seconds(text: &str) -> anyhow::Result<f64> {
-    let span = times::parse(text).ok().with_context(|| format!("'{text}' is no time: write 10s or 250ms"))?;
+    let span = times::parse(text).ok().with_context(|| format!("'{text}' is not a valid time: write 10s or 250ms"))?;
     let seconds = span.as_secs_f64();
-    ensure!(seconds > 0.0 && seconds < MAX_SECONDS, "'{text}' is no time that anything can take");
+    ensure!(seconds > 0.0 && seconds < MAX_SECONDS, "'{text}' is out of range: more than 0 s, less than a century");
     Ok(seconds)
 }
 
-/// Whether a simulation may take this long.
+/// Whether a simulation can last this long.
 pub(crate) fn can_last(lasts: Duration) -> bool {
     !lasts.is_zero() && lasts.as_secs_f64() < MAX_SECONDS
 }
 
-/// To the microsecond: what lies below differs from one machine's logarithm to another's.
+/// Rounds to a microsecond, because the logarithms of two machines differ below that.
 #[expect(clippy::cast_possible_truncation, reason = "a century is 3 × 10¹⁵ µs")]
 fn nanoseconds(seconds: f64) -> i64 {
     (seconds * 1e6).round() as i64 * 1000

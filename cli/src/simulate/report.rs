@@ -1,4 +1,4 @@
-//! The figures of runs, beside each other.
+//! The report of a simulation: the results of the limits side by side.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use super::statistics::{Count, Figures};
 use crate::output::{Cell, Column, Table, counted};
 use crate::times;
 
-/// What is said of a simulation.
+/// The data of a report.
 pub(crate) struct SimulationReport<'a> {
-    /// The limits as text, and what they came to.
+    /// The limits as text, with their results.
     pub(crate) limits: &'a [(String, Figures)],
     /// How long the traffic lasted.
     pub(crate) lasted: Duration,
-    /// The window that is looked for the worst of.
+    /// The length of the busiest window to report.
     pub(crate) window: Duration,
-    /// The longest wait; none: the verb is allow.
+    /// The longest wait. `None` for the method `allow`.
     pub(crate) max_wait: Option<Duration>,
-    /// The lines of the traffic file that were left out.
+    /// The number of skipped lines of the traffic file.
     pub(crate) skipped: u64,
-    /// Those that are told apart, and what became of each under each limit; none: one bucket is for all.
+    /// The clients, and the counts of each under each limit. Empty if one bucket is for all.
     pub(crate) clients: &'a [Key],
     pub(crate) tallies: &'a [Vec<Tally>],
 }
@@ -38,14 +38,14 @@ impl SimulationReport<'_> {
         let text = format!("{} of traffic; method: {verb}{skipped}\n\n", format_span(self.lasted));
         let mut table = Table::new([Column::Left(""), Column::Right(""), Column::Right("")]);
         let cells = |name: &str, cells: &[String]| {
-            // Two limits at most: what is not there is empty.
+            // At most two limits. A missing cell is empty.
             [name, cells.first().map_or("", |cell| cell), cells.get(1).map_or("", |cell| cell)].map(Cell::from)
         };
         table.row(cells("", &self.limits.iter().map(|(limit, _)| limit.clone()).collect::<Vec<_>>()));
         for (name, figures) in self.rows().into_iter().chain(self.rows_of_clients()) {
             table.row(cells(&name, &figures));
         }
-        // The columns have no headings: the first row is theirs.
+        // Removes the empty headings: the first row replaces them.
         let table = table.render();
         text + table.split_once('\n').map_or("", |(_, rows)| rows)
     }
@@ -88,7 +88,7 @@ impl SimulationReport<'_> {
         })
     }
 
-    /// Those that say something of any limit.
+    /// The rows with data for at least one limit.
     fn rows(&self) -> Vec<(String, Vec<String>)> {
         let one = if self.tallies.is_empty() { "" } else { " by one client" };
         let window = format!("{}{one}", format_span(self.window));
@@ -118,7 +118,7 @@ impl SimulationReport<'_> {
         rows
     }
 
-    /// How many they are, and who is denied most.
+    /// The number of clients, and the most denied clients.
     fn rows_of_clients(&self) -> Vec<(String, Vec<String>)> {
         if self.tallies.is_empty() {
             return Vec::new();
@@ -138,7 +138,7 @@ impl SimulationReport<'_> {
 }
 
 impl Figures {
-    /// So many, and what part of all requests that is.
+    /// A count, and its share of all requests.
     fn share(&self, of: Count) -> String {
         share(of.requests, self.arrived.requests)
     }

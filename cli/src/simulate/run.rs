@@ -1,5 +1,4 @@
-//! What the crate answers to traffic: each request is decided by the library itself, in memory, on a clock that is set to
-//! the instant of its arrival.
+//! Runs traffic against a limit. The library decides each request in memory, on a clock set to the arrival.
 
 use std::time::Duration;
 
@@ -7,17 +6,17 @@ use tollgate::{Admin, Key, MemoryStore, Rule, Take, TakeError, clock::ManualCloc
 
 use super::traffic::{Arrival, Traffic};
 
-/// Under what the traffic is put.
+/// The limit to simulate.
 #[derive(Clone, Debug)]
 pub(crate) struct SimulatedLimit {
     pub(crate) rule: Rule,
-    /// Whether the bucket is there before the first request.
+    /// Whether the bucket exists before the first request.
     pub(crate) provisioned: bool,
-    /// How long each request would wait.
+    /// The longest wait of each request.
     pub(crate) max_wait: Duration,
 }
 
-/// A request, and what became of it.
+/// A request and its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SimulatedRequest {
     pub(crate) arrival: Arrival,
@@ -26,23 +25,23 @@ pub(crate) struct SimulatedRequest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestOutcome {
-    /// Its tokens may be used at an instant, in nanoseconds since 1970.
+    /// Granted for this time, in nanoseconds since 1970.
     Granted(i64),
     Denied,
-    /// It costs more than there ever is.
+    /// The cost exceeds the capacity.
     Never,
 }
 
-/// What became of all of it.
+/// The outcome of all traffic.
 pub(crate) struct Run {
     pub(crate) asked: Vec<SimulatedRequest>,
-    /// The tokens left at one instant after another; negative: promised to requests that wait for them.
+    /// Samples of the time and the available tokens. Negative while requests wait for tokens.
     pub(crate) tokens: Vec<(i64, i64)>,
     buckets: Buckets,
 }
 
 impl SimulatedLimit {
-    /// Sends the traffic through, and looks at what is left meanwhile.
+    /// Runs the traffic, and samples the available tokens.
     pub(crate) async fn run(&self, traffic: &Traffic) -> anyhow::Result<Run> {
         let buckets = Buckets::new(self, &traffic.clients, traffic.begin).await?;
         let mut asked = Vec::with_capacity(traffic.arrivals.len());
@@ -52,7 +51,7 @@ impl SimulatedLimit {
             while let Some(&arrival) = arrivals.next_if(|arrival| arrival.at <= look) {
                 asked.push(SimulatedRequest { arrival, answer: buckets.ask(arrival)? });
             }
-            // Of many buckets there is no one level to look at.
+            // Many buckets have no single level.
             if traffic.clients.is_empty() {
                 tokens.push((look, buckets.left(look).await?));
             }
@@ -62,7 +61,7 @@ impl SimulatedLimit {
 }
 
 impl Run {
-    /// Looks on when nobody comes any more.
+    /// Continues to sample after the last arrival.
     pub(crate) async fn idle_until(&mut self, until: i64) -> anyhow::Result<()> {
         let seen = self.tokens.last().map_or(until, |(at, _)| *at);
         for look in instants(seen, until.max(seen)).skip(1) {
@@ -71,14 +70,14 @@ impl Run {
         Ok(())
     }
 
-    /// When the last tokens are used.
+    /// The scheduled time of the last granted request.
     pub(crate) fn last_use(&self) -> Option<i64> {
         self.asked.iter().filter_map(SimulatedRequest::used_at).max()
     }
 }
 
 impl SimulatedRequest {
-    /// When its tokens may be used, if it was granted.
+    /// The scheduled time of a granted request.
     pub(crate) fn used_at(&self) -> Option<i64> {
         match self.answer {
             RequestOutcome::Granted(at) => Some(at),
@@ -87,7 +86,7 @@ impl SimulatedRequest {
     }
 }
 
-/// When to look at what is left: as often as a picture has points from left to right.
+/// The times of the samples, as many as a picture has points from left to right.
 fn instants(begin: i64, end: i64) -> impl Iterator<Item = i64> {
     let lasts = i128::from(end - begin);
     (0..=SAMPLES).map(move |n| begin + i64::try_from(lasts * n / SAMPLES).expect("a part of the span"))
@@ -95,13 +94,13 @@ fn instants(begin: i64, end: i64) -> impl Iterator<Item = i64> {
 
 const SAMPLES: i128 = 480;
 
-/// One for all, or one for each client.
+/// One bucket for all clients, or one for each.
 struct Buckets {
     store: MemoryStore<ManualClock>,
     clock: ManualClock,
     keys: Vec<Key>,
     rule: Rule,
-    /// Whether a request has to say the terms.
+    /// Whether requests name the limit. They do not for a provisioned bucket.
     named: bool,
     max_wait: Duration,
 }
@@ -111,7 +110,7 @@ impl Buckets {
         let clock = ManualClock::default();
         clock.set(now);
         let keys = if clients.is_empty() { vec![Key::try_from("simulated")?] } else { clients.to_vec() };
-        // The store is in parts, of which none may be full.
+        // The store is partitioned. The reserve keeps every partition from filling up.
         let store = MemoryStore::with_clock(clock.clone()).max_keys(keys.len().saturating_mul(4).max(100_000));
         let rule = limit.rule.clone();
         let mut named = true;
@@ -138,7 +137,7 @@ impl Buckets {
         }
     }
 
-    /// The tokens left. A bucket that its first request is to make is full until then.
+    /// The available tokens. A bucket is full until its first request creates it.
     async fn left(&self, at: i64) -> anyhow::Result<i64> {
         self.clock.set(at);
         match &self.rule {

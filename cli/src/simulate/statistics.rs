@@ -1,4 +1,4 @@
-//! What a run comes to, in figures.
+//! Statistics of a run.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ pub(crate) struct Figures {
     pub(crate) arrived: Count,
     pub(crate) granted: Count,
     pub(crate) denied: Count,
-    /// Those that cost more than there ever is.
+    /// Requests whose cost exceeds the capacity.
     pub(crate) never: Count,
-    /// Those of the granted that waited.
+    /// Granted requests that waited.
     pub(crate) waited: Count,
     pub(crate) max_wait: Duration,
-    /// The wait of all that were granted, together.
+    /// The sum of the waits of all granted requests.
     pub(crate) total_wait: Duration,
-    /// The longest time from one denial to another with no grant between them.
+    /// The longest time between two denials without a grant between them.
     pub(crate) max_denied_span: Duration,
-    /// The most tokens that were asked for, and that were used, within the worst window.
+    /// The most tokens requested, and the most tokens used, within any window.
     pub(crate) most_asked: u64,
     pub(crate) most_used: u64,
 }
@@ -61,7 +61,8 @@ impl Figures {
         figures
     }
 
-    /// Of each client's by themselves, together: the worst window, and the longest time of denials, are one client's.
+    /// Evaluates each client by itself, and combines the results. The busiest window and the longest time of denials are those of
+    /// one client.
     pub(crate) fn of_each(mut asked: Vec<SimulatedRequest>, window: Duration) -> Self {
         asked.sort_by_key(|asked| asked.arrival.client);
         let clients = asked.chunk_by(|one, next| one.arrival.client == next.arrival.client);
@@ -83,7 +84,7 @@ impl Figures {
         }
     }
 
-    /// Of those that were granted.
+    /// The mean wait of granted requests.
     pub(crate) fn mean_wait(&self) -> Duration {
         self.total_wait.checked_div(u32::try_from(self.granted.requests).unwrap_or(u32::MAX)).unwrap_or_default()
     }
@@ -106,7 +107,7 @@ impl Count {
     }
 }
 
-/// The most tokens within any window, one of whose ends is not in it; they come in the order of time.
+/// The most tokens within any half-open window. `tokens` must be in order of time.
 fn most_within(window: Duration, tokens: impl Iterator<Item = (i64, u64)> + Clone) -> u64 {
     let mut leaving = tokens.clone();
     let mut begins = leaving.next();

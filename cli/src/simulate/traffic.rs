@@ -1,26 +1,26 @@
-//! Requests to be.
+//! The traffic of a simulation.
 
 use tollgate::Key;
 
-/// A request to be.
+/// The arrival of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     /// In nanoseconds since 1970.
     pub(crate) at: i64,
     pub(crate) cost: u64,
-    /// Whose it is: a place among the clients, if those are told apart.
+    /// The client's position in [`Traffic::clients`], or 0 if one bucket is for all.
     pub(crate) client: u32,
 }
 
-/// Requests in the order in which they come.
+/// Arrivals in order of time.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Traffic {
     pub(crate) arrivals: Vec<Arrival>,
-    /// The span that they are looked at in, in nanoseconds since 1970.
+    /// The simulated span, in nanoseconds since 1970.
     pub(crate) begin: i64,
     pub(crate) end: i64,
-    /// Each has a bucket of its own; none: one bucket is for all.
+    /// The clients, each with its own bucket. Empty if one bucket is for all.
     pub(crate) clients: Vec<Key>,
-    /// The lines of a file that were no arrivals, and were left out.
+    /// The number of skipped lines of the file.
     pub(crate) skipped: u64,
 }

@@ -1,4 +1,4 @@
-//! The engines' own clients, which read what is printed for them; where one is not installed, the statements of its script.
+//! Runs printed scripts with the engines' own clients, or statement by statement if the client is not installed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection, SqliteConne
 use crate::command::SECRET;
 use crate::databases::{Database, Engine};
 
-/// Feeds a script to the client, which runs it.
+/// Runs a script with the client.
 pub(crate) fn feed(database: &Database, script: &str) {
     try_feed(database, script).unwrap_or_else(|error| panic!("{:?}: {error}", database.engine));
 }
 
-/// Feeds a script to the client, which may stop at an error.
+/// Runs a script with the client, and returns its error.
 pub(crate) fn try_feed(database: &Database, script: &str) -> Result<(), String> {
     let client = match database.engine {
         Engine::Sqlite => "sqlite3",
@@ -39,7 +39,7 @@ pub(crate) fn try_feed(database: &Database, script: &str) -> Result<(), String> 
     Ok(())
 }
 
-/// What SQLite's own shell answers, of whatever version: that of Debian 12 is older than what is linked in.
+/// The output of SQLite's shell. Works with any version: the shell of Debian 12 is older than the linked library.
 pub(crate) fn sqlite_shell(database: &Database, sql: &str) -> String {
     let program = program("sqlite3").expect("install sqlite3, SQLite's shell");
     let output = Command::new(program).arg(database.directory.join("app.db")).arg(sql).output().expect("it starts");
@@ -53,7 +53,7 @@ pub(crate) fn run(database: &Database, statements: &[String]) {
     try_run(database, statements).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Sends statements to the database, as many as it takes.
+/// Sends statements to the database until one fails.
 pub(crate) fn try_run(database: &Database, statements: &[String]) -> Result<(), String> {
     macro_rules! each {
         ($connection:ty, $url:expr) => {{
@@ -76,17 +76,17 @@ pub(crate) fn try_run(database: &Database, statements: &[String]) -> Result<(), 
     ran.map_err(|error| error.to_string())
 }
 
-/// A program of the path, or of what scripts/servers has unpacked.
+/// Finds a program in `PATH`, or in the files of scripts/servers.
 fn program(name: &str) -> Option<PathBuf> {
     programs(name).into_iter().next()
 }
 
-/// Whether there is such a client.
+/// Whether the client is installed.
 pub(crate) fn has(name: &str) -> bool {
     program(name).is_some()
 }
 
-/// A tool for dumps: preferably the one that scripts/servers has unpacked, as an older one refuses its server.
+/// Finds a dump tool. Prefers that of scripts/servers, because an older tool refuses a newer server.
 pub(crate) fn tool(name: &str, url: &str) -> Command {
     let program = programs(name).pop().unwrap_or_else(|| panic!("no {name}: scripts/servers start fetches it"));
     let mut command = Command::new(program);
@@ -110,7 +110,7 @@ fn programs(name: &str) -> Vec<PathBuf> {
     let copies = caches.into_iter().flatten().filter_map(|cache| cache.join("tollgate").read_dir().ok()).flatten();
     let copies = copies.flatten().flat_map(|copy| ["usr/bin", PG_BIN].map(|directory| copy.path().join(directory)));
     let files = std::env::split_paths(&path).chain(copies).map(|directory| directory.join(name));
-    // Where `mysql` is only another name of MariaDB's client, which cannot always log in to MySQL.
+    // `mysql` may be an alias of MariaDB's client, which cannot always log in to MySQL.
     let is_mariadb = |file: &Path| {
         let real = file.canonicalize().unwrap_or_default();
         real.file_name().is_some_and(|name| name.to_string_lossy().starts_with("mariadb"))
@@ -120,7 +120,7 @@ fn programs(name: &str) -> Vec<PathBuf> {
 
 const PG_BIN: &str = "usr/lib/postgresql/18/bin";
 
-/// What the mysql client calls the parts of a URL; the password is in the environment.
+/// The options of the mysql client for a URL. The password is in the environment.
 fn options(url: &str) -> Vec<String> {
     let (user, rest) = url.split_once("://").and_then(|(_, rest)| rest.split_once('@')).expect("a user");
     let (host, database) = rest.split_once('/').expect("a database");
@@ -130,7 +130,7 @@ fn options(url: &str) -> Vec<String> {
     options.into_iter().chain([database]).map(str::to_owned).collect()
 }
 
-/// A script of the mysql client, statement by statement; other scripts need no taking apart.
+/// Splits a script of the mysql client into statements. Returns other scripts whole.
 fn statements(script: &str) -> Vec<String> {
     let Some((head, rest)) = script.split_once("delimiter //") else {
         return vec![script.lines().filter(|line| !line.starts_with('.')).collect::<Vec<_>>().join("\n")];

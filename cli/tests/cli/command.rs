@@ -1,14 +1,14 @@
-//! One run of the program.
+//! One run of the CLI.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus, Output};
 
 use serde_json::Value;
 
-/// The password of every database URL of these tests that has one.
+/// The password in the database URLs of these tests.
 pub(crate) const SECRET: &str = "tr0ub4dor";
 
-/// The program, with nothing of the environment that would change what it does.
+/// The CLI without the environment variables that change its behaviour.
 pub(crate) fn tollgate(url: Option<&str>, directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.current_dir(directory).env_remove("DATABASE_URL").env_remove("CLICOLOR_FORCE");
@@ -18,7 +18,7 @@ pub(crate) fn tollgate(url: Option<&str>, directory: &Path) -> Command {
     command
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -27,7 +27,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Every output of every test is looked through for the password.
+    /// Asserts for every test that no output contains the password.
     pub(crate) fn new(output: Output) -> Self {
         let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8"));
         for text in [&out, &err] {
@@ -36,7 +36,7 @@ impl Ran {
         Self { code: code(output.status), out, err }
     }
 
-    /// The output, if the code is this one.
+    /// Asserts the exit code.
     #[track_caller]
     pub(crate) fn ended(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self:?}");
@@ -48,7 +48,7 @@ impl Ran {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Whether it says all of this, on either output.
+    /// Asserts that the outputs contain all of these texts.
     #[track_caller]
     pub(crate) fn says(self, texts: &[&str]) -> Self {
         for text in texts {
@@ -58,7 +58,7 @@ impl Ran {
     }
 }
 
-/// As a shell says it: 128 and the signal that the program died of.
+/// The exit code as in a shell: 128 plus the number of the signal that ended the process.
 pub(crate) fn code(status: ExitStatus) -> i32 {
     #[cfg(unix)]
     let died = std::os::unix::process::ExitStatusExt::signal(&status).map(|signal| 128 + signal);

@@ -1,4 +1,4 @@
-//! How often the program connects to a server.
+//! How often the CLI connects to a server.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +25,7 @@ fn command_connects_again_only_to_find_blockers() {
             Ran::new(list).ended(0);
             connections.load(Relaxed)
         };
-        // A busy machine may be slow, too.
+        // Leaves room for a busy machine.
         assert!((0..5).any(|_| connections(Duration::ZERO) == 1), "on {engine:?}");
         assert_eq!(connections(Duration::from_millis(700)), 2, "on {engine:?}");
     }
@@ -34,7 +34,7 @@ fn command_connects_again_only_to_find_blockers() {
 #[test]
 fn ipv6_address_in_a_url_connects() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
-        // A host without IPv6 at least reads the URL.
+        // Without IPv6 on this host, only parsing is checked.
         if TcpListener::bind("[::1]:0").is_err() {
             continue;
         }
@@ -53,14 +53,14 @@ fn ipv6_address_in_a_url_connects() {
     assert_eq!(MySql::parse_url("mysql://app@[::1]:1/app").expect("a URL").get_host(), "::1");
 }
 
-/// Asks as a service does.
+/// Requests like a service.
 async fn pending<DB: Migrate>(url: &str) -> Result<usize, Error> {
     let store = SqlStore::<DB>::connect(url, Durability::Synchronous)?;
     Ok(tollgate::store::pending_migrations(store.pool()).await?.len())
 }
 
 #[test]
-fn several_hosts_in_a_url_are_refused_as_such() {
+fn several_hosts_in_a_url_are_refused() {
     let database = Database::empty(Engine::Sqlite);
     for url in [
         "postgres://app@one:5432,two:5432/app",
@@ -75,7 +75,7 @@ fn several_hosts_in_a_url_are_refused_as_such() {
             if url.starts_with("mysql") { MySql::parse_url(url).map(drop) } else { Postgres::parse_url(url).map(drop) };
         assert!(read.expect_err("two hosts").to_string().contains("several hosts"), "{url}");
     }
-    // A comma elsewhere is none between hosts.
+    // Commas elsewhere do not separate hosts.
     assert_eq!(Postgres::parse_url("postgres://a,b:c,d@one/e,f").expect("a URL").get_host(), "one");
 }
 
@@ -102,7 +102,7 @@ fn file_uri_names_one_file_for_every_command() {
     run("sqlite:file://host/app.db", &["list"]).ended(2).says(&["a file URI names no host"]);
 }
 
-/// The URL by way of a proxy, which lets the server wait before it says anything; and how many connections come that way.
+/// The URL of a proxy that delays each connection, and the number of connections through it.
 fn distant(url: &str, proxy: &str, latency: Duration) -> (String, Arc<AtomicUsize>) {
     let host = url.rsplit_once('@').expect("a user").1.split('/').next().expect("a host").to_owned();
     let listener = TcpListener::bind(proxy).expect("a port");

@@ -1,4 +1,4 @@
-//! Databases of a test's own, which go with it.
+//! A database for each test, dropped at its end.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::command::{Ran, SECRET, tollgate};
 
-/// A database, and a directory to run in.
+/// A database and a working directory.
 pub(crate) struct Database {
     pub(crate) engine: Engine,
     pub(crate) url: String,
@@ -25,11 +25,11 @@ pub(crate) enum Engine {
     Sqlite,
 }
 
-/// One of each kind.
+/// The engines under test.
 pub(crate) const EACH: [Engine; 4] = [Engine::Sqlite, Engine::Postgres, Engine::MySql, Engine::MariaDb];
 
 impl Engine {
-    /// The server that the environment names: there must be one.
+    /// The server of the environment, which is required.
     fn server(self) -> Option<String> {
         let variable = match self {
             Self::MariaDb => "TOLLGATE_MARIADB_URL",
@@ -48,7 +48,7 @@ impl Engine {
 }
 
 impl Database {
-    /// An empty one.
+    /// Creates an empty database.
     pub(crate) fn empty(engine: Engine) -> Self {
         let name = format!("tollgate_cli_{}", Uuid::new_v4().simple());
         let directory = std::env::temp_dir().join(&name);
@@ -56,7 +56,7 @@ impl Database {
         let mut database = Self { engine, url: "sqlite:app.db".to_owned(), directory, name };
         if let Some(server) = engine.server() {
             database.administer(&format!("create database {}", database.name));
-            // MySQL asks for a password; PostgreSQL's test servers let anybody in who says any.
+            // MySQL checks the password; PostgreSQL's test servers accept any.
             let user = if engine.is_mysql() { database.name[..30].to_owned() } else { "postgres".to_owned() };
             if engine.is_mysql() {
                 database.administer(&format!("create user '{user}'@'%' identified by '{SECRET}'"));
@@ -67,7 +67,7 @@ impl Database {
         database
     }
 
-    /// An empty one of PostgreSQL, of another encoding than its template's.
+    /// Creates an empty PostgreSQL database with an encoding other than the template's.
     pub(crate) fn encoded(encoding: &str) -> Self {
         let database = Self::empty(Engine::Postgres);
         database.administer(&format!("drop database {}", database.name));
@@ -78,14 +78,14 @@ impl Database {
         database
     }
 
-    /// One with tollgate's tables and routines.
+    /// Creates a database with tollgate's tables and routines.
     pub(crate) fn migrated(engine: Engine) -> Self {
         let database = Self::empty(engine);
         database.run(&["migrate"]).ended(0);
         database
     }
 
-    /// Drops everything in it. On MySQL and MariaDB what was granted on the database stays.
+    /// Drops all objects. On MySQL and MariaDB, grants on the database remain.
     pub(crate) fn wipe(&self) {
         match self.engine {
             Engine::Sqlite => std::fs::remove_file(self.directory.join("app.db")).expect("a file"),
@@ -97,12 +97,12 @@ impl Database {
         }
     }
 
-    /// Its name, which on MySQL and MariaDB its account has in part.
+    /// The name. On MySQL and MariaDB, the account's name contains a part of it.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs the program.
+    /// Runs the CLI.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         Ran::new(self.command(arguments).output().expect("it starts"))
     }
@@ -140,7 +140,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // What cannot be removed is in the system's own directory for such things.
+        // Ignores a failure: the directory is below the system's temporary directory.
         let _ = std::fs::remove_dir_all(&self.directory);
         match self.engine {
             Engine::Sqlite => {}

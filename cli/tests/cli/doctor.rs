@@ -206,7 +206,7 @@ fn app_role_is_reported_and_role_without_grants_fails() {
     assert!(!denied.err.contains("at line"), "{denied:?}");
     let [app_next, none_next] = next;
     app_next.ended(0).says(&["this role may take tokens"]);
-    none_next.ended(77).says(&["may do nothing here", "grant tollgate_app to", "tollgate migrate --print grants"]);
+    none_next.ended(77).says(&["has no privileges here", "grant tollgate_app to", "tollgate migrate --print grants"]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn exit_codes_match_the_help() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// All but the screen, one after the other, as on a bad night.
+/// Runs all commands except `watch`, one after the other.
 #[test]
 fn runbook_commands_do_what_their_rows_state() {
     let text =
@@ -74,7 +74,7 @@ fn runbook_commands_do_what_their_rows_state() {
     assert_eq!(shown, 11, "commands");
 }
 
-/// Runs a line of the shell, with the program in the path.
+/// Runs a shell command with the CLI in `PATH`.
 fn run(database: &Database, line: &str) -> String {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");
     let path = format!("{}:{}", program.display(), std::env::var("PATH").expect("a path"));
@@ -84,7 +84,7 @@ fn run(database: &Database, line: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Without what differs from run to run: instants, and how long something took.
+/// Removes the parts that differ between runs: times and durations.
 fn steady(text: &str) -> String {
     let word = |word: &str| {
         let is_instant = word.len() > 7 && word.chars().all(|c| c.is_ascii_digit() || "-:".contains(c));

@@ -1,4 +1,4 @@
-//! What the program is told by its environment: which database, and a mode that needs none.
+//! The environment variables of the CLI: the database URL and the mode.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, Engine};
 
 #[test]
-fn the_url_is_also_read_from_a_file() {
+fn url_is_read_from_env_file() {
     let database = Database::migrated(Engine::Sqlite);
     std::fs::write(database.directory.join(".env"), "OTHER=1\nDATABASE_URL=sqlite:app.db\n").expect("it is written");
     let ran = tollgate(None, &database.directory).args(["create", "a", "--quota", "1/s"]).output().expect("it starts");
     Ran::new(ran).ended(0);
-    // Nothing of the file is for the commands that are run.
+    // The command inherits no variable of the file.
     let mut command = tollgate(None, &database.directory);
     command.args(["run", "a", "--", "sh", "-c", "echo ${OTHER-none}"]);
     assert_eq!(Ran::new(command.output().expect("it starts")).ended(0).out, "none\n");
@@ -50,10 +50,10 @@ fn env_file_writable_by_others_is_refused() {
     }
     set(0o644);
     list().ended(0);
-    // Only root gives files away, as in the tests' own runs.
+    // Only root can change a file's owner.
     if chown(&file, Some(OTHER), None).is_ok() {
         list().ended(66).says(&[&format!("/.env is not trusted: user {OTHER} owns it")]);
-        // A link of one's own leads to the same file, and another's link to any file of one's own.
+        // Both links are refused: the user's own link to a foreign file, and a foreign link to the user's file.
         symlink(&file, inner.join(".env")).expect("a link");
         list().ended(66).says(&[&format!("/service/.env is not trusted: user {OTHER} owns it")]);
         chown(&file, Some(0), None).expect("root gives it back");
@@ -62,11 +62,11 @@ fn env_file_writable_by_others_is_refused() {
     }
 }
 
-/// A user that is neither root nor the one who runs the tests.
+/// A user other than root and the user of the tests.
 #[cfg(unix)]
 const OTHER: u32 = 54321;
 
-/// The database that is asked, of which there is none.
+/// The file name in the error, because the database does not exist.
 fn asked(environment: Option<&str>, directory: &Path, arguments: &[&str]) -> String {
     let ran = tollgate(environment, directory).args(arguments).arg("list").output().expect("it starts");
     let ran = Ran::new(ran).ended(69);
@@ -84,12 +84,12 @@ fn nearest_env_file_in_parent_directories_is_read() {
     write(&middle, "DATABASE_URL=sqlite:middle.db\n");
     assert_eq!(asked(None, &inner, &[]), "middle.db");
     assert_eq!(asked(None, &database.directory, &[]), "outer.db");
-    // Its reader may not know of a file above, and knows of the one here.
+    // Reports a file of a parent directory only, because the user knows of the one here.
     let said = |directory: &Path| Ran::new(tollgate(None, directory).arg("list").output().expect("it starts")).err;
     let named = format!("tollgate: DATABASE_URL is that of {}\n", middle.join(".env").display());
     assert!(said(&inner).starts_with(&named), "{}", said(&inner));
     assert!(!said(&middle).contains("DATABASE_URL"), "{}", said(&middle));
-    // As with sqlx: the nearest file is the only one.
+    // Reads only the nearest file, like sqlx.
     write(&inner, "OTHER=1\n");
     Ran::new(tollgate(None, &inner).arg("list").output().expect("it starts")).ended(2).says(&["no database is given"]);
 }
@@ -104,7 +104,7 @@ fn option_overrides_environment_which_overrides_file() {
     assert_eq!(asked(None, &database.directory, &option), "option.db");
     assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &option), "option.db");
     assert_eq!(asked(Some(" sqlite:environment.db\n"), &database.directory, &[]), "environment.db");
-    // What is not needed is not read.
+    // The file is not read if the environment has a URL.
     std::fs::write(database.directory.join(".env"), "DATABASE_URL='\n").expect("it is written");
     assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");
 }
@@ -141,12 +141,12 @@ fn environment_mode_without_store_needs_no_database() {
         assert_eq!(blocked.says(&["denied by a (mode block)"]).out, "");
         for arguments in [&take[..], &command] {
             assert_eq!(run("of", arguments).ended(2).says(&["TOLLGATE_MODE", "\"block\""]).out, "");
-            // These ask.
+            // Other modes need the database.
             for mode in ["", "enforce", "shadow"] {
                 assert_eq!(run(mode, arguments).ended(if url.is_none() { 2 } else { 69 }).out, "", "{mode}");
             }
         }
-        // What changes or shows a database needs one, whatever the mode.
+        // Commands that read or change a database need one in every mode.
         run("off", &["list"]).ended(if url.is_none() { 2 } else { 69 });
     }
 }

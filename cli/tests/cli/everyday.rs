@@ -42,7 +42,7 @@ fn bucket_of_two_denies_third_take_until_reset() {
 }
 
 #[test]
-fn without_a_limit_nothing_is_counted() {
+fn unlimited_request_is_not_counted() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "a", "--quota", "unlimited"]).ended(0).says(&["granted: no limit for a"]);
     let granted = database.run(&["take", "a", "--quota", "unlimited", "--json"]).ended(0).json();
@@ -63,7 +63,7 @@ fn missing_bucket_is_reported_on_standard_error() {
 }
 
 #[test]
-fn a_sliding_window_is_named_by_the_request() {
+fn request_names_its_sliding_window() {
     let database = Database::migrated(Engine::Sqlite);
     let take = ["take", "a", "--quota", "2 in 1d at 1h"];
     database.run(&take).ended(0).says(&["granted: 1 left"]);
@@ -73,7 +73,7 @@ fn a_sliding_window_is_named_by_the_request() {
 }
 
 #[test]
-fn a_sliding_window_is_looked_at_as_a_bucket_is() {
+fn peek_shows_sliding_windows_like_buckets() {
     for engine in EACH {
         let database = Database::migrated(engine);
         let take = ["take", "a", "--quota", "2 in 1d at 1h"];
@@ -101,7 +101,7 @@ fn a_sliding_window_is_looked_at_as_a_bucket_is() {
 }
 
 #[test]
-fn several_buckets_grant_a_request_or_none_does() {
+fn request_takes_from_all_buckets_or_none() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["create", "wide", "--quota", "10/h"]).ended(0);
     database.run(&["create", "narrow", "--quota", "1/h"]).ended(0);
@@ -112,7 +112,7 @@ fn several_buckets_grant_a_request_or_none_does() {
 }
 
 #[test]
-fn a_plan_an_override_and_a_mode_rule_and_are_explained() {
+fn explain_shows_effective_plan_override_and_mode() {
     for engine in EACH {
         let database = Database::migrated(engine);
         database.run(&["take", "user:1", "--plan", "free"]).ended(64).says(&["no plan 'free'", "tollgate plan set"]);
@@ -185,7 +185,7 @@ fn sweep_deletes_full_buckets_made_on_first_use() {
 }
 
 #[test]
-fn text_of_others_does_not_steer_the_terminal() {
+fn foreign_text_does_not_steer_the_terminal() {
     let database = Database::migrated(Engine::Sqlite);
     let key = "red\u{1b}[31m\nnext\u{202e}";
     database.run(&["create", key, "--quota", "1/h"]).ended(0);
@@ -205,7 +205,7 @@ fn text_of_others_does_not_steer_the_terminal() {
 }
 
 #[test]
-fn colours_are_for_terminals() {
+fn colours_are_omitted_outside_terminals() {
     let database = Database::migrated(Engine::Sqlite);
     let take = ["take", "a", "--quota", "9/h"];
     let coloured = |variables: &[(&str, &str)]| {

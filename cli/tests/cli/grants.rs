@@ -1,5 +1,4 @@
-//! The routines that takers may call are written down in three places: where the crate calls them, where they are granted, and
-//! where `doctor` looks at them.
+//! Three places list the routines of a role: the calls of the crate, the grants, and the checks of `doctor`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +22,7 @@ fn grants_cover_the_crate_and_doctor_checks_them() {
             called.iter().filter(|name| !takers.contains(*name) && !operators.contains(*name)).collect();
         assert!(nobodys.is_empty(), "{dialect}: {nobodys:?} are called, and granted to nobody");
 
-        // A limiter that may not do these takes tokens all the same.
+        // A limiter takes tokens without the privilege for these.
         let beside = |name: &String| ["sweep_v1", "count_denials_v1", "peek_window"].contains(&bare(name, before));
         let needed: Names = called.intersection(&takers).filter(|name| !beside(name)).cloned().collect();
         assert_eq!(
@@ -110,7 +109,7 @@ fn prefix_reserved_by_postgres_is_refused() {
     print("pgshop").ended(0).says(&["create role pgshop_app"]);
 }
 
-/// A database on a server with others, with roles of its own and a login for each.
+/// A database on a shared server, with its own roles and a login for each.
 struct Tenant {
     database: Database,
     prefix: String,
@@ -149,19 +148,19 @@ impl Tenant {
     }
 }
 
-/// By the sources of the store.
+/// The routines that the store calls, from its sources.
 fn called(dialect: &str, before: &str) -> Names {
     let mut texts = read(&format!("src/store/sql/{dialect}.rs"));
     let directory = repository().join("src/store/sql").join(dialect);
     for entry in std::fs::read_dir(directory).expect("a directory") {
         texts += &std::fs::read_to_string(entry.expect("a file").path()).expect("text");
     }
-    // Comments and declarations call nothing.
+    // Skips comments, which contain no calls.
     let code: Vec<&str> = texts.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     routines(&code.join("\n"), before)
 }
 
-/// To a role, by the statements that say so.
+/// The routines granted to a role, from the grant statements.
 fn granted(grants: &str, before: &str, role: &str) -> Names {
     let uncommented: Vec<&str> = grants.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
     let uncommented = uncommented.join("\n");
@@ -173,7 +172,7 @@ fn granted(grants: &str, before: &str, role: &str) -> Names {
     execute.flat_map(|what| routines(&(what.trim_end().to_owned() + "("), before)).collect()
 }
 
-/// The list of those that a role needs for something.
+/// The routines that `doctor` checks for a role.
 fn looked_at(dialect: &str, before: &str, what: &str) -> Names {
     let source = read(&format!("cli/src/doctor/{dialect}.rs"));
     let list = if dialect == "mysql" {
@@ -188,7 +187,7 @@ fn looked_at(dialect: &str, before: &str, what: &str) -> Names {
     quoted.map(|name| if name.starts_with(before) { name.to_owned() } else { format!("{before}{name}") }).collect()
 }
 
-/// All names that begin so, and are followed by their arguments.
+/// All names with this prefix that are followed by arguments.
 fn routines(text: &str, before: &str) -> Names {
     let mut names = Names::new();
     for (start, _) in text.match_indices(before) {

@@ -5,7 +5,7 @@ use crate::command::{Ran, tollgate};
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn without_arguments_the_next_command_is_named() {
+fn missing_arguments_print_the_next_command() {
     let database = Database::empty(Engine::Sqlite);
     let nothing = tollgate(None, &database.directory).output().expect("it starts");
     Ran::new(nothing).ended(0).says(&["export DATABASE_URL=", "tollgate migrate", "tollgate create"]);
@@ -18,7 +18,7 @@ fn without_arguments_the_next_command_is_named() {
 }
 
 #[test]
-fn without_a_database_the_hint_can_be_pasted_into_a_shell() {
+fn missing_database_hint_is_a_shell_command() {
     let database = Database::empty(Engine::Sqlite);
     let none = tollgate(None, &database.directory).arg("list").output().expect("it starts");
     let told = Ran::new(none).ended(2).says(&["no database is given"]).err;
@@ -75,7 +75,7 @@ fn missing_schema_error_names_the_migrate_command() {
                 &["sweep"],
                 &["watch", "--once"],
             ] {
-                let ran = database.run(arguments).ended(78).says(&["hint: make them with `tollgate migrate`"]);
+                let ran = database.run(arguments).ended(78).says(&["hint: run `tollgate migrate`"]);
                 assert_eq!(ran.out, "", "{arguments:?}");
             }
         }
@@ -96,7 +96,7 @@ fn file_that_is_not_sqlite_is_reported() {
 }
 
 #[test]
-fn a_sqlite_file_is_made_by_migrate_and_by_nothing_else() {
+fn only_migrate_creates_an_sqlite_file() {
     let database = Database::empty(Engine::Sqlite);
     for arguments in [&["list"][..], &["take", "a"], &["doctor"]] {
         database.run(arguments).ended(69).says(&["there is no file app.db", "tollgate migrate"]);
@@ -110,7 +110,7 @@ fn a_sqlite_file_is_made_by_migrate_and_by_nothing_else() {
 }
 
 #[test]
-fn wrong_arguments_are_answered_with_right_ones() {
+fn wrong_arguments_error_hints_at_valid_ones() {
     let database = Database::migrated(Engine::Sqlite);
     for (arguments, answers) in [
         (&["create", "a", "--capacity", "1", "--per", "1", "hour"][..], &["write a span without a space: 1h"][..]),
@@ -156,14 +156,14 @@ fn wrong_arguments_are_answered_with_right_ones() {
 }
 
 #[test]
-fn wrong_urls_are_answered_with_right_ones() {
+fn wrong_url_error_hints_at_a_valid_one() {
     let database = Database::empty(Engine::Sqlite);
     for (url, code, answers) in [
         ("", 2, &["export DATABASE_URL="][..]),
         ("app.db", 2, &["begins with none of", "sqlite:app.db"]),
         ("http://localhost/app", 2, &["begins with none of"]),
         ("postgres:localhost", 2, &["no // after"]),
-        ("postgres://localhost:port/app", 2, &["no URL of a PostgreSQL database"]),
+        ("postgres://localhost:port/app", 2, &["invalid URL of a PostgreSQL database"]),
         ("mysql://localhost", 2, &["names no database"]),
         ("postgres://app@x:12/a@localhost/app", 2, &["within its user or password", "@ is %40"]),
         (
@@ -187,7 +187,7 @@ fn non_utf8_arguments_are_refused_except_commands_and_files() {
 
     let database = Database::migrated(Engine::Sqlite);
     let bytes = OsStr::from_bytes(b"\xff\xfe");
-    // Each output is read as UTF-8.
+    // `Ran` requires UTF-8 output.
     let run = |arguments: &[&str], more: &[&OsStr]| {
         Ran::new(database.command(arguments).args(more).output().expect("it starts"))
     };

@@ -1,4 +1,4 @@
-//! What becomes of `tollgate run` and `take` when a signal comes while they wait.
+//! Signals while `tollgate run` and `take` wait.
 
 use std::process::Stdio;
 
@@ -92,7 +92,7 @@ fn interrupted_shell_loop_stops() {
         shell.env("DATABASE_URL", &database.url).current_dir(&database.directory).stdin(Stdio::null());
         let shell = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a shell");
         until(|| database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"] == -1);
-        // As a terminal does: to all of the group.
+        // Signals the whole process group, like a terminal.
         signal(&format!("-{}", shell.id()), "INT");
         let ran = Ran::new(shell.wait_with_output().expect("it ends")).ended(130);
         assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
@@ -109,7 +109,7 @@ fn interrupt_during_decision_gives_token_back() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut connection = runtime.block_on(SqliteConnection::connect(&file)).expect("it connects");
     for arguments in [&["run", "a", "--", "echo", "ran"][..], &["take", "a"]] {
-        // Nothing is decided while this transaction lasts.
+        // Blocks the decision while this transaction is open.
         let writer = runtime.block_on(connection.begin_with("begin immediate")).expect("it begins");
         let mut command = database.command(arguments);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");

@@ -1,4 +1,4 @@
-//! The program `tollgate`, run as people run it, on real databases.
+//! Runs the CLI `tollgate` on real databases.
 
 mod clients;
 mod command;

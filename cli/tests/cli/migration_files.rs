@@ -1,4 +1,4 @@
-//! Files for the directories of other tools, which make the same schema as `tollgate migrate`.
+//! Migration files for other tools, which create the same schema as `tollgate migrate`.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ fn migration_keeps_the_connection_collation() {
         write(&database, "sqlx");
         let (migrations, url) = (database.directory.join("migrations"), database.url.clone());
         runtime().block_on(async {
-            // As goose's driver has one that is not the server's choice for its character set.
+            // A collation other than the server's default for the character set, as with goose's driver.
             let mut connection =
                 MySqlConnection::connect(&format!("{url}?collation=utf8mb4_unicode_ci")).await.expect("a connection");
             let before = settings(&mut connection).await;
@@ -73,7 +73,7 @@ fn migration_keeps_the_connection_collation() {
 }
 
 #[test]
-fn files_for_goose_are_statements_between_its_marks() {
+fn goose_files_create_the_schema() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::Sqlite] {
         let database = Database::empty(engine);
         let mut statements = Vec::new();
@@ -108,7 +108,7 @@ fn goose_down_is_refused() {
 }
 
 #[test]
-fn files_for_flyway_are_scripts_in_the_order_of_their_names() {
+fn flyway_files_are_ordered_by_name() {
     for engine in [Engine::Postgres, Engine::MySql] {
         let database = Database::empty(engine);
         for file in write(&database, "flyway") {
@@ -122,13 +122,13 @@ fn files_for_flyway_are_scripts_in_the_order_of_their_names() {
 }
 
 #[test]
-fn files_hold_nothing_that_tools_rewrite() {
+fn files_contain_nothing_that_tools_rewrite() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::Sqlite] {
         for format in ["sqlx", "goose", "flyway"] {
             for file in write(&Database::empty(engine), format) {
                 let text = std::fs::read_to_string(&file).expect("it is there");
                 assert!(!text.contains("${"), "{file}: goose and Flyway would put a variable there");
-                // What is sent in Latin-1 is refused within a routine, whose text is kept; a comment before it is not.
+                // A server refuses Latin-1 bytes inside a routine, but not in a comment before it.
                 let kept = text.lines().find(|line| !line.starts_with("--") && !line.is_ascii());
                 assert_eq!(kept, None, "{file}");
             }
@@ -149,7 +149,7 @@ fn create_files_writes_only_missing_files() {
 #[test]
 fn new_versions_follow_existing_versions() {
     for (format, host, first) in [
-        // A time to come, a number that is no time, and a part of a version; what no tool runs has none.
+        // A future timestamp, a number that is not a timestamp, and a dotted version. Files that no tool runs have no version.
         ("sqlx", ["29991231235959_host.sql", "30000101000000_notes.txt"], "30000101000000_tollgate_0001_"),
         ("goose", ["99999999999999_host.go", "7_host.sql"], "100000000000000_tollgate_0001_"),
         ("flyway", ["V29991231235958.3__host.sql", "R__host.sql"], "V29991231235959__tollgate_0001_"),
@@ -226,7 +226,7 @@ fn partially_written_file_is_removed() {
     database.run(&print).ended(0);
     let all = list(&database);
     std::fs::remove_dir_all(database.directory.join("migrations")).expect("it is there");
-    // Files of more than 17 or 34 kilobytes end there, as on a full disk: take_batch is larger than any before it.
+    // Limits files to 17 or 34 kB, like a full disk: take_batch is larger than all files before it.
     let script = format!("trap '' XFSZ; ulimit -f 34; exec \"$0\" {}", print.join(" "));
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]).env("DATABASE_URL", &database.url);
@@ -241,7 +241,7 @@ fn partially_written_file_is_removed() {
     assert_eq!(steps(&list(&database)), steps(&all));
 }
 
-/// The migrations that files hold: their names without the versions.
+/// The names of the migrations in files, without versions.
 fn steps(files: &[String]) -> Vec<&str> {
     files.iter().map(|file| name(file).split_once('_').expect("a version").1).collect()
 }
@@ -250,13 +250,13 @@ fn name(file: &str) -> &str {
     file.rsplit_once('/').map_or(file, |(_, name)| name)
 }
 
-/// Writes a tool's files, and names them in their order.
+/// Writes a tool's files, and returns their names in order.
 fn write(database: &Database, format: &str) -> Vec<String> {
     database.run(&["migrate", "--print", format, "--into", "migrations"]).ended(0);
     list(database)
 }
 
-/// The files that are there, in their order.
+/// The existing files in order.
 fn list(database: &Database) -> Vec<String> {
     let entries = std::fs::read_dir(database.directory.join("migrations")).expect("a directory");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path().display().to_string()).collect();
@@ -264,7 +264,7 @@ fn list(database: &Database) -> Vec<String> {
     files
 }
 
-/// What a connection makes things with.
+/// The session settings that new objects keep.
 async fn settings(connection: &mut MySqlConnection) -> Vec<String> {
     let settings =
         "select concat_ws(' ', @@sql_mode, @@character_set_client, @@character_set_results, @@collation_connection)";

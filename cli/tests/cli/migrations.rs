@@ -1,4 +1,4 @@
-//! The schema comes by `tollgate migrate`, or by the client that it prints for: with the same result.
+//! `tollgate migrate` and its printed scripts create the same schema.
 
 use crate::clients;
 use crate::command::{Ran, SECRET, tollgate};
@@ -19,14 +19,14 @@ fn dry_run_lists_what_migrate_then_does_once() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn sqlite_files_are_made_for_their_owner_alone() {
+async fn sqlite_files_are_readable_by_their_owner_only() {
     use std::os::unix::fs::PermissionsExt;
 
     use tollgate::{SqliteStore, store::Durability};
 
     let database = Database::migrated(Engine::Sqlite);
     let [migrated, connected] = ["app.db", "other.db"].map(|name| database.directory.join(name));
-    // While they are open, their journals are there.
+    // The journals exist while the database is open.
     let mut stores = Vec::new();
     for file in [&migrated, &connected] {
         let store =
@@ -41,7 +41,7 @@ async fn sqlite_files_are_made_for_their_owner_alone() {
             assert_eq!(mode(path.clone().into()), 0o600, "{path}");
         }
     }
-    // None is made where SQLite would make none.
+    // Creates no file if SQLite would not create one.
     for parameter in ["memory", "ro"] {
         let file = database.directory.join(parameter);
         let url = format!("sqlite:{}?mode={parameter}", file.display());
@@ -89,14 +89,14 @@ fn script_after_a_version_is_the_rest_of_the_schema() {
         let print = |after: &str| database.run(&["migrate", "--print", format, "--after", after]).ended(0).out;
         let (whole, rest) = (database.run(&["migrate", "--print", format]).ended(0).out, print("2"));
         assert!(rest.len() < whole.len() && print("0") == whole);
-        // As an older program left it.
+        // The state after an older version.
         let new = &rest[rest.find("-- ").expect("each begins with a comment")..];
         let old = whole.strip_suffix(new).expect("they end alike");
         let end = if engine.is_mysql() { "delimiter ;\n\nselect 1;\n" } else { "commit;\n" };
         clients::feed(&database, &format!("{old}{end}"));
         let refused = clients::try_feed(&database, &print("1")).expect_err("it is not at that one");
         assert!(refused.contains("the_database_is_not_at_version_1"), "{refused}");
-        // As a migration leaves it that was killed.
+        // The state after a killed migration.
         if engine.is_mysql() {
             database.sql("insert into token_migrations (version, name, applied_at) values (3, 'killed', null)");
             let refused = clients::try_feed(&database, &print("3")).expect_err("the third is announced only");
@@ -128,7 +128,7 @@ fn grants_are_printed_for_engines_with_roles() {
     Database::empty(Engine::Sqlite).run(&print).ended(0).says(&["create role if not exists tollgate_app"]);
 }
 
-/// Nothing is left to do, and what is there decides.
+/// Asserts that no migration is pending and that the schema works.
 pub(crate) fn works(database: &Database) {
     database.run(&["migrate"]).ended(0).says(&["nothing is pending"]);
     database.run(&["create", "a", "--capacity", "1", "--per", "1d"]).ended(0);
@@ -160,7 +160,7 @@ fn role_without_migration_rights_gets_the_grant_statement() {
             database.sql(hint);
         }
         let migrated = migrate();
-        // An administrator may make the schema instead.
+        // An administrator can create the schema instead.
         let mut made = Vec::new();
         if engine == Engine::Postgres {
             database.sql(&format!(

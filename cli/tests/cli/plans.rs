@@ -33,7 +33,7 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
         let why = database.run(&["explain", "a", "--json"]).ended(0).json();
         assert_eq!((&why["plan"], &why["expected_outcome"]), (&"gold".into(), &"unknown plan".into()));
         database.run(&["explain", "c", "--plan", "none"]).ended(0).says(&["none: the plan 'none' is not there"]);
-        let hint = "`tollgate explain a` says which";
+        let hint = "`tollgate explain a` shows which plan";
         database.run(&["take", "a"]).ended(64).says(&["follows a plan that is not there any more", hint]);
         let found = "2 buckets follow plans that are not there, and requests for them fail: gold (2)";
         let remedy = "tollgate plan set --quota '10/s burst 20' gold";

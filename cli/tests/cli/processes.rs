@@ -18,7 +18,7 @@ pub(crate) fn is_listening(pid: u32) -> bool {
     u64::from_str_radix(caught, 16).unwrap_or(0) >> 14 & 1 == 1
 }
 
-/// Waits for what another process brings about.
+/// Waits for a condition that another process fulfils.
 pub(crate) fn until(mut condition: impl FnMut() -> bool) {
     for _ in 0..600 {
         if condition() {

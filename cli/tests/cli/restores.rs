@@ -1,4 +1,4 @@
-//! Databases that the engines' own tools dump and restore.
+//! Dumps and restores with the engines' own tools.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -105,7 +105,7 @@ fn functions_executable_by_public_are_a_warning() {
     assert!(!report.out.contains("public"), "{report:?}");
 }
 
-/// A database with a bucket, an override and a plan, and tokens that were taken.
+/// A database with a bucket, an override, a plan and used tokens.
 fn provisioned(engine: Engine) -> Database {
     let database = Database::migrated(engine);
     for arguments in [
@@ -132,7 +132,7 @@ fn state(database: &Database) -> Vec<String> {
     commands.map(|arguments| database.run(arguments).ended(0).out).into()
 }
 
-/// Everything is there, and limits.
+/// Asserts that all objects exist and that limits apply.
 fn works(database: &Database) {
     database.run(&["doctor"]).ended(0);
     let key = uuid::Uuid::new_v4().to_string();
@@ -171,7 +171,7 @@ fn dump(database: &Database, options: &[&str]) -> Vec<u8> {
     };
     let mut command = tool(name, &database.url_of_root());
     if database.engine == Engine::MySql {
-        // Else the dump is of the whole server's transactions, and another server's alone.
+        // Without this option, the dump contains the transaction ids of the whole server, and only another server can load it.
         command.arg("--set-gtid-purged=OFF");
     }
     let output = command.args(options).output().expect("it starts");
@@ -179,7 +179,7 @@ fn dump(database: &Database, options: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Loads a dump. Where it lacks what its tables need, as one of PostgreSQL's tables alone does, those are missing.
+/// Loads a dump. Creates the schema first if the dump lacks it, like PostgreSQL's dump of tables only.
 fn load(database: &Database, dump: &[u8]) {
     let client = match database.engine {
         Engine::MySql => "mysql",
@@ -201,7 +201,7 @@ fn feed(command: &mut Command, input: &[u8]) {
     written.expect("it has read everything");
 }
 
-/// A copy of a file takes its place: a whole one, or one without views and triggers, or without rows.
+/// Replaces a file by a copy: whole, without views and triggers, or without rows.
 fn copy(database: &Database, options: &[&str]) {
     let drop = |kind: &str| {
         let names = ["view token_bucket_levels", "view token_rules", "trigger token_bucket_begins"];

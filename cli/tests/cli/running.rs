@@ -1,4 +1,4 @@
-//! `tollgate run`: other programs, as often as a bucket lets them.
+//! `tollgate run`: commands limited by a bucket.
 
 use std::process::{Child, Stdio};
 
@@ -6,7 +6,7 @@ use crate::command::Ran;
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
-fn its_exit_code_and_output_are_the_commands() {
+fn run_passes_on_exit_code_and_output() {
     let database = Database::migrated(Engine::Sqlite);
     let ran =
         database.run(&["run", "a", "--quota", "9/h", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).ended(7);
@@ -36,7 +36,7 @@ fn command_inherits_the_url_only_if_told_to() {
 }
 
 #[test]
-fn a_key_may_begin_with_a_dash() {
+fn key_option_accepts_a_leading_dash() {
     let database = Database::migrated(Engine::Sqlite);
     for key in ["-x", "--max-wait", "--"] {
         database.run(&["create", "--quota", "1 per 1d", "--", key]).ended(0);
@@ -49,7 +49,7 @@ fn a_key_may_begin_with_a_dash() {
 
 #[cfg(unix)]
 #[test]
-fn a_signal_reaches_the_command() {
+fn signal_reaches_the_command() {
     use std::os::unix::process::ExitStatusExt;
 
     let database = Database::migrated(Engine::Sqlite);
@@ -72,7 +72,7 @@ fn command_inherits_ignored_signals() {
             let output = shell.args(["grep", "SigIgn", "/proc/self/status"]).output().expect("it starts");
             let line = String::from_utf8(output.stdout).expect("text");
             let mask = line.strip_prefix("SigIgn:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-            // The C library keeps those above 31 for itself.
+            // The C library reserves the signals above 31.
             mask.unwrap_or_else(|| panic!("{line}")) & 0x7fff_ffff
         };
         let tollgate = database.command(&[]).get_program().to_string_lossy().into_owned();
@@ -82,7 +82,7 @@ fn command_inherits_ignored_signals() {
 }
 
 #[test]
-fn without_a_token_the_command_does_not_run() {
+fn command_does_not_run_without_a_token() {
     let database = Database::migrated(Engine::Sqlite);
     let run = |arguments: &[&str]| database.run(&[&["run", "a", "--quota", "1 per 1d"], arguments].concat());
     run(&["--no-wait", "--", "echo", "ran"]).ended(0).says(&["ran"]);
@@ -107,7 +107,7 @@ fn if_unavailable_run_applies_only_without_an_answer() {
         let ran = run(&["--if-unavailable", "run"]).ended(7).says(&["tollgate: the command runs without a token: "]);
         assert_eq!((ran.out.as_str(), ran.err.lines().count()), ("ran\n", 1), "{ran:?}");
     }
-    // An answer is one, also that nothing can be had.
+    // An error of the request is an answer, too.
     let run = ["run", "a", "--if-unavailable", "run", "--no-wait"];
     let run = |database: &Database, quota: &[&str]| database.run(&[&run, quota, &["--", "echo", "ran"]].concat());
     let database = Database::empty(Engine::Sqlite);
@@ -129,7 +129,7 @@ fn missing_command_takes_no_token() {
         ran.says(&[&format!("cannot start '{program}'"), "no token was taken"]);
     }
     assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"], 1);
-    // One of a directory that only the command's own search knows is found by it.
+    // A command that only the system's own search finds still runs.
     database.command(&["run", "a", "--", "true"]).env_remove("PATH").status().expect("it starts");
     assert_eq!(database.run(&["peek", "a", "--json"]).ended(0).json()[0]["available"], 0);
 }

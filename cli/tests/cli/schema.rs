@@ -1,10 +1,11 @@
-//! The schema of a database as the engine describes it, to compare how it was made.
+//! Compares schemas, as the engine describes them.
 
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection, SqliteConnection};
 
 use crate::databases::{Database, Engine};
 
-/// Holds a database to what `tollgate migrate` makes: every table, column, constraint, index, view, trigger, routine and grant.
+/// Asserts that a database has the schema of `tollgate migrate`: each table, column, constraint, index, view, trigger, routine
+/// and grant.
 pub(crate) fn is_that_of_migrate(database: &Database) {
     let (expected, found) = (of(&Database::migrated(database.engine)), of(database));
     assert!(expected.len() > 15, "{expected:?}");
@@ -16,7 +17,7 @@ pub(crate) fn is_that_of_migrate(database: &Database) {
     assert_eq!(found.len(), expected.len(), "{:?} has more: {found:#?}", database.engine);
 }
 
-/// A text for each part, without comments, and with each run of white space as one space: clients leave out comments.
+/// One text per object. Drops comments, because clients omit them, and joins white space.
 fn of(database: &Database) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     macro_rules! parts {
@@ -42,7 +43,7 @@ fn of(database: &Database) -> Vec<String> {
     let without_comment = |line: &str| line.split("-- ").next().unwrap_or_default().to_owned();
     let folded = |part: String| {
         let code: Vec<_> = part.replace(database.name(), "").lines().map(without_comment).collect();
-        // The mysql client puts a space after what only MariaDB reads.
+        // The mysql client adds a space after a MariaDB-only comment.
         code.join(" ").replace("*/", "*/ ").split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let mut parts: Vec<_> = parts.into_iter().map(folded).filter(|part| !part.contains("_sqlx_migrations")).collect();

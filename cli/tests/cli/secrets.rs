@@ -1,4 +1,4 @@
-//! Passwords are in URLs, and in nothing that anybody sees.
+//! No output contains the password of a URL.
 
 use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, EACH, Engine};
@@ -34,7 +34,7 @@ fn no_output_shows_a_password() {
         format!("mysql://localhost:1/app%40{SECRET}"),
         format!("sqlite:app.db?key={SECRET}"),
     ];
-    // Side by side, as most of them wait for a server that is not there.
+    // In parallel, because most URLs wait for a server that does not exist.
     std::thread::scope(|scope| {
         for url in &urls {
             scope.spawn(|| shows_no_password(url, &database));
@@ -45,7 +45,7 @@ fn no_output_shows_a_password() {
 fn shows_no_password(url: &str, database: &Database) {
     for arguments in [&["list"][..], &["doctor"], &["doctor", "--json"], &["--help"], &["help", "take"], &["lst"], &[]]
     {
-        // Each `Ran` is looked through for it.
+        // `Ran` checks each output for the password.
         let by_environment = tollgate(Some(url), &database.directory).args(arguments).output().expect("it starts");
         let by_option = tollgate(None, &database.directory).args(["--database-url", url]).args(arguments).output();
         assert_ne!(Ran::new(by_environment).out + &Ran::new(by_option.expect("it starts")).out, SECRET);
@@ -65,11 +65,11 @@ fn shows_no_password(url: &str, database: &Database) {
 }
 
 #[test]
-fn hidden_secret_is_reported_with_its_proper_place() {
+fn hidden_secret_error_says_where_to_put_it() {
     let database = Database::empty(Engine::Sqlite);
     let url = format!("postgres:app:{SECRET}@localhost/app");
     let ran = database.run(&["create", "a", "--quota", &url]).ended(2);
-    ran.says(&["--quota <QUOTA>: it is not shown, as it may hold a password", "hint: a database is given as"]);
+    ran.says(&["--quota <QUOTA>: hidden, because it may contain a password", "hint: give the database as"]);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn percent_encoded_name_is_accepted() {
 }
 
 #[test]
-fn an_example_of_a_url_is_shown_whole() {
+fn example_url_is_shown_in_full() {
     let database = Database::empty(Engine::Sqlite);
     let ran = tollgate(None, &database.directory).arg("list").output().expect("it starts");
     Ran::new(ran).ended(2).says(&["# or postgres://app:password@localhost/app"]);

@@ -14,7 +14,7 @@ use tollgate::{
 use crate::databases::{Database, Engine};
 
 #[test]
-fn objects_offered_by_public_are_never_called() {
+fn objects_in_public_are_never_called() {
     let database = Database::empty(Engine::Postgres);
     database.sql(BETTER_MATCHES);
     database.run(&["migrate"]).ended(0);
@@ -32,7 +32,7 @@ fn objects_offered_by_public_are_never_called() {
 }
 
 #[test]
-fn printed_migrations_and_grants_call_nothing_of_public() {
+fn printed_sql_calls_no_object_of_public() {
     let database = Database::empty(Engine::Postgres);
     database.sql(BETTER_MATCHES);
     for format in ["psql", "grants", "owner"] {
@@ -46,7 +46,7 @@ fn printed_migrations_and_grants_call_nothing_of_public() {
     });
 }
 
-/// The traps work: an unqualified name enters one.
+/// Asserts that an unqualified name calls a planted object.
 async fn assert_traps(pool: &PgPool) {
     for sql in
         ["select 1.5 * 2", "select quote_ident(current_user)", "select array_agg(n) from (values (1::bigint)) v (n)"]
@@ -115,7 +115,7 @@ async fn administers(store: &PgStore) -> Result<(), tollgate::Error> {
     store.set_mode(Mode::Enforce, None, None).await
 }
 
-/// Objects of `tollgate` that were made with something of `public`, and keep it for good.
+/// Objects of `tollgate` that were created with an object of `public`, and stay bound to it.
 async fn objects_bound_to_public(pool: &PgPool) -> Vec<String> {
     let mut connection = pool.acquire().await.expect("a connection");
     sqlx::raw_sql("set search_path = pg_catalog").execute(&mut *connection).await.expect("a setting");
@@ -154,5 +154,5 @@ const COMMANDS: &[&[&str]] = &[
     &["doctor"],
 ];
 
-/// Operators and functions of every name that SQL of ours uses, for types that `pg_catalog` would have to convert.
+/// Operators and functions with each name in tollgate's SQL, for types that `pg_catalog` would have to convert.
 const BETTER_MATCHES: &str = include_str!("../../../tests/conformance/cases/attacks/shadowing.sql");

@@ -1,11 +1,11 @@
-//! Outputs that nobody reads, or that cannot be written, change nothing of how the program ends.
+//! Exit codes with a closed or unwritable output.
 
 use std::process::{Command, Stdio};
 
 use crate::command::Ran;
 use crate::databases::{Database, Engine};
 
-/// The exit code, with a pipe as standard output whose reader is gone.
+/// The exit code with a closed pipe as standard output.
 fn without_a_reader(mut command: Command) -> Option<i32> {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -13,7 +13,7 @@ fn without_a_reader(mut command: Command) -> Option<i32> {
 }
 
 #[test]
-fn the_exit_code_is_the_same_without_a_reader() {
+fn exit_code_stays_the_same_without_a_reader() {
     let database = Database::migrated(Engine::Sqlite);
     let take = ["take", "a", "--quota", "1 per 1d"];
     assert_eq!(without_a_reader(database.command(&take)), Some(0));

@@ -34,7 +34,7 @@ fn run_ends_by_the_deadline_when_the_server_stops_answering() {
         pids = runtime.block_on(sqlx::query_scalar(waiting).fetch_all(&mut looker)).expect("it is asked");
         pids.len() == 2
     });
-    // The server's processes that serve them keep the connections open, and answer nothing.
+    // The stopped server processes keep the connections open without answering.
     let stopped = Stopped::new(pids);
     let [ran, failed] = [runs, fails].map(|child| Ran::new(child.wait_with_output().expect("it ends")));
     drop(stopped);
@@ -43,7 +43,7 @@ fn run_ends_by_the_deadline_when_the_server_stops_answering() {
     assert_eq!(failed.ended(69).says(&["no answer within 5s"]).out, "");
 }
 
-/// Processes that are stopped until this is dropped.
+/// Stops processes, and continues them on drop.
 struct Stopped(Vec<i32>);
 
 impl Stopped {
@@ -85,7 +85,7 @@ fn unanswered_commands_say_what_it_means_for_them() {
     }
 }
 
-/// Runs the program, and ends its connection when it waits for this lock.
+/// Runs the CLI, and ends its connection while it waits for this lock.
 fn cut_off(database: &Database, lock: &str, arguments: &[&str]) -> Ran {
     let (runtime, _holder, mut looker) = locked(database, lock);
     let mut command = database.command(arguments);
@@ -98,7 +98,7 @@ fn cut_off(database: &Database, lock: &str, arguments: &[&str]) -> Ran {
     Ran::new(child.wait_with_output().expect("it ends"))
 }
 
-/// A session that holds this lock in an open transaction, and one that sees which sessions wait.
+/// Opens a session that holds this lock in a transaction, and a session that sees waiting sessions.
 fn locked(database: &Database, lock: &str) -> (Runtime, PgConnection, PgConnection) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let connect = || runtime.block_on(PgConnection::connect(&database.url_of_root())).expect("it connects");

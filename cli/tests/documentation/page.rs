@@ -1,4 +1,4 @@
-//! A Markdown file as GitHub shows it: its headings, and what it links to.
+//! A Markdown file as GitHub renders it: headings and links.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -7,13 +7,13 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::Context;
 use pulldown_cmark::{BrokenLink, CowStr, Event, LinkType, Options, Parser, Tag, TagEnd};
 
-/// What a page has of interest.
+/// The anchors and links of a page.
 pub(crate) struct Page {
     anchors: HashSet<String>,
     links: Vec<Link>,
 }
 
-/// A target, as it is written on a page.
+/// A link's target as written on a page.
 pub(crate) struct Link {
     page: PathBuf,
     target: String,
@@ -26,7 +26,7 @@ impl Page {
         Ok(Self::parse(&text, path))
     }
 
-    /// The links to other pages and to places within, not those to the web.
+    /// The links within the repository, without those to the web.
     pub(crate) fn links(&self) -> &[Link] {
         &self.links
     }
@@ -34,7 +34,7 @@ impl Page {
     fn parse(text: &str, path: &Path) -> Self {
         let (mut anchors, mut seen, mut links) = (HashSet::new(), HashMap::new(), Vec::new());
         let mut heading = None;
-        // A reference that is defined nowhere: brackets are shown, unless it is no link at all, as in a list of numbers.
+        // GitHub shows the brackets of an undefined reference. Skips brackets that are not links, such as lists of numbers.
         let undefined = |reference: BrokenLink<'_>| {
             let path = reference.link_type != LinkType::Shortcut || reference.reference.contains('/');
             path.then(|| (CowStr::from(format!("undefined/{}", reference.reference)), CowStr::from("")))
@@ -66,7 +66,7 @@ impl Page {
 }
 
 impl Link {
-    /// Why it leads nowhere, if so.
+    /// The reason why the link is broken, if it is.
     pub(crate) fn broken(&self, repository: &Path) -> anyhow::Result<Option<String>> {
         let Some(file) = self.file(repository) else {
             return Ok(Some("outside the repository".to_owned()));
@@ -82,7 +82,7 @@ impl Link {
         Ok(missing.then(|| format!("no heading {fragment} there")))
     }
 
-    /// The file that it leads to; `None`: one outside the repository.
+    /// The target file. `None` if it is outside the repository.
     pub(crate) fn file(&self, repository: &Path) -> Option<PathBuf> {
         let target = self.target.split('#').next().unwrap_or_default();
         let base = if target.is_empty() { &*self.page } else { self.page.parent()? };
@@ -109,7 +109,7 @@ impl fmt::Display for Link {
     }
 }
 
-/// GitHub's name for a heading: lower case, words joined by hyphens, without punctuation; a number if it is there already.
+/// GitHub's anchor of a heading: lower case, hyphens between words, no punctuation, and a number if the anchor is taken.
 fn anchor(heading: &str, seen: &mut HashMap<String, usize>) -> String {
     let slug: String = heading
         .trim()
@@ -127,7 +127,7 @@ fn anchor(heading: &str, seen: &mut HashMap<String, usize>) -> String {
 }
 
 #[test]
-fn headings_are_named_as_github_names_them() {
+fn anchors_match_those_of_github() {
     let text = "# What is `exact`, and why?\n\n## A_b - c\n\n## Twice\n\n## Twice\n";
     let page = Page::parse(text, Path::new("README.md"));
     let expected = ["what-is-exact-and-why", "a_b---c", "twice", "twice-1"];
@@ -135,7 +135,7 @@ fn headings_are_named_as_github_names_them() {
 }
 
 #[test]
-fn a_link_to_nowhere_is_found() -> anyhow::Result<()> {
+fn broken_link_is_found() -> anyhow::Result<()> {
     let repository = super::repository();
     let broken = |text: &str| -> anyhow::Result<Vec<bool>> {
         let page = Page::parse(text, Path::new("docs/a page.md"));

@@ -33,7 +33,7 @@ fn documented_commands_print_and_draw_what_is_shown() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a command prints that is typed in a directory.
+/// Runs a command in a directory, and returns its output.
 fn shell(directory: &Path, command: &str) -> anyhow::Result<String> {
     let program = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().context("a binary lies in a directory")?;
     let path = format!("{}:{}", program.display(), std::env::var("PATH")?);

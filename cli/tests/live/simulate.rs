@@ -136,14 +136,14 @@ fn impossible_simulation_says_what_is_possible() {
     for (arguments, expected) in [
         (&["10 apples", "--pattern", "steady:1/s"][..], "write '10/s'"),
         (&["10 in 5s", "--pattern", "steady:1/s"], "write '100 in 60s at 5s'"),
-        (&["unlimited", "--pattern", "steady:1/s"], "unlimited is no limit"),
+        (&["unlimited", "--pattern", "steady:1/s"], "cannot simulate an unlimited quota"),
         (&["10/s", "--pattern", "waves:1/s"], "write 'steady:50/s'"),
         (&["10/s", "--pattern", "steady:1000000000/s"], "at most 10000000"),
         (&["10/s", "--pattern", "burst:4000000000 every 36000d"], "at most 10000000"),
         (&["10/s", "--pattern", "on-off:100000000/s on 50s off 18000d"], "at most 10000000"),
         (&["10/s", "--pattern", "on-off:1/s on 1s off 1s + steady:100000/s", "--for", "100s"], "at most 10000000"),
         (&["10/s", "--pattern", "steady:1/s", "--for", "soon"], "soon"),
-        (&["10/s", "--pattern", "steady:1/s", "--for", "0s"], "longer than nothing"),
+        (&["10/s", "--pattern", "steady:1/s", "--for", "0s"], "must last longer than 0 s"),
         (&["10/s", "--pattern", "steady:1/s", "--window", "0s"], "--window"),
         (&["10/s", "--traffic", "-", "--for", "5s"], "cannot be used with"),
         (&["10/s", "--traffic", "-", "--seed", "5"], "cannot be used with"),
@@ -160,7 +160,7 @@ fn impossible_simulation_says_what_is_possible() {
 fn unreadable_and_unwritable_files_are_reported() {
     for (arguments, code, expected) in [
         (["--traffic", "/nowhere/at/all"], 66, "cannot read the traffic file /nowhere/at/all"),
-        (["--traffic", "/nowhere/at/all"], 66, "hint: name a file that is there"),
+        (["--traffic", "/nowhere/at/all"], 66, "hint: name an existing file"),
         (["--traffic", "/"], 66, "the traffic file /"),
         (["--traffic", "/dev/zero"], 66, "line 1 has 1048576 bytes or more"),
         (["--traffic", "-"], 66, "no arrival"),

@@ -56,7 +56,7 @@ impl Picture {
         Self { limit: SimulatedLimit { max_wait, ..self.limit }, ..self }
     }
 
-    /// Lives the story, and draws it.
+    /// Simulates the traffic, and draws the result.
     pub(crate) async fn svg(&self) -> anyhow::Result<String> {
         let story = story();
         let run = self.limit.run(&story).await?;
@@ -64,7 +64,7 @@ impl Picture {
     }
 }
 
-/// A burst, a second one right after it, a steady stream, a pause, and a last burst. Whoever waits has had a turn by the
+/// A burst, a second burst right after it, a steady stream, a pause, and a last burst. All waiting requests are granted by the
 /// end.
 fn story() -> Traffic {
     let burst = |from: i64, requests: i64| (0..requests).map(move |n| from + n * 200);
@@ -76,5 +76,5 @@ fn story() -> Traffic {
 const FIVE_SECONDS: Duration = Duration::from_secs(5);
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Three seconds into a period of the calendar's, which is to say that one begins two seconds into the story.
+/// Three seconds into a window aligned to the calendar, so that the next window begins two seconds into the traffic.
 const START: i64 = 1_800_000_003 * SECOND_NS;

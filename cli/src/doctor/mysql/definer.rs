@@ -11,7 +11,7 @@ use super::super::DoctorReport;
 use super::super::settings::Settings;
 use super::{NOT_GRANTED, REQUIRED_ROUTINES, may_call, quoted_account};
 
-/// What mends a call that the server refused so. If the definer is gone or has no rights here, no grant to the caller helps.
+/// The advice for a call that the server refused like this. If the definer is gone or has no rights here, no grant to the caller helps.
 pub(super) async fn mending(
     connection: &mut MySqlConnection,
     said: &dyn DatabaseError,

@@ -1,4 +1,4 @@
-//! A picture of runs beside each other: the requests above, the tokens below, over the same axis of time.
+//! A picture of runs side by side: requests above, tokens below, on the same time axis.
 
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -10,8 +10,7 @@ use super::traffic::Traffic;
 mod requests;
 mod tokens;
 
-/// Draws runs of the traffic, each with its title, all over the same span: that of the traffic, and of those who wait at
-/// its end.
+/// Draws the runs with their titles, all over the same span. The span ends when the last waiting request is granted.
 pub(crate) async fn svg(traffic: &Traffic, runs: &mut [(String, Run)]) -> anyhow::Result<String> {
     let end = runs.iter().filter_map(|(_, run)| run.last_use()).fold(traffic.end, i64::max);
     for (_, run) in &mut *runs {
@@ -29,7 +28,7 @@ fn draw(panels: &[Panel<'_>]) -> anyhow::Result<String> {
         let size = (u32::try_from(columns * width)?, 400);
         let whole = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         whole.fill(&WHITE)?;
-        // The same heights mean the same in each of them.
+        // All panels have the same vertical scale.
         let top = panels.iter().map(requests::top).fold(0.0, f64::max);
         for (panel, area) in panels.iter().zip(whole.split_evenly((1, columns))) {
             let area = area.titled(panel.title, ("sans-serif", 20))?;
@@ -45,7 +44,7 @@ fn draw(panels: &[Panel<'_>]) -> anyhow::Result<String> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// A run, and the span of it that is shown, in nanoseconds since 1970.
+/// A run and its visible span, in nanoseconds since 1970.
 struct Panel<'a> {
     title: &'a str,
     run: &'a Run,
@@ -54,12 +53,12 @@ struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Whether each request can be seen by itself.
+    /// Whether the picture shows each request by itself.
     fn is_sparse(&self) -> bool {
         self.run.asked.len() <= 100
     }
 
-    /// An empty chart over its span.
+    /// An empty chart of the span.
     fn chart<'a, 'b>(&self, area: &'a Area<'b>, bottom: f64, top: f64) -> anyhow::Result<Chart<'a, 'b>> {
         let mut builder = ChartBuilder::on(area);
         builder
@@ -70,7 +69,7 @@ impl Panel<'_> {
         Ok(builder.build_cartesian_2d(0.0..self.x(self.end), bottom..top)?)
     }
 
-    /// Words within a chart: parts of its width and height from the upper left.
+    /// Writes a text in a chart, at fractions of its width and height from the upper left.
     fn text(&self, chart: &mut Chart<'_, '_>, text: &str, at: (f64, f64), color: RGBColor) -> anyhow::Result<()> {
         let height = chart.y_range();
         let place = (self.x(self.end) * at.0, height.end - (height.end - height.start) * at.1);
@@ -78,12 +77,12 @@ impl Panel<'_> {
         Ok(())
     }
 
-    /// Where an instant is on the axis.
+    /// The position of a time on the axis.
     fn x(&self, at: i64) -> f64 {
         float(at - self.begin) / self.unit().1
     }
 
-    /// In what time is counted here, and how many nanoseconds that is.
+    /// The unit of the time axis, and its nanoseconds.
     fn unit(&self) -> (&'static str, f64) {
         let lasts = float(self.end - self.begin);
         let fits = |unit: &&(&str, f64)| lasts >= 10.0 * unit.1;
@@ -96,7 +95,7 @@ fn line(chart: &mut Chart<'_, '_>, points: Vec<(f64, f64)>, color: RGBColor, wid
     Ok(())
 }
 
-/// A figure beside an axis.
+/// The label of a value on an axis.
 fn label(figure: f64) -> String {
     let text = format!("{figure:.1}");
     text.strip_suffix(".0").unwrap_or(&text).to_owned()

@@ -1,11 +1,11 @@
-//! When requests came, and where they went: one by one, or if there are many, how many a moment.
+//! The chart of requests: one by one, or as counts per time bin if there are many.
 
 use plotters::prelude::*;
 
 use super::super::run::{RequestOutcome, SimulatedRequest};
 use super::{Area, GREEN, GREY, PALE, Panel, RED, float, label, line};
 
-/// The height that it needs.
+/// The height of the chart in its units.
 pub(super) fn top(panel: &Panel<'_>) -> f64 {
     if panel.is_sparse() {
         return 3.5;
@@ -17,7 +17,7 @@ pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Resu
     if panel.is_sparse() { each(area, panel) } else { many(area, panel, top) }
 }
 
-/// From when each request came to when its tokens were used.
+/// Draws a line for each request, from its arrival to its outcome.
 fn each(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
     let mut chart = panel.chart(area, 0.0, 3.5)?;
     let labels = |y: &f64| match y.round() {
@@ -47,7 +47,7 @@ fn each(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many came, went on and were denied in each moment.
+/// Draws the number of arrivals, grants and denials in each time bin.
 fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
     let mut chart = panel.chart(area, 0.0, top)?;
     chart
@@ -76,7 +76,7 @@ fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
     panel.text(&mut chart, "denied", (0.27, 0.03), RED)
 }
 
-/// Requests per unit of time, in a part of the span.
+/// Requests per unit of time, within one bin.
 #[derive(Clone, Copy, Default)]
 struct TimeBin {
     came: f64,
@@ -105,5 +105,5 @@ impl Panel<'_> {
     }
 }
 
-/// Into how many parts the span is divided.
+/// The number of bins in the span.
 const BINS: i64 = 120;

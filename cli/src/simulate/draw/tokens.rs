@@ -1,4 +1,4 @@
-//! How many tokens are left; and while that can be seen on the same scale, how many requests were granted so far.
+//! The chart of available tokens. With few requests, also shows the tokens granted so far on the same scale.
 
 use plotters::prelude::*;
 
@@ -36,7 +36,7 @@ pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
 }
 
 impl Panel<'_> {
-    /// A stairway through values that hold from a time on.
+    /// The points of a step line through values that each hold from a time on.
     fn steps(&self, values: impl Iterator<Item = (i64, i64)>) -> Vec<(f64, f64)> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         let mut before = None;
