@@ -1,0 +1,69 @@
+-- Least privilege for MySQL and MariaDB. Optional: an administrator can run this file after the migrations, any number of
+-- times, with the database selected: mysql app < mysql.sql
+--
+--   tollgate_app       takes tokens, reads a key by its name, and sweeps step by step, as limiters do; cannot write a table
+--   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode, and sweeps
+--                      by hand
+--
+-- The routines run as the account that ran the migrations, so that account must stay, and its helpers and tables need no
+-- grants. Roles belong to the whole server, but these privileges apply to this database only.
+--
+-- Then grant a role to each of your accounts. The accounts must not have privileges on the whole database, which would include
+-- the tables. Nor CREATE TEMPORARY TABLES: a temporary table hides the table of its name, even from the routines.
+--
+--   grant tollgate_app to my_service@'%';
+--   set default role tollgate_app to my_service@'%';    -- MySQL
+--   set default role tollgate_app for my_service@'%';   -- MariaDB
+create role if not exists tollgate_app, tollgate_operator;
+
+grant execute on procedure token_take_v1 to tollgate_app;
+grant execute on procedure token_take_batch_v1 to tollgate_app;
+grant execute on procedure token_take_uniform_v1 to tollgate_app;
+grant execute on procedure token_take_all_v1 to tollgate_app;
+grant execute on procedure token_take_all_batch_v1 to tollgate_app;
+grant execute on procedure token_adjust_v1 to tollgate_app;
+grant execute on procedure token_adjust_batch_v1 to tollgate_app;
+grant execute on procedure token_take_window_v1 to tollgate_app;
+grant execute on procedure token_adjust_window_v1 to tollgate_app;
+grant execute on procedure token_throttle_v1 to tollgate_app;
+grant execute on procedure token_throttle to tollgate_app;
+grant execute on procedure token_sweep_v1 to tollgate_app;
+grant execute on procedure token_count_denials_v1 to tollgate_app;
+grant execute on procedure request_token to tollgate_app;
+grant execute on procedure request_tokens to tollgate_app;
+grant execute on procedure request_tokens_v1 to tollgate_app;
+grant execute on procedure request_planned_tokens to tollgate_app;
+grant execute on procedure request_tokens_once to tollgate_app;
+grant execute on procedure request_tokens_many to tollgate_app;
+grant execute on procedure request_tokens_in_window to tollgate_app;
+grant execute on procedure request_tokens_in_window_v1 to tollgate_app;
+grant execute on procedure rate_limiting_request to tollgate_app;
+grant execute on procedure token_peek to tollgate_app;
+grant execute on procedure token_peek_window to tollgate_app;
+grant execute on procedure token_explain to tollgate_app;
+
+-- Lets the crate check for pending migrations.
+grant select on token_migrations to tollgate_app;
+
+grant tollgate_app to tollgate_operator;
+grant execute on procedure token_create_bucket to tollgate_operator;
+grant execute on procedure token_create_plan to tollgate_operator;
+grant execute on procedure token_reset_bucket to tollgate_operator;
+grant execute on procedure token_delete_bucket to tollgate_operator;
+grant execute on procedure token_sweep to tollgate_operator;
+grant execute on procedure token_list_windows to tollgate_operator;
+grant select on token_bucket_levels to tollgate_operator;
+grant select on token_windows to tollgate_operator;
+grant select on token_most_denied to tollgate_operator;
+grant select on token_rules to tollgate_operator;
+grant select on token_sizes to tollgate_operator;
+grant select, delete on token_stats to tollgate_operator;
+
+-- The limits, but not the state: no UPDATE can give back tokens that were taken.
+grant select, insert (id, capacity, refill_seconds, refill, plan),
+      update (capacity, refill_seconds, refill, plan, provisioned), delete
+   on token_buckets to tollgate_operator;
+
+grant select, insert, update, delete on token_plans to tollgate_operator;
+grant select, insert, update, delete on token_overrides to tollgate_operator;
+grant select, insert (mode, reason, until), update (mode, reason, until) on token_mode to tollgate_operator;

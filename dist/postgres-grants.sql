@@ -1,0 +1,90 @@
+-- Least privilege for PostgreSQL and YugabyteDB. Optional: an administrator can run this file after the migrations, any number
+-- of times. Without it, only superusers and the role that ran the migrations have privileges.
+--
+--   tollgate_app       takes tokens, reads a key by its name, and sweeps step by step, as limiters do; can neither read nor
+--                      write a table
+--   tollgate_operator  also provisions, changes, reads, resets and deletes buckets, plans, overrides and the mode, and sweeps
+--                      by hand
+--
+-- The routines run as their owner, so their helpers and tables need no grants. Roles belong to the whole server, but these
+-- privileges apply to this database only. Then grant a role to each of your logins:
+--
+--   grant tollgate_app to my_service;
+do $$
+begin
+  perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_app') then
+    create role tollgate_app nologin;
+  end if;
+  if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_operator') then
+    create role tollgate_operator nologin;
+  end if;
+end
+$$;
+
+grant usage on schema tollgate to tollgate_app;
+
+grant execute on function
+  tollgate.applied_migrations(),
+  tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text, text, uuid, bigint),
+  tollgate.take_equal_v1(text, bigint, bigint, bigint, numeric, text, text, bigint),
+  tollgate.take_batch_v1(
+    text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[], bigint[]),
+  tollgate.take_all_v1(
+    text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint, uuid, bigint),
+  tollgate.take_all_batch_v1(bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[]),
+  tollgate.adjust_v1(text, uuid, text, bigint, bigint, bigint, bigint, bigint),
+  tollgate.adjust_batch_v1(text[], uuid[], text[], bigint[], bigint[], bigint[], bigint[], boolean[], bigint[]),
+  tollgate.take_window_v1(
+    text, bigint, bigint, bigint, bigint, bigint, bigint, uuid, bigint, boolean),
+  tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint),
+  tollgate.throttle_v1(text, bigint, bigint, bigint, numeric, text, text),
+  tollgate.throttle(text, double precision, double precision, double precision, text),
+  tollgate.sweep_v1(bigint),
+  tollgate.count_denials_v1(text[], bigint[]),
+  tollgate.request_token(text),
+  tollgate.request_tokens(text, double precision, double precision, double precision, text, uuid),
+  tollgate.request_tokens_v1(text, double precision, double precision, double precision, text, uuid),
+  tollgate.request_tokens_many(text[], double precision[]),
+  tollgate.request_tokens_in_window(text, double precision, double precision, double precision, double precision, double precision),
+  tollgate.request_tokens_in_window_v1(text, double precision, double precision, double precision, double precision, double precision),
+  tollgate.rate_limiting_request(text, double precision, double precision),
+  tollgate.peek(text),
+  tollgate.peek_window(text),
+  tollgate.explain(text, text)
+to tollgate_app;
+
+grant tollgate_app to tollgate_operator;
+
+-- The functions of a view and of a column default run as the role that reads or inserts.
+grant execute on function
+  tollgate.create_bucket(text, bigint, numeric, text),
+  tollgate.create_bucket(text, double precision, double precision, text),
+  tollgate.create_plan(text, bigint, numeric, text),
+  tollgate.create_plan(text, double precision, double precision, text),
+  tollgate.reset_bucket(text),
+  tollgate.delete_bucket(text),
+  tollgate.sweep(),
+  tollgate.clock(),
+  tollgate.bucket_limits(text, numeric, numeric, text),
+  tollgate.in_force(timestamptz, bigint),
+  tollgate.bucket_clock(tollgate.token_buckets, bigint),
+  tollgate.bucket_instant(tollgate.token_buckets, bigint),
+  tollgate.window_is_sound(tollgate.token_windows),
+  tollgate.window_earliest(tollgate.token_windows, bigint, bigint, bigint)
+to tollgate_operator;
+
+grant select on
+  tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.token_windows, tollgate.migrations,
+  tollgate.token_window_levels, tollgate.token_most_denied, tollgate.token_rules, tollgate.token_sizes
+to tollgate_operator;
+grant select, delete on tollgate.token_stats to tollgate_operator;
+
+-- The limits, but not the state. Changing the limits to refill at once can still fill a bucket, like reset_bucket.
+grant insert (id, capacity, refill_seconds, refill, plan),
+      update (capacity, refill_seconds, refill, plan, provisioned),
+      delete
+   on tollgate.token_buckets to tollgate_operator;
+
+grant select, insert, update, delete on tollgate.token_plans, tollgate.token_overrides to tollgate_operator;
+grant select, insert (mode, reason, until), update (mode, reason, until) on tollgate.token_mode to tollgate_operator;
