@@ -70,8 +70,7 @@ pub(crate) fn missing_grants() -> CliError {
 pub(crate) const GRANT_HINT: &str = "`grant tollgate_app to ROLE` allows it to take tokens and to read a key; tollgate_operator allows everything. `tollgate migrate --print grants` creates both roles: run it after each upgrade, with the database's `--prefix` if it has one";
 
 /// The hint about a database that is newer than the CLI.
-pub(crate) const UPDATE_HINT: &str =
-    "install a newer `tollgate`: the version of the crate that the services use";
+pub(crate) const UPDATE_HINT: &str = "install a newer `tollgate`: the version of the crate that the services use";
 
 /// The hint about a file that cannot be written.
 pub(crate) const READ_ONLY_HINT: &str =
