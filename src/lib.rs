@@ -53,6 +53,7 @@ pub use uuid;
 #[doc = include_str!("../docs/start/sqlite.md")]
 #[doc = include_str!("../docs/start/yugabytedb.md")]
 #[doc = include_str!("../docs/choosing.md")]
+#[doc = include_str!("../docs/recipes.md")]
 #[doc = include_str!("../docs/waiting.md")]
 #[doc = include_str!("../docs/outages.md")]
 #[doc = include_str!("../docs/operations.md")]

@@ -116,6 +116,8 @@ impl KeyExtractor for MatchedRoute {
 /// keys](super::RateLimitLayer::allow_missing_key).
 ///
 /// # Examples
+///
+/// ```
 /// use tollgate_http::{RateLimitLayer, extension};
 /// use tollgate::{Limiter, MemoryStore, Quota};
 ///

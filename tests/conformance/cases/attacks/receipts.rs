@@ -114,5 +114,5 @@ async fn adjust(app: &Rig, kind: &str, id: Uuid, key: &Key, figures: &str) -> an
 
 const CAPACITY: i64 = 5;
 
-/// Kind; cost, granted, scheduled_at, tokens; the answer; the available tokens afterwards.
+/// Kind; cost, granted, `scheduled_at`, tokens; the answer; the available tokens afterwards.
 type Step = (&'static str, &'static str, (&'static str, i64), i64);

@@ -76,7 +76,7 @@ async fn batch_with_one_invalid_adjustment_is_refused(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-/// Kind, receipt, id, cost, granted, scheduled_at, tokens, and 1 for a window.
+/// Kind, receipt, id, cost, granted, `scheduled_at`, tokens, and 1 for a window.
 type Adjustment = [String; 8];
 
 /// The texts with positions and outcomes.
