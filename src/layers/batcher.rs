@@ -123,21 +123,21 @@ impl<S: Store> BatcherState<S> {
     /// Takes from several buckets share calls only if they do not wait. So a request that can wait first asks without waiting.
     async fn take(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
         if take.limits.len() > 1 && self.max_take_all > 1 && !take.max_wait.is_zero() && take.id.is_none() {
-            let since = Instant::now();
-            let outcome = self.enqueue(&take.clone().max_wait(Duration::ZERO), since).await?;
+            let overdue_at = overdue_at(take);
+            let outcome = self.enqueue(&take.clone().max_wait(Duration::ZERO), overdue_at).await?;
             if outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
-                return self.enqueue(take, since).await;
+                return self.enqueue(take, overdue_at).await;
             }
             return Ok(outcome);
         }
-        self.enqueue(take, Instant::now()).await
+        self.enqueue(take, overdue_at(take)).await
     }
 
-    /// `since`: the start of the caller's `max_wait`.
-    async fn enqueue(self: &Arc<Self>, take: &Take, since: Instant) -> Result<Outcome, Error> {
+    /// `overdue_at`: the end of the caller's `max_wait`.
+    async fn enqueue(self: &Arc<Self>, take: &Take, overdue_at: Option<Instant>) -> Result<Outcome, Error> {
         let (sender, receiver) = oneshot::channel();
         {
-            let ticket = Ticket::take(take.clone(), since, self.max_take_all, sender);
+            let ticket = Ticket::take(take.clone(), overdue_at, self.max_take_all, sender);
             let mut queue = self.queue.lock();
             if let Some(len) = queue.full(take.key(), MAX_WAITING) {
                 return Err(Error::Overloaded(len));
@@ -197,11 +197,12 @@ impl<S: Store> BatcherState<S> {
     /// Starts calls until the queue has no next one.
     fn call_all(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
         // Outside a runtime, requests wait until another call starts or ends inside one.
-        let Ok(runtime) = Handle::try_current() else { return };
-        while let Some(Batch { requests, flight }) = queue.next() {
-            let call = CallTask { calls: Arc::clone(self), tickets: requests, flight: Some(flight) };
-            // A runtime that is shutting down drops the task at once, and the drop locks the queue.
-            MutexGuard::unlocked(&mut queue, || self.tasks.spawn_on(call.run(), &runtime));
+        if let Ok(runtime) = Handle::try_current() {
+            while let Some(Batch { requests, flight }) = queue.next() {
+                let call = CallTask { calls: Arc::clone(self), tickets: requests, flight: Some(flight) };
+                // A runtime that is shutting down drops the task at once, and the drop locks the queue.
+                MutexGuard::unlocked(&mut queue, || self.tasks.spawn_on(call.run(), &runtime));
+            }
         }
         self.gauge.lock().set(queue.len());
     }
@@ -232,6 +233,11 @@ impl<S: Store> Drop for Pending<'_, S> {
             Err(_) => self.calls.queue.lock().count_cancelled(),
         }
     }
+}
+
+/// The end of the caller's `max_wait`, if the caller waits. A wait beyond all instants has none.
+fn overdue_at(take: &Take) -> Option<Instant> {
+    if take.max_wait.is_zero() { None } else { Instant::now().checked_add(take.max_wait) }
 }
 
 /// Cancels the reservation of a dropped caller that would have had to wait. A request with an id keeps its tokens, because a

@@ -52,6 +52,8 @@ pub(super) struct Queue<T: Queued> {
 #[derive(Debug)]
 struct KeyQueue<T> {
     waiting: VecDeque<T>,
+    /// Number of requests at the front that were in a call that was rolled back. They are called in isolation.
+    rolled_back: usize,
     is_called: bool,
 }
 
@@ -138,7 +140,7 @@ impl<T: Queued> Queue<T> {
         self.waiting += 1;
         let line = self.lines.entry(key.clone()).or_insert_with(|| {
             self.ready.push_back(key.clone());
-            KeyQueue { waiting: self.spare.pop().unwrap_or_default(), is_called: false }
+            KeyQueue { waiting: self.spare.pop().unwrap_or_default(), rolled_back: 0, is_called: false }
         });
         &mut line.waiting
     }
@@ -176,7 +178,7 @@ impl<T: Queued> Queue<T> {
     /// Fills a call from the ready keys, oldest first. Keys whose first request is of another kind keep their places. The call
     /// takes an equal share of all requests that wait or are in flight, so that calls have about the same size.
     fn batch(&mut self) -> Option<Batch<T>> {
-        let share = (self.waiting + self.batch_calls.requests).div_ceil(self.batch_calls.most(self.max_batch_calls));
+        let share = (self.waiting + self.batch_calls.requests).div_ceil(self.max_batch_calls);
         let (mut requests, mut keys, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         while passed.len() < MAX_PASSED
             && let Some(key) = self.ready.pop_front()
@@ -213,6 +215,7 @@ impl<T: Queued> Queue<T> {
     fn front(&mut self, key: &T::Key) -> Option<&T> {
         let line = self.lines.get_mut(key)?;
         while line.waiting.pop_front_if(|request| request.is_cancelled()).is_some() {
+            line.rolled_back = line.rolled_back.saturating_sub(1);
             self.waiting -= 1;
             self.cancelled = self.cancelled.saturating_sub(1);
         }
@@ -244,6 +247,7 @@ impl<T: Queued> Queue<T> {
             }
             let Some(request) = line.waiting.pop_front() else { break };
             self.waiting -= 1;
+            line.rolled_back = line.rolled_back.saturating_sub(1);
             if requests.len() > first && request.is_cancelled() {
                 self.cancelled = self.cancelled.saturating_sub(1);
             } else {
@@ -263,7 +267,8 @@ impl<T: Queued> Queue<T> {
     /// isolated, because its row is probably locked.
     pub(super) fn mark_old(&mut self, flight: &mut Flight<T::Key>) {
         flight.is_old = true;
-        if !flight.is_isolated && flight.keys.len() == 1 && self.batch_calls.old >= MAX_OLD_CALLS {
+        let has_room = self.isolated_calls.old < MAX_OLD_CALLS && self.max_batch_calls > 1;
+        if !flight.is_isolated && flight.keys.len() == 1 && self.batch_calls.old >= MAX_OLD_CALLS && has_room {
             self.shared_calls -= usize::from(flight.is_shared());
             flight.is_isolated = true;
             self.batch_calls.end(flight.requests);
@@ -283,9 +288,10 @@ impl<T: Queued> Queue<T> {
         for key in keys {
             let Some(line) = self.lines.get_mut(&key) else { continue };
             line.is_called = false;
+            line.rolled_back = line.rolled_back.min(line.waiting.len());
             if line.waiting.is_empty() {
                 self.remove(&key);
-            } else if is_locked {
+            } else if is_locked || line.rolled_back > 0 {
                 self.isolated.push_back(key);
             } else {
                 self.ready.push_back(key);
@@ -295,7 +301,12 @@ impl<T: Queued> Queue<T> {
 
     /// Ends a call that was rolled back. Its requests go ahead of all others for their keys, in one call for each key.
     pub(super) fn roll_back(&mut self, flight: Flight<T::Key>, requests: Vec<T>) {
-        requests.into_iter().rev().for_each(|request| self.push_front(request));
+        for request in requests.into_iter().rev() {
+            if let Some(line) = self.lines.get_mut(request.key()) {
+                line.rolled_back += 1;
+            }
+            self.push_front(request);
+        }
         self.finish(flight, true);
     }
 
@@ -338,13 +349,8 @@ impl<T: Queued> Queue<T> {
 }
 
 impl Calls {
-    /// Maximum number of calls in flight.
-    fn most(&self, max_calls: usize) -> usize {
-        max_calls + self.old.min(MAX_OLD_CALLS)
-    }
-
     fn has_room(&self, max_calls: usize) -> bool {
-        self.in_flight < self.most(max_calls)
+        self.in_flight < max_calls + self.old.min(MAX_OLD_CALLS)
     }
 
     fn start(&mut self, requests: usize) {
@@ -436,10 +442,10 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let push = (0..6_u8, 0..2_u8, 0..2_u8, prop::bool::weighted(0.1));
+        let push = (prop_oneof![0..6_u8, 0..64_u8], 0..2_u8, 0..2_u8, prop::bool::weighted(0.1));
         let step = prop_oneof![
             6 => push.prop_map(|(key, kind, cost, is_cancelled)| Step::Push { key, kind, cost, is_cancelled }),
-            1 => any::<usize>().prop_map(Step::Age),
+            2 => any::<usize>().prop_map(Step::Age),
             3 => any::<usize>().prop_map(Step::BucketAnswer),
             1 => any::<usize>().prop_map(Step::RollBack),
         ];
@@ -617,6 +623,37 @@ mod tests {
         let gathering = queue.next().expect("there is room for another call");
         let rest = queue.refill(gathering.flight).expect("requests wait");
         assert_eq!((half.requests.len(), rest.requests.len()), (2, 2), "each call has its share");
+    }
+
+    #[test]
+    fn old_calls_do_not_reduce_the_share_of_a_batch() {
+        let mut queue = Queue::new(BATCH_CALLS);
+        for key in 0..MAX_OLD_CALLS {
+            queue.push(ask(u8::try_from(key).expect("few"), 0));
+            let Batch { mut flight, .. } = queue.next().expect("a call of its own");
+            queue.mark_old(&mut flight);
+        }
+        (10..14).for_each(|key| queue.push(ask(key, 0)));
+        let gathering = queue.next().expect("there is room");
+        let batch = queue.refill(gathering.flight).expect("requests wait");
+        assert_eq!(batch.requests.len(), (4 + MAX_OLD_CALLS) / BATCH_CALLS);
+    }
+
+    #[test]
+    fn rolled_back_requests_are_isolated_until_the_last() {
+        let mut queue = Queue::new(BATCH_CALLS);
+        // Requests of this kind are isolated one at a time.
+        let alone = |number| Ask { kind: 1, ..ask(1, number) };
+        (0..3).for_each(|number| queue.push(alone(number)));
+        let Batch { requests, flight } = queue.next().expect("one key");
+        queue.push(alone(3));
+        queue.roll_back(flight, requests);
+        for number in 0..3 {
+            let Batch { requests, flight } = queue.next().expect("an isolated call");
+            assert!(flight.is_isolated && requests == [alone(number)], "{requests:?}");
+            queue.finish(flight, false);
+        }
+        assert!(queue.next().is_some_and(|batch| !batch.flight.is_isolated));
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub(super) struct Reply<A> {
     pub(super) answer: oneshot::Sender<A>,
     kind: Kind,
     max_batch: usize,
-    /// The start of the caller's `max_wait`, if the caller waits.
-    since: Option<Instant>,
+    /// The end of the caller's `max_wait`, if the caller waits.
+    overdue_at: Option<Instant>,
 }
 
 pub(super) type TakeAnswer = Result<Outcome, Error>;
@@ -42,7 +42,12 @@ pub(super) enum Kind {
 
 impl Ticket {
     /// `max_take_all`: maximum number of takes from several buckets in one call.
-    pub(super) fn take(take: Take, since: Instant, max_take_all: usize, answer: oneshot::Sender<TakeAnswer>) -> Self {
+    pub(super) fn take(
+        take: Take,
+        overdue_at: Option<Instant>,
+        max_take_all: usize,
+        answer: oneshot::Sender<TakeAnswer>,
+    ) -> Self {
         let (kind, max_batch) = match (take.limits.len(), take.is_momentary()) {
             _ if take.window().is_some() => (Kind::Alone, 1),
             (1, true) => (Kind::Take, MAX_TAKES),
@@ -50,21 +55,20 @@ impl Ticket {
             (_, true) if max_take_all > 1 => (Kind::TakeAll, max_take_all),
             _ => (Kind::Alone, 1),
         };
-        let since = if take.max_wait.is_zero() { None } else { Some(since) };
-        Self::Take(take, Reply { answer, kind, max_batch, since })
+        Self::Take(take, Reply { answer, kind, max_batch, overdue_at })
     }
 
     pub(super) fn adjust(adjustment: Adjustment, answer: oneshot::Sender<AdjustAnswer>) -> Self {
-        Self::Adjust(adjustment, Reply { answer, kind: Kind::Adjust, max_batch: MAX_ADJUSTMENTS, since: None })
+        Self::Adjust(adjustment, Reply { answer, kind: Kind::Adjust, max_batch: MAX_ADJUSTMENTS, overdue_at: None })
     }
 
     /// Subtracts the time in the queue from `max_wait`, if it was longer than [`MIN_QUEUE_TIME`].
     pub(super) fn shorten_wait(&mut self, now: Instant) {
-        if let Self::Take(take, Reply { since: Some(since), .. }) = self
-            && now - *since > MIN_QUEUE_TIME
-        {
-            take.max_wait = take.max_wait.saturating_sub(now - *since);
-            *since = now;
+        if let Self::Take(take, Reply { overdue_at: Some(overdue_at), .. }) = self {
+            let rest = overdue_at.saturating_duration_since(now);
+            if take.max_wait.saturating_sub(rest) > MIN_QUEUE_TIME {
+                take.max_wait = rest;
+            }
         }
     }
 
@@ -77,7 +81,7 @@ impl Ticket {
     }
 
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        matches!(self, Self::Take(take, Reply { since: Some(since), .. }) if now - *since >= take.max_wait)
+        matches!(self, Self::Take(_, Reply { overdue_at: Some(overdue_at), .. }) if *overdue_at <= now)
     }
 
     /// Answers with an error. A dropped caller needs no answer.
