@@ -160,7 +160,7 @@ fn quoted_plan(why: &Explanation) -> String {
 /// The command that makes the plan again, with the limits that the bucket has from it if they are known.
 fn made_again(why: &Explanation) -> String {
     let quota = why.quota.filter(|_| why.quota_from == Some(Origin::Bucket));
-    let quota = quota.map_or_else(|| "10/s".to_owned(), |quota| quota.to_string());
+    let quota = quota.map_or_else(|| "QUOTA".to_owned(), |quota| quota.to_string());
     why.plan.as_ref().map_or_else(String::new, |plan| format!("; `{}` makes it", mending(plan.as_str(), &quota)))
 }
 

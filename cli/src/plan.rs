@@ -152,10 +152,12 @@ async fn delete<DB: Migrate + Examine>(
     if !store.delete_plan(name).await? {
         return Err(unknown(name).into());
     }
-    let before = if json { Some(as_json(&was, clock::now(store.pool()).await?)) } else { None };
+    let now = clock::now(store.pool()).await?;
+    let before = if json { Some(as_json(&was, now)) } else { None };
     say_change(json, (before, None), || {
         let quota = was.quota.to_string();
-        let deleted = format!("plan {}: deleted; it was {quota}", plain(name.as_str()));
+        let mode = was.switch.as_ref().map(|switch| format!(", mode {}", times::switch(switch, "of all", now)));
+        let deleted = format!("plan {}: deleted; it was {quota}{}", plain(name.as_str()), mode.unwrap_or_default());
         // The plan is deleted even if its buckets could not be counted.
         let left = planless.ok().and_then(|planless| planless.of_deleted(name.as_str(), &quota));
         std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n")

@@ -71,7 +71,7 @@ impl Planless {
         let found = format!("{buckets}{} {follow} not there, and requests for them fail: {names}", self.part());
         let advice = format!(
             "make it again with its limits: `{}`; `tollgate list --plan NAME` shows its buckets",
-            mending(most, "10/s burst 20")
+            mending(most, "QUOTA")
         );
         report.warn("plans", found, advice);
     }

@@ -14,8 +14,9 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
         }
         database.run(&["create", "c", "--quota", "9/h"]).ended(0);
         database.run(&["doctor"]).ended(0).says(&["ok    plans", "each that a bucket follows is there"]);
+        database.run(&["mode", "block", "--plan", "unused", "--reason", "abuse"]).ended(0);
         let unused = database.run(&["plan", "delete", "unused"]).ended(0);
-        assert_eq!(unused.out, "plan unused: deleted; it was 5/h burst 7\n");
+        assert_eq!(unused.out, "plan unused: deleted; it was 5/h burst 7, mode block: abuse\n");
 
         let again = "tollgate plan set --quota '5/h burst 7' gold";
         let refused = database.run(&["plan", "delete", "gold"]).ended(2);
@@ -36,7 +37,7 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
         let hint = "`tollgate explain a` shows which plan";
         database.run(&["take", "a"]).ended(64).says(&["follows a plan that is not there any more", hint]);
         let found = "2 buckets follow plans that are not there, and requests for them fail: gold (2)";
-        let remedy = "tollgate plan set --quota '10/s burst 20' gold";
+        let remedy = "tollgate plan set --quota QUOTA gold";
         database.run(&["doctor"]).ended(0).says(&["warn  plans", found, remedy, "tollgate list --plan NAME"]);
 
         database.run(&["plan", "set", "--quota", "5/h burst 7", "gold"]).ended(0);
