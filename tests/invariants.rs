@@ -6,7 +6,7 @@
 //! | I1 | no window passes more than burst + rate × its length | `i1_*`, `arithmetic::no_window_passes_more_than_the_quota`, `conformance::{fleet, concurrency}::*`, `checker::*` |
 //! | I2 | decisions for one key are linearizable | `i2_*`, `conformance::concurrency::order::*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
 //! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::order::cancelled_waits_change_no_order_and_lose_no_token` |
-//! | I4 | a request with an unknown outcome is charged at most once, and never reported as granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::a_request_that_is_repeated_*` |
+//! | I4 | a request with an unknown outcome is charged at most once, and never reported as granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::repeated_request_with_id_*` |
 //! | I5 | only taken tokens are given back, and only once | `i5_*`, `scenarios::receipts::*` |
 //! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::denial_ends_exactly_at_retry_after`, `conformance::invariants::denied_request_is_granted_exactly_at_retry_after` |
 //! | I7 | requests for one key do not affect another key | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_key_*` |

@@ -96,7 +96,7 @@ impl Args {
                 CliError::unreadable(format!("{error:#}"), hint)
             })?,
             (None, Some(_)) if !pattern::can_last(self.lasts) => {
-                let message = "a simulation lasts longer than nothing, and less than a century";
+                let message = "a simulation must last longer than 0 s and less than a century";
                 return Err(CliError::arguments(message, "give it a length, such as --for 5m").into());
             }
             (None, pattern) => pattern

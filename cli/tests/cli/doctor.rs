@@ -64,14 +64,14 @@ fn doctor_names_session_that_blocks_schema_change() {
         };
         // By when its transaction is more than a second old.
         as_root(&["mode", "off", "--all"]).ended(69).says(&[
-            "it was rolled back, and is not made later",
+            "the change was rolled back and is not retried",
             "session ",
             &end,
         ]);
         as_root(&["doctor"]).ended(0).says(&["warn  locks", "has held locks in an open transaction for", &end]);
         if engine.is_mysql() {
             let ran = database.run(&["mode", "off", "--all"]).ended(69);
-            ran.says(&["it was rolled back", "an account with PROCESS sees whose lock it was"]);
+            ran.says(&["the change was rolled back", "an account with PROCESS sees whose lock it was"]);
         }
         drop(held);
         database.run(&["mode"]).ended(0).says(&["enforce"]);

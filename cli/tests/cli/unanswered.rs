@@ -74,7 +74,7 @@ fn unanswered_commands_say_what_it_means_for_them() {
         (&["list"][..], &[unchanged, "hint: repeat it"][..]),
         (&["plan", "list"], &[unchanged]),
         (&["mode"], &[unchanged]),
-        (&["plan", "set", "free", "--quota", "1/s"], &[unknown, "hint: it may be repeated"]),
+        (&["plan", "set", "free", "--quota", "1/s"], &[unknown, "hint: repeat it, or check"]),
         (&["mode", "off", "--all"], &[unknown]),
         (&["reset", "a"], &[unknown]),
         (&["run", "a", "--", "true"], &["whether a token was taken is unknown"]),
