@@ -41,13 +41,14 @@ impl Args {
         let Some(prefix) = &self.prefix else {
             return each::on_each(self.keys, self.json, "full", async |key| store.reset(key).await).await;
         };
-        let selected = Selection::of(store, prefix, async |_| Ok(())).await?;
+        let selected = if self.force {
+            Selection::of(store, prefix, async |key| store.reset(key).await.map(drop)).await?
+        } else {
+            Selection::of(store, prefix, async |_| Ok(())).await?
+        };
         if !self.force && !self.dry_run {
             let message = format!("{selected} not reset: --prefix {}", quoted(prefix.as_str()));
             return Err(CliError::arguments(message, "add --force to reset them, or --dry-run to count only").into());
-        }
-        if self.force {
-            Selection::of(store, prefix, async |key| store.reset(key).await.map(drop)).await?;
         }
         if self.json {
             let Selection { buckets, windows } = selected;

@@ -191,7 +191,7 @@ mod tests {
         fail(&circuit_breaker, FAILURE_THRESHOLD);
         let probe = circuit_breaker.ask(&key(0)).expect("one may");
         let Err(Error::CircuitOpen { retry_after, source }) = circuit_breaker.ask(&key(0)) else {
-            panic!("nobody else may")
+            panic!("a second probe")
         };
         assert!(retry_after <= PROBE_TIMEOUT);
         assert_eq!(source.to_string(), failure().to_string());

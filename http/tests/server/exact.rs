@@ -1,4 +1,4 @@
-//! Exactly as many requests pass as there are tokens.
+//! A bucket of n tokens grants exactly n requests.
 
 use std::collections::HashSet;
 use std::iter::repeat_n;

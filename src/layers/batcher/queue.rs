@@ -46,7 +46,7 @@ pub(super) struct Queue<T: Queued> {
     /// Number of calls that carry more than one request, or wait to be filled.
     shared_calls: usize,
     /// Whether a call waits to be filled.
-    is_gathering: bool,
+    is_coalescing: bool,
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl<T: Queued> Queue<T> {
             batch_calls: Calls::default(),
             isolated_calls: Calls::default(),
             shared_calls: 0,
-            is_gathering: false,
+            is_coalescing: false,
         }
     }
 
@@ -162,10 +162,10 @@ impl<T: Queued> Queue<T> {
         if self.ready.len() == 1 && self.shared_calls == 0 && self.batch_calls.has_room(max_solo_calls) {
             return self.batch();
         }
-        if self.is_gathering || self.ready.is_empty() || !self.batch_calls.has_room(self.max_batch_calls) {
+        if self.is_coalescing || self.ready.is_empty() || !self.batch_calls.has_room(self.max_batch_calls) {
             return None;
         }
-        self.is_gathering = true;
+        self.is_coalescing = true;
         Some(self.start(Vec::new(), Vec::new(), false))
     }
 
@@ -281,7 +281,7 @@ impl<T: Queued> Queue<T> {
     pub(super) fn finish(&mut self, flight: Flight<T::Key>, is_locked: bool) {
         self.shared_calls -= usize::from(flight.is_shared());
         let Flight { keys, requests, is_isolated, is_old } = flight;
-        self.is_gathering &= !keys.is_empty();
+        self.is_coalescing &= !keys.is_empty();
         let calls = self.calls(is_isolated);
         calls.end(requests);
         calls.old -= usize::from(is_old);
@@ -436,6 +436,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push { key: u8, kind: u8, cost: u8, is_cancelled: bool },
+        Fill,
         Age(usize),
         BucketAnswer(usize),
         RollBack(usize),
@@ -445,6 +446,7 @@ mod tests {
         let push = (prop_oneof![0..6_u8, 0..64_u8], 0..2_u8, 0..2_u8, prop::bool::weighted(0.1));
         let step = prop_oneof![
             6 => push.prop_map(|(key, kind, cost, is_cancelled)| Step::Push { key, kind, cost, is_cancelled }),
+            2 => Just(Step::Fill),
             2 => any::<usize>().prop_map(Step::Age),
             3 => any::<usize>().prop_map(Step::BucketAnswer),
             1 => any::<usize>().prop_map(Step::RollBack),
@@ -456,14 +458,16 @@ mod tests {
     struct Model {
         queue: Queue<Ask>,
         flying: Vec<Batch<Ask>>,
+        /// The call that waits to be filled.
+        empty: Option<Batch<Ask>>,
         answered: HashMap<u8, Vec<usize>>,
     }
 
     impl Model {
-        fn start(&mut self, mut batch: Batch<Ask>) {
-            while batch.requests.is_empty() {
-                let Some(refilled) = self.queue.refill(batch.flight) else { return };
-                batch = refilled;
+        fn start(&mut self, batch: Batch<Ask>) {
+            if batch.requests.is_empty() {
+                assert!(self.empty.replace(batch).is_none(), "one empty call at a time");
+                return;
             }
             let Batch { requests, flight } = &batch;
             assert!((1..=MAX_BATCH).contains(&requests.len()));
@@ -475,6 +479,13 @@ mod tests {
             self.flying.push(batch);
             let most = MAX_SOLO_CALLS + MAX_OLD_CALLS + MAX_ISOLATED_CALLS + MAX_OLD_CALLS;
             assert!(self.flying.len() <= most, "{} calls", self.flying.len());
+        }
+
+        fn fill(&mut self) {
+            if let Some(batch) = self.empty.take().and_then(|Batch { flight, .. }| self.queue.refill(flight)) {
+                self.start(batch);
+            }
+            self.start_all();
         }
 
         fn start_all(&mut self) {
@@ -500,6 +511,7 @@ mod tests {
                     self.queue.push(Ask { key, kind, cost, number, is_cancelled });
                     self.start_all();
                 }
+                Step::Fill => self.fill(),
                 _ if self.flying.is_empty() => {}
                 Step::Age(at) => {
                     let at = at % self.flying.len();
@@ -522,7 +534,7 @@ mod tests {
         #[test]
         fn requests_of_a_key_are_answered_once_and_in_order(steps in steps()) {
             let (queue, flying, answered) = (Queue::new(BATCH_CALLS), Vec::new(), HashMap::new());
-            let mut model = Model { queue, flying, answered };
+            let mut model = Model { queue, flying, empty: None, answered };
             let mut expected: HashMap<u8, Vec<usize>> = HashMap::new();
             for (number, step) in steps.into_iter().enumerate() {
                 if let Step::Push { key, is_cancelled: false, .. } = step {
@@ -530,8 +542,11 @@ mod tests {
                 }
                 model.step(number, step);
             }
-            while !model.flying.is_empty() {
-                model.answer(0);
+            while !model.flying.is_empty() || model.empty.is_some() {
+                model.fill();
+                if !model.flying.is_empty() {
+                    model.answer(0);
+                }
             }
             prop_assert_eq!(model.answered, expected);
             prop_assert_eq!((model.queue.len(), model.queue.lines.len()), (0, 0));
@@ -616,12 +631,12 @@ mod tests {
         for Batch { flight, .. } in alone {
             queue.finish(flight, false);
         }
-        let gathering = queue.next().expect("there is room");
-        assert!(gathering.requests.is_empty(), "{gathering:?}");
-        assert!(push(&mut queue, 8).is_none(), "one call gathers at a time");
-        let half = queue.refill(gathering.flight).expect("requests wait");
-        let gathering = queue.next().expect("there is room for another call");
-        let rest = queue.refill(gathering.flight).expect("requests wait");
+        let empty = queue.next().expect("there is room");
+        assert!(empty.requests.is_empty(), "{empty:?}");
+        assert!(push(&mut queue, 8).is_none(), "one empty call at a time");
+        let half = queue.refill(empty.flight).expect("requests wait");
+        let empty = queue.next().expect("there is room for another call");
+        let rest = queue.refill(empty.flight).expect("requests wait");
         assert_eq!((half.requests.len(), rest.requests.len()), (2, 2), "each call has its share");
     }
 
@@ -634,8 +649,8 @@ mod tests {
             queue.mark_old(&mut flight);
         }
         (10..14).for_each(|key| queue.push(ask(key, 0)));
-        let gathering = queue.next().expect("there is room");
-        let batch = queue.refill(gathering.flight).expect("requests wait");
+        let empty = queue.next().expect("there is room");
+        let batch = queue.refill(empty.flight).expect("requests wait");
         assert_eq!(batch.requests.len(), (4 + MAX_OLD_CALLS) / BATCH_CALLS);
     }
 
