@@ -12,7 +12,7 @@ use crate::transcript::{Exchange, exchanges};
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(Levels::Pools, Time::Real, |_| true; documented_sessions_answer_as_shown).into();
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; documented_statements_run,
+        Levels::Pools, Time::Real, |engine| engine.has_routines; documented_statements_run,
     ));
     cases
 }
@@ -44,10 +44,11 @@ async fn documented_sessions_answer_as_shown(rig: Rig) -> anyhow::Result<()> {
 
 /// Covers the sessions of one engine. The runbook has a separate test.
 async fn documented_statements_run(rig: Rig) -> anyhow::Result<()> {
+    let fence = if rig.engine.kind == Kind::MySql { "```sql mysql\n" } else { "```sql\n" };
     let mut shown = 0;
     for (name, page) in PAGES {
         let scratch = Scratch::migrated(&rig).await?;
-        for block in page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        for block in page.split(fence).skip(1).filter_map(|rest| rest.split("```").next()) {
             scratch.rig.pool.run(block).await.with_context(|| format!("{name}: {block}"))?;
             shown += 1;
         }
