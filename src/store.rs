@@ -108,7 +108,7 @@ pub trait Store: Send + Sync + 'static {
         async { Err(ThrottleError::Unsupported.into()) }
     }
 
-    /// Decides one request, as [`take`](Self::take) does.
+    /// Decides one request, as [`take`](Self::take) does. Layers implement it to save the allocation of a list.
     ///
     /// # Errors
     ///
@@ -140,6 +140,10 @@ impl<S: Store> Store for Arc<S> {
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         (**self).take(takes).await
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        (**self).take_one(take).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {

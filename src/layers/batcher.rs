@@ -92,14 +92,18 @@ impl<S: Store> Store for Batcher<S> {
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         match takes {
-            [take] if !take.is_unlimited() && (take.window().is_none() || !take.max_wait.is_zero()) => {
-                let outcome = match take.request() {
-                    Err(error) => Err(error),
-                    Ok(_) => self.calls.take(take).await?,
-                };
-                Ok(vec![outcome])
-            }
+            [take] => Ok(vec![self.take_one(take).await?]),
             _ => self.calls.store.take(takes).await,
+        }
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        if take.is_unlimited() || (take.window().is_some() && take.max_wait.is_zero()) {
+            return self.calls.store.take_one(take).await;
+        }
+        match take.request() {
+            Err(error) => Ok(Err(error)),
+            Ok(_) => self.calls.take(take).await,
         }
     }
 

@@ -105,9 +105,37 @@ impl<S> DenyCache<S> {
     }
 }
 
-impl<S: Store> DenyCache<S> {
+impl<S: Store> Store for DenyCache<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    /// Calls the store once for the requests that memory does not deny, in their order.
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        if let [take] = takes {
+            return Ok(vec![self.take_one(take).await?]);
+        }
+        let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(take).denied().map(Ok)).collect();
+        let asked: SmallVec<[&Take; 1]> =
+            takes.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(take, _)| take).collect();
+        if asked.is_empty() {
+            return Ok(known.into_iter().flatten().collect());
+        }
+        let questions: Vec<_> = asked.iter().map(|take| self.denials.question(take)).collect();
+        let answers = if asked.len() == takes.len() {
+            self.store.take(takes).await?
+        } else {
+            self.store.take(&asked.iter().copied().cloned().collect::<Vec<_>>()).await?
+        };
+        for ((take, question), outcome) in asked.iter().zip(questions).zip(&answers) {
+            self.denials.learn(take, question, outcome);
+        }
+        let mut answers = answers.into_iter();
+        Ok(known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect())
+    }
+
     /// Decides a request. When a denial has expired, one request asks the store and the others wait for its answer.
-    async fn take_or_wait_for_probe(&self, take: &Take) -> Result<Outcome, Error> {
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
         let probe = match self.denials.find(take) {
             CachedAnswer::Denied(decision) => return Ok(Ok(decision)),
             CachedAnswer::Nothing => None,
@@ -128,36 +156,6 @@ impl<S: Store> DenyCache<S> {
             self.denials.remove(take.key());
         }
         Ok(outcome)
-    }
-}
-
-impl<S: Store> Store for DenyCache<S> {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    /// Calls the store once for the requests that memory does not deny, in their order.
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        if let [take] = takes {
-            return Ok(vec![self.take_or_wait_for_probe(take).await?]);
-        }
-        let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(take).denied().map(Ok)).collect();
-        let asked: SmallVec<[&Take; 1]> =
-            takes.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(take, _)| take).collect();
-        if asked.is_empty() {
-            return Ok(known.into_iter().flatten().collect());
-        }
-        let questions: Vec<_> = asked.iter().map(|take| self.denials.question(take)).collect();
-        let answers = if asked.len() == takes.len() {
-            self.store.take(takes).await?
-        } else {
-            self.store.take(&asked.iter().copied().cloned().collect::<Vec<_>>()).await?
-        };
-        for ((take, question), outcome) in asked.iter().zip(questions).zip(&answers) {
-            self.denials.learn(take, question, outcome);
-        }
-        let mut answers = answers.into_iter();
-        Ok(known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect())
     }
 
     fn try_take(&self, take: &Take) -> Option<Outcome> {

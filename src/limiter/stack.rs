@@ -97,6 +97,10 @@ impl<S: Store> Store for Stack<S> {
         self.asked.take(takes).await
     }
 
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        self.asked.take_one(take).await
+    }
+
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         self.asked.adjust(adjustments).await
     }
@@ -131,6 +135,13 @@ impl<L: Store, S: Store> Store for Optional<L, S> {
         match self {
             Self::With(layer) => layer.take(takes).await,
             Self::Without(store) => store.take(takes).await,
+        }
+    }
+
+    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+        match self {
+            Self::With(layer) => layer.take_one(take).await,
+            Self::Without(store) => store.take_one(take).await,
         }
     }
 
