@@ -316,7 +316,9 @@ impl<S: Store> CallTask<S> {
     }
 
     async fn take(&mut self, tickets: Vec<Ticket>, is_repeated: bool) -> Result<(), (Error, Vec<Ticket>)> {
-        let (takes, replies): (Vec<Take>, Vec<_>) = tickets.into_iter().filter_map(Ticket::into_take).unzip();
+        let mut split = (Vec::with_capacity(tickets.len()), Vec::with_capacity(tickets.len()));
+        split.extend(tickets.into_iter().filter_map(Ticket::into_take));
+        let (takes, replies): (Vec<Take>, Vec<_>) = split;
         let store = Arc::clone(&self.calls.store);
         let outcomes = match self.mark_if_old(is_repeated, store.take(&takes)).await {
             Ok(outcomes) => outcomes,

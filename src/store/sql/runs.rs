@@ -95,7 +95,7 @@ pub(super) struct TakeBatch {
 impl TakeBatch {
     pub(super) fn of(mut each: Vec<(usize, SqlRequest)>) -> Self {
         // A stable sort: requests for one bucket stay in their order.
-        each.sort_by(|(_, one), (_, other)| one.key().cmp(other.key()));
+        each.sort_by_cached_key(|(_, ask)| ask.key().clone());
         let places = each.iter().map(|(place, _)| *place).collect();
         let mut asks: Vec<SqlRequest> = Vec::with_capacity(each.len());
         for (_, ask) in each {
