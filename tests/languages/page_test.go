@@ -185,6 +185,27 @@ func TestHTTPAnswers429WithRetryAfter(t *testing.T) {
 	within(t, seconds*1000, hour/5)
 }
 
+func TestHTTPBoundsOnlyTheCallOfTheLimiter(t *testing.T) {
+	limiter := func(ctx context.Context, _ Request) (Decision, error) {
+		if _, bounded := ctx.Deadline(); !bounded {
+			t.Error("the limiter's context has no deadline")
+		}
+		return Decision{Granted: true}, nil
+	}
+	handled := false
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		handled = true
+		if _, bounded := r.Context().Deadline(); bounded {
+			t.Error("the handler's context has a deadline")
+		}
+	})
+	request := httptest.NewRequest(http.MethodGet, "/", nil)
+	Middleware(limiter, "five", handler).ServeHTTP(httptest.NewRecorder(), request)
+	if !handled {
+		t.Error("the request is not handled")
+	}
+}
+
 func TestASerializationFailureIsRetried(t *testing.T) {
 	if !onPostgres() {
 		t.Skip("MySQL's and MariaDB's routines choose their isolation level themselves")
