@@ -39,7 +39,7 @@ create table if not exists token_buckets (
                  comment 'how tokens come back',
   plan           varbinary(255) null comment 'the plan that it follows, if any',
   provisioned    boolean not null default true comment 'false: made by its first request, may be swept',
-  under_capacity bigint not null default (capacity) comment 'the terms that the state is under: its own, or others''',
+  under_capacity bigint not null default (capacity) comment 'the limits of the state: its own, or those of a plan or override',
   under_seconds  decimal(19, 9) not null default (refill_seconds),
   under_refill   varchar(10) character set ascii collate ascii_bin not null default (refill),
   overridden     boolean not null default false comment 'whether these are an override''s, if equal to its own, too',
@@ -140,7 +140,7 @@ insert ignore into token_mode (one) values (true)
 --   values ('user:42', 1000, 60, 'load test, ticket 7', utc_timestamp() + interval 1 day);
 create table if not exists token_overrides (
   id             varbinary(255) not null primary key comment 'the bucket; it need not exist yet',
-  capacity       bigint null comment 'null: the terms stay, only the mode is another',
+  capacity       bigint null comment 'null: the limits stay, and only the mode changes',
   refill_seconds decimal(19, 9) null,
   refill         varchar(10) character set ascii collate ascii_bin not null default 'continuous'
                  comment 'as in token_buckets',
@@ -152,7 +152,7 @@ create table if not exists token_overrides (
   constraint token_override_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   constraint token_override_has_both_capacity_and_refill_seconds_or_neither check (
     (capacity is null) = (refill_seconds is null)),
-  constraint token_override_changes_the_terms_or_the_mode check (capacity is not null or mode is not null),
+  constraint token_override_changes_the_limits_or_the_mode check (capacity is not null or mode is not null),
   constraint token_override_capacity_is_1_or_more check (capacity >= 1),
   constraint token_override_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
   constraint token_override_refill_is_interval_calendar_continuous_or_once check (
@@ -190,7 +190,7 @@ create table if not exists token_receipts (
 -- rows: request_tokens_in_window creates them, and the sweep deletes a row when none of its requests counts.
 create table if not exists token_windows (
   id            varbinary(255) not null primary key,
-  max_requests          bigint not null comment 'the terms that it was last counted under: requests in any interval',
+  max_requests          bigint not null comment 'the limits of the last count: requests in any interval',
   interval_ns   bigint not null,
   resolution_ns bigint not null,
   counts        longtext character set ascii not null
@@ -737,10 +737,10 @@ begin
     if (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
         and p_max_wait between 0 and 31622400000000000) is not true then
       signal sqlstate '22023' set message_text =
-        'tollgate: a take needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year';
+        'tollgate: a take needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year';
     elseif (io_times = 1 or io_times > 1 and p_max_wait = 0 and p_receipt is null) is not true then
       signal sqlstate '22023' set message_text =
-        'tollgate: a request stands for 1 or more, and where it waits or has an id for 1';
+        'tollgate: times is 1 or more, and 1 for a request that waits or has an id';
     end if;
     set v_times = io_times, io_times = 0;
     ready: loop
@@ -1122,7 +1122,7 @@ begin
                + v_cost * if(v_all, coalesce(r.times, 1),
                              least((v_room - greatest(b.full_at, v_clock)) div v_cost, coalesce(r.times, 1)));
       if row_count() <> v_debits then
-        signal sqlstate '22023' set message_text = 'tollgate: token_take_uniform_v1 needs the ids of buckets, none twice';
+        signal sqlstate '22023' set message_text = 'tollgate: token_take_uniform_v1 needs distinct bucket ids';
       end if;
       if v_safe then set sql_safe_updates = 1; end if;
     end if;
@@ -1332,7 +1332,7 @@ begin
                           v_receipt, v_hold, v_times;
       if v_done then leave decide; end if;
       if v_times < 1 then
-        signal sqlstate '22023' set message_text = 'tollgate: a request stands for 1 or more';
+        signal sqlstate '22023' set message_text = 'tollgate: times is 1 or more';
       end if;
       while v_times > 0 do
         set v_alike = 1;
@@ -1567,7 +1567,7 @@ begin
      and (select count(*) > count(distinct unhex(id))
             from json_table(p_limits, '$[*]' columns (id varchar(2048) character set ascii path '$[0]')) as limits) then
     signal sqlstate '22023' set message_text =
-      'tollgate: token_take_all_v1 needs the ids of buckets in hexadecimal, none twice';
+      'tollgate: token_take_all_v1 needs distinct bucket ids in hexadecimal';
   end if;
   while v_pass <= 3 do
     set o_answers = '[]', v_done = false;
@@ -1592,7 +1592,7 @@ begin
     close v_sorted;
     if v_spare and v_pass = 3 then
       rollback to savepoint tollgate_decide_all;
-      signal sqlstate '40001' set message_text = 'tollgate: what rules the buckets changed meanwhile: call again';
+      signal sqlstate '40001' set message_text = 'tollgate: the limits of the buckets changed during the call: repeat it';
     end if;
     -- A bucket that granted before the others were locked still grants afterwards.
     set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
@@ -1749,7 +1749,7 @@ begin
   end loop;
 
   if v_requests > 64 then
-    signal sqlstate '22023' set message_text = 'tollgate: token_take_all_batch_v1 decides 64 requests at once';
+    signal sqlstate '22023' set message_text = 'tollgate: token_take_all_batch_v1 takes at most 64 requests';
   end if;
   set v_first = coalesce(v_first, v_requests + 1);
   if v_overrides then
@@ -1997,7 +1997,7 @@ begin
       and p_interval <= 31622400000000000 and (p_interval - 1) div p_resolution < 1000) is not true then
     call token_check_id('window id', v_id);
     signal sqlstate '22023' set message_text =
-      'tollgate: a window needs a cost and maximum of 1 or more, a year at most, and 1 to 1000 parts of 1000 ns or more';
+      'tollgate: a window needs a cost and maximum of 1 or more, at most a year, and 1 to 1000 parts of 1000 ns or more';
   end if;
   call token_begin(p_own, v_own);
 
@@ -2689,7 +2689,7 @@ begin
   end if;
   if (p_id is not null and v_tokens >= 1 and v_max_wait_ms >= 0 and v_min_remaining >= 0) is not true then
     signal sqlstate '22023' set message_text =
-      'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a number to keep of 0 or more';
+      'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a minimum remaining of 0 or more';
   end if;
   call token_take_v1(p_id, least(v_tokens, v_most), least(v_max_wait_ms, 31622400000) * 1000000,
                        least(v_min_remaining, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
@@ -2708,11 +2708,11 @@ begin
                            ''' is provisioned with another limit: ask without a plan');
     signal sqlstate '22023' set message_text = v_message;
   elseif v_outcome = 'reused' then
-    set v_message = concat('tollgate: the id ', p_request, ' is that of another request: give each one its own');
+    set v_message = concat('tollgate: the id ', p_request, ' belongs to another request: use a new id for each request');
     signal sqlstate '22023' set message_text = v_message;
   elseif v_outcome = 'never' then
     set v_message = concat('tollgate: bucket ''', left(p_id, 36), ''' holds ', v_burst div v_token_ticks,
-                           ' tokens: ask for fewer, or give it more');
+                           ' tokens: request fewer, or raise its capacity');
     signal sqlstate '22023' set message_text = v_message;
   end if;
 
@@ -2846,7 +2846,7 @@ begin
   if (json_valid(v_requests) and json_length(v_requests) = json_length(p_requests)) is not true then
     -- MariaDB truncates the text silently.
     signal sqlstate '22023' set message_text =
-      'tollgate: group_concat_max_len is too small for so many requests: raise it, or ask for fewer at once';
+      'tollgate: group_concat_max_len is too small for so many requests: raise it, or send fewer requests at once';
   end if;
   call token_take_batch_v1(v_requests, false, v_answers);
   select id, outcome,
@@ -3006,7 +3006,7 @@ begin
                               v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
                               v_outcome, v_mode, v_now, v_scheduled_at, v_counts, v_resolution);
   if v_outcome = 'never' then
-    signal sqlstate '22023' set message_text = 'tollgate: more tokens than ever pass in this window: ask for fewer';
+    signal sqlstate '22023' set message_text = 'tollgate: the request exceeds the maximum of this window: request fewer tokens';
   end if;
   select coalesce(max(e), 0), coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) into v_newest, v_counted
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
@@ -3087,12 +3087,12 @@ begin
                       least(coalesce(v_retry_after_ms, 0), coalesce(v_longest_ms, 3600000), 31622400000) * 1000000,
                       null, null, null, null, false, v_outcome);
   if v_outcome in ('unknown', 'unplanned') then
-    set v_message = concat('tollgate: no bucket ''', left(p_id, 36), ''', or not its plan',
+    set v_message = concat('tollgate: no bucket ''', left(p_id, 36), ''', or no plan for it',
                            ': call token_create_bucket or token_create_plan');
     signal sqlstate '45000' set message_text = v_message;
   elseif v_outcome = 'endless' then
     set v_message = concat('tollgate: bucket ''', left(p_id, 36),
-                           ''' never refills: say how many tokens are left, and no wait');
+                           ''' never refills: pass the remaining tokens, and no wait');
     signal sqlstate '22023' set message_text = v_message;
   end if;
   select v_outcome = 'lowered' as lowered;
@@ -3420,7 +3420,7 @@ end
 --            p_plan          plan that the request would name; null: the bucket's own
 -- Result:    one row
 --            known           whether the bucket exists
---            terms_from      'override', 'plan' or 'bucket'; null: no limits found
+--            limits_from      'override', 'plan' or 'bucket'; null: no limits found
 --            plan            the plan that the bucket follows
 --            capacity, refill_seconds, refill: the limits
 --            mode            'enforce', 'shadow', 'off' or 'block'
@@ -3450,13 +3450,13 @@ begin
   if v_plan is null then
     select max(b.plan) into v_plan from token_buckets b where b.id = v_id;
   end if;
-  select r.known, r.terms_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
+  select r.known, r.limits_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
          r.mode_until, r.override_reason, r.override_until,
          r.level div r.token_ticks - (r.level mod r.token_ticks < 0) as available,
          case
            when r.unplanned then 'unplanned'
            when r.mode = 'off' then 'granted'
-           when r.terms_from is null or not r.known and not r.planned then 'unknown'
+           when r.limits_from is null or not r.known and not r.planned then 'unknown'
            when r.conflicts then 'conflict'
            when r.mode = 'block' then 'denied'
            when not r.known or r.mode = 'shadow' or r.until = 0 then 'granted'
@@ -3465,7 +3465,7 @@ begin
          case
            when r.unplanned then null
            when r.mode = 'off' then 0
-           when r.terms_from is null or not r.known and not r.planned or r.conflicts then null
+           when r.limits_from is null or not r.known and not r.planned or r.conflicts then null
            when r.mode = 'block'
              then if(r.mode_until < '2262-01-01',
                      (timestampdiff(microsecond, '1970-01-01', r.mode_until) * 1000 - v_now + 999999) div 1000000, null)
@@ -3476,7 +3476,7 @@ begin
          cast(r.override_reason as binary) as override_reason_bytes
     from (select b.id is not null as known,
                  case when o.capacity is not null then 'override' when p.name is not null then 'plan'
-                      when b.id is not null then 'bucket' end as terms_from,
+                      when b.id is not null then 'bucket' end as limits_from,
                  convert(v_plan using utf8mb4) as plan, v_plan is not null and p.name is null as unplanned,
                  p.name is not null as planned,
                  coalesce(b.provisioned and cast(p_plan as binary) <> coalesce(b.plan, ''), false) as conflicts,

@@ -278,7 +278,7 @@ begin
     token_ticks := 1;
   end if;
   if v_error is not null then
-    raise exception 'tollgate: % cannot be: %', p_whose, v_error using errcode = 'check_violation';
+    raise exception 'tollgate: %: %', p_whose, v_error using errcode = 'check_violation';
   end if;
   burst := p_capacity * token_ticks;
 end
@@ -291,10 +291,10 @@ language plpgsql immutable
 as $$
 begin
   if p_capacity <> trunc(p_capacity) then
-    raise exception 'tollgate: % cannot be: a capacity of % is not a whole number', p_whose, p_capacity
+    raise exception 'tollgate: %: a capacity of % is not a whole number', p_whose, p_capacity
       using errcode = 'check_violation';
   elsif abs(p_capacity) >= 9007199254740992 then
-    raise exception 'tollgate: % cannot be: a capacity of % as double precision is not exact: pass a bigint', p_whose, p_capacity
+    raise exception 'tollgate: %: a capacity of % as double precision is not exact: pass a bigint', p_whose, p_capacity
       using errcode = 'check_violation';
   end if;
   return p_capacity;
@@ -420,7 +420,7 @@ begin
     v_error := coalesce(v_error, case
       when (octet_length(new.id) between 1 and 255) is not true
         then format('its id has %s bytes: give 1 to 255', coalesce(octet_length(new.id), 0))
-      when left(new.id, 1) = chr(1) then 'its id begins with U+0001: put something before it'
+      when left(new.id, 1) = chr(1) then 'its id begins with U+0001, which is reserved: use another prefix'
       when (new.capacity is null) <> (new.refill_seconds is null)
         then 'give both capacity and refill_seconds, or neither'
       when new.capacity is null and new.mode is null
@@ -433,7 +433,7 @@ begin
     v_name := 'token_mode';
   end if;
   if v_error is not null then
-    raise exception 'tollgate: % cannot be: %', v_name, v_error using errcode = 'check_violation';
+    raise exception 'tollgate: %: %', v_name, v_error using errcode = 'check_violation';
   end if;
   return new;
 end
@@ -531,14 +531,14 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_terms record;
+  v_limits record;
 begin
   if (octet_length(new.id) between 1 and 255) is not true then
-    raise exception 'tollgate: bucket % cannot be: its id has % bytes: give 1 to 255',
+    raise exception 'tollgate: bucket %: its id has % bytes: give 1 to 255',
                     quote_nullable(left(new.id, 255)), coalesce(octet_length(new.id), 0)
       using errcode = 'check_violation';
   elsif left(new.id, 1) = chr(1) then
-    raise exception 'tollgate: bucket % cannot be: its id begins with U+0001: put something before it',
+    raise exception 'tollgate: bucket %: its id begins with U+0001, which is reserved: use another prefix',
                     quote_literal(new.id)
       using errcode = 'check_violation';
   end if;
@@ -549,9 +549,9 @@ begin
     new.anchor := case when new.refill = 'calendar' then 0 else new.anchor % new.step_ns end;
     return new;
   end if;
-  v_terms := tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
+  v_limits := tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
   if not new.overridden
-     and (v_terms <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
+     and (v_limits <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
           or new.refill = 'calendar' and new.anchor <> 0) then
     perform tollgate.settle(new.id, new.capacity, new.refill_seconds, new.refill, false);
   end if;
@@ -792,7 +792,7 @@ begin
        or (p_capacity is null) <> (p_refill is null) then
       perform tollgate.incomplete_quota(p_id, p_capacity, p_refill_seconds, p_refill);
     end if;
-    raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
+    raise exception 'tollgate: take_v1 needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
   -- Rounded like the column.
@@ -1097,7 +1097,7 @@ set jit = off
 as $$
 declare
   v_most  bigint;  -- how many equal requests a full bucket grants
-  v_terms record;
+  v_limits record;
   v_made  tollgate.granted;
 begin
   if (p_cost <= p_capacity - p_min_remaining and p_refill_seconds is not null and p_refill is not null) is not true
@@ -1106,26 +1106,26 @@ begin
     return null;
   end if;
   v_most := (p_capacity - p_min_remaining) / p_cost;
-  v_terms := tollgate.bucket_limits('bucket ' || quote_literal(p_ids[1]), p_capacity, p_refill_seconds, p_refill);
+  v_limits := tollgate.bucket_limits('bucket ' || quote_literal(p_ids[1]), p_capacity, p_refill_seconds, p_refill);
   with made as (
     insert into tollgate.token_buckets as t
       (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
        token_ticks)
     select u.id, p_capacity, p_refill_seconds, p_refill, p_plan, false, 0,
-           c.now / v_terms.step_ns * v_terms.step_ticks + least(u.times, v_most) * p_cost * v_terms.token_ticks,
-           least(u.times, v_most) * p_cost, v_terms.burst, v_terms.step_ns, v_terms.step_ticks, v_terms.token_ticks
+           c.now / v_limits.step_ns * v_limits.step_ticks + least(u.times, v_most) * p_cost * v_limits.token_ticks,
+           least(u.times, v_most) * p_cost, v_limits.burst, v_limits.step_ns, v_limits.step_ticks, v_limits.token_ticks
       from unnest(p_ids, p_times) as u (id, times)
      cross join lateral (select tollgate.clock() as now where u.id is not null offset 0) c
      where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1)
     on conflict do nothing
     returning t.id, t.full_at, t.granted as tokens, tollgate.clock() as now)
   select (array_agg(u.place), array_agg(least(u.times, v_most)), 'granted', null, array_agg(m.now), null,
-          array_agg(m.full_at), array_agg(m.tokens), array[v_terms.burst], array_agg(0::bigint), array[v_terms.step_ns],
-          array[v_terms.step_ticks], array[v_terms.token_ticks])::tollgate.answers_v1,
+          array_agg(m.full_at), array_agg(m.tokens), array[v_limits.burst], array_agg(0::bigint), array[v_limits.step_ns],
+          array[v_limits.step_ticks], array[v_limits.token_ticks])::tollgate.answers_v1,
          (select count(*) from made) = cardinality(p_ids) and bool_and(u.times <= v_most),
          -- Entries that waited for another session's row, whose insert was rolled back.
          coalesce(array_agg(u.place) filter (
-           where (m.now - 2000000) / v_terms.step_ns * v_terms.step_ticks > m.full_at - m.tokens * v_terms.token_ticks),
+           where (m.now - 2000000) / v_limits.step_ns * v_limits.step_ticks > m.full_at - m.tokens * v_limits.token_ticks),
            '{}')
     into v_made
     from made m
@@ -1316,7 +1316,7 @@ begin
       from unnest(p_places) e (place)
       left join tollgate.token_plans p on p.name = p_plans[e.place] and p_capacities[e.place] is null
                                        and p.mode is null
-  ), terms as materialized (  -- once for all entries with equal limits
+  ), limits as materialized (  -- once for all entries with equal limits
     select a.capacity, a.refill_seconds, a.refill, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from (select k.capacity, k.refill_seconds, k.refill, min(k.id) as id from asked k
              where k.capacity is not null group by 1, 2, 3) a,
@@ -1324,7 +1324,7 @@ begin
   ), able as (
     select a.*, least(a.times, (a.capacity - a.keep) / a.cost) as granted, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from asked a
-      join terms x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
+      join limits x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
      -- The plan can have changed since evaluate_batch read it.
      where a.cost <= a.capacity - a.keep
      order by a.id collate "C"
@@ -1408,7 +1408,7 @@ declare
   c_few       constant bigint := 6;  -- up to this many requests, take_v1 is faster than starting a set statement
 begin
   if 1 > any (p_times) then
-    raise exception 'tollgate: take_batch_v1 needs each request once or more often'
+    raise exception 'tollgate: take_batch_v1 needs times of 1 or more'
       using errcode = 'invalid_parameter_value';
   end if;
   v_simple := not exists (select from tollgate.token_mode g where g.mode <> 'enforce');
@@ -1488,7 +1488,7 @@ begin
     v_ids := array(select distinct i.id collate "C" from unnest(p_ids) i (id) order by 1);
     v_simple := cardinality(v_ids) = cardinality(p_ids);
     if v_alike and v_ids <> p_ids then
-      raise exception 'tollgate: take_batch_v1 needs ids in their order, none twice, where all else is said once'
+      raise exception 'tollgate: take_batch_v1 needs distinct ids in order, if one cost and quota apply to all'
         using errcode = 'invalid_parameter_value';
     end if;
   end if;
@@ -1891,8 +1891,8 @@ declare
   v_ruled   boolean;
   v_changed boolean;
   v_known   boolean;
-  c_needs   constant text := 'tollgate: take_all_v1 needs buckets, none twice, costs of 1 or more, 0 or more to keep, and a '
-                             'wait of 0 to a year';
+  c_needs   constant text := 'tollgate: take_all_v1 needs distinct buckets, costs of 1 or more, minimum remainings of 0 or '
+                             'more, and a wait of 0 to a year';
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
   if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
@@ -2104,7 +2104,7 @@ declare
 begin
   if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
       and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings)) is not true then
-    raise exception 'tollgate: take_all_batch_v1 needs costs of 1 or more, and 0 or more to keep'
+    raise exception 'tollgate: take_all_batch_v1 needs costs of 1 or more, and minimum remainings of 0 or more'
       using errcode = 'invalid_parameter_value';
   end if;
   if v_lock = '0' or v_lock::interval > interval '100 ms' then
@@ -2977,7 +2977,7 @@ select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
      from unnest(w.ends, w.counts) as u (e, c)) c
  where w.granted <> 0;
 
-comment on view tollgate.token_window_levels is 'Each sliding window: its terms, what counts now, when one more passes';
+comment on view tollgate.token_window_levels is 'Each sliding window: its limits, the current count, and when the next request passes';
 
 -- taken_clock(p_taken) -> the time of the bucket's own clock at the decision, in ticks.
 create or replace function tollgate.taken_clock(p_taken tollgate.taken_v1) returns bigint
@@ -3054,8 +3054,8 @@ begin
   if (p_id is not null and p_tokens >= 1 and p_tokens < c_beyond and p_tokens = trunc(p_tokens)
       and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
       and p_min_remaining >= 0 and p_min_remaining < c_beyond and p_min_remaining = trunc(p_min_remaining)) is not true then
-    raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a longest wait '
-                    'and a number of tokens to keep of 0 or more, in whole numbers; of tokens, below 2^53',
+    raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a maximum wait '
+                    'and a minimum remaining of 0 or more, as whole numbers; tokens below 2^53',
                     quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_min_remaining
       using errcode = 'invalid_parameter_value';
   end if;
@@ -3080,10 +3080,10 @@ begin
       raise exception 'tollgate: bucket % is provisioned with another limit', quote_literal(p_id)
         using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';
     when 'reused' then
-      raise exception 'tollgate: the id % is that of another request', p_request
+      raise exception 'tollgate: the id % belongs to another request', p_request
         using errcode = 'invalid_parameter_value', hint = 'Give each request an id of its own.';
     when 'never' then
-      raise exception 'tollgate: bucket % holds % tokens, so % and % to keep can never be had at once',
+      raise exception 'tollgate: bucket % holds % tokens: a cost of % plus a minimum remaining of % can never be granted',
                       quote_literal(p_id), t.burst / t.token_ticks, v_tokens, v_min_remaining
         using errcode = 'invalid_parameter_value', hint = 'Ask for fewer tokens, or give the bucket a larger capacity.';
     else
@@ -3251,7 +3251,7 @@ begin
       and p_resolution_seconds <= p_interval_seconds and p_max_wait_ms between 0 and 31622400000
       and p_tokens >= 1) is not true then
     raise exception 'tollgate: request_tokens_in_window(%, %, %, %, %, %): give an interval of up to a year, a resolution '
-                    'of up to that, at most 10^12 requests, 1 token or more and a longest wait of 0 or more, in whole numbers',
+                    'of up to that, at most 10^12 requests, 1 token or more and a maximum wait of 0 or more, in whole numbers',
                     quote_nullable(left(p_id, 255)), p_max_requests, p_interval_seconds, p_resolution_seconds, p_tokens,
                     p_max_wait_ms
       using errcode = 'invalid_parameter_value';
@@ -3262,8 +3262,8 @@ begin
   t := tollgate.take_window_v1(p_id, v_tokens, p_max_wait_ms::bigint * 1000000, 0, v_most,
                                v_interval, (p_resolution_seconds::numeric * 1000000000)::bigint, null, 0, false);
   if t.outcome = 'never' then
-    raise exception 'tollgate: at most % requests pass in the window of %, so % never do', v_most,
-                    quote_literal(p_id), v_tokens using errcode = 'invalid_parameter_value';
+    raise exception 'tollgate: the window of % allows at most % requests, fewer than %', quote_literal(p_id),
+                    v_most, v_tokens using errcode = 'invalid_parameter_value';
   end if;
   w.ends := t.ends;
   w.counts := t.counts;
@@ -3584,7 +3584,7 @@ $$;
 -- Arguments: p_id            the bucket, which can be missing
 --            p_plan          plan that the request would name; null: the bucket's own
 -- Result:    known           whether the bucket exists
---            terms_from      'override', 'plan' or 'bucket'; null: no limits found
+--            limits_from      'override', 'plan' or 'bucket'; null: no limits found
 --            plan            the plan that the bucket follows
 --            capacity, refill_seconds, refill: the limits
 --            mode            'enforce', 'shadow', 'off' or 'block'
@@ -3598,7 +3598,7 @@ $$;
 -- Locks:     none; reads only
 create or replace function tollgate.explain(
   p_id text, p_plan text default null,
-  out known boolean, out terms_from text, out plan text, out capacity bigint, out refill_seconds numeric,
+  out known boolean, out limits_from text, out plan text, out capacity bigint, out refill_seconds numeric,
   out refill text, out mode text, out mode_from text, out mode_reason text, out mode_until timestamptz,
   out override_reason text, out override_until timestamptz, out available bigint, out outcome text,
   out retry_after_ms bigint)
@@ -3623,7 +3623,7 @@ begin
   override_until := o.expires_at;
 
   select w.*
-    into terms_from, capacity, refill_seconds, refill
+    into limits_from, capacity, refill_seconds, refill
     from (values (1, 'override', o.capacity, o.refill_seconds, o.refill),
                  (2, 'plan', p.capacity, p.refill_seconds, p.refill),
                  (3, 'bucket', b.capacity, b.refill_seconds, b.refill))
@@ -3647,7 +3647,7 @@ begin
   elsif mode = 'off' then
     outcome := 'granted';
     retry_after_ms := 0;
-  elsif terms_from is null or (not known and p.name is null) then
+  elsif limits_from is null or (not known and p.name is null) then
     outcome := 'unknown';
   elsif b.provisioned and p_plan <> coalesce(b.plan, '') then
     outcome := 'conflict';

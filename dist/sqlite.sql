@@ -150,7 +150,7 @@ create table if not exists token_overrides (
     length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
   constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1)),
   constraint both_capacity_and_refill_seconds_or_neither check ((capacity is null) = (refill_seconds is null)),
-  constraint it_changes_the_terms_or_the_mode check (capacity is not null or mode is not null),
+  constraint it_changes_the_limits_or_the_mode check (capacity is not null or mode is not null),
   constraint capacity_is_1_or_more check (capacity >= 1),
   constraint capacity_is_at_most_as_many_as_a_century_has_nanoseconds check (capacity <= 3155760000000000000),
   constraint refill_is_interval_calendar_continuous_or_once check (

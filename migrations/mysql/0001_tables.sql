@@ -33,7 +33,7 @@ create table if not exists token_buckets (
                  comment 'how tokens come back',
   plan           varbinary(255) null comment 'the plan that it follows, if any',
   provisioned    boolean not null default true comment 'false: made by its first request, may be swept',
-  under_capacity bigint not null default (capacity) comment 'the terms that the state is under: its own, or others''',
+  under_capacity bigint not null default (capacity) comment 'the limits of the state: its own, or those of a plan or override',
   under_seconds  decimal(19, 9) not null default (refill_seconds),
   under_refill   varchar(10) character set ascii collate ascii_bin not null default (refill),
   overridden     boolean not null default false comment 'whether these are an override''s, if equal to its own, too',
@@ -130,7 +130,7 @@ insert ignore into token_mode (one) values (true);
 --   values ('user:42', 1000, 60, 'load test, ticket 7', utc_timestamp() + interval 1 day);
 create table if not exists token_overrides (
   id             varbinary(255) not null primary key comment 'the bucket; it need not exist yet',
-  capacity       bigint null comment 'null: the terms stay, only the mode is another',
+  capacity       bigint null comment 'null: the limits stay, and only the mode changes',
   refill_seconds decimal(19, 9) null,
   refill         varchar(10) character set ascii collate ascii_bin not null default 'continuous'
                  comment 'as in token_buckets',
@@ -142,7 +142,7 @@ create table if not exists token_overrides (
   constraint token_override_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   constraint token_override_has_both_capacity_and_refill_seconds_or_neither check (
     (capacity is null) = (refill_seconds is null)),
-  constraint token_override_changes_the_terms_or_the_mode check (capacity is not null or mode is not null),
+  constraint token_override_changes_the_limits_or_the_mode check (capacity is not null or mode is not null),
   constraint token_override_capacity_is_1_or_more check (capacity >= 1),
   constraint token_override_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
   constraint token_override_refill_is_interval_calendar_continuous_or_once check (
@@ -178,7 +178,7 @@ create table if not exists token_receipts (
 -- rows: request_tokens_in_window creates them, and the sweep deletes a row when none of its requests counts.
 create table if not exists token_windows (
   id            varbinary(255) not null primary key,
-  max_requests          bigint not null comment 'the terms that it was last counted under: requests in any interval',
+  max_requests          bigint not null comment 'the limits of the last count: requests in any interval',
   interval_ns   bigint not null,
   resolution_ns bigint not null,
   counts        longtext character set ascii not null

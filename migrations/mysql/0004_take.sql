@@ -151,10 +151,10 @@ begin
     if (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
         and p_max_wait between 0 and 31622400000000000) is not true then
       signal sqlstate '22023' set message_text =
-        'tollgate: a take needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year';
+        'tollgate: a take needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year';
     elseif (io_times = 1 or io_times > 1 and p_max_wait = 0 and p_receipt is null) is not true then
       signal sqlstate '22023' set message_text =
-        'tollgate: a request stands for 1 or more, and where it waits or has an id for 1';
+        'tollgate: times is 1 or more, and 1 for a request that waits or has an id';
     end if;
     set v_times = io_times, io_times = 0;
     ready: loop

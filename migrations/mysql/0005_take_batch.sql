@@ -249,7 +249,7 @@ begin
                + v_cost * if(v_all, coalesce(r.times, 1),
                              least((v_room - greatest(b.full_at, v_clock)) div v_cost, coalesce(r.times, 1)));
       if row_count() <> v_debits then
-        signal sqlstate '22023' set message_text = 'tollgate: token_take_uniform_v1 needs the ids of buckets, none twice';
+        signal sqlstate '22023' set message_text = 'tollgate: token_take_uniform_v1 needs distinct bucket ids';
       end if;
       if v_safe then set sql_safe_updates = 1; end if;
     end if;
@@ -456,7 +456,7 @@ begin
                           v_receipt, v_hold, v_times;
       if v_done then leave decide; end if;
       if v_times < 1 then
-        signal sqlstate '22023' set message_text = 'tollgate: a request stands for 1 or more';
+        signal sqlstate '22023' set message_text = 'tollgate: times is 1 or more';
       end if;
       while v_times > 0 do
         set v_alike = 1;

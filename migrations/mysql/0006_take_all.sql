@@ -186,7 +186,7 @@ begin
      and (select count(*) > count(distinct unhex(id))
             from json_table(p_limits, '$[*]' columns (id varchar(2048) character set ascii path '$[0]')) as limits) then
     signal sqlstate '22023' set message_text =
-      'tollgate: token_take_all_v1 needs the ids of buckets in hexadecimal, none twice';
+      'tollgate: token_take_all_v1 needs distinct bucket ids in hexadecimal';
   end if;
   while v_pass <= 3 do
     set o_answers = '[]', v_done = false;
@@ -211,7 +211,7 @@ begin
     close v_sorted;
     if v_spare and v_pass = 3 then
       rollback to savepoint tollgate_decide_all;
-      signal sqlstate '40001' set message_text = 'tollgate: what rules the buckets changed meanwhile: call again';
+      signal sqlstate '40001' set message_text = 'tollgate: the limits of the buckets changed during the call: repeat it';
     end if;
     -- A bucket that granted before the others were locked still grants afterwards.
     set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
@@ -365,7 +365,7 @@ begin
   end loop;
 
   if v_requests > 64 then
-    signal sqlstate '22023' set message_text = 'tollgate: token_take_all_batch_v1 decides 64 requests at once';
+    signal sqlstate '22023' set message_text = 'tollgate: token_take_all_batch_v1 takes at most 64 requests';
   end if;
   set v_first = coalesce(v_first, v_requests + 1);
   if v_overrides then

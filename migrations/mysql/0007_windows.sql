@@ -173,7 +173,7 @@ begin
       and p_interval <= 31622400000000000 and (p_interval - 1) div p_resolution < 1000) is not true then
     call token_check_id('window id', v_id);
     signal sqlstate '22023' set message_text =
-      'tollgate: a window needs a cost and maximum of 1 or more, a year at most, and 1 to 1000 parts of 1000 ns or more';
+      'tollgate: a window needs a cost and maximum of 1 or more, at most a year, and 1 to 1000 parts of 1000 ns or more';
   end if;
   call token_begin(p_own, v_own);
 

@@ -89,7 +89,7 @@ begin
   end if;
   if (p_id is not null and v_tokens >= 1 and v_max_wait_ms >= 0 and v_min_remaining >= 0) is not true then
     signal sqlstate '22023' set message_text =
-      'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a number to keep of 0 or more';
+      'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a minimum remaining of 0 or more';
   end if;
   call token_take_v1(p_id, least(v_tokens, v_most), least(v_max_wait_ms, 31622400000) * 1000000,
                        least(v_min_remaining, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
@@ -108,11 +108,11 @@ begin
                            ''' is provisioned with another limit: ask without a plan');
     signal sqlstate '22023' set message_text = v_message;
   elseif v_outcome = 'reused' then
-    set v_message = concat('tollgate: the id ', p_request, ' is that of another request: give each one its own');
+    set v_message = concat('tollgate: the id ', p_request, ' belongs to another request: use a new id for each request');
     signal sqlstate '22023' set message_text = v_message;
   elseif v_outcome = 'never' then
     set v_message = concat('tollgate: bucket ''', left(p_id, 36), ''' holds ', v_burst div v_token_ticks,
-                           ' tokens: ask for fewer, or give it more');
+                           ' tokens: request fewer, or raise its capacity');
     signal sqlstate '22023' set message_text = v_message;
   end if;
 
@@ -231,7 +231,7 @@ begin
   if (json_valid(v_requests) and json_length(v_requests) = json_length(p_requests)) is not true then
     -- MariaDB truncates the text silently.
     signal sqlstate '22023' set message_text =
-      'tollgate: group_concat_max_len is too small for so many requests: raise it, or ask for fewer at once';
+      'tollgate: group_concat_max_len is too small for so many requests: raise it, or send fewer requests at once';
   end if;
   call token_take_batch_v1(v_requests, false, v_answers);
   select id, outcome,
@@ -385,7 +385,7 @@ begin
                               v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
                               v_outcome, v_mode, v_now, v_scheduled_at, v_counts, v_resolution);
   if v_outcome = 'never' then
-    signal sqlstate '22023' set message_text = 'tollgate: more tokens than ever pass in this window: ask for fewer';
+    signal sqlstate '22023' set message_text = 'tollgate: the request exceeds the maximum of this window: request fewer tokens';
   end if;
   select coalesce(max(e), 0), coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) into v_newest, v_counted
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
@@ -460,12 +460,12 @@ begin
                       least(coalesce(v_retry_after_ms, 0), coalesce(v_longest_ms, 3600000), 31622400000) * 1000000,
                       null, null, null, null, false, v_outcome);
   if v_outcome in ('unknown', 'unplanned') then
-    set v_message = concat('tollgate: no bucket ''', left(p_id, 36), ''', or not its plan',
+    set v_message = concat('tollgate: no bucket ''', left(p_id, 36), ''', or no plan for it',
                            ': call token_create_bucket or token_create_plan');
     signal sqlstate '45000' set message_text = v_message;
   elseif v_outcome = 'endless' then
     set v_message = concat('tollgate: bucket ''', left(p_id, 36),
-                           ''' never refills: say how many tokens are left, and no wait');
+                           ''' never refills: pass the remaining tokens, and no wait');
     signal sqlstate '22023' set message_text = v_message;
   end if;
   select v_outcome = 'lowered' as lowered;

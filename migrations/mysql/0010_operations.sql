@@ -235,7 +235,7 @@ end;
 --            p_plan          plan that the request would name; null: the bucket's own
 -- Result:    one row
 --            known           whether the bucket exists
---            terms_from      'override', 'plan' or 'bucket'; null: no limits found
+--            limits_from      'override', 'plan' or 'bucket'; null: no limits found
 --            plan            the plan that the bucket follows
 --            capacity, refill_seconds, refill: the limits
 --            mode            'enforce', 'shadow', 'off' or 'block'
@@ -263,13 +263,13 @@ begin
   if v_plan is null then
     select max(b.plan) into v_plan from token_buckets b where b.id = v_id;
   end if;
-  select r.known, r.terms_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
+  select r.known, r.limits_from, r.plan, r.capacity, r.refill_seconds, r.refill, r.mode, r.mode_from, r.mode_reason,
          r.mode_until, r.override_reason, r.override_until,
          r.level div r.token_ticks - (r.level mod r.token_ticks < 0) as available,
          case
            when r.unplanned then 'unplanned'
            when r.mode = 'off' then 'granted'
-           when r.terms_from is null or not r.known and not r.planned then 'unknown'
+           when r.limits_from is null or not r.known and not r.planned then 'unknown'
            when r.conflicts then 'conflict'
            when r.mode = 'block' then 'denied'
            when not r.known or r.mode = 'shadow' or r.until = 0 then 'granted'
@@ -278,7 +278,7 @@ begin
          case
            when r.unplanned then null
            when r.mode = 'off' then 0
-           when r.terms_from is null or not r.known and not r.planned or r.conflicts then null
+           when r.limits_from is null or not r.known and not r.planned or r.conflicts then null
            when r.mode = 'block'
              then if(r.mode_until < '2262-01-01',
                      (timestampdiff(microsecond, '1970-01-01', r.mode_until) * 1000 - v_now + 999999) div 1000000, null)
@@ -289,7 +289,7 @@ begin
          cast(r.override_reason as binary) as override_reason_bytes
     from (select b.id is not null as known,
                  case when o.capacity is not null then 'override' when p.name is not null then 'plan'
-                      when b.id is not null then 'bucket' end as terms_from,
+                      when b.id is not null then 'bucket' end as limits_from,
                  convert(v_plan using utf8mb4) as plan, v_plan is not null and p.name is null as unplanned,
                  p.name is not null as planned,
                  coalesce(b.provisioned and cast(p_plan as binary) <> coalesce(b.plan, ''), false) as conflicts,

@@ -58,7 +58,7 @@ begin
     token_ticks := 1;
   end if;
   if v_error is not null then
-    raise exception 'tollgate: % cannot be: %', p_whose, v_error using errcode = 'check_violation';
+    raise exception 'tollgate: %: %', p_whose, v_error using errcode = 'check_violation';
   end if;
   burst := p_capacity * token_ticks;
 end
@@ -71,10 +71,10 @@ language plpgsql immutable
 as $$
 begin
   if p_capacity <> trunc(p_capacity) then
-    raise exception 'tollgate: % cannot be: a capacity of % is not a whole number', p_whose, p_capacity
+    raise exception 'tollgate: %: a capacity of % is not a whole number', p_whose, p_capacity
       using errcode = 'check_violation';
   elsif abs(p_capacity) >= 9007199254740992 then
-    raise exception 'tollgate: % cannot be: a capacity of % as double precision is not exact: pass a bigint', p_whose, p_capacity
+    raise exception 'tollgate: %: a capacity of % as double precision is not exact: pass a bigint', p_whose, p_capacity
       using errcode = 'check_violation';
   end if;
   return p_capacity;

@@ -57,7 +57,7 @@ begin
     v_error := coalesce(v_error, case
       when (octet_length(new.id) between 1 and 255) is not true
         then format('its id has %s bytes: give 1 to 255', coalesce(octet_length(new.id), 0))
-      when left(new.id, 1) = chr(1) then 'its id begins with U+0001: put something before it'
+      when left(new.id, 1) = chr(1) then 'its id begins with U+0001, which is reserved: use another prefix'
       when (new.capacity is null) <> (new.refill_seconds is null)
         then 'give both capacity and refill_seconds, or neither'
       when new.capacity is null and new.mode is null
@@ -70,7 +70,7 @@ begin
     v_name := 'token_mode';
   end if;
   if v_error is not null then
-    raise exception 'tollgate: % cannot be: %', v_name, v_error using errcode = 'check_violation';
+    raise exception 'tollgate: %: %', v_name, v_error using errcode = 'check_violation';
   end if;
   return new;
 end
@@ -168,14 +168,14 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_terms record;
+  v_limits record;
 begin
   if (octet_length(new.id) between 1 and 255) is not true then
-    raise exception 'tollgate: bucket % cannot be: its id has % bytes: give 1 to 255',
+    raise exception 'tollgate: bucket %: its id has % bytes: give 1 to 255',
                     quote_nullable(left(new.id, 255)), coalesce(octet_length(new.id), 0)
       using errcode = 'check_violation';
   elsif left(new.id, 1) = chr(1) then
-    raise exception 'tollgate: bucket % cannot be: its id begins with U+0001: put something before it',
+    raise exception 'tollgate: bucket %: its id begins with U+0001, which is reserved: use another prefix',
                     quote_literal(new.id)
       using errcode = 'check_violation';
   end if;
@@ -186,9 +186,9 @@ begin
     new.anchor := case when new.refill = 'calendar' then 0 else new.anchor % new.step_ns end;
     return new;
   end if;
-  v_terms := tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
+  v_limits := tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
   if not new.overridden
-     and (v_terms <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
+     and (v_limits <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
           or new.refill = 'calendar' and new.anchor <> 0) then
     perform tollgate.settle(new.id, new.capacity, new.refill_seconds, new.refill, false);
   end if;

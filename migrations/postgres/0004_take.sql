@@ -76,7 +76,7 @@ begin
        or (p_capacity is null) <> (p_refill is null) then
       perform tollgate.incomplete_quota(p_id, p_capacity, p_refill_seconds, p_refill);
     end if;
-    raise exception 'tollgate: take_v1 needs a cost of 1 or more, 0 or more to keep, and a wait of 0 to a year'
+    raise exception 'tollgate: take_v1 needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
   -- Rounded like the column.

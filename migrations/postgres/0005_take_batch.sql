@@ -145,7 +145,7 @@ set jit = off
 as $$
 declare
   v_most  bigint;  -- how many equal requests a full bucket grants
-  v_terms record;
+  v_limits record;
   v_made  tollgate.granted;
 begin
   if (p_cost <= p_capacity - p_min_remaining and p_refill_seconds is not null and p_refill is not null) is not true
@@ -154,26 +154,26 @@ begin
     return null;
   end if;
   v_most := (p_capacity - p_min_remaining) / p_cost;
-  v_terms := tollgate.bucket_limits('bucket ' || quote_literal(p_ids[1]), p_capacity, p_refill_seconds, p_refill);
+  v_limits := tollgate.bucket_limits('bucket ' || quote_literal(p_ids[1]), p_capacity, p_refill_seconds, p_refill);
   with made as (
     insert into tollgate.token_buckets as t
       (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
        token_ticks)
     select u.id, p_capacity, p_refill_seconds, p_refill, p_plan, false, 0,
-           c.now / v_terms.step_ns * v_terms.step_ticks + least(u.times, v_most) * p_cost * v_terms.token_ticks,
-           least(u.times, v_most) * p_cost, v_terms.burst, v_terms.step_ns, v_terms.step_ticks, v_terms.token_ticks
+           c.now / v_limits.step_ns * v_limits.step_ticks + least(u.times, v_most) * p_cost * v_limits.token_ticks,
+           least(u.times, v_most) * p_cost, v_limits.burst, v_limits.step_ns, v_limits.step_ticks, v_limits.token_ticks
       from unnest(p_ids, p_times) as u (id, times)
      cross join lateral (select tollgate.clock() as now where u.id is not null offset 0) c
      where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1)
     on conflict do nothing
     returning t.id, t.full_at, t.granted as tokens, tollgate.clock() as now)
   select (array_agg(u.place), array_agg(least(u.times, v_most)), 'granted', null, array_agg(m.now), null,
-          array_agg(m.full_at), array_agg(m.tokens), array[v_terms.burst], array_agg(0::bigint), array[v_terms.step_ns],
-          array[v_terms.step_ticks], array[v_terms.token_ticks])::tollgate.answers_v1,
+          array_agg(m.full_at), array_agg(m.tokens), array[v_limits.burst], array_agg(0::bigint), array[v_limits.step_ns],
+          array[v_limits.step_ticks], array[v_limits.token_ticks])::tollgate.answers_v1,
          (select count(*) from made) = cardinality(p_ids) and bool_and(u.times <= v_most),
          -- Entries that waited for another session's row, whose insert was rolled back.
          coalesce(array_agg(u.place) filter (
-           where (m.now - 2000000) / v_terms.step_ns * v_terms.step_ticks > m.full_at - m.tokens * v_terms.token_ticks),
+           where (m.now - 2000000) / v_limits.step_ns * v_limits.step_ticks > m.full_at - m.tokens * v_limits.token_ticks),
            '{}')
     into v_made
     from made m
@@ -364,7 +364,7 @@ begin
       from unnest(p_places) e (place)
       left join tollgate.token_plans p on p.name = p_plans[e.place] and p_capacities[e.place] is null
                                        and p.mode is null
-  ), terms as materialized (  -- once for all entries with equal limits
+  ), limits as materialized (  -- once for all entries with equal limits
     select a.capacity, a.refill_seconds, a.refill, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from (select k.capacity, k.refill_seconds, k.refill, min(k.id) as id from asked k
              where k.capacity is not null group by 1, 2, 3) a,
@@ -372,7 +372,7 @@ begin
   ), able as (
     select a.*, least(a.times, (a.capacity - a.keep) / a.cost) as granted, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from asked a
-      join terms x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
+      join limits x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
      -- The plan can have changed since evaluate_batch read it.
      where a.cost <= a.capacity - a.keep
      order by a.id collate "C"
@@ -456,7 +456,7 @@ declare
   c_few       constant bigint := 6;  -- up to this many requests, take_v1 is faster than starting a set statement
 begin
   if 1 > any (p_times) then
-    raise exception 'tollgate: take_batch_v1 needs each request once or more often'
+    raise exception 'tollgate: take_batch_v1 needs times of 1 or more'
       using errcode = 'invalid_parameter_value';
   end if;
   v_simple := not exists (select from tollgate.token_mode g where g.mode <> 'enforce');
@@ -536,7 +536,7 @@ begin
     v_ids := array(select distinct i.id collate "C" from unnest(p_ids) i (id) order by 1);
     v_simple := cardinality(v_ids) = cardinality(p_ids);
     if v_alike and v_ids <> p_ids then
-      raise exception 'tollgate: take_batch_v1 needs ids in their order, none twice, where all else is said once'
+      raise exception 'tollgate: take_batch_v1 needs distinct ids in order, if one cost and quota apply to all'
         using errcode = 'invalid_parameter_value';
     end if;
   end if;

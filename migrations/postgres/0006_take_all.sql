@@ -152,8 +152,8 @@ declare
   v_ruled   boolean;
   v_changed boolean;
   v_known   boolean;
-  c_needs   constant text := 'tollgate: take_all_v1 needs buckets, none twice, costs of 1 or more, 0 or more to keep, and a '
-                             'wait of 0 to a year';
+  c_needs   constant text := 'tollgate: take_all_v1 needs distinct buckets, costs of 1 or more, minimum remainings of 0 or '
+                             'more, and a wait of 0 to a year';
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
   if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
@@ -365,7 +365,7 @@ declare
 begin
   if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
       and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings)) is not true then
-    raise exception 'tollgate: take_all_batch_v1 needs costs of 1 or more, and 0 or more to keep'
+    raise exception 'tollgate: take_all_batch_v1 needs costs of 1 or more, and minimum remainings of 0 or more'
       using errcode = 'invalid_parameter_value';
   end if;
   if v_lock = '0' or v_lock::interval > interval '100 ms' then

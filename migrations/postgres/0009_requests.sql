@@ -87,7 +87,7 @@ select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
      from unnest(w.ends, w.counts) as u (e, c)) c
  where w.granted <> 0;
 
-comment on view tollgate.token_window_levels is 'Each sliding window: its terms, what counts now, when one more passes';
+comment on view tollgate.token_window_levels is 'Each sliding window: its limits, the current count, and when the next request passes';
 
 -- taken_clock(p_taken) -> the time of the bucket's own clock at the decision, in ticks.
 create or replace function tollgate.taken_clock(p_taken tollgate.taken_v1) returns bigint
@@ -164,8 +164,8 @@ begin
   if (p_id is not null and p_tokens >= 1 and p_tokens < c_beyond and p_tokens = trunc(p_tokens)
       and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
       and p_min_remaining >= 0 and p_min_remaining < c_beyond and p_min_remaining = trunc(p_min_remaining)) is not true then
-    raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a longest wait '
-                    'and a number of tokens to keep of 0 or more, in whole numbers; of tokens, below 2^53',
+    raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a maximum wait '
+                    'and a minimum remaining of 0 or more, as whole numbers; tokens below 2^53',
                     quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_min_remaining
       using errcode = 'invalid_parameter_value';
   end if;
@@ -190,10 +190,10 @@ begin
       raise exception 'tollgate: bucket % is provisioned with another limit', quote_literal(p_id)
         using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';
     when 'reused' then
-      raise exception 'tollgate: the id % is that of another request', p_request
+      raise exception 'tollgate: the id % belongs to another request', p_request
         using errcode = 'invalid_parameter_value', hint = 'Give each request an id of its own.';
     when 'never' then
-      raise exception 'tollgate: bucket % holds % tokens, so % and % to keep can never be had at once',
+      raise exception 'tollgate: bucket % holds % tokens: a cost of % plus a minimum remaining of % can never be granted',
                       quote_literal(p_id), t.burst / t.token_ticks, v_tokens, v_min_remaining
         using errcode = 'invalid_parameter_value', hint = 'Ask for fewer tokens, or give the bucket a larger capacity.';
     else
@@ -361,7 +361,7 @@ begin
       and p_resolution_seconds <= p_interval_seconds and p_max_wait_ms between 0 and 31622400000
       and p_tokens >= 1) is not true then
     raise exception 'tollgate: request_tokens_in_window(%, %, %, %, %, %): give an interval of up to a year, a resolution '
-                    'of up to that, at most 10^12 requests, 1 token or more and a longest wait of 0 or more, in whole numbers',
+                    'of up to that, at most 10^12 requests, 1 token or more and a maximum wait of 0 or more, in whole numbers',
                     quote_nullable(left(p_id, 255)), p_max_requests, p_interval_seconds, p_resolution_seconds, p_tokens,
                     p_max_wait_ms
       using errcode = 'invalid_parameter_value';
@@ -372,8 +372,8 @@ begin
   t := tollgate.take_window_v1(p_id, v_tokens, p_max_wait_ms::bigint * 1000000, 0, v_most,
                                v_interval, (p_resolution_seconds::numeric * 1000000000)::bigint, null, 0, false);
   if t.outcome = 'never' then
-    raise exception 'tollgate: at most % requests pass in the window of %, so % never do', v_most,
-                    quote_literal(p_id), v_tokens using errcode = 'invalid_parameter_value';
+    raise exception 'tollgate: the window of % allows at most % requests, fewer than %', quote_literal(p_id),
+                    v_most, v_tokens using errcode = 'invalid_parameter_value';
   end if;
   w.ends := t.ends;
   w.counts := t.counts;

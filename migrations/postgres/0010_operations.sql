@@ -153,7 +153,7 @@ $$;
 -- Arguments: p_id            the bucket, which can be missing
 --            p_plan          plan that the request would name; null: the bucket's own
 -- Result:    known           whether the bucket exists
---            terms_from      'override', 'plan' or 'bucket'; null: no limits found
+--            limits_from      'override', 'plan' or 'bucket'; null: no limits found
 --            plan            the plan that the bucket follows
 --            capacity, refill_seconds, refill: the limits
 --            mode            'enforce', 'shadow', 'off' or 'block'
@@ -167,7 +167,7 @@ $$;
 -- Locks:     none; reads only
 create or replace function tollgate.explain(
   p_id text, p_plan text default null,
-  out known boolean, out terms_from text, out plan text, out capacity bigint, out refill_seconds numeric,
+  out known boolean, out limits_from text, out plan text, out capacity bigint, out refill_seconds numeric,
   out refill text, out mode text, out mode_from text, out mode_reason text, out mode_until timestamptz,
   out override_reason text, out override_until timestamptz, out available bigint, out outcome text,
   out retry_after_ms bigint)
@@ -192,7 +192,7 @@ begin
   override_until := o.expires_at;
 
   select w.*
-    into terms_from, capacity, refill_seconds, refill
+    into limits_from, capacity, refill_seconds, refill
     from (values (1, 'override', o.capacity, o.refill_seconds, o.refill),
                  (2, 'plan', p.capacity, p.refill_seconds, p.refill),
                  (3, 'bucket', b.capacity, b.refill_seconds, b.refill))
@@ -216,7 +216,7 @@ begin
   elsif mode = 'off' then
     outcome := 'granted';
     retry_after_ms := 0;
-  elsif terms_from is null or (not known and p.name is null) then
+  elsif limits_from is null or (not known and p.name is null) then
     outcome := 'unknown';
   elsif b.provisioned and p_plan <> coalesce(b.plan, '') then
     outcome := 'conflict';

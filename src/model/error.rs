@@ -47,8 +47,8 @@ pub enum Error {
     Mode(#[from] ModeError),
     /// A newer version of this crate has migrated the database, and removed objects that this version needs.
     #[error(
-        "the database is at schema version {found}, which no longer has what this version of tollgate, that knows {known}, \
-         needs: update the tollgate dependency of this service"
+        "the database is at schema version {found}, and this version of tollgate supports {known} at most: update the \
+         tollgate dependency of this service"
     )]
     NewerSchema {
         /// The database's schema version.
@@ -191,7 +191,8 @@ pub enum TakeError {
     Conflict(Key),
     /// The cost and the minimum remaining exceed the capacity of the bucket.
     #[error(
-        "bucket '{key}' holds {capacity} token{}: {cost}, with {min_remaining} to keep, can never be had at once",
+        "bucket '{key}' holds {capacity} token{}: a cost of {cost} plus a minimum remaining of {min_remaining} can never be \
+         granted",
         if *capacity == 1 { "" } else { "s" }
     )]
     ExceedsCapacity {
@@ -206,8 +207,8 @@ pub enum TakeError {
     },
     /// The store holds the maximum number of keys, and none of their buckets is full.
     #[error(
-        "there is no room for bucket '{0}': the store holds as many keys as it may, and none that it can forget; \
-         raise MemoryStore::max_keys"
+        "there is no room for bucket '{0}': the store holds the maximum number of keys, and can remove none: raise \
+         MemoryStore::max_keys"
     )]
     TooManyKeys(Key),
     /// The store remembers the maximum number of request ids, and none of them has expired. Nothing was taken or given
@@ -215,10 +216,10 @@ pub enum TakeError {
     #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::max_keys")]
     TooManyIds(Uuid),
     /// The limits of the request have different costs, but one number was given to settle or refund them all.
-    #[error("the limits of the request cost different things: say what each used, by settle_each or refund_each")]
+    #[error("the limits of the request have different costs: pass the tokens of each, to settle_each or refund_each")]
     CostsDiffer,
     /// The request takes 0 tokens from at least one of its buckets.
-    #[error("a request takes 1 token or more of each of its buckets, and this one takes 0")]
+    #[error("a request takes at least 1 token from each of its buckets, and this one takes 0")]
     ZeroCost,
     /// The id belongs to another request, which has other buckets or another cost, or was cancelled.
     #[error(

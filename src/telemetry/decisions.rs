@@ -161,9 +161,9 @@ impl Decisions {
         self.undecided(Source::Limiter.as_str(), kind);
         let (limiter, error, cause) = (self.limiter.as_str(), kind, self.cause(error));
         if self.rules.is_due() {
-            event!(WARN, limiter = limiter, error = error, cause = cause, "no terms for a request");
+            event!(WARN, limiter = limiter, error = error, cause = cause, "no limits for a request");
         } else {
-            event!(DEBUG, limiter = limiter, error = error, cause = cause, "no terms for a request");
+            event!(DEBUG, limiter = limiter, error = error, cause = cause, "no limits for a request");
         }
     }
 

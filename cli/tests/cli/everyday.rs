@@ -24,7 +24,7 @@ fn bucket_of_two_denies_third_take_until_reset() {
         database.run(&["take", "api", "--cost", "2"]).ended(0);
         let never = database.run(&["take", "api", "--cost", "3", "--min-remaining", "1"]).ended(64);
         never.says(&[
-            "holds 2 tokens: 3, with 1 to keep",
+            "holds 2 tokens: a cost of 3 plus a minimum remaining of 1",
             "`tollgate explain api`",
             "`tollgate create --capacity 4 --per SPAN api`",
         ]);
@@ -180,7 +180,10 @@ fn sweep_deletes_full_buckets_made_on_first_use() {
     database.run(&["sweep", "--step", "2"]).ended(0).says(&["7 rows deleted"]);
     database.run(&["take", "user:7", "--quota", "1000000/s"]).ended(0);
     assert_eq!(database.run(&["sweep"]).ended(0).out, "1 row deleted\n");
-    database.run(&["take", "api", "--cost", "2"]).ended(64).says(&["holds 1 token: 2, with 0 to keep"]);
+    database
+        .run(&["take", "api", "--cost", "2"])
+        .ended(64)
+        .says(&["holds 1 token: a cost of 2 plus a minimum remaining of 0"]);
     database.run(&["list"]).ended(0).says(&["api"]);
 }
 

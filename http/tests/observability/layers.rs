@@ -111,7 +111,7 @@ async fn missing_rule_for_a_request_is_logged_and_counted() -> anyhow::Result<()
     assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(3.0));
     assert_eq!(value(&handle, "tollgate_errors_total", &[("limiter", "planned"), ("error", "not_set_up")]), Some(3.0));
     let (text, told) =
-        (logged::text(), |level| format!("{level} tollgate: no terms for a request limiter=\"planned\""));
+        (logged::text(), |level| format!("{level} tollgate: no limits for a request limiter=\"planned\""));
     assert_eq!([text.matches(&told("WARN")).count(), text.matches(&told("DEBUG")).count()], [2, 1], "{text}");
     assert!(!text.contains("203.0.113.7"), "{text}");
     Ok(())

@@ -364,7 +364,7 @@ fn level(row: &MySqlRow) -> Result<Level, sqlx::Error> {
 fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
     Ok((
         row.try_get::<i64, _>("known")? != 0,
-        row.try_get("terms_from")?,
+        row.try_get("limits_from")?,
         text(row, "plan_bytes")?,
         row.try_get("capacity")?,
         span(row, "refill_seconds")?,

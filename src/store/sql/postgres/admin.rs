@@ -174,7 +174,7 @@ impl Operations for Postgres {
         (): &'c (),
     ) -> OperationFuture<'c, RowResult<Explanation>> {
         let explain = sqlx::query(concat!(
-            "select known, terms_from, plan, capacity, ",
+            "select known, limits_from, plan, capacity, ",
             nanoseconds!("refill_seconds"),
             ", refill, mode, mode_from, mode_reason, ",
             end!("mode_until"),
