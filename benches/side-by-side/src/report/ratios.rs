@@ -7,6 +7,9 @@ use crate::figures::Measured;
 /// tollgate's decisions per second divided by those of others, by workload. `null` if not measured.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Ratios {
+    /// On each engine, to the bare statement that does the least work of such a batch: [`floor`].
+    #[serde(rename = "shares_of_the_floor")]
+    pub(crate) floor: BTreeMap<String, ByWorkload>,
     /// On PostgreSQL, to Redis as users run it.
     #[serde(rename = "ratios_to_redis")]
     pub(crate) redis: ByWorkload,
@@ -63,6 +66,9 @@ impl Ratios {
                         }
                     }
                     this.redis_by_engine.entry(engine.to_owned()).or_default().insert(workload.clone(), ratio);
+                    if let Some(bare) = measured.row(&format!("{}@{engine}", floor(measured.workload)), tasks) {
+                        this.floor.entry(engine.to_owned()).or_default().insert(workload.clone(), row.ratio(bare));
+                    }
                     if let Some(bare) = measured.row(&format!("bare-update@{engine}"), tasks) {
                         let ratio = row.ratio(bare);
                         this.bare_update.entry(engine.to_owned()).or_default().insert(workload, ratio);
@@ -78,6 +84,16 @@ impl Ratios {
             }
         }
         this
+    }
+}
+
+/// Returns the system whose batches do the least work of a server for a workload: a statement that returns what a decision
+/// needs, if it is measured.
+fn floor(workload: &str) -> &'static str {
+    match workload {
+        "uniform" | "five_limits" => "answered-batches",
+        "denied" => "bare-reads",
+        _ => "bare-batches",
     }
 }
 
@@ -97,7 +113,12 @@ mod tests {
 
     #[test]
     fn leased_value_is_shown_beside_exact_value() {
-        let rows = [("redis", 100.0), ("tollgate@postgres", 200.0), ("tollgate-leased@postgres", 900.0)];
+        let rows = [
+            ("redis", 100.0),
+            ("tollgate@postgres", 200.0),
+            ("tollgate-leased@postgres", 900.0),
+            ("bare-batches@postgres", 400.0),
+        ];
         let rows = rows.map(|(system, per_second)| Row {
             system: system.to_owned(),
             tasks: 256,
@@ -107,5 +128,6 @@ mod tests {
         for of in [&ratios.redis, &ratios.redis_by_engine["postgres"], &ratios.redis_by_tasks[&256]] {
             assert_eq!((of["attack"], of["attack_leased"]), (Some(2.0), Some(9.0)));
         }
+        assert_eq!(ratios.floor["postgres"]["attack"], Some(0.5));
     }
 }

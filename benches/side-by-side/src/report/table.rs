@@ -21,6 +21,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     if report.delay_us > 0 {
         let _ = writeln!(text, "Everything takes {} µs longer, each way.\n", report.delay_us);
     }
+    floors(&mut text, report);
     headline(&mut text, report);
     goals::markdown(&mut text, &report.goals);
     for measured in &report.measured {
@@ -35,6 +36,31 @@ pub(crate) fn markdown(report: &Report) -> String {
         }
     }
     text
+}
+
+/// Writes which share of the server's least work tollgate reaches, if a floor was measured.
+fn floors(text: &mut String, report: &Report) {
+    let engines = &report.ratios.floor;
+    if engines.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = engines.keys().map(String::as_str).collect();
+    let _ = writeln!(
+        text,
+        "Decisions a second ÷ a bare statement for the same batch, {} tasks: `answered-batches` for `uniform` and \
+         `five_limits`, `bare-reads` for `denied`, otherwise `bare-batches`:\n\n| workload | {} |\n|---|{}",
+        report.tasks,
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
+    for measured in &report.measured {
+        let share = |engine: &&str| engines.get(*engine)?.get(measured.workload).copied().flatten();
+        if names.iter().any(|engine| share(engine).is_some()) {
+            let cells: Vec<String> = names.iter().map(|engine| cell(share(engine), 2)).collect();
+            let _ = writeln!(text, "| {} | {} |", measured.workload, cells.join(" | "));
+        }
+    }
+    text.push('\n');
 }
 
 /// Writes how many times as fast as Redis tollgate is.
