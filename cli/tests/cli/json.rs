@@ -116,6 +116,20 @@ fn changed_object_is_json_before_and_after() {
 }
 
 #[test]
+fn apply_json_has_the_documented_fields() {
+    let database = Database::migrated(Engine::Sqlite);
+    std::fs::write(database.directory.join("limits.toml"), "[plans]\nfree = { quota = '1/s' }\n")
+        .expect("it is written");
+    let applied = database.run(&["apply", "limits.toml", "--json"]).ended(0).json();
+    assert_documented(&applied, "`apply`");
+    let entry = &applied["entries"][0];
+    assert_documented(entry, "an entry");
+    assert_documented(&entry["after"], "values of an entry");
+    assert_eq!((&applied["dry_run"], &entry["before"]), (&false.into(), &Value::Null));
+    assert_eq!((&entry["name"], &entry["after"]["quota"]), (&"free".into(), &"1/s".into()));
+}
+
+#[test]
 fn denied_json_has_the_documented_fields() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["denied"]).ended(0).says(&["LimiterBuilder::count_denials"]);
