@@ -172,8 +172,8 @@ impl<S: Store> LimiterBuilder<S> {
     ///
     /// With the feature `metrics`, install the recorder before you build the limiter, because the limiter keeps the counters of
     /// the recorder that it finds.
-    pub fn name(self, name: impl Into<SmolStr>) -> Self {
-        Self { name: name.into(), ..self }
+    pub fn name(self, name: impl AsRef<str>) -> Self {
+        Self { name: name.as_ref().into(), ..self }
     }
 
     /// Includes keys in the events of `tracing`. Keys can be personal data, such as addresses or accounts.
