@@ -3,9 +3,10 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{self, Poll};
 use std::time::Duration;
 
+use anyhow::Context;
 use axum::body::Body;
 use axum::extract::Extension;
 use axum::http::request::Parts;
@@ -17,7 +18,9 @@ use hyper::body::Frame;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tollgate::{Decision, Error, Fallback, Key, Limiter, MemoryStore, Quota, Rule, TakeError, Window};
+use tollgate::{
+    Decision, Error, Fallback, Key, Limiter, MemoryStore, Quota, Rule, TakeError, Window, clock::ManualClock,
+};
 use tollgate_http::{GlobalKey, RateLimitLayer, Refusal, respond};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -87,7 +90,10 @@ impl hyper::body::Body for Untouchable {
     type Data = Bytes;
     type Error = anyhow::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, anyhow::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, anyhow::Error>>> {
         panic!("the body was read")
     }
 }
@@ -106,6 +112,28 @@ async fn denial_is_a_problem_document_that_names_the_limit() -> anyhow::Result<(
     assert_eq!(problem["status"], 429);
     assert_eq!(problem["violated-policies"], json!(["login"]));
     assert_eq!(problem["detail"], "Too many requests. Try again in 3600 s.");
+    Ok(())
+}
+
+#[tokio::test]
+async fn default_denial_is_the_documented_one() -> anyhow::Result<()> {
+    let page = include_str!("../../../docs/http-server.md");
+    let shown = page.split("```text\n").find_map(|block| block.strip_prefix("HTTP/1.1 429 Too Many Requests\n"));
+    let shown = shown.and_then(|block| block.split_once("```")).context("the page shows a denial")?.0;
+    let (headers, body) = shown.split_once("\n\n").context("headers and a body")?;
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10/s burst 20")?;
+    let server = Server::start(hello().layer(RateLimitLayer::new(limiter))).await?;
+    let client = Client::new(server.address);
+    for _ in 0..20 {
+        assert_eq!(client.get("/").await?.status, StatusCode::OK);
+    }
+    let denied = client.get("/").await?;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    for line in headers.lines() {
+        let (name, value) = line.split_once(": ").context("a header")?;
+        assert_eq!(denied.header(name)?, Some(value), "{name}");
+    }
+    assert_eq!(denied.json()?, serde_json::from_str::<serde_json::Value>(body)?);
     Ok(())
 }
 
