@@ -108,6 +108,7 @@ macro_rules! for_each_scenario {
             several: any_number_of_limits_is_decided_together,
             several: each_limit_takes_and_keeps_its_own_number_of_tokens,
             several: a_batch_takes_of_each_limit_its_own_number_of_tokens,
+            several: requests_that_differ_for_the_caller_share_a_call,
             several: cost_of_each_limit_is_settled_and_refunded,
             several: missing_bucket_fails_the_request_and_takes_nothing,
             several: a_reservation_of_several_is_cancelled_in_all_of_them,

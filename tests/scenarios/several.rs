@@ -1,7 +1,7 @@
 //! Requests with several limits.
 
 use tollgate::{
-    Adjusted, Admin, Error, Key, Limit, Mode, Quota, Receipt, Rule, Store, Take, TakeError, admin::Override,
+    Adjusted, Admin, Decision, Error, Key, Limit, Mode, Quota, Receipt, Rule, Store, Take, TakeError, admin::Override,
 };
 use uuid::Uuid;
 
@@ -224,9 +224,8 @@ pub(crate) async fn each_limit_takes_and_keeps_its_own_number_of_tokens<W: World
         let one = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(1).min_remaining(6);
         anyhow::Ok(under(&tokens, "1000/h")?.and_limit(one).cost(cost).min_remaining(100))
     };
-    let each = |decision: &tollgate::Decision| {
-        decision.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>()
-    };
+    let each =
+        |decision: &Decision| decision.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>();
     // The first request creates the buckets, and the second one finds them.
     assert_eq!(each(&world.decide(call(300)?).await?), [(true, 700), (true, 9)]);
     assert_eq!(each(&world.decide(call(250)?).await?), [(true, 450), (true, 8)]);
@@ -266,6 +265,16 @@ pub(crate) async fn a_batch_takes_of_each_limit_its_own_number_of_tokens<W: Worl
     for (key, left) in [(&tokens, 10), (&requests, 0)] {
         assert_eq!(world.store().peek(key).await?.map(|level| level.available), Some(left));
     }
+    Ok(())
+}
+
+pub(crate) async fn requests_that_differ_for_the_caller_share_a_call<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let key = world.key();
+    let call = || under(&key, "2/h");
+    let outcomes = world.store().take(&[call()?, call()?.refundable(), call()?]).await?;
+    let granted: Vec<bool> = outcomes.iter().flatten().map(Decision::is_granted).collect();
+    assert_eq!(granted, [true, true, false]);
     Ok(())
 }
 

@@ -59,16 +59,16 @@ impl SqlRequest {
         self.take.is_momentary() && self.take == other.take
     }
 
-    /// Whether another request differs from this one only in its bucket and in `times`. Neither waits nor has an id, and
-    /// both name the same quota or plan.
+    /// Whether requests, in the order of their keys, differ only in `times` and in their buckets, of which each is another
+    /// one. None waits or has an id, and all name the same quota or plan.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        let (limit, others) = (&self.take.limits[0], &other.take.limits[0]);
-        self.take.is_momentary()
-            && other.take.is_momentary()
-            && self.request == other.request
-            && limit.rule == others.rule
-            && matches!(limit.rule, Rule::Quota(_) | Rule::Plan(_))
+    pub(super) fn are_alike(asks: &[Self]) -> bool {
+        let is_plain =
+            |ask: &Self| ask.take.is_momentary() && matches!(ask.take.limits[0].rule, Rule::Quota(_) | Rule::Plan(_));
+        let alike = |[one, next]: &[Self; 2]| {
+            one.request == next.request && one.take.limits[0].rule == next.take.limits[0].rule && one.key() < next.key()
+        };
+        asks.iter().all(is_plain) && asks.array_windows().all(alike)
     }
 
     pub(super) fn id(&self) -> Option<Uuid> {

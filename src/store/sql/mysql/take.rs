@@ -152,7 +152,7 @@ async fn take_uniform(
     asks: &[SqlRequest],
     whose: TransactionOwner,
 ) -> Result<Option<Vec<AnswerColumns>>, sqlx::Error> {
-    let Some(first) = asks.first().filter(|first| asks[1..].iter().all(|ask| first.is_like(ask))) else {
+    let Some(first) = asks.first().filter(|_| SqlRequest::are_alike(asks)) else {
         return Ok(None);
     };
     let (request, quota) = (first.request, first.quota(0));

@@ -61,22 +61,21 @@ async fn take_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result
     fn column<'a, T>(asks: &'a [SqlRequest], value: impl Fn(&'a SqlRequest) -> T) -> Vec<T> {
         asks.iter().map(value).collect()
     }
-    let alike = asks.windows(2).all(|pair| pair[0].is_like(&pair[1]) && pair[0].key() < pair[1].key());
-    let terms = if alike { &asks[..1] } else { asks };
+    let shared = if SqlRequest::are_alike(asks) { &asks[..1] } else { asks };
     let rows = sqlx::query_as(
         "select t.*
            from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9::text[]::uuid[], $10, $11) t",
     )
     .bind(column(asks, |ask| ask.key().as_str()))
-    .bind(column(terms, |ask| ask.request.cost))
-    .bind(column(terms, |ask| ask.request.max_wait))
-    .bind(column(terms, |ask| ask.request.min_remaining))
-    .bind(column(terms, |ask| ask.quota(0).map(Quota::capacity_i64)))
-    .bind(column(terms, |ask| ask.quota(0).map(Quota::refill_seconds)))
-    .bind(column(terms, |ask| ask.quota(0).map(refill)))
-    .bind(column(terms, |ask| ask.plan(0)))
-    .bind(column(terms, SqlRequest::id_text))
-    .bind(column(terms, SqlRequest::hold))
+    .bind(column(shared, |ask| ask.request.cost))
+    .bind(column(shared, |ask| ask.request.max_wait))
+    .bind(column(shared, |ask| ask.request.min_remaining))
+    .bind(column(shared, |ask| ask.quota(0).map(Quota::capacity_i64)))
+    .bind(column(shared, |ask| ask.quota(0).map(Quota::refill_seconds)))
+    .bind(column(shared, |ask| ask.quota(0).map(refill)))
+    .bind(column(shared, |ask| ask.plan(0)))
+    .bind(column(shared, SqlRequest::id_text))
+    .bind(column(shared, SqlRequest::hold))
     .bind(column(asks, |ask| ask.times))
     .fetch_all(connection)
     .await?;
