@@ -46,7 +46,7 @@ use clap::Parser;
 async fn main() -> ExitCode {
     let arguments = match commands::Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(mut error) => return exit::misused(&mut error),
+        Err(error) => return exit::misused::<commands::Arguments>(&error),
     };
     match arguments.run().await {
         Ok(code) => code,
