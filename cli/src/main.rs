@@ -12,6 +12,7 @@ mod doctor;
 mod each;
 mod exit;
 mod explain;
+mod json_schema;
 mod levels;
 mod list;
 mod man;
