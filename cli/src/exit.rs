@@ -104,7 +104,8 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         return (*code, chain(error), hint.clone());
     }
     let Some(refused) = error.downcast_ref::<Error>() else {
-        return (INTERNAL, redact(&chain(error)), String::new());
+        let hint = "repeat it; if it fails again, report it with this message";
+        return (INTERNAL, redact(&chain(error)), hint.to_owned());
     };
     let all = chain(error);
     match refused {

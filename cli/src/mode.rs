@@ -170,7 +170,7 @@ fn setting(mode: Mode, reason: Option<String>, until: Option<DateTime<Utc>>) -> 
 /// A mode and its target.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ModeJson {
-    /// What the mode is set for.
+    /// The target of the mode.
     kind: ModeTarget,
     /// The name of the plan, or the key. Null: the mode of all.
     name: Option<String>,
@@ -179,7 +179,7 @@ pub(crate) struct ModeJson {
     setting: SettingJson,
 }
 
-/// What `mode` prints: the modes that are set, or a change.
+/// The modes that are set, or a change of one.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[expect(dead_code, reason = "only its schema is used")]

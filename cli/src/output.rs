@@ -33,7 +33,10 @@ pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, CliError> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(CliError::unwritable(format!("cannot write the output: {error}"), "")),
+        Err(error) => {
+            let hint = "write it to another file or device, one with room";
+            Err(CliError::unwritable(format!("cannot write the output: {error}"), hint))
+        }
     }
 }
 
@@ -42,13 +45,13 @@ pub(crate) fn say_json(value: &impl Serialize) -> Result<(), CliError> {
     say(pretty(value))
 }
 
-/// What a command changed.
+/// A changed object.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ChangeOf{T}")]
 pub(crate) struct ChangeJson<T> {
-    /// The object before the change; null: there was none.
+    /// The object before the change. Null: there was none.
     pub(crate) before: Option<T>,
-    /// The object after the change; null: there is none any more.
+    /// The object after the change. Null: there is none any more.
     pub(crate) after: Option<T>,
 }
 

@@ -34,9 +34,9 @@ struct CheckJson<'a> {
     name: &'static str,
     /// The result of the check.
     status: Status,
-    /// What the check found.
+    /// The finding.
     found: &'a str,
-    /// What to do.
+    /// The action to take.
     advice: Option<&'a str>,
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn misused<C: CommandFactory>(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// What is wrong, with the given value, and what to type instead.
+/// The error with the given value, and a hint.
 fn explain<C: CommandFactory>(error: &clap::Error) -> CliError {
     if let Some(refusal) = secret(error) {
         return refusal;
@@ -52,7 +52,7 @@ fn explain<C: CommandFactory>(error: &clap::Error) -> CliError {
         }
         ErrorKind::MissingSubcommand => (
             format!("no command: {}", context(ContextKind::InvalidSubcommand)),
-            format!("the commands are {}", context(ContextKind::ValidSubcommand)),
+            format!("the commands are {}", context(ContextKind::ValidSubcommand).replace(", help", "")),
         ),
         ErrorKind::UnknownArgument => unknown_argument(error),
         ErrorKind::MissingRequiredArgument => (format!("missing: {}", context(ContextKind::InvalidArg)), usage(error)),
@@ -75,7 +75,7 @@ fn explain<C: CommandFactory>(error: &clap::Error) -> CliError {
     CliError::arguments(redact(&message), redact(&hint))
 }
 
-/// What is wrong with a value, and how to write it.
+/// Describes an invalid value, and its form.
 fn invalid_value(error: &clap::Error) -> (String, String) {
     let Some(source) = error.source() else { return ("invalid value".to_owned(), String::new()) };
     if let Some(wrong) = source.downcast_ref::<SpanError>() {
@@ -98,7 +98,7 @@ fn invalid_value(error: &clap::Error) -> (String, String) {
     }
     let (what, hint) = what_and_hint(&text);
     // The value follows by itself.
-    (what.rsplit_once("' is ").map_or(what.clone(), |(_, rest)| rest.to_owned()), hint)
+    (what.rsplit_once("' is ").map_or(&*what, |(_, rest)| rest).to_owned(), hint)
 }
 
 /// Describes clap's text of a range, such as `1..=1000`.
