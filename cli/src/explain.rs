@@ -96,7 +96,7 @@ fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'st
             format!("{quota}, from an override{ending}{}", reason(why.override_reason.as_ref()))
         }
         (Some(quota), from) => format!("{quota}, from {}", from.map_or_else(String::new, |from| name(why, from))),
-        (None, _) => "none: nothing says".to_owned(),
+        (None, _) => "none: no quota, plan or override is known".to_owned(),
     };
     vec![("bucket", bucket), ("limit", limit)]
 }
