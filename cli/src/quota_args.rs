@@ -67,7 +67,10 @@ pub(crate) fn rule(text: &str) -> Result<Rule, String> {
 /// Parses a reason that fits the column of every engine.
 pub(crate) fn reason(text: &str) -> Result<String, String> {
     if text.len() > MAX_REASON_BYTES {
-        return Err(format!("{} bytes of at most {MAX_REASON_BYTES}: shorten the reason", text.len()));
+        return Err(format!(
+            "a reason has at most {MAX_REASON_BYTES} bytes, and this one has {}: shorten it",
+            text.len()
+        ));
     }
     Ok(text.to_owned())
 }

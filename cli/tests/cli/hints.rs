@@ -134,7 +134,7 @@ fn wrong_arguments_error_hints_at_valid_ones() {
         (&["mode", "shadow", "--all", "--for", "900000d"], &["leave --for out"]),
         (
             &["mode", "shadow", "--reason", &"x".repeat(70_000)],
-            &["error: 70000 bytes of at most 65535: --reason xxx", "hint: shorten"],
+            &["at most 65535 bytes, and this one has 70000: --reason xxx", "hint: shorten"],
         ),
         (&["create", "a", "--quota", "unlimited"], &["switch the mode to off"]),
         (&["create", "", "--quota", "1/s"], &["1 to 255 bytes"]),
