@@ -16,6 +16,7 @@ use crate::overrides::OverrideJson;
 use crate::peek::LevelJson;
 use crate::plan::{DeletedPlanJson, PlanJson};
 use crate::reset::ResetJson;
+use crate::simulate::SimulationJson;
 use crate::sweep::SweepJson;
 use crate::take::TakeJson;
 
@@ -43,6 +44,7 @@ pub(crate) fn document() -> Value {
         ("plan overrides", generator.subschema_for::<Vec<OverrideJson>>()),
         ("plan set", generator.subschema_for::<ChangeJson<PlanJson>>()),
         ("reset", generator.subschema_for::<ResetJson>()),
+        ("simulate", generator.subschema_for::<SimulationJson<'_>>()),
         ("sweep", generator.subschema_for::<SweepJson>()),
         ("take", generator.subschema_for::<TakeJson>()),
     ];
