@@ -11,8 +11,8 @@ use crate::database::{Engine, Missing, close, open, rest};
 use crate::exit::{CliError, RequestKind};
 use crate::url::{self, Url};
 use crate::{
-    blockers, completions, create, denied, doctor, each, exit, explain, json_schema, list, man, migrate, mode, next,
-    peek, plan, redact, request, reset, run, simulate, sweep, take, watch,
+    apply, blockers, completions, create, denied, doctor, each, exit, explain, json_schema, list, man, migrate, mode,
+    next, peek, plan, redact, request, reset, run, simulate, sweep, take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: creates, inspects and changes them.
@@ -38,6 +38,7 @@ enum Command {
 enum Online {
     Migrate(migrate::Args),
     Create(create::Args),
+    Apply(apply::Args),
     Take(take::Args),
     Run(run::Args),
     Peek(peek::Args),
@@ -70,8 +71,8 @@ enum Offline {
 }
 
 impl Arguments {
-    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        if let Some(Command::Online(command)) = &self.command {
+    pub(crate) async fn run(mut self) -> anyhow::Result<ExitCode> {
+        if let Some(Command::Online(command)) = &mut self.command {
             command.check()?;
         }
         let command = match self.command {
@@ -130,9 +131,10 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
 }
 
 impl Online {
-    /// Refuses arguments before it connects to the database.
-    fn check(&self) -> Result<(), CliError> {
+    /// Refuses arguments and files before it connects to the database.
+    fn check(&mut self) -> Result<(), CliError> {
         match self {
+            Self::Apply(args) => args.read(),
             Self::Run(args) => args.finds_its_command(),
             Self::Mode(args) => args.names_its_target(),
             _ => Ok(()),
@@ -146,10 +148,12 @@ impl Online {
             Self::Denied(_) | Self::Doctor(_) | Self::Explain(_) | Self::List(_) | Self::Peek(_) | Self::Watch(_) => {
                 RequestKind::ToLook
             }
+            Self::Apply(args) if args.only_shows() => RequestKind::ToLook,
             Self::Mode(args) if args.only_shows() => RequestKind::ToLook,
             Self::Plan(command) if command.only_shows() => RequestKind::ToLook,
             Self::Reset(args) if args.only_shows() => RequestKind::ToLook,
-            Self::Create(_)
+            Self::Apply(_)
+            | Self::Create(_)
             | Self::Delete(_)
             | Self::Migrate(_)
             | Self::Mode(_)
@@ -161,6 +165,7 @@ impl Online {
 
     async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>, url: &str) -> anyhow::Result<ExitCode> {
         match self {
+            Self::Apply(args) => args.run(&store).await,
             Self::Create(args) => args.run(&store).await,
             Self::Delete(args) => args.run("deleted", async |key| store.delete(key).await).await,
             Self::Denied(args) => args.run(&store).await,

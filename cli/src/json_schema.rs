@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use crate::apply::ApplyJson;
 use crate::denied::DenialJson;
 use crate::doctor::DoctorJson;
 use crate::each::FoundJson;
@@ -30,6 +31,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 pub(crate) fn document() -> Value {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let commands = [
+        ("apply", generator.subschema_for::<ApplyJson<'_>>()),
         ("create", generator.subschema_for::<ChangeJson<BucketJson>>()),
         ("delete", generator.subschema_for::<Vec<FoundJson>>()),
         ("denied", generator.subschema_for::<Vec<DenialJson>>()),

@@ -39,7 +39,8 @@ pub(crate) fn table(levels: &[BucketLevel]) -> Table<7> {
     table
 }
 
-fn origin(level: &BucketLevel) -> String {
+/// Where the bucket has its limits from.
+pub(crate) fn origin(level: &BucketLevel) -> String {
     match (&level.plan, level.overridden, level.provisioned) {
         (_, true, _) => "override".to_owned(),
         (Some(plan), ..) => format!("plan {plan}"),

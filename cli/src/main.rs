@@ -1,6 +1,7 @@
 //! The CLI `tollgate`: operates the buckets of a database from a shell.
 
 mod answer;
+mod apply;
 mod blockers;
 mod clock;
 mod commands;

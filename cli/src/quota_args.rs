@@ -46,12 +46,13 @@ impl QuotaArgs {
 fn quota(text: &str) -> Result<Quota, String> {
     match rule(text)? {
         Rule::Quota(quota) => Ok(quota),
-        _ => {
-            Err("buckets and plans have no sliding window: name it with each request, `tollgate take --quota`"
-                .to_owned())
-        }
+        _ => Err(NO_WINDOW.to_owned()),
     }
 }
+
+/// Why a bucket or a plan cannot have a sliding window.
+pub(crate) const NO_WINDOW: &str =
+    "buckets and plans have no sliding window: name it with each request, `tollgate take --quota`";
 
 /// Parses the limit of a request: a quota or a sliding window.
 pub(crate) fn rule(text: &str) -> Result<Rule, String> {

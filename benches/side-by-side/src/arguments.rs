@@ -44,6 +44,10 @@ pub(crate) struct Arguments {
     /// Minutes of load in `steady`.
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
+    /// Measures nothing, and draws the charts of this directory again: NAME.svg from NAME.json, which are results of a
+    /// workload or of growth.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) draw: Option<PathBuf>,
     /// The job of a worker process.
     #[arg(long, hide = true)]
     pub(crate) worker: Option<String>,

@@ -1,10 +1,11 @@
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::Written;
 use crate::sample::Sample;
 
 /// One measurement of one system under test.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub(crate) struct Figures {
     /// Decisions per second. 0 if the measurement broke the rules.
     pub(crate) per_second: f64,
@@ -78,7 +79,7 @@ impl Figures {
 }
 
 /// The repeats of a system under test at a number of tasks.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Row {
     pub(crate) system: String,
     pub(crate) tasks: usize,

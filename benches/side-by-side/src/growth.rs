@@ -1,7 +1,9 @@
 //! Measures decisions per second by concurrent tasks, keys and processes.
 
+use std::borrow::Cow;
+
 use anyhow::ensure;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::arguments::Arguments;
 use crate::figures::{Figures, Row};
@@ -13,15 +15,15 @@ use crate::venues::Venues;
 use crate::workload::{TASKS_OF_A_PROCESS, Workload};
 
 /// Decisions per second by one of these, with the others fixed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Curve {
-    pub(crate) by: &'static str,
+    pub(crate) by: Cow<'static, str>,
     /// The fixed values.
     pub(crate) beside: String,
     pub(crate) points: Vec<Point>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Point {
     pub(crate) at: u32,
     pub(crate) rows: Vec<Row>,
@@ -48,13 +50,14 @@ pub(crate) async fn measure(arguments: &Arguments, venues: &Venues, run: &str) -
     let usual_keys = USUAL_KEYS.min(max_keys);
     let scene = Scene::new(workload, run, usual_keys);
 
-    let mut by_tasks = Curve { by: "tasks", beside: format!("{usual_keys} keys, one process"), points: Vec::new() };
+    let mut by_tasks =
+        Curve { by: "tasks".into(), beside: format!("{usual_keys} keys, one process"), points: Vec::new() };
     for at in TASKS {
         let rows = turns.measure_scene(&contestants(usual_keys), &scene, at as usize).await?;
         by_tasks.points.push(Point { at, rows });
     }
     let beside = format!("{usual_keys} keys, {TASKS_OF_A_PROCESS} tasks in each");
-    let mut by_processes = Curve { by: "processes", beside, points: Vec::new() };
+    let mut by_processes = Curve { by: "processes".into(), beside, points: Vec::new() };
     for at in PROCESSES {
         let scene = Scene { processes: at, ..scene.clone() };
         let rows = turns.measure_scene(&contestants(usual_keys), &scene, TASKS_OF_A_PROCESS).await?;
@@ -62,7 +65,7 @@ pub(crate) async fn measure(arguments: &Arguments, venues: &Venues, run: &str) -
     }
     // Comes last, in ascending order, so that each point reuses the buckets of the previous one.
     let tasks = arguments.headline();
-    let mut by_keys = Curve { by: "keys", beside: format!("{tasks} tasks, one process"), points: Vec::new() };
+    let mut by_keys = Curve { by: "keys".into(), beside: format!("{tasks} tasks, one process"), points: Vec::new() };
     for at in KEYS.into_iter().filter(|&keys| keys <= max_keys) {
         let rows = turns.measure_scene(&contestants(at), &Scene::new(workload, run, at), tasks).await?;
         by_keys.points.push(Point { at, rows });

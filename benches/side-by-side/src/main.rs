@@ -46,6 +46,10 @@ fn main() -> anyhow::Result<ExitCode> {
     if arguments.delay_us > 0 {
         return proxy::run_behind(Duration::from_micros(arguments.delay_us));
     }
+    if let Some(directory) = &arguments.draw {
+        report::saved::draw_all(directory)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     Runtime::new()?.block_on(run(arguments))
 }
 

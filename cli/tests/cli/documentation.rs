@@ -8,6 +8,9 @@ use crate::databases::{Database, Engine};
 fn commands_print_the_documented_output() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cli.md")).expect("it is there");
     let database = Database::empty(Engine::Sqlite);
+    let file =
+        text.split_once("```toml\n# limits.toml\n").and_then(|(_, rest)| rest.split_once("```")).expect("a file").0;
+    std::fs::write(database.directory.join("limits.toml"), file).expect("it is written");
     let mut shown = 0;
     let blocks = text.split("```text\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0));
     for block in blocks.filter(|block| !block.contains("tollgate simulate ")) {

@@ -127,6 +127,18 @@ fn changed_object_is_json_before_and_after() {
 }
 
 #[test]
+fn apply_json_conforms_to_the_schema() {
+    let database = Database::migrated(Engine::Sqlite);
+    std::fs::write(database.directory.join("limits.toml"), "[plans]\nfree = { quota = '1/s' }\n")
+        .expect("it is written");
+    let applied = database.run(&["apply", "limits.toml", "--json"]).ended(0).json();
+    assert_conforms(&applied, "apply");
+    let entry = &applied["entries"][0];
+    assert_eq!((&applied["dry_run"], &entry["before"]), (&false.into(), &Value::Null));
+    assert_eq!((&entry["name"], &entry["after"]["quota"]), (&"free".into(), &"1/s".into()));
+}
+
+#[test]
 fn denied_json_conforms_to_the_schema() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["denied"]).ended(0).says(&["LimiterBuilder::count_denials"]);

@@ -1,5 +1,6 @@
 //! Runs the CLI `tollgate` on real databases.
 
+mod apply;
 mod clients;
 mod command;
 mod connecting;

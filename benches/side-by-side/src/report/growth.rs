@@ -6,6 +6,7 @@ use plotters::prelude::*;
 
 use super::machine::Machine;
 use super::panel;
+use super::style::labelled;
 use super::table::{cell, speed};
 use crate::figures::Row;
 use crate::growth::{Curve, MOST_IN_REDIS};
@@ -52,8 +53,9 @@ fn markdown(curves: &[Curve]) -> String {
                 let row = at_most.and_then(|point| point.rows.iter().find(|row| row.system == system));
                 let _ = writeln!(
                     text,
-                    "- `{system}` has its most at {at} {}: {most:.1} thousand/s, with {} of {cores} cores busy.",
+                    "- `{system}` has its most at {at} {}: {:.1} thousand/s, with {} of {cores} cores busy.",
                     curve.by,
+                    most / 1e3,
                     cell(row.and_then(busy), 2)
                 );
             }
@@ -71,12 +73,12 @@ fn busy(row: &Row) -> Option<f64> {
     row.median_of(|figures| Some((figures.client_cpu + figures.server_cpu?) * figures.per_second / 1e6))
 }
 
-/// Returns thousand decisions per second of each system under test.
+/// Returns decisions per second of each system under test.
 fn lines(curve: &Curve) -> Vec<(&str, Vec<(f64, f64)>)> {
     let mut lines: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for point in &curve.points {
         for row in &point.rows {
-            let figure = row.median(|figures| figures.per_second) / 1e3;
+            let figure = row.median(|figures| figures.per_second);
             if figure <= 0.0 {
                 continue;
             }
@@ -90,16 +92,16 @@ fn lines(curve: &Curve) -> Vec<(&str, Vec<(f64, f64)>)> {
     lines
 }
 
-fn chart(curves: &[Curve]) -> anyhow::Result<String> {
+pub(super) fn chart(curves: &[Curve]) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, (1240, 420)).into_drawing_area();
+        let area = SVGBackend::with_string(&mut svg, (1280, 420)).into_drawing_area();
         area.fill(&WHITE)?;
         let (plots, names) = area.split_horizontally(1080);
         for (plot, curve) in plots.split_evenly((1, curves.len().max(1))).iter().zip(curves) {
             let series = lines(curve);
             if !series.is_empty() {
-                panel::growth(plot, &format!("thousand/s by {}", curve.by), curve.by, &series)?;
+                panel::growth(plot, &format!("by {}", curve.by), (&*curve.by, "decisions a second"), &series)?;
             }
         }
         if let Some(curve) = curves.first() {
@@ -107,5 +109,6 @@ fn chart(curves: &[Curve]) -> anyhow::Result<String> {
         }
         area.present()?;
     }
-    Ok(svg)
+    let parts = curves.iter().map(|curve| panel::description(&curve.by, &lines(curve)));
+    Ok(labelled(&svg, "Decisions a second by tasks, keys and processes", &parts.collect::<Vec<_>>().join(" ")))
 }

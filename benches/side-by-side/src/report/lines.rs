@@ -1,8 +1,8 @@
 use anyhow::ensure;
 use plotters::prelude::*;
 
-use super::panel::{growth, legend};
-use super::style::is_plain;
+use super::panel::{self, growth, legend};
+use super::style::{is_plain, labelled};
 use crate::figures::{Measured, Row};
 
 /// Draws decisions per second by concurrent tasks.
@@ -15,7 +15,7 @@ pub(crate) fn scaling(measured: &Measured) -> anyhow::Result<String> {
         }
     }
     #[expect(clippy::cast_precision_loss, reason = "a few thousand tasks")]
-    let point = |row: &Row| (row.tasks as f64, row.median(|figures| figures.per_second) / 1e3);
+    let point = |row: &Row| (row.tasks as f64, row.median(|figures| figures.per_second));
     let line = |system| {
         let own = measured.rows.iter().filter(|row| row.system == system).map(point);
         (system, own.filter(|point| point.1 > 0.0).collect::<Vec<_>>())
@@ -23,14 +23,15 @@ pub(crate) fn scaling(measured: &Measured) -> anyhow::Result<String> {
     let series: Vec<_> = contestants.into_iter().map(line).collect();
     ensure!(series.iter().any(|(_, line)| !line.is_empty()), "nothing of '{}' could be measured", measured.workload);
 
+    let title = format!("{}: decisions a second by tasks", measured.workload);
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (820, 460)).into_drawing_area();
         area.fill(&WHITE)?;
         let (plot, names) = area.split_horizontally(600);
-        growth(&plot, &format!("{}: thousand decisions a second by tasks", measured.workload), "tasks", &series)?;
+        growth(&plot, &title, ("tasks", "decisions a second"), &series)?;
         legend(&names, &series)?;
         area.present()?;
     }
-    Ok(svg)
+    Ok(labelled(&svg, &title, &panel::description("tasks", &series)))
 }

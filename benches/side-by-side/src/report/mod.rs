@@ -1,12 +1,14 @@
 //! Writes the report: JSON for programs, a table and charts for readers.
 
-mod bars;
+mod axis;
+mod dots;
 mod goals;
 pub(crate) mod growth;
 mod lines;
 mod machine;
 mod panel;
 mod ratios;
+pub(crate) mod saved;
 pub(crate) mod steady;
 mod style;
 mod table;
@@ -112,8 +114,9 @@ impl Report {
             let file = |end: &str| directory.join(format!("{}{end}", measured.workload));
             fs::write(file(".json"), serde_json::to_string_pretty(measured)?)?;
             let tasks = measured.shown(self.tasks);
-            fs::write(file("-throughput.svg"), bars::throughput(measured, tasks)?)?;
-            fs::write(file("-latency.svg"), bars::latency(measured, tasks)?)?;
+            let (workload, rows) = (measured.workload, &measured.rows);
+            fs::write(file("-throughput.svg"), dots::throughput(workload, rows, tasks)?)?;
+            fs::write(file("-latency.svg"), dots::latency(workload, rows, tasks)?)?;
             fs::write(file("-scaling.svg"), lines::scaling(measured)?)?;
         }
         fs::write(directory.join("report.json"), serde_json::to_string_pretty(self)?)?;

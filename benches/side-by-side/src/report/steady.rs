@@ -6,6 +6,7 @@ use plotters::prelude::*;
 use serde::Serialize;
 
 use super::panel;
+use super::style::labelled;
 use crate::figures::median;
 use crate::goals::Bound;
 use crate::steady::Stretch;
@@ -94,11 +95,12 @@ fn chart(stretches: &[Stretch]) -> anyhow::Result<String> {
         let area = SVGBackend::with_string(&mut svg, (1080, 640)).into_drawing_area();
         area.fill(&WHITE)?;
         for (plot, (title, series)) in area.split_evenly((2, 2)).iter().zip(&panels) {
-            panel::course(plot, title, "minutes", series)?;
+            panel::course(plot, ("minutes", title), series)?;
         }
         area.present()?;
     }
-    Ok(svg)
+    let description = panels.iter().map(|(title, _)| *title).collect::<Vec<_>>().join("; ");
+    Ok(labelled(&svg, "An hour of load on PostgreSQL", &format!("By minutes: {description}.")))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share is no more precise")]

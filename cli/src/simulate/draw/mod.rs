@@ -8,7 +8,10 @@ use super::run::Run;
 use super::traffic::Traffic;
 
 mod requests;
+mod style;
 mod tokens;
+
+use style::labelled;
 
 /// Draws the runs with their titles, all over the same span. The span ends when the last waiting request is granted.
 pub(crate) async fn svg(traffic: &Traffic, runs: &mut [(String, Run)]) -> anyhow::Result<String> {
@@ -38,7 +41,10 @@ fn draw(panels: &[Panel<'_>]) -> anyhow::Result<String> {
         }
         whole.present()?;
     }
-    Ok(svg)
+    let titles: Vec<_> = panels.iter().map(|panel| panel.title).collect();
+    let counts: String = panels.iter().map(Panel::counts).collect();
+    let description = format!("{counts}Above: the requests and their outcomes over time. Below: the tokens left.");
+    Ok(labelled(&svg, &format!("Requests under {}", titles.join(" and ")), &description))
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -53,6 +59,15 @@ struct Panel<'a> {
 }
 
 impl Panel<'_> {
+    /// The numbers of the panel in words.
+    fn counts(&self) -> String {
+        let Self { title, run, .. } = self;
+        let granted = run.asked.iter().filter(|request| request.used_at().is_some()).count();
+        let (asked, unit) = (run.asked.len(), self.unit().0);
+        let lasts = label(self.x(self.end));
+        format!("{title}: {asked} requests in {lasts} {unit}, {granted} granted and {} denied. ", asked - granted)
+    }
+
     /// Whether the picture shows each request by itself.
     fn is_sparse(&self) -> bool {
         self.run.asked.len() <= 100
@@ -108,10 +123,3 @@ fn float(n: i64) -> f64 {
 
 const UNITS: [(&str, f64); 5] =
     [("milliseconds", 1e6), ("seconds", 1e9), ("minutes", 60e9), ("hours", 3_600e9), ("days", 86_400e9)];
-
-const AMBER: RGBColor = RGBColor(214, 137, 16);
-const BLUE: RGBColor = RGBColor(31, 78, 140);
-const GREEN: RGBColor = RGBColor(34, 139, 60);
-const GREY: RGBColor = RGBColor(90, 90, 90);
-const PALE: RGBColor = RGBColor(222, 222, 222);
-const RED: RGBColor = RGBColor(192, 40, 40);

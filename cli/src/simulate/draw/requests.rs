@@ -3,7 +3,8 @@
 use plotters::prelude::*;
 
 use super::super::run::{RequestOutcome, SimulatedRequest};
-use super::{Area, GREEN, GREY, PALE, Panel, RED, float, label, line};
+use super::style::{DENIED, GRANTED, GREY, PALE};
+use super::{Area, Panel, float, label, line};
 
 /// The height of the chart in its units.
 pub(super) fn top(panel: &Panel<'_>) -> f64 {
@@ -40,14 +41,14 @@ fn each(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
         line(&mut chart, vec![came, went], PALE, 1)?;
         chart.draw_series([Circle::new(came, 2, GREY.filled())])?;
         match request.used_at() {
-            Some(_) => drop(chart.draw_series([Circle::new(went, 3, GREEN.filled())])?),
-            None => drop(chart.draw_series([Cross::new(went, 3, RED.stroke_width(2))])?),
+            Some(_) => drop(chart.draw_series([Circle::new(went, 3, GRANTED.filled())])?),
+            None => drop(chart.draw_series([Cross::new(went, 3, DENIED.stroke_width(2))])?),
         }
     }
     Ok(())
 }
 
-/// Draws the number of arrivals, grants and denials in each time bin.
+/// Draws the number of arrivals, grants and denials in each time bin: grants as filled bars, and denials as open bars above them.
 fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
     let mut chart = panel.chart(area, 0.0, top)?;
     chart
@@ -65,15 +66,15 @@ fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
     let mut came = Vec::new();
     for (n, moment) in time_bins.iter().enumerate() {
         let (left, right, used) = (x(n), x(n + 1), moment.used);
-        let bars = [(0.0, used, GREEN), (used, used + moment.denied, RED)];
+        let bars = [(0.0, used, GRANTED.filled()), (used, used + moment.denied, DENIED.stroke_width(1))];
         let bars = bars.into_iter().filter(|(from, to, _)| to > from);
-        chart.draw_series(bars.map(|(from, to, color)| Rectangle::new([(left, from), (right, to)], color.filled())))?;
+        chart.draw_series(bars.map(|(from, to, style)| Rectangle::new([(left, from), (right, to)], style)))?;
         came.extend([(left, moment.came), (right, moment.came)]);
     }
     line(&mut chart, came, GREY, 1)?;
     panel.text(&mut chart, "asked", (0.02, 0.03), GREY)?;
-    panel.text(&mut chart, "granted", (0.13, 0.03), GREEN)?;
-    panel.text(&mut chart, "denied", (0.27, 0.03), RED)
+    panel.text(&mut chart, "granted, filled", (0.13, 0.03), GRANTED)?;
+    panel.text(&mut chart, "denied, open", (0.36, 0.03), DENIED)
 }
 
 /// Requests per unit of time, within one bin.

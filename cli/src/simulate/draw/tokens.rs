@@ -2,7 +2,8 @@
 
 use plotters::prelude::*;
 
-use super::{AMBER, Area, BLUE, PALE, Panel, float, label, line};
+use super::style::{GRANTED, PALE, TOKENS};
+use super::{Area, Panel, float, label, line};
 
 pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
     let tokens = || panel.run.tokens.iter().map(|(_, tokens)| *tokens);
@@ -19,8 +20,8 @@ pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
         .label_style(("sans-serif", 15))
         .x_desc(panel.unit().0)
         .draw()?;
-    line(&mut chart, panel.steps(panel.run.tokens.iter().copied()), AMBER, 2)?;
-    panel.text(&mut chart, "tokens left", (0.02, 0.03), AMBER)?;
+    line(&mut chart, panel.steps(panel.run.tokens.iter().copied()), TOKENS, 2)?;
+    panel.text(&mut chart, "tokens left", (0.02, 0.03), TOKENS)?;
     if panel.is_sparse() {
         let mut used: Vec<(i64, u64)> =
             panel.run.asked.iter().filter_map(|asked| Some((asked.used_at()?, asked.arrival.cost))).collect();
@@ -29,8 +30,8 @@ pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
             *so_far = so_far.saturating_add_unsigned(*cost);
             Some((*at, *so_far))
         });
-        line(&mut chart, panel.steps(std::iter::once((panel.begin, 0)).chain(so_far)), BLUE, 2)?;
-        panel.text(&mut chart, "granted so far", (0.2, 0.03), BLUE)?;
+        line(&mut chart, panel.steps(std::iter::once((panel.begin, 0)).chain(so_far)), GRANTED, 2)?;
+        panel.text(&mut chart, "granted so far", (0.2, 0.03), GRANTED)?;
     }
     Ok(())
 }

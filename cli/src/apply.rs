@@ -1,0 +1,130 @@
+//! Applies a file of plans, buckets and overrides, entry by entry.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tollgate::{SqlStore, store::Migrate};
+
+use crate::clock;
+use crate::doctor::Examine;
+use crate::exit::CliError;
+use crate::output::{say, say_json};
+
+mod change;
+mod file;
+
+use change::{Change, EntryJson, Status};
+use file::Entry;
+
+/// Apply a file of plans, buckets and overrides
+///
+/// Creates the entries that are missing, and changes those that differ, one after the other. Deletes nothing: entries that are not
+/// in the file stay, and so do the fields that an entry leaves out. You can repeat it: then it changes nothing.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// A TOML file; `-`: standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print the changes, and make none
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[arg(skip)]
+    entries: Vec<Entry>,
+}
+
+/// The entries of a file, and their effect.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ApplyJson<'a> {
+    /// Whether `--dry-run` was set, so that nothing was changed.
+    dry_run: bool,
+    /// The entries. If an entry fails, the ones before it.
+    entries: Vec<EntryJson<'a>>,
+}
+
+impl Args {
+    pub(crate) fn only_shows(&self) -> bool {
+        self.dry_run
+    }
+
+    /// Reads the whole file, so that an invalid entry stops the command before it connects.
+    pub(crate) fn read(&mut self) -> Result<(), CliError> {
+        self.entries = file::read(&self.file)?;
+        Ok(())
+    }
+
+    pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
+        let now = clock::now(store.pool()).await?;
+        // Compares all entries first, so that a database that cannot be read stops the command before it writes.
+        let mut changes = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            changes.push(Change::find(store, entry, now).await?);
+        }
+        for (done, change) in changes.iter().enumerate() {
+            if !self.dry_run
+                && let Err(error) = change.apply(store).await
+            {
+                if self.json {
+                    say_json(&self.report(&changes[..done]))?;
+                }
+                stopped(change, done, changes.len());
+                return Err(error);
+            }
+            if !self.json {
+                say(change.line(self.dry_run))?;
+            }
+        }
+        if self.json {
+            say_json(&self.report(&changes))?;
+        } else {
+            say(self.summary(&changes))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn summary(&self, changes: &[Change]) -> String {
+        let number = |status: Status| changes.iter().filter(|change| change.status == status).count();
+        let parts = Status::ALL.into_iter().filter_map(|status| match number(status) {
+            0 if status.is_rare() => None,
+            number if self.dry_run && status.writes() => Some(format!("{number} to {}", status.planned())),
+            number => Some(format!("{number} {}", status.word())),
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    }
+
+    fn report<'a>(&self, changes: &'a [Change]) -> ApplyJson<'a> {
+        ApplyJson { dry_run: self.dry_run, entries: changes.iter().map(Change::json).collect() }
+    }
+}
+
+/// Prints how far the command came, above the error. The lines of the applied entries are on standard output.
+fn stopped(change: &Change, done: usize, all: usize) {
+    let note = format!("note: stopped at {change}: {done} of {all} entries are applied. You can repeat the command");
+    // Ignores an unwritable standard error.
+    let _ = writeln!(anstream::stderr().lock(), "{note}");
+}
+
+const HELP: &str = "\
+A file, with every field that an entry can have:
+  [plans.free]
+  quota = \"10/s burst 20\"
+  mode = \"shadow\"                  # optional: enforce, shadow, off or block
+
+  [buckets.third-party-api]
+  quota = \"2 per 1h\"
+
+  [overrides.\"user:42\"]
+  quota = \"1000/s\"                 # quota, mode, or both
+  mode = \"enforce\"
+  reason = \"ticket 7\"              # optional
+  until = 2027-01-31T12:00:00Z     # optional
+
+Examples:
+  tollgate apply limits.toml --dry-run
+  tollgate apply limits.toml";
