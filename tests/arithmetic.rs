@@ -119,8 +119,27 @@ fn i14_invalid_quota_values_are_typed_errors() {
         assert!(built.is_err(), "{rate} {burst:?}: {built:?}");
     }
     assert_eq!(Quota::rate(-0.0).burst(3).build(), Quota::once(3));
-    for text in ["", "nan/s", "-1/s", "1/-1s", "1e3/s", "inf", "0/s", "1/0s", "18446744073709551616/s", "1 per", "once"]
-    {
+    for text in [
+        "",
+        "nan/s",
+        "-1/s",
+        "1/-1s",
+        "1e3/s",
+        "inf",
+        "0/s",
+        "1/0s",
+        "18446744073709551616/s",
+        "1 per",
+        "once",
+        "1 0/s",
+        "1/m 30s",
+        "1 per m30s",
+        "1 per 1m30",
+        "1 per 1",
+        "1/1 m",
+        "burst 1",
+        "1 per 200000d 200000d",
+    ] {
         assert!(text.parse::<Quota>().is_err(), "{text:?}");
     }
     for text in
@@ -141,6 +160,12 @@ fn window_round_trips_through_text() -> anyhow::Result<()> {
     }
     assert_eq!("100 in 60s at 5s".parse::<Window>()?.to_string(), "100 in 1m at 5s");
     assert_eq!("10/min".parse::<Quota>()?.to_string(), "10/m");
+    for text in ["10 per 1m30s", "10 per 1m 30s", "10 per 90s"] {
+        assert_eq!(text.parse::<Quota>()?, Quota::interval(10, Duration::from_secs(90))?, "{text}");
+    }
+    assert_eq!("10/1m 30s burst 20".parse::<Quota>()?, Quota::per(10, Duration::from_secs(90)).burst(20).build()?);
+    assert_eq!("9 per calendar 1h 30m".parse::<Quota>()?.to_string(), "9 per calendar 90m");
+    assert_eq!("9 in 1m 30s at 1s 500ms".parse::<Window>()?.to_string(), "9 in 90s at 1500ms");
     Ok(())
 }
 

@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{SqlStore, store::Migrate};
 
 use crate::clock;
@@ -15,7 +16,7 @@ use crate::output::{say, say_json};
 mod change;
 mod file;
 
-use change::{Change, Status};
+use change::{Change, EntryJson, Status};
 use file::Entry;
 
 /// Apply a file of plans, buckets and overrides
@@ -36,6 +37,15 @@ pub(crate) struct Args {
     json: bool,
     #[arg(skip)]
     entries: Vec<Entry>,
+}
+
+/// The entries of a file, and their effect.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ApplyJson<'a> {
+    /// Whether `--dry-run` was set, so that nothing was changed.
+    dry_run: bool,
+    /// The entries. If an entry fails, the ones before it.
+    entries: Vec<EntryJson<'a>>,
 }
 
 impl Args {
@@ -88,8 +98,8 @@ impl Args {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    fn report(&self, changes: &[Change]) -> Value {
-        json!({"dry_run": self.dry_run, "entries": changes.iter().map(Change::json).collect::<Vec<_>>()})
+    fn report<'a>(&self, changes: &'a [Change]) -> ApplyJson<'a> {
+        ApplyJson { dry_run: self.dry_run, entries: changes.iter().map(Change::json).collect() }
     }
 }
 

@@ -11,8 +11,8 @@ use crate::database::{Engine, Missing, close, open, rest};
 use crate::exit::{CliError, RequestKind};
 use crate::url::{self, Url};
 use crate::{
-    apply, blockers, completions, create, denied, doctor, each, exit, explain, list, man, migrate, mode, next, peek,
-    plan, redact, request, reset, run, simulate, sweep, take, watch,
+    apply, blockers, completions, create, denied, doctor, each, exit, explain, json_schema, list, man, migrate, mode,
+    next, peek, plan, redact, request, reset, run, simulate, sweep, take, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: creates, inspects and changes them.
@@ -64,6 +64,8 @@ enum Online {
 enum Offline {
     Simulate(simulate::Args),
     Completions(completions::Args),
+    /// Print the JSON Schema of what each command prints with --json
+    JsonSchema,
     #[command(hide = true)]
     Man(man::Args),
 }
@@ -75,6 +77,7 @@ impl Arguments {
         }
         let command = match self.command {
             Some(Command::Offline(Offline::Completions(args))) => return args.run::<Self>(),
+            Some(Command::Offline(Offline::JsonSchema)) => return json_schema::run(),
             Some(Command::Offline(Offline::Man(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
@@ -195,6 +198,7 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     use super::Arguments;
+    use crate::json_schema;
 
     /// The full name of each command, its positional arguments and its long options.
     fn commands(parent: &str, command: &Command, found: &mut Vec<(String, Vec<String>, BTreeSet<String>)>) {
@@ -233,6 +237,16 @@ mod tests {
             let shown = words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned);
             assert_eq!(shown.collect::<BTreeSet<_>>(), options, "{name}");
         }
+    }
+
+    #[test]
+    fn json_schema_describes_each_command_with_json() {
+        let mut found = Vec::new();
+        commands("", &Arguments::command(), &mut found);
+        let printing = found.into_iter().filter(|(_, _, options)| options.contains("--json")).map(|(name, ..)| name);
+        let document = json_schema::document();
+        let described = document["properties"].as_object().expect("commands").keys().cloned();
+        assert_eq!(printing.collect::<BTreeSet<_>>(), described.collect());
     }
 
     const PAGE: &str = include_str!("../../docs/cli.md");

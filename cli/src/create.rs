@@ -5,7 +5,7 @@ use tollgate::{
     admin::{BucketLevel, Explanation, Origin},
 };
 
-use crate::levels;
+use crate::levels::BucketJson;
 use crate::output::{operand, plain, say_change};
 use crate::quota_args::{QuotaArgs, key};
 
@@ -33,7 +33,8 @@ impl Args {
         let (why, level) = (store.explain(&self.name, None).await?, store.peek(&self.name).await?);
         store.create_bucket(&self.name, quota).await?;
         let after = if self.json { store.peek(&self.name).await? } else { None };
-        say_change(self.json, (level.as_ref().map(levels::json), after.as_ref().map(levels::json)), || {
+        let change = (level.as_ref().map(BucketJson::from), after.as_ref().map(BucketJson::from));
+        say_change(self.json, change, || {
             let changed = level.as_ref().map_or_else(String::new, |level| format!("; {}", changed(&why, level, quota)));
             let (name, take) = (plain(self.name.as_str()), operand(self.name.as_str()));
             format!("bucket {name}: {quota}{changed}\ntry it: tollgate take {}", plain(&take))

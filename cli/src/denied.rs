@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{Admin, admin::DenialCount};
 
 use crate::output::{Cell, Column, Skipped, Table, say, say_json};
@@ -26,7 +27,7 @@ impl Args {
         let most = skipped.rows(store.most_denied(if self.limit == 0 { u32::MAX } else { self.limit }).await?);
         skipped.warn();
         if self.json {
-            say_json(&Value::Array(most.iter().map(as_json).collect()))?;
+            say_json(&most.iter().map(DenialJson::from).collect::<Vec<_>>())?;
         } else if most.is_empty() {
             say("no denials are counted; services count them with LimiterBuilder::count_denials")?;
         } else {
@@ -36,16 +37,30 @@ impl Args {
                 let (denied, last) = (denials.denied.to_string(), times::instant(denials.last_denied_at));
                 table.row([Cell::from(denials.key.as_str()), Cell::from(denied), Cell::from(last)]);
             }
-            say(table.render())?;
+            say(table.fitted())?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn as_json(denials: &DenialCount) -> Value {
-    json!({
-        "key": denials.key.as_str(),
-        "denied": denials.denied,
-        "last_denied_at": times::timestamp(Some(denials.last_denied_at)),
-    })
+/// The denials of a key.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct DenialJson {
+    /// The denied key.
+    key: String,
+    /// The denials in the last 24 hours, as far as services count them.
+    denied: u64,
+    /// The time of the last report by a service.
+    #[schemars(extend("format" = "date-time"))]
+    last_denied_at: Option<String>,
+}
+
+impl From<&DenialCount> for DenialJson {
+    fn from(denials: &DenialCount) -> Self {
+        Self {
+            key: denials.key.to_string(),
+            denied: denials.denied,
+            last_denied_at: times::timestamp(Some(denials.last_denied_at)),
+        }
+    }
 }

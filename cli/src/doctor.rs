@@ -25,7 +25,7 @@ mod settings;
 mod sqlite;
 
 pub(crate) use planless::{Planless, mending};
-pub(crate) use report::DoctorReport;
+pub(crate) use report::{DoctorJson, DoctorReport};
 
 /// Check connection, schema, grants, clock, durability and settings, make a service's calls, and say what to do
 ///

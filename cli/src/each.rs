@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{Error, Key};
 
 use crate::exit::CliError;
@@ -28,6 +29,15 @@ impl Args {
     }
 }
 
+/// Whether a command found a key.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct FoundJson {
+    /// The key that the command was given.
+    key: String,
+    /// Whether it has a bucket or a sliding window.
+    found: bool,
+}
+
 /// Acts on each bucket and prints the outcome. Fails if a bucket does not exist, after it has acted on the others.
 pub(crate) async fn on_each(
     keys: Vec<Key>,
@@ -39,7 +49,7 @@ pub(crate) async fn on_each(
     let (mut absent, mut found) = (Vec::new(), Vec::new());
     for key in keys {
         let is_found = act(&key).await?;
-        found.push(json!({"key": key.as_str(), "found": is_found}));
+        found.push(FoundJson { key: key.to_string(), found: is_found });
         if is_found && !as_json {
             say(format!("{}: {outcome}", plain(key.as_str())))?;
         } else if !is_found {
@@ -47,7 +57,7 @@ pub(crate) async fn on_each(
         }
     }
     if as_json {
-        say_json(&Value::Array(found))?;
+        say_json(&found)?;
     }
     if absent.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use tollgate::{Error, Key, Quota, TakeError};
 
-use crate::output::{self, plain};
+use crate::output::{self, counted, plain};
 use crate::plan;
 use crate::redact::redact;
 
@@ -46,7 +46,7 @@ pub(crate) const WRONG_ARGUMENTS: u8 = 2;
 pub(crate) const DATABASE: u8 = 69;
 pub(crate) const DENIED: u8 = 75;
 pub(crate) const NEVER: u8 = 64;
-const INTERNAL: u8 = 70;
+pub(crate) const INTERNAL: u8 = 70;
 const UNREADABLE: u8 = 66;
 const UNWRITABLE: u8 = 73;
 const NOT_PERMITTED: u8 = 77;
@@ -104,7 +104,8 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
         return (*code, chain(error), hint.clone());
     }
     let Some(refused) = error.downcast_ref::<Error>() else {
-        return (INTERNAL, redact(&chain(error)), String::new());
+        let hint = "repeat it; if it fails again, report it with this message";
+        return (INTERNAL, redact(&chain(error)), hint.to_owned());
     };
     let all = chain(error);
     match refused {
@@ -158,11 +159,18 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!("bucket '{}' is provisioned with another limit", plain(key.as_str())),
             "take from it without --quota and --plan".to_owned(),
         ),
-        Error::Take(TakeError::ExceedsCapacity { key, cost, min_remaining, .. }) => {
-            (NEVER, plain(&all), wider(key, cost.saturating_add(*min_remaining)))
+        Error::Take(TakeError::ExceedsCapacity { key, cost, min_remaining, capacity }) => {
+            let kept = if *min_remaining > 0 { format!(", with {min_remaining} to remain,") } else { String::new() };
+            let exceeds = if *cost == 1 { "exceeds" } else { "exceed" };
+            let (tokens, name) = (counted(*cost, "token"), plain(key.as_str()));
+            let message = format!("{tokens}{kept} {exceeds} the capacity of {capacity}: {name}");
+            (NEVER, message, wider(key, cost.saturating_add(*min_remaining)))
         }
         // Escaped to one line: a key may contain newlines.
-        Error::Take(_) => (NEVER, plain(&all), String::new()),
+        Error::Take(_) => {
+            let (message, hint) = what_and_hint(&plain(&all));
+            (NEVER, message, hint)
+        }
         Error::Unreadable { .. } => (DATABASE, plain(&redact(&all)), output::UNREADABLE_ROWS.to_owned()),
         Error::DeadlineExceeded(_) | Error::OutcomeUnknown(_) => (
             DATABASE,
@@ -170,10 +178,17 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!("with `tollgate take --id UUID`, you can repeat a request safely; {DOCTOR_HINT}"),
         ),
         Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => {
-            (WRONG_ARGUMENTS, plain(&all), String::new())
+            let (message, hint) = what_and_hint(&plain(&all));
+            (WRONG_ARGUMENTS, message, hint)
         }
         _ => (DATABASE, redact(&all), DOCTOR_HINT.to_owned()),
     }
+}
+
+/// Splits a message of the library into what failed and what to do.
+fn what_and_hint(text: &str) -> (String, String) {
+    let (what, hint) = text.rsplit_once(": ").unwrap_or((text, ""));
+    (what.to_owned(), hint.to_owned())
 }
 
 /// The hint for a request above the capacity.
@@ -183,8 +198,8 @@ fn wider(key: &Key, tokens: u64) -> String {
     }
     let key = output::operand(key.as_str());
     format!(
-        "take fewer, or raise the limit: a wider --quota; without --quota, that of the plan or of the bucket, which \
-         `tollgate create --capacity {tokens} --per SPAN {key}` changes (`tollgate explain {key}` shows which)"
+        "lower --cost, or raise the limit: `tollgate explain {key}` shows its source; a bucket's own is set by \
+         `tollgate create --capacity {tokens} --per SPAN {key}`"
     )
 }
 

@@ -2,7 +2,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, SqlStore,
     admin::{ExpectedOutcome, Explanation, Origin},
@@ -11,13 +12,14 @@ use tollgate::{
 };
 
 use crate::doctor::{Examine, mending};
+use crate::mode::ModeArg;
 use crate::output::{GREEN, RED, plain, say, say_json, shortened, width_to_fit, wrapped};
 use crate::quota_args::key;
 use crate::{clock, times};
 
 mod sliding;
 
-use sliding::Sliding;
+use sliding::{Sliding, SlidingJson};
 
 /// Show the effective limit and mode of a key, their source and end, and the outcome of a request
 ///
@@ -46,9 +48,8 @@ impl Args {
         let now = clock::now(store.pool()).await?;
         let sliding = Sliding::find(store, &self.key, &why, now).await?;
         if self.json {
-            let mut json = as_json(&self.key, &why, shortfall(&why, self.cost));
-            json["window"] = sliding.as_ref().map_or(Value::Null, |sliding| sliding.json(self.cost));
-            say_json(&json)?;
+            let window = sliding.as_ref().map(|sliding| sliding.json(self.cost));
+            say_json(&ExplainJson::new(&self.key, &why, shortfall(&why, self.cost), window))?;
         } else {
             // Omits a missing bucket if the key has a window and no plan is named.
             let bucket = why.known || sliding.is_none() || self.plan.is_some();
@@ -95,7 +96,7 @@ fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'st
             format!("{quota}, from an override{ending}{}", reason(why.override_reason.as_ref()))
         }
         (Some(quota), from) => format!("{quota}, from {}", from.map_or_else(String::new, |from| name(why, from))),
-        (None, _) => "none: nothing says".to_owned(),
+        (None, _) => "none: no quota, plan or override is known".to_owned(),
     };
     vec![("bucket", bucket), ("limit", limit)]
 }
@@ -164,30 +165,85 @@ fn made_again(why: &Explanation) -> String {
     why.plan.as_ref().map_or_else(String::new, |plan| format!("; `{}` makes it", mending(plan.as_str(), &quota)))
 }
 
-fn as_json(key: &Key, why: &Explanation, shortfall: Option<Shortfall>) -> Value {
-    json!({
-        "key": key.as_str(),
-        "known": why.known,
-        "available": why.available,
-        "quota": why.quota.map(|quota| quota.to_string()),
-        "quota_from": why.quota_from.map(word),
-        "plan": why.plan.as_ref().map(Key::as_str),
-        "mode": why.mode.as_str(),
-        "mode_from": why.mode_from.map(word),
-        "mode_reason": why.mode_reason,
-        "mode_until": times::timestamp(why.mode_until),
-        "override_reason": why.override_reason,
-        "override_until": times::timestamp(why.override_until),
-        "expected_outcome": match (shortfall, why.expected_outcome) {
-            (Some(Shortfall::Ever), _) => "never",
-            (Some(Shortfall::Now(_)), _) | (_, ExpectedOutcome::Denied) => "denied",
-            (_, ExpectedOutcome::Granted) => "granted",
-            (_, ExpectedOutcome::UnknownPlan) => "unknown plan",
-            (_, ExpectedOutcome::Conflict) => "conflict",
-            _ => "unknown bucket",
-        },
-        "retry_after_ms": if shortfall.is_some() { Value::Null } else { times::milliseconds(why.retry_after).into() },
-    })
+/// The effective limit and mode of a key, and the result of a request.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ExplainJson {
+    /// The key that requests name.
+    key: String,
+    /// Whether the bucket exists.
+    known: bool,
+    /// Whole tokens now. Negative: promised to requests that wait.
+    available: Option<i64>,
+    /// The effective quota as text. Null: none is known.
+    quota: Option<String>,
+    /// The source of the quota: `override`, `plan` or `bucket`.
+    quota_from: Option<&'static str>,
+    /// The plan that the bucket follows, or the plan of `--plan`.
+    plan: Option<String>,
+    /// The effective mode.
+    #[schemars(with = "ModeArg")]
+    mode: &'static str,
+    /// The source of the mode: `override`, `plan` or `all`. Null: no mode is set.
+    mode_from: Option<&'static str>,
+    /// Why the mode is set.
+    mode_reason: Option<String>,
+    /// When the mode ends. Null: never.
+    #[schemars(extend("format" = "date-time"))]
+    mode_until: Option<String>,
+    /// Why the key's override is set.
+    override_reason: Option<String>,
+    /// When the key's override ends. Null: never.
+    #[schemars(extend("format" = "date-time"))]
+    override_until: Option<String>,
+    /// The result of a request of cost 1, or of `--cost`.
+    expected_outcome: OutcomeJson,
+    /// The time until the next token. Null: never, or `--cost` is above 1 and more than is available.
+    retry_after_ms: Option<u64>,
+    /// The sliding window of the key.
+    window: Option<SlidingJson>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum OutcomeJson {
+    Granted,
+    Denied,
+    Never,
+    #[serde(rename = "unknown bucket")]
+    UnknownBucket,
+    #[serde(rename = "unknown plan")]
+    UnknownPlan,
+    Conflict,
+}
+
+impl ExplainJson {
+    fn new(key: &Key, why: &Explanation, shortfall: Option<Shortfall>, window: Option<SlidingJson>) -> Self {
+        let said = |reason: &Option<String>| reason.clone().filter(|reason| !reason.is_empty());
+        Self {
+            key: key.to_string(),
+            known: why.known,
+            available: why.available,
+            quota: why.quota.map(|quota| quota.to_string()),
+            quota_from: why.quota_from.map(word),
+            plan: why.plan.as_ref().map(ToString::to_string),
+            mode: why.mode.as_str(),
+            mode_from: why.mode_from.map(word),
+            mode_reason: said(&why.mode_reason),
+            mode_until: times::timestamp(why.mode_until),
+            override_reason: said(&why.override_reason),
+            override_until: times::timestamp(why.override_until),
+            expected_outcome: match (shortfall, why.expected_outcome) {
+                (Some(Shortfall::Ever), _) => OutcomeJson::Never,
+                (Some(Shortfall::Now(_)), _) | (_, ExpectedOutcome::Denied) => OutcomeJson::Denied,
+                (_, ExpectedOutcome::Granted) => OutcomeJson::Granted,
+                (_, ExpectedOutcome::UnknownPlan) => OutcomeJson::UnknownPlan,
+                (_, ExpectedOutcome::Conflict) => OutcomeJson::Conflict,
+                _ => OutcomeJson::UnknownBucket,
+            },
+            retry_after_ms: if shortfall.is_some() { None } else { times::milliseconds(why.retry_after) },
+            window,
+        }
+    }
 }
 
 fn word(origin: Origin) -> &'static str {

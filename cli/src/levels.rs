@@ -1,6 +1,7 @@
 //! Buckets as tables and as JSON.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::admin::BucketLevel;
 
 use crate::output::{Cell, Column, RED, Table, YELLOW};
@@ -14,9 +15,11 @@ pub(crate) fn table(levels: &[BucketLevel]) -> Table<7> {
         Column::Left("limit"),
         Column::Left("from"),
         Column::Right("granted"),
-        Column::Right("next token in"),
+        Column::Right("next in"),
         Column::Right("full in"),
-    ]);
+    ])
+    .drops(&["granted", "full in", "from", "next in", "limit"])
+    .shortens(&["from"]);
     for level in levels {
         let available = level.available.to_string();
         table.row([
@@ -46,18 +49,46 @@ pub(crate) fn origin(level: &BucketLevel) -> String {
     }
 }
 
-/// A bucket as JSON. Fields are only added, never changed.
-pub(crate) fn json(level: &BucketLevel) -> Value {
-    json!({
-        "key": level.key.as_str(),
-        "available": level.available,
-        "capacity": level.quota.capacity(),
-        "quota": level.quota.to_string(),
-        "plan": level.plan.as_ref().map(tollgate::Key::as_str),
-        "provisioned": level.provisioned,
-        "overridden": level.overridden,
-        "granted": level.granted,
-        "next_refill_at": times::timestamp(level.next_refill_at),
-        "full_at": times::timestamp(level.full_at),
-    })
+/// A bucket.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct BucketJson {
+    /// The key that requests name.
+    key: String,
+    /// Whole tokens now. Negative: promised to requests that wait.
+    available: i64,
+    /// The tokens that a full bucket holds.
+    capacity: u64,
+    /// The quota as text.
+    quota: String,
+    /// The plan that the bucket follows.
+    plan: Option<String>,
+    /// Whether `create` made the bucket, not its first request.
+    provisioned: bool,
+    /// Whether the limits of an override are effective.
+    overridden: bool,
+    /// The tokens granted ever.
+    granted: u64,
+    /// The time of the next token. Null: the bucket is full, or no token comes.
+    #[schemars(extend("format" = "date-time"))]
+    next_refill_at: Option<String>,
+    /// The time at which the bucket is full. Null: the bucket is full, or never will be.
+    #[schemars(extend("format" = "date-time"))]
+    full_at: Option<String>,
+}
+
+impl From<&BucketLevel> for BucketJson {
+    fn from(level: &BucketLevel) -> Self {
+        Self {
+            key: level.key.to_string(),
+            available: level.available,
+            capacity: level.quota.capacity(),
+            quota: level.quota.to_string(),
+            plan: level.plan.as_ref().map(ToString::to_string),
+            provisioned: level.provisioned,
+            overridden: level.overridden,
+            granted: level.granted,
+            next_refill_at: times::timestamp(level.next_refill_at),
+            full_at: times::timestamp(level.full_at),
+        }
+    }
 }

@@ -6,7 +6,7 @@ use tollgate::{
     admin::{BucketLevel, Filter},
 };
 
-use crate::output::{Skipped, say, width_to_fit};
+use crate::output::{Layout, Skipped, say, width_to_fit};
 use crate::pages::PAGE;
 use crate::quota_args::key;
 
@@ -53,14 +53,15 @@ pub(crate) struct Args {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// Print long keys in full, even if lines do not fit the terminal
+    /// Print every column and key in full, even if lines do not fit the terminal
     #[arg(long, conflicts_with = "json")]
     wide: bool,
 }
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let out = Writer::new(anstream::stdout(), self.json, width_to_fit(self.wide));
+        let layout = Layout::within(width_to_fit(self.wide)).keeping(self.sort.heading());
+        let out = Writer::new(anstream::stdout(), self.json, layout);
         let skipped = Skipped::default();
         if self.windows {
             let prefix = self.prefix.as_ref();
@@ -186,7 +187,8 @@ mod tests {
     use tollgate::{MemoryStore, Quota, Take};
 
     use super::*;
-    use crate::levels;
+    use crate::levels::BucketJson;
+    use crate::output::pretty;
 
     #[derive(Parser)]
     struct Line {
@@ -237,7 +239,7 @@ mod tests {
             asked.borrow_mut().push(limit);
             Ok(store.list(&Filter::default(), after, limit).await?.into_vec())
         };
-        let mut out = Writer::new(Pipe { written: &written, writes }, args.json, None);
+        let mut out = Writer::new(Pipe { written: &written, writes }, args.json, Layout::default());
         let limit = args.limit.unwrap_or(usize::MAX);
         let is_more = in_key_order(PageReader::new(page, args.admits()), limit, &mut out).await.expect("it is listed");
         out.end::<BucketLevel>().expect("it is written");
@@ -259,7 +261,7 @@ mod tests {
     async fn paged_list_equals_unpaged_list() {
         let store = store().await;
         let all = store.list(&Filter::default(), None, 9999).await.expect("they are listed");
-        let at_once = format!("{:#}\n", Value::Array(all.iter().map(levels::json).collect()));
+        let at_once = pretty(&all.iter().map(BucketJson::from).collect::<Vec<_>>()) + "\n";
         let (out, is_more, asked) = listed(&store, &["--json"], 9).await;
         assert!(out == at_once && !is_more, "{} bytes, and not {}", out.len(), at_once.len());
         assert_eq!(asked, vec![PAGE; 6]);

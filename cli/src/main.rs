@@ -13,6 +13,7 @@ mod doctor;
 mod each;
 mod exit;
 mod explain;
+mod json_schema;
 mod levels;
 mod list;
 mod man;
@@ -47,7 +48,7 @@ use clap::Parser;
 async fn main() -> ExitCode {
     let arguments = match commands::Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(mut error) => return exit::misused(&mut error),
+        Err(error) => return exit::misused::<commands::Arguments>(&error),
     };
     match arguments.run().await {
         Ok(code) => code,

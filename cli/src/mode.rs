@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, SqlStore,
     admin::{ModeSetting, Override, Plan},
@@ -12,7 +13,8 @@ use tollgate::{
 
 use crate::doctor::Examine;
 use crate::exit::CliError;
-use crate::output::{plain, say, say_change, say_json};
+use crate::output::{ChangeJson, plain, say, say_change, say_json};
+use crate::overrides::OverrideJson;
 use crate::pages::readable;
 use crate::quota_args::{key, reason};
 use crate::{clock, overrides, plan, times};
@@ -27,7 +29,6 @@ use crate::{clock, overrides, plan, times};
 \x20 tollgate mode shadow --all --for 2h --reason 'incident 42'\n\
 \x20 tollgate mode block --key user:42 --reason abuse\n\
 \x20 tollgate mode --clear --key user:42")]
-#[command(group = clap::ArgGroup::new("change").args(["mode", "clear"]))]
 pub(crate) struct Args {
     #[arg(value_enum)]
     mode: Option<ModeArg>,
@@ -37,8 +38,8 @@ pub(crate) struct Args {
     /// Changes or prints the mode of this key
     #[arg(long, value_name = "KEY", value_parser = key)]
     key: Option<Key>,
-    /// Changes the global mode, which applies to every key without a mode of its own or its plan's
-    #[arg(long, conflicts_with_all = ["plan", "key"], requires = "change")]
+    /// Changes or prints the global mode, which applies to every key without a mode of its own or its plan's
+    #[arg(long, conflicts_with_all = ["plan", "key"])]
     all: bool,
     /// Why the mode is set, for later readers
     #[arg(long, requires = "mode", value_parser = reason)]
@@ -54,8 +55,9 @@ pub(crate) struct Args {
     json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum ModeArg {
+#[derive(Clone, Copy, ValueEnum, JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+pub(crate) enum ModeArg {
     /// The tokens decide
     Enforce,
     /// Tokens are taken, and requests that find none pass all the same
@@ -93,9 +95,9 @@ impl Args {
         };
         match (&self.plan, &self.key) {
             _ if only_shows => {
-                let set = ModeReport::find(store, self.plan, self.key).await?;
+                let set = ModeReport::find(store, self.all, self.plan, self.key).await?;
                 if self.json {
-                    say_json(&Value::Array(set.iter().map(|set| set.as_json(now)).collect()))?;
+                    say_json(&set.iter().map(|set| set.as_json(now)).collect::<Vec<_>>())?;
                 } else {
                     set.iter().try_for_each(|set| say(set.words(now)))?;
                 }
@@ -147,9 +149,7 @@ impl ModeChange {
     }
 
     fn switch(&self, mode: Mode) -> ModeSetting {
-        let mut switch = ModeSetting::default();
-        (switch.mode, switch.reason, switch.until) = (mode, self.reason.clone(), self.until);
-        switch
+        setting(mode, self.reason.clone(), self.until)
     }
 
     /// Prints what is set now and what was set before.
@@ -161,30 +161,102 @@ impl ModeChange {
     }
 }
 
-/// The mode of a plan or of everything, or the effective mode of a key.
+fn setting(mode: Mode, reason: Option<String>, until: Option<DateTime<Utc>>) -> ModeSetting {
+    let mut setting = ModeSetting::default();
+    (setting.mode, setting.reason, setting.until) = (mode, reason, until);
+    setting
+}
+
+/// A mode and its target.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ModeJson {
+    /// The target of the mode.
+    kind: ModeTarget,
+    /// The name of the plan, or the key. Null: the mode of all.
+    name: Option<String>,
+    /// For `mode --key`, the effective mode of the key.
+    #[serde(flatten)]
+    setting: SettingJson,
+}
+
+/// The modes that are set, or a change of one.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum ModeOutputJson {
+    Modes(Vec<ModeJson>),
+    /// With --all or --plan.
+    Change(ChangeJson<ModeJson>),
+    /// With --key.
+    OfKey(ChangeJson<OverrideJson>),
+}
+
+/// The mode of an object that can have one.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SettingJson {
+    /// The mode that is set. Null: none, so that the next mode in order is effective: of the plan, or of all.
+    #[schemars(with = "Option<ModeArg>")]
+    mode: Option<&'static str>,
+    /// Why the mode is set.
+    mode_reason: Option<String>,
+    /// When the mode ends. Null: never.
+    #[schemars(extend("format" = "date-time"))]
+    mode_until: Option<String>,
+    /// Whether the mode has expired, so that the next mode in order is effective.
+    mode_ended: bool,
+}
+
+impl SettingJson {
+    pub(crate) fn new(setting: Option<&ModeSetting>, now: DateTime<Utc>) -> Self {
+        let reason = setting.and_then(|setting| setting.reason.clone());
+        Self {
+            mode: setting.map(|setting| setting.mode.as_str()),
+            mode_reason: reason.filter(|reason| !reason.is_empty()),
+            mode_until: times::timestamp(setting.and_then(|setting| setting.until)),
+            mode_ended: setting.is_some_and(|setting| times::is_over(setting, now)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ModeTarget {
+    /// Every key.
+    All,
+    /// The buckets that follow a plan.
+    Plan,
+    /// One key.
+    Key,
+}
+
+/// The mode of a plan, of a key or of everything.
 struct ModeReport {
-    kind: &'static str,
+    kind: ModeTarget,
     name: Option<Key>,
     /// `None`: the plan has no mode, and the global one applies.
     switch: Option<ModeSetting>,
 }
 
 impl ModeReport {
-    /// Reads the mode of this plan or key, or without one the global mode and those of all plans.
-    async fn find(store: &impl Admin, plan: Option<Key>, key: Option<Key>) -> anyhow::Result<Vec<Self>> {
+    /// Reads the effective mode of this key, the mode of this plan or the global mode. By default, reads the global mode and
+    /// those of all plans and keys.
+    async fn find(store: &impl Admin, all: bool, plan: Option<Key>, key: Option<Key>) -> anyhow::Result<Vec<Self>> {
         Ok(match (plan, key) {
             (Some(name), _) => vec![Self::of_plan(store, &name).await?],
             (None, Some(key)) => vec![Self::of_key(store, key).await?],
+            (None, None) if all => vec![Self::of_all(store).await?],
             (None, None) => {
+                let global = Self::of_all(store).await?;
                 let plans = plan::all(store).await?.into_iter().filter(|plan| plan.switch.is_some());
-                std::iter::once(Self::of_all(store).await?).chain(plans.map(Self::from)).collect()
+                let keys = overrides::all(store).await?.into_iter().filter(|(_, over)| over.mode.is_some());
+                std::iter::once(global).chain(plans.map(Self::from)).chain(keys.map(Self::from)).collect()
             }
         })
     }
 
     /// Of a plan, or of everything.
     fn new(plan: Option<Key>, switch: Option<ModeSetting>) -> Self {
-        Self { kind: if plan.is_some() { "plan" } else { "all" }, name: plan, switch }
+        Self { kind: if plan.is_some() { ModeTarget::Plan } else { ModeTarget::All }, name: plan, switch }
     }
 
     async fn of_all(store: &impl Admin) -> anyhow::Result<Self> {
@@ -197,14 +269,17 @@ impl ModeReport {
 
     async fn of_key(store: &impl Admin, key: Key) -> anyhow::Result<Self> {
         let why = store.explain(&key, None).await?;
-        let mut switch = ModeSetting::default();
-        (switch.mode, switch.reason, switch.until) = (why.mode, why.mode_reason, why.mode_until);
-        Ok(Self { kind: "key", name: Some(key), switch: Some(switch) })
+        let setting = setting(why.mode, why.mode_reason, why.mode_until);
+        Ok(Self { kind: ModeTarget::Key, name: Some(key), switch: Some(setting) })
     }
 
     fn words(&self, now: DateTime<Utc>) -> String {
-        let name = self.name.as_ref().map_or_else(|| self.kind.to_owned(), |name| plain(name.as_str()));
-        let (kind, otherwise) = if self.kind == "plan" { ("plan ", plan::MODE_OF_ALL) } else { ("", "enforce") };
+        let name = self.name.as_ref().map_or_else(String::new, |name| plain(name.as_str()));
+        let (kind, otherwise) = match self.kind {
+            ModeTarget::All => ("all", "enforce"),
+            ModeTarget::Plan => ("plan ", plan::MODE_OF_ALL),
+            ModeTarget::Key => ("key ", "that of its plan, or of all"),
+        };
         let switch = self.switch.as_ref();
         let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| times::switch(switch, otherwise, now));
         format!("{kind}{name}: {mode}")
@@ -220,22 +295,23 @@ impl ModeReport {
         held.map_or_else(String::new, |switch| format!("; it was {}", times::switch(switch, "", now)))
     }
 
-    fn as_json(&self, now: DateTime<Utc>) -> Value {
-        let switch = self.switch.as_ref();
-        json!({
-            "kind": self.kind,
-            "name": self.name.as_ref().map(Key::as_str),
-            "mode": switch.map(|switch| switch.mode.as_str()),
-            "mode_reason": switch.and_then(|switch| switch.reason.as_deref()),
-            "mode_until": times::timestamp(switch.and_then(|switch| switch.until)),
-            "mode_ended": switch.is_some_and(|switch| times::is_over(switch, now)),
-        })
+    fn as_json(&self, now: DateTime<Utc>) -> ModeJson {
+        let name = self.name.as_ref().map(ToString::to_string);
+        ModeJson { kind: self.kind, name, setting: SettingJson::new(self.switch.as_ref(), now) }
     }
 }
 
 impl From<Plan> for ModeReport {
     fn from(plan: Plan) -> Self {
         Self::new(Some(plan.name), plan.switch)
+    }
+}
+
+impl From<(Key, Override)> for ModeReport {
+    fn from((key, over): (Key, Override)) -> Self {
+        let reason = Some(over.reason).filter(|reason| !reason.is_empty());
+        let switch = over.mode.map(|mode| setting(mode, reason, over.expires_at));
+        Self { kind: ModeTarget::Key, name: Some(key), switch }
     }
 }
 

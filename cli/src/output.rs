@@ -6,7 +6,8 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::admin::Page;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -32,28 +33,42 @@ pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, CliError> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(CliError::unwritable(format!("cannot write the output: {error}"), "")),
+        Err(error) => {
+            let hint = "write it to another file or device, one with room";
+            Err(CliError::unwritable(format!("cannot write the output: {error}"), hint))
+        }
     }
 }
 
 /// Prints one JSON document.
-pub(crate) fn say_json(value: &Value) -> Result<(), CliError> {
+pub(crate) fn say_json(value: &impl Serialize) -> Result<(), CliError> {
     say(pretty(value))
 }
 
-/// Writes what a command changed as JSON, or in words. `None`: there was no such object, or there is none any more.
-pub(crate) fn say_change(
+/// A changed object.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChangeOf{T}")]
+pub(crate) struct ChangeJson<T> {
+    /// The object before the change. Null: there was none.
+    pub(crate) before: Option<T>,
+    /// The object after the change. Null: there is none any more.
+    pub(crate) after: Option<T>,
+}
+
+/// Prints what a command changed as JSON, or in words.
+pub(crate) fn say_change<T: Serialize>(
     as_json: bool,
-    (before, after): (Option<Value>, Option<Value>),
+    (before, after): (Option<T>, Option<T>),
     words: impl FnOnce() -> String,
 ) -> Result<(), CliError> {
-    if as_json { say_json(&json!({"before": before, "after": after})) } else { say(words()) }
+    if as_json { say_json(&ChangeJson { before, after }) } else { say(words()) }
 }
 
 /// Formats JSON, and escapes characters that would steer a terminal, as JSON allows.
-pub(crate) fn pretty(value: &Value) -> String {
+pub(crate) fn pretty(value: &impl Serialize) -> String {
     let mut json = String::new();
-    for c in format!("{value:#}").chars() {
+    let formatted = serde_json::to_string_pretty(value).expect("texts and numbers are JSON");
+    for c in formatted.chars() {
         if c != '\n' && is_unseen(c) {
             let _ = write!(json, "\\u{:04x}", u32::from(c));
         } else {
@@ -195,50 +210,80 @@ pub(crate) fn width_to_fit(wide: bool) -> Option<usize> {
 }
 
 /// Breaks a text between words if it does not fit behind `indent` columns, and indents the further lines. Keeps words whole,
-/// because a shortened key would make another command.
+/// because a shortened key would make another command. Keeps a command in backticks on one line if it fits.
 pub(crate) fn wrapped(text: &str, width: Option<usize>, indent: usize) -> String {
     let Some(free) = width.and_then(|width| width.checked_sub(indent)).filter(|free| *free >= MIN_TEXT_WIDTH) else {
         return text.to_owned();
     };
+    let length = |word: &str| anstream::adapter::strip_str(word).to_string().width();
     let (mut lines, mut used) = (String::new(), 0);
-    for word in text.split(' ') {
-        let length = anstream::adapter::strip_str(word).to_string().width();
-        if used > 0 && used + 1 + length > free {
-            lines.push('\n');
-            lines.extend(std::iter::repeat_n(' ', indent));
-            used = 0;
-        } else if used > 0 {
-            lines.push(' ');
-            used += 1;
+    for part in parts(text) {
+        let is_whole = length(&part) <= free;
+        for word in if is_whole { vec![&*part] } else { part.split(' ').collect() } {
+            let length = length(word);
+            if used > 0 && used + 1 + length > free {
+                lines.push('\n');
+                lines.extend(std::iter::repeat_n(' ', indent));
+                used = 0;
+            } else if used > 0 {
+                lines.push(' ');
+                used += 1;
+            }
+            lines += word;
+            used += length;
         }
-        lines += word;
-        used += length;
     }
     lines
+}
+
+/// The words of a text. A command in backticks counts as one word.
+fn parts(text: &str) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match parts.last_mut().filter(|part| !part.matches('`').count().is_multiple_of(2)) {
+            Some(part) => {
+                part.push(' ');
+                part.push_str(word);
+            }
+            None => parts.push(word.to_owned()),
+        }
+    }
+    parts
 }
 
 /// A narrower column of text is harder to read than lines that the terminal breaks.
 const MIN_TEXT_WIDTH: usize = 20;
 
-/// A shorter part of a key does not identify it.
+/// A shorter part of a key does not identify it, and of another text says too little.
 pub(crate) const MIN_KEY_WIDTH: usize = 16;
 
-/// Columns that are as wide as need be.
+/// A table that fits the terminal. Leaves columns out and shortens texts if its lines would be too long.
 pub(crate) struct Table<const N: usize> {
     columns: [Column; N],
     rows: Vec<[Cell; N]>,
+    /// The headings of columns to leave out, in this order.
+    drop_order: &'static [&'static str],
+    /// The headings of columns to shorten before the first column, which holds the keys.
+    shortened: &'static [&'static str],
 }
 
-/// The widths of columns in successive tables, and the width that lines fit.
+/// The columns of successive tables with their widths, and the width that lines fit.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
-    widths: Vec<usize>,
+    /// `None` for a column that is left out.
+    columns: Vec<Option<usize>>,
     width: Option<usize>,
+    kept: Option<&'static str>,
 }
 
 impl Layout {
     pub(crate) fn within(width: Option<usize>) -> Self {
-        Self { widths: Vec::new(), width }
+        Self { width, ..Self::default() }
+    }
+
+    /// Keeps a column that the rows are sorted by.
+    pub(crate) fn keeping(self, heading: Option<&'static str>) -> Self {
+        Self { kept: heading, ..self }
     }
 }
 
@@ -265,38 +310,56 @@ impl<T: AsRef<str>> From<T> for Cell {
 
 impl<const N: usize> Table<N> {
     pub(crate) fn new(columns: [Column; N]) -> Self {
-        Self { columns, rows: Vec::new() }
+        Self { columns, rows: Vec::new(), drop_order: &[], shortened: &[] }
+    }
+
+    /// Names the columns to leave out, in this order, while the lines do not fit.
+    pub(crate) fn drops(self, headings: &'static [&'static str]) -> Self {
+        Self { drop_order: headings, ..self }
+    }
+
+    /// Names the columns to shorten before the keys.
+    pub(crate) fn shortens(self, headings: &'static [&'static str]) -> Self {
+        Self { shortened: headings, ..self }
     }
 
     pub(crate) fn row(&mut self, cells: [Cell; N]) {
         self.rows.push(cells);
     }
 
-    /// Formats the lines, without the end of the last one.
+    /// Formats the lines in full, without the end of the last one.
     pub(crate) fn render(&self) -> String {
         self.lines(&mut Layout::default())
     }
 
+    /// Formats the lines to fit the terminal, or in full if standard output is not a terminal.
+    pub(crate) fn fitted(&self) -> String {
+        self.lines(&mut Layout::within(width_to_fit(false)))
+    }
+
     /// Formats lines below those of an earlier table with the same columns. Columns become no narrower, and headings appear only
-    /// in the first table. Shortens the cells of the first column, the keys, to fit the lines to the layout's width.
+    /// in the first table.
     pub(crate) fn lines(&self, layout: &mut Layout) -> String {
-        let above = &layout.widths;
         let headings: [Cell; N] = std::array::from_fn(|at| Cell::styled(self.columns[at].heading(), FAINT));
-        let mut widths: [usize; N] = std::array::from_fn(|at| {
-            let cells = self.rows.iter().map(|row| row[at].0.width());
-            cells.chain([headings[at].0.width()]).chain(above.get(at).copied()).max().unwrap_or(0)
+        let is_first = layout.columns.is_empty();
+        let mut widths: [Option<usize>; N] = std::array::from_fn(|at| {
+            let cells = self.rows.iter().map(|row| row[at].0.width()).chain([headings[at].0.width()]);
+            let above = if is_first { Some(0) } else { layout.columns[at] };
+            Some(cells.max()?.max(above?))
         });
-        let headings = above.is_empty().then_some(&headings);
         if let Some(width) = layout.width {
-            let others: usize = widths[1..].iter().map(|width| width + 2).sum();
-            widths[0] = widths[0].min(width.saturating_sub(others).max(MIN_KEY_WIDTH));
+            if is_first {
+                self.leave_out(&mut widths, width, layout.kept);
+            }
+            self.shorten(&mut widths, width);
         }
-        layout.widths = widths.to_vec();
+        layout.columns = widths.to_vec();
         let mut text = String::new();
-        for row in headings.into_iter().chain(&self.rows) {
+        for row in is_first.then_some(&headings).into_iter().chain(&self.rows) {
             let mut line = String::new();
-            for ((Cell(cell, style), column), width) in row.iter().zip(&self.columns).zip(widths) {
-                let cell = shortened(cell, width);
+            for (at, ((Cell(cell, style), column), width)) in row.iter().zip(&self.columns).zip(widths).enumerate() {
+                let Some(width) = width else { continue };
+                let cell = if at == 0 { shortened(cell, width) } else { truncated(cell, width) };
                 let padding = " ".repeat(width - cell.width());
                 let _ = match column {
                     Column::Left(_) => write!(line, "{style}{cell}{style:#}{padding}  "),
@@ -309,6 +372,45 @@ impl<const N: usize> Table<N> {
         text.truncate(text.trim_end().len());
         text
     }
+
+    /// Leaves columns out until the lines fit with the shortest texts.
+    fn leave_out(&self, widths: &mut [Option<usize>; N], fit: usize, kept: Option<&str>) {
+        for heading in self.drop_order.iter().filter(|heading| Some(**heading) != kept) {
+            let shortest: [_; N] = std::array::from_fn(|at| {
+                widths[at].map(|width| self.min_width(at).map_or(width, |min| width.min(min)))
+            });
+            if line_width(&shortest) <= fit {
+                return;
+            }
+            if let Some(at) = self.place(heading) {
+                widths[at] = None;
+            }
+        }
+    }
+
+    /// Shortens the texts until the lines fit: the keys last.
+    fn shorten(&self, widths: &mut [Option<usize>; N], fit: usize) {
+        for at in self.shortened.iter().filter_map(|heading| self.place(heading)).chain([0]) {
+            let excess = line_width(widths).saturating_sub(fit);
+            if let (Some(width), Some(min)) = (widths[at], self.min_width(at)) {
+                widths[at] = Some(width.saturating_sub(excess).max(min.min(width)));
+            }
+        }
+    }
+
+    /// The least width of a column whose texts can be shortened.
+    fn min_width(&self, at: usize) -> Option<usize> {
+        (at == 0 || self.shortened.contains(&self.columns[at].heading())).then_some(MIN_KEY_WIDTH)
+    }
+
+    fn place(&self, heading: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.heading() == heading)
+    }
+}
+
+/// The width of a line with two spaces between its columns.
+fn line_width(widths: &[Option<usize>]) -> usize {
+    widths.iter().flatten().map(|width| width + 2).sum::<usize>().saturating_sub(2)
 }
 
 impl Column {
@@ -349,6 +451,29 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_left_out_in_order_to_fit_the_terminal() {
+        let columns = ["key", "granted", "reason", "until"].map(Column::Left);
+        let mut table = Table::new(columns).drops(&["granted", "until"]).shortens(&["reason"]);
+        table.row(["user:1", "12", "a load test, ticket 7", "2026-01-31"].map(Cell::from));
+        let fitted = |width, kept| {
+            let lines = table.lines(&mut Layout::within(Some(width)).keeping(kept));
+            let lines = anstream::adapter::strip_str(&lines).to_string();
+            assert!(lines.lines().all(|line| line.width() <= width), "{lines}");
+            lines.lines().nth(1).map(str::to_owned)
+        };
+        for (width, kept, row) in [
+            (50, None, "user:1  12       a load test, ticket 7  2026-01-31"),
+            (49, None, "user:1  12       a load test, ticket…  2026-01-31"),
+            (41, None, "user:1  a load test, ticket 7  2026-01-31"),
+            (40, Some("granted"), "user:1  12       a load test, ticket 7"),
+            (29, None, "user:1  a load test, ticket 7"),
+            (24, None, "user:1  a load test, ti…"),
+        ] {
+            assert_eq!(fitted(width, kept).as_deref(), Some(row), "{width} {kept:?}");
+        }
+    }
+
+    #[test]
     fn text_wraps_between_words_behind_its_indent() {
         let text = format!("would be {RED}denied{RED:#}: a token comes in 1d 2h");
         let broken = |width, indent| wrapped(&text, width, indent);
@@ -357,6 +482,10 @@ mod tests {
         assert_eq!(broken(Some(23), 4), text, "too narrow");
         let lines = anstream::adapter::strip_str(&broken(Some(24), 4)).to_string();
         assert_eq!(lines, "would be denied: a\n    token comes in 1d 2h");
+        let command = "make it again: `tollgate plan set` now";
+        assert_eq!(wrapped(command, Some(25), 2), "make it again:\n  `tollgate plan set` now");
+        let long = "again: `tollgate plan set --quota 10/s`";
+        assert_eq!(wrapped(long, Some(25), 2), "again: `tollgate plan\n  set --quota 10/s`");
     }
 
     #[test]

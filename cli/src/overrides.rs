@@ -1,13 +1,15 @@
 //! A key's override has limits, a mode, or both. A change of one of them keeps the other.
 
 use chrono::{DateTime, Utc};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, Quota,
     admin::{Origin, Override},
 };
 
 use crate::exit::CliError;
+use crate::mode::ModeArg;
 use crate::output::{Cell, Column, Table, operand, plain, say, say_change, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::times;
@@ -46,7 +48,7 @@ pub(crate) async fn replace(
 ) -> anyhow::Result<()> {
     let name = plain(key.as_str());
     let is_set = |over: &Override| over.quota.is_some() || over.mode.is_some();
-    let as_json = |over: &Override| is_set(over).then(|| as_json((key, over), now));
+    let as_json = |over: &Override| is_set(over).then(|| OverrideJson::new(key, over, now));
     let change = (as_json(was), as_json(&over));
     if !is_set(&over) {
         if !store.clear_override(key).await? {
@@ -74,7 +76,8 @@ fn previous_value(was: &Override, now: DateTime<Utc>) -> String {
     format!("; it was {}{}{reason}", said(was.quota, was.mode), times::ending(was.expires_at, now))
 }
 
-async fn all(store: &impl Admin) -> anyhow::Result<Vec<(Key, Override)>> {
+/// Every override.
+pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<(Key, Override)>> {
     every(async |last: Option<&(Key, Override)>| store.overrides(last.map(|(key, _)| key), PAGE).await).await
 }
 
@@ -82,12 +85,12 @@ async fn all(store: &impl Admin) -> anyhow::Result<Vec<(Key, Override)>> {
 pub(crate) async fn list(store: &impl Admin, now: DateTime<Utc>, json: bool) -> anyhow::Result<()> {
     let all = all(store).await?;
     if json {
-        say_json(&Value::Array(all.iter().map(|(key, over)| as_json((key, over), now)).collect()))?;
+        say_json(&all.iter().map(|(key, over)| OverrideJson::new(key, over, now)).collect::<Vec<_>>())?;
     } else if all.is_empty() {
         say("no overrides; make one: tollgate plan override KEY --quota '10/s burst 20' --for 1d")?;
     } else {
         let columns = ["key", "limit", "mode", "until", "reason"];
-        let mut table = Table::new(columns.map(Column::Left));
+        let mut table = Table::new(columns.map(Column::Left)).shortens(&["reason"]).drops(&["reason"]);
         for (key, over) in &all {
             let end = match over.expires_at {
                 Some(end) if end <= now => "over".to_owned(),
@@ -97,19 +100,42 @@ pub(crate) async fn list(store: &impl Admin, now: DateTime<Utc>, json: bool) -> 
             let mode = over.mode.map_or("", Mode::as_str);
             table.row([key.as_str(), &quota, mode, &end, &over.reason].map(Cell::from));
         }
-        say(table.render())?;
+        say(table.fitted())?;
     }
     Ok(())
 }
 
-fn as_json((key, over): (&Key, &Override), now: DateTime<Utc>) -> Value {
-    json!({
-        "key": key.as_str(),
-        "capacity": over.quota.map(|quota| quota.capacity()),
-        "quota": over.quota.map(|quota| quota.to_string()),
-        "mode": over.mode.map(Mode::as_str),
-        "override_reason": over.reason,
-        "override_until": times::timestamp(over.expires_at),
-        "override_ended": over.expires_at.is_some_and(|end| end <= now),
-    })
+/// A key's override.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct OverrideJson {
+    /// The key of the override.
+    key: String,
+    /// The capacity of the bucket. Null: the override has no limits.
+    capacity: Option<u64>,
+    /// The quota as text. Null: the override has no limits.
+    quota: Option<String>,
+    /// The mode of the key. Null: that of the plan, or of all, is effective.
+    #[schemars(with = "Option<ModeArg>")]
+    mode: Option<&'static str>,
+    /// Why the override is set.
+    override_reason: Option<String>,
+    /// When the override ends. Null: never.
+    #[schemars(extend("format" = "date-time"))]
+    override_until: Option<String>,
+    /// Whether the override has expired.
+    override_ended: bool,
+}
+
+impl OverrideJson {
+    fn new(key: &Key, over: &Override, now: DateTime<Utc>) -> Self {
+        Self {
+            key: key.to_string(),
+            capacity: over.quota.map(|quota| quota.capacity()),
+            quota: over.quota.map(|quota| quota.to_string()),
+            mode: over.mode.map(Mode::as_str),
+            override_reason: Some(over.reason.clone()).filter(|reason| !reason.is_empty()),
+            override_until: times::timestamp(over.expires_at),
+            override_ended: over.expires_at.is_some_and(|end| end <= now),
+        }
+    }
 }

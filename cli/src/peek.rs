@@ -1,12 +1,14 @@
 use std::process::ExitCode;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{Admin, Key};
 
 use crate::exit::CliError;
+use crate::levels::{self, BucketJson};
 use crate::output::{operand, say, say_json};
 use crate::quota_args::{distinct, key};
-use crate::{levels, windows};
+use crate::windows::{self, WindowJson};
 
 /// Show buckets and sliding windows without taking tokens or locks
 #[derive(clap::Args)]
@@ -16,6 +18,14 @@ pub(crate) struct Args {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
+}
+
+/// A bucket or a sliding window.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum LevelJson {
+    Bucket(BucketJson),
+    Window(WindowJson),
 }
 
 impl Args {
@@ -32,14 +42,15 @@ impl Args {
             sliding.extend(window);
         }
         if self.json {
-            let found = buckets.iter().map(levels::json).chain(sliding.iter().map(windows::json));
-            say_json(&Value::Array(found.collect()))?;
+            let buckets = buckets.iter().map(|level| LevelJson::Bucket(level.into()));
+            let found = buckets.chain(sliding.iter().map(|level| LevelJson::Window(level.into())));
+            say_json(&found.collect::<Vec<_>>())?;
         } else {
             if !buckets.is_empty() {
-                say(levels::table(&buckets).render())?;
+                say(levels::table(&buckets).fitted())?;
             }
             if !sliding.is_empty() {
-                say(windows::table(&sliding).render())?;
+                say(windows::table(&sliding).fitted())?;
             }
         }
         let Some(key) = absent.first() else { return Ok(ExitCode::SUCCESS) };

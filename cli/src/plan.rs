@@ -2,7 +2,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{
     Admin, Key, Quota, SqlStore,
     admin::{self, Plan},
@@ -11,7 +12,8 @@ use tollgate::{
 
 use crate::doctor::{Examine, Planless};
 use crate::exit::{self, CliError};
-use crate::output::{Cell, Column, Table, plain, quoted, say, say_change, say_json};
+use crate::mode::SettingJson;
+use crate::output::{Cell, ChangeJson, Column, Table, plain, quoted, say, say_change, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::quota_args::{QuotaArgs, key, reason};
 use crate::{clock, overrides, times};
@@ -119,7 +121,7 @@ async fn set<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, quota: Quo
     if json {
         let now = clock::now(store.pool()).await?;
         let is = store.plan(name).await?;
-        change = (was.as_ref().map(|was| as_json(was, now)), is.as_ref().map(|is| as_json(is, now)));
+        change = (was.as_ref().map(|was| PlanJson::new(was, now)), is.as_ref().map(|is| PlanJson::new(is, now)));
     }
     say_change(json, change, || {
         let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
@@ -153,33 +155,35 @@ async fn delete<DB: Migrate + Examine>(
         return Err(unknown(name).into());
     }
     let now = clock::now(store.pool()).await?;
-    let before = if json { Some(as_json(&was, now)) } else { None };
-    say_change(json, (before, None), || {
-        let quota = was.quota.to_string();
-        let mode = was.switch.as_ref().map(|switch| format!(", mode {}", times::switch(switch, "of all", now)));
-        let deleted = format!("plan {}: deleted; it was {quota}{}", plain(name.as_str()), mode.unwrap_or_default());
-        // The plan is deleted even if its buckets could not be counted.
-        let left = planless.ok().and_then(|planless| planless.of_deleted(name.as_str(), &quota));
-        std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n")
-    })?;
-    Ok(())
+    // The plan is deleted even if its buckets could not be counted.
+    let planless = planless.ok();
+    if json {
+        let followers = planless.and_then(|planless| planless.count(name.as_str()));
+        let change = ChangeJson { before: Some(PlanJson::new(&was, now)), after: None };
+        return Ok(say_json(&DeletedPlanJson { change, followers })?);
+    }
+    let quota = was.quota.to_string();
+    let mode = was.switch.as_ref().map(|switch| format!(", mode {}", times::switch(switch, "of all", now)));
+    let deleted = format!("plan {}: deleted; it was {quota}{}", plain(name.as_str()), mode.unwrap_or_default());
+    let left = planless.and_then(|planless| planless.of_deleted(name.as_str(), &quota));
+    Ok(say(std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n"))?)
 }
 
 async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow::Result<()> {
     let now = clock::now(store.pool()).await?;
     let plans = all(store).await?;
     if json {
-        say_json(&Value::Array(plans.iter().map(|plan| as_json(plan, now)).collect()))?;
+        say_json(&plans.iter().map(|plan| PlanJson::new(plan, now)).collect::<Vec<_>>())?;
     } else if plans.is_empty() {
         say("no plans; make one: tollgate plan set free --quota '10/s burst 20'")?;
     } else {
-        let mut table = Table::new([Column::Left("plan"), Column::Left("limit"), Column::Left("mode")]);
+        let mut table = Table::new(["plan", "limit", "mode"].map(Column::Left)).shortens(&["mode"]);
         for plan in &plans {
             let switch = plan.switch.as_ref();
             let mode = switch.map_or_else(String::new, |switch| times::switch(switch, MODE_OF_ALL, now));
             table.row([Cell::from(plan.name.as_str()), Cell::from(plan.quota.to_string()), Cell::from(mode)]);
         }
-        say(table.render())?;
+        say(table.fitted())?;
     }
     Ok(())
 }
@@ -194,17 +198,37 @@ pub(crate) fn unknown(name: &Key) -> CliError {
     CliError::absent(format!("there is no plan '{}'", plain(name.as_str())), hint)
 }
 
-fn as_json(plan: &Plan, now: DateTime<Utc>) -> Value {
-    let switch = plan.switch.as_ref();
-    json!({
-        "name": plan.name.as_str(),
-        "capacity": plan.quota.capacity(),
-        "quota": plan.quota.to_string(),
-        "mode": switch.map(|switch| switch.mode.as_str()),
-        "mode_reason": switch.and_then(|switch| switch.reason.as_deref()),
-        "mode_until": times::timestamp(switch.and_then(|switch| switch.until)),
-        "mode_ended": switch.is_some_and(|switch| times::is_over(switch, now)),
-    })
+/// A plan.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct PlanJson {
+    /// The name that requests give.
+    name: String,
+    /// The capacity of the buckets that follow the plan.
+    capacity: u64,
+    /// The quota as text.
+    quota: String,
+    #[serde(flatten)]
+    setting: SettingJson,
+}
+
+/// A deleted plan.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct DeletedPlanJson {
+    #[serde(flatten)]
+    change: ChangeJson<PlanJson>,
+    /// The number of buckets that followed the plan. Null: not all could be counted.
+    followers: Option<u64>,
+}
+
+impl PlanJson {
+    fn new(plan: &Plan, now: DateTime<Utc>) -> Self {
+        Self {
+            name: plan.name.to_string(),
+            capacity: plan.quota.capacity(),
+            quota: plan.quota.to_string(),
+            setting: SettingJson::new(plan.switch.as_ref(), now),
+        }
+    }
 }
 
 /// Describes the mode of a plan without its own.

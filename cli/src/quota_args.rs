@@ -44,7 +44,7 @@ impl QuotaArgs {
 
 /// Reads the limit of a bucket or a plan.
 fn quota(text: &str) -> Result<Quota, String> {
-    match rule(text).map_err(|error| error.to_string())? {
+    match rule(text)? {
         Rule::Quota(quota) => Ok(quota),
         _ => Err(NO_WINDOW.to_owned()),
     }
@@ -55,14 +55,23 @@ pub(crate) const NO_WINDOW: &str =
     "buckets and plans have no sliding window: name it with each request, `tollgate take --quota`";
 
 /// Parses the limit of a request: a quota or a sliding window.
-pub(crate) fn rule(text: &str) -> Result<Rule, QuotaError> {
-    Rule::try_from(text)
+pub(crate) fn rule(text: &str) -> Result<Rule, String> {
+    let mut words = text.split(|letter: char| !letter.is_alphabetic());
+    match Rule::try_from(text) {
+        Err(QuotaError::InvalidText(_) | QuotaError::InvalidWindowText(_)) if words.any(times::is_calendar_unit) => {
+            Err("months and years vary in length: write minutes as 10/m, and long periods in days, 10/30d".to_owned())
+        }
+        rule => rule.map_err(|error| error.to_string()),
+    }
 }
 
 /// Parses a reason that fits the column of every engine.
 pub(crate) fn reason(text: &str) -> Result<String, String> {
     if text.len() > MAX_REASON_BYTES {
-        return Err(format!("a reason has at most {MAX_REASON_BYTES} bytes, and this one has {}", text.len()));
+        return Err(format!(
+            "a reason has at most {MAX_REASON_BYTES} bytes, and this one has {}: shorten it",
+            text.len()
+        ));
     }
     Ok(text.to_owned())
 }

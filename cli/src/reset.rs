@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{Admin, Error, Key, admin::Filter};
 
 use crate::each;
@@ -46,20 +47,43 @@ impl Args {
         } else {
             Selection::of(store, prefix, async |_| Ok(())).await?
         };
-        if !self.force && !self.dry_run {
+        if !self.force && !self.dry_run && !selected.is_empty() {
             let message = format!("{selected} not reset: --prefix {}", quoted(prefix.as_str()));
             return Err(CliError::arguments(message, "add --force to reset them, or --dry-run to count only").into());
         }
         if self.json {
             let Selection { buckets, windows } = selected;
-            say_json(&json!({"buckets": buckets, "windows": windows, "dry_run": self.dry_run}))?;
-        } else if self.dry_run {
-            say(format!("{selected} would be reset"))?;
-        } else {
-            say(format!("{selected} reset"))?;
+            say_json(&PrefixResetJson { buckets, windows, dry_run: self.dry_run })?;
+        } else if !selected.is_empty() {
+            say(format!("{selected} {}", if self.dry_run { "would be reset" } else { "reset" }))?;
+        }
+        if selected.is_empty() {
+            let message = format!("no bucket or sliding window has the prefix: {}", quoted(prefix.as_str()));
+            let hint = "`tollgate list` and `tollgate list --windows` show the keys";
+            return Err(CliError::absent(message, hint).into());
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The result of `reset --prefix`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct PrefixResetJson {
+    /// The number of buckets whose key has the prefix.
+    buckets: u64,
+    /// The number of sliding windows whose key has the prefix.
+    windows: u64,
+    /// Whether `--dry-run` was set, so that nothing was reset.
+    dry_run: bool,
+}
+
+/// The results of `reset`: for each key, or for a prefix.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum ResetJson {
+    Keys(Vec<each::FoundJson>),
+    Prefix(PrefixResetJson),
 }
 
 /// How many buckets and sliding windows have a prefix.
@@ -69,6 +93,10 @@ struct Selection {
 }
 
 impl Selection {
+    fn is_empty(&self) -> bool {
+        self.buckets == 0 && self.windows == 0
+    }
+
     /// Counts the buckets and windows page by page, and acts on each key.
     async fn of(
         store: &impl Admin,

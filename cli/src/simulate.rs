@@ -24,6 +24,7 @@ mod traffic;
 use clients::Tally;
 use file::TrafficOptions;
 use pattern::Pattern;
+pub(crate) use report::SimulationJson;
 use report::SimulationReport;
 use run::{Run, SimulatedLimit};
 use statistics::Figures;

@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::store::Maintenance;
 
 use crate::output::{counted, progress, say, say_json};
@@ -18,6 +19,13 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The result of a sweep.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SweepJson {
+    /// The number of deleted rows.
+    deleted: u64,
 }
 
 impl Args {
@@ -39,7 +47,7 @@ impl Args {
         }
         bar.finish_and_clear();
         if self.json {
-            say_json(&json!({"deleted": deleted}))?;
+            say_json(&SweepJson { deleted })?;
         } else {
             say(format!("{} deleted", counted(deleted, "row")))?;
         }

@@ -1,10 +1,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{Decision, Key, Mode, Store, Take};
 use uuid::Uuid;
 
+use crate::mode::ModeArg;
 use crate::output::{GREEN, RED, plain, say, say_json};
 use crate::quota_args::{distinct, key};
 use crate::request::{RequestArgs, limiter};
@@ -50,20 +52,40 @@ impl Args {
             WaitOutcome::Interrupted(ended) => return Err(ended.into()),
         };
         if self.json {
-            say_json(&json!({
-                "granted": decision.is_granted(),
-                "key": decided_by(&take, &decision).as_str(),
-                "remaining": remaining(&decision),
-                "waited_ms": times::milliseconds(decision.wait()),
-                "retry_after_ms": times::milliseconds(decision.retry_after()),
-                "reset_after_ms": times::milliseconds(decision.reset_after()),
-                "mode": decision.mode().as_str(),
-            }))?;
+            say_json(&TakeJson {
+                granted: decision.is_granted(),
+                key: decided_by(&take, &decision).to_string(),
+                remaining: remaining(&decision),
+                waited_ms: times::milliseconds(decision.wait()),
+                retry_after_ms: times::milliseconds(decision.retry_after()),
+                reset_after_ms: times::milliseconds(decision.reset_after()),
+                mode: decision.mode().as_str(),
+            })?;
         } else {
             say(words(&take, &decision))?;
         }
         Ok(ExitCode::from(if decision.is_granted() { 0 } else { exit::DENIED }))
     }
+}
+
+/// The decision of a request.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct TakeJson {
+    /// Whether you can use the tokens.
+    granted: bool,
+    /// The bucket that decided: the one that denies for longest, or has tokens left for the fewest such requests.
+    key: String,
+    /// The tokens left in the bucket. Null: no limit.
+    remaining: Option<u64>,
+    /// The time that the request waited until its scheduled time.
+    waited_ms: Option<u64>,
+    /// The time until the same request can be granted. Null: never.
+    retry_after_ms: Option<u64>,
+    /// The time until the bucket is full. Null: never.
+    reset_after_ms: Option<u64>,
+    /// The effective mode.
+    #[schemars(with = "ModeArg")]
+    mode: &'static str,
 }
 
 /// The deciding bucket: with several buckets, the one with the longest retry time, or with tokens for the fewest such requests.

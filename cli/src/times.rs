@@ -5,7 +5,8 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use tollgate::admin::ModeSetting;
 
-use crate::output::plain;
+use crate::exit::CliError;
+use crate::output::{plain, quoted};
 
 /// Reads `250ms`, `10s`, `1h` or `1m 30s`.
 pub(crate) fn parse(text: &str) -> Result<Duration, SpanError> {
@@ -27,7 +28,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, SpanError> {
 }
 
 /// Reports whether humantime reads the unit as an average month or year. `M` is easily mistaken for minutes.
-fn is_calendar_unit(unit: &str) -> bool {
+pub(crate) fn is_calendar_unit(unit: &str) -> bool {
     unit == "M" || unit.to_lowercase().starts_with("mo") || unit.to_lowercase().starts_with('y')
 }
 
@@ -56,11 +57,15 @@ impl SpanError {
 
 /// So long from then.
 pub(crate) fn after(span: Duration, then: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
+    if span.is_zero() {
+        return Err(CliError::arguments("no length of time: --for 0s", "give a longer one, such as 2h").into());
+    }
     let end = Some(span)
         .filter(|span| *span <= CENTURY)
         .and_then(|span| TimeDelta::from_std(span).ok())
         .and_then(|span| then.checked_add_signed(span));
-    Ok(end.ok_or_else(|| crate::exit::CliError::arguments("that is too long", "leave --for out: it has no end then"))?)
+    let too_long = || format!("longer than a century: --for {}", quoted(&self::span(span)));
+    Ok(end.ok_or_else(|| CliError::arguments(too_long(), "leave --for out: it has no end then"))?)
 }
 
 /// The times of the databases do not reach much further.
@@ -209,7 +214,7 @@ mod tests {
         let now = DateTime::UNIX_EPOCH;
         let end = after(Duration::from_secs(300), now).unwrap();
         assert_eq!(end - now, TimeDelta::minutes(5));
-        assert!(after(Duration::MAX, now).is_err());
+        assert!(after(Duration::MAX, now).is_err() && after(Duration::ZERO, now).is_err());
         let mut set = ModeSetting::default();
         assert!(!is_over(&set, end), "it has no end");
         set.until = Some(end);

@@ -62,19 +62,23 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run<S: Admin>(self, store: S, database: String) -> anyhow::Result<ExitCode> {
         if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&self.interval) {
-            let message = format!("--interval {} is too short or too long", times::span(self.interval));
+            let message = format!("out of range: --interval {}", times::span(self.interval));
             return Err(CliError::arguments(message, "give a time from 100ms to 1h").into());
         }
+        let prefix = self.prefix.clone();
         let mut reader = BoardReader::new(store, self.prefix, self.limit);
         let mut board = Board::new(self.sort);
         board.database = database;
+        if let Some(prefix) = &prefix {
+            board.none = format!("no bucket's key begins with '{}'", output::plain(prefix.as_str()));
+        }
         if self.once || !std::io::stdout().is_terminal() {
             board.most = self.limit as usize;
             let bar = output::progress("reading");
             let survey = reader.survey(self.sort, |read| bar.set_message(output::counted(read as u64, "bucket"))).await;
             bar.finish_and_clear();
             board.see(survey?);
-            output::say(once::table(&board))?;
+            output::say(once::table(&board, output::width_to_fit(false)))?;
             output::warn_unreadable(board.unreadable);
             return Ok(ExitCode::SUCCESS);
         }

@@ -1,6 +1,7 @@
 //! Sliding windows as tables and as JSON.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::model::WindowLevel;
 
 use crate::output::{Cell, Column, Table, YELLOW};
@@ -14,7 +15,8 @@ pub(crate) fn table(levels: &[WindowLevel]) -> Table<5> {
         Column::Left("sliding window"),
         Column::Right("granted"),
         Column::Right("next passes in"),
-    ]);
+    ])
+    .drops(&["granted", "next passes in", "sliding window"]);
     for level in levels {
         let counted = level.counted.to_string();
         table.row([
@@ -28,17 +30,41 @@ pub(crate) fn table(levels: &[WindowLevel]) -> Table<5> {
     table
 }
 
-/// A window as JSON. Fields are only added, never changed.
-pub(crate) fn json(level: &WindowLevel) -> Value {
-    json!({
-        "key": level.key.as_str(),
-        "window": level.window.to_string(),
-        "max_requests": level.window.max_requests(),
-        "interval_ms": times::milliseconds(level.window.interval()),
-        "resolution_ms": times::milliseconds(level.window.resolution()),
-        "counted": level.counted,
-        "available": level.available(),
-        "granted": level.granted,
-        "retry_after_ms": times::milliseconds(level.retry_after),
-    })
+/// A sliding window.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct WindowJson {
+    /// The key that requests name.
+    key: String,
+    /// The window as text.
+    window: String,
+    /// The requests that the window lets pass.
+    max_requests: u64,
+    /// The length of the window.
+    interval_ms: Option<u64>,
+    /// The length of the parts in which the window counts.
+    resolution_ms: Option<u64>,
+    /// The requests that count now.
+    counted: u64,
+    /// The further requests that can pass. Negative: promised to requests that wait.
+    available: i64,
+    /// The requests granted ever.
+    granted: u64,
+    /// The time until the next request can pass. 0: now.
+    retry_after_ms: Option<u64>,
+}
+
+impl From<&WindowLevel> for WindowJson {
+    fn from(level: &WindowLevel) -> Self {
+        Self {
+            key: level.key.to_string(),
+            window: level.window.to_string(),
+            max_requests: level.window.max_requests(),
+            interval_ms: times::milliseconds(level.window.interval()),
+            resolution_ms: times::milliseconds(level.window.resolution()),
+            counted: level.counted,
+            available: level.available(),
+            granted: level.granted,
+            retry_after_ms: times::milliseconds(level.retry_after),
+        }
+    }
 }

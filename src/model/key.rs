@@ -193,10 +193,10 @@ pub struct KeySecretError(usize);
 #[non_exhaustive]
 pub enum KeyError {
     /// The text is empty.
-    #[error("a key has 1 to 255 bytes, and this one is empty")]
+    #[error("a key has 1 to 255 bytes, and this one is empty: give it a name")]
     Empty,
     /// The text has a NUL, which PostgreSQL's text cannot hold. Holds its position in bytes.
-    #[error("a key has no NUL byte, and this one has one at byte {0}")]
+    #[error("a key has no NUL byte, and this one has one at byte {0}: encode it, or hash the key")]
     Nul(usize),
     /// The text begins with U+0001, which is reserved for the receipts of windows.
     #[error("a key does not begin with U+0001, and this one does: put something before it, or hash it")]

@@ -372,19 +372,19 @@ impl FromStr for Quota {
         let words: Vec<&str> = text.split_whitespace().collect();
         let not_one = || QuotaError::InvalidText(text.chars().take(60).collect());
         let number = |word: &str| word.parse::<u64>().map_err(|_| not_one());
-        let span = |word: &str| parse_span(word).ok_or_else(not_one);
-        let rate = |word: &str| {
-            let (tokens, period) = word.split_once('/').ok_or_else(not_one)?;
-            Ok(Self::per(number(tokens)?, span(period)?))
+        let span = |words: &[&str]| parse_span(words).ok_or_else(not_one);
+        let rate = |words: &[&str]| {
+            let [first, rest @ ..] = words else { return Err(not_one()) };
+            let (tokens, period) = first.split_once('/').ok_or_else(not_one)?;
+            Ok(Self::per(number(tokens)?, span(&[&[period], rest].concat())?))
         };
-        match words[..] {
+        match &words[..] {
             ["unlimited"] => Ok(Self::unlimited()),
             [capacity, "once"] => Self::once(number(capacity)?),
-            [capacity, "per", period] => Self::interval(number(capacity)?, span(period)?),
-            [capacity, "per", "calendar", period] => Self::calendar(number(capacity)?, span(period)?),
-            [per] => rate(per)?.build(),
-            [per, "burst", capacity] => rate(per)?.burst(number(capacity)?).build(),
-            _ => Err(not_one()),
+            [capacity, "per", "calendar", period @ ..] => Self::calendar(number(capacity)?, span(period)?),
+            [capacity, "per", period @ ..] => Self::interval(number(capacity)?, span(period)?),
+            [per @ .., "burst", capacity] => rate(per)?.burst(number(capacity)?).build(),
+            per => rate(per)?.build(),
         }
     }
 }
@@ -403,11 +403,22 @@ impl fmt::Display for Span {
     }
 }
 
-/// Parses `250ms`, or `s` for `1s`.
-pub(super) fn parse_span(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let number: u64 = if digits.is_empty() { 1 } else { digits.parse().ok()? };
-    number.checked_mul(unit_ns(unit)?).map(Duration::from_nanos)
+/// Parses `250ms`, `1m30s`, `1m 30s`, or `s` for `1s`.
+pub(super) fn parse_span(words: &[&str]) -> Option<Duration> {
+    if let Some(ns) = words.first().and_then(|unit| unit_ns(unit)).filter(|_| words.len() == 1) {
+        return Some(Duration::from_nanos(ns));
+    }
+    let mut sum = (!words.is_empty()).then_some(0_u64)?;
+    for word in words {
+        let mut rest = *word;
+        while !rest.is_empty() {
+            let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+            let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
+            sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(unit_ns(unit)?)?)?;
+            rest = after;
+        }
+    }
+    Some(Duration::from_nanos(sum))
 }
 
 /// The nanoseconds of a unit. `min` is another name of `m`.
@@ -461,7 +472,9 @@ pub enum QuotaError {
     #[error("a rate of {0} tokens a second is not valid: give 0 or more")]
     InvalidRate(f64),
     /// The time from empty to full is more than a century.
-    #[error("the time from empty to full is at most 100 years (36525 days)")]
+    #[error(
+        "the time from empty to full is more than 100 years (36525 days): give a smaller capacity or a higher rate"
+    )]
     RefillTooLong,
     /// The text is not a valid quota.
     #[error(

@@ -119,13 +119,11 @@ impl FromStr for Window {
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let not_one = || QuotaError::InvalidWindowText(text.chars().take(60).collect());
-        let span = |word: &str| parse_span(word).ok_or_else(not_one);
-        match text.split_whitespace().collect::<Vec<_>>()[..] {
-            [max_requests, "in", interval, "at", resolution] => {
-                Self::new(max_requests.parse().map_err(|_| not_one())?, span(interval)?, span(resolution)?)
-            }
-            _ => Err(not_one()),
-        }
+        let span = |words: &[&str]| parse_span(words).ok_or_else(not_one);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [max_requests, "in", spans @ ..] = &words[..] else { return Err(not_one()) };
+        let at = spans.iter().position(|word| *word == "at").ok_or_else(not_one)?;
+        Self::new(max_requests.parse().map_err(|_| not_one())?, span(&spans[..at])?, span(&spans[at + 1..])?)
     }
 }
 

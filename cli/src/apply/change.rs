@@ -4,22 +4,29 @@ use std::fmt;
 
 use anstyle::Style;
 use chrono::{DateTime, Utc};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, Quota,
     admin::{Origin, Override},
 };
 
 use super::file::{BucketEntry, Entry, OverrideEntry, PlanEntry};
+use crate::mode::ModeArg;
 use crate::output::{GREEN, YELLOW, plain};
 use crate::pages::readable;
 use crate::{levels, overrides, plan, times};
 
 /// The effect of an entry on the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "EntryStatus")]
 pub(super) enum Status {
+    /// The entry is new.
     Created,
+    /// Values of the entry differ.
     Changed,
+    /// The database has these values already.
     Unchanged,
     /// The bucket gets the limits of the file. Its previous ones are unknown, because an override hides them.
     Set,
@@ -27,7 +34,9 @@ pub(super) enum Status {
     Expired,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "EntryKind")]
 enum Kind {
     Plan,
     Bucket,
@@ -209,11 +218,9 @@ impl Change {
         format!("{style}{word:<9}{style:#}  {self}: {text}")
     }
 
-    pub(super) fn json(&self) -> Value {
-        let kind = self.kind.word();
-        let (name, status) = (self.name.as_str(), self.status.word());
+    pub(super) fn json(&self) -> EntryJson<'_> {
         let before = self.before.as_ref().map(Values::json);
-        json!({"kind": kind, "name": name, "status": status, "before": before, "after": self.after.json()})
+        EntryJson { kind: self.kind, name: self.name.as_str(), status: self.status, before, after: self.after.json() }
     }
 }
 
@@ -234,15 +241,47 @@ impl Kind {
     }
 }
 
+/// An entry of the file.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct EntryJson<'a> {
+    /// The kind of the entry.
+    kind: Kind,
+    /// The name of the plan, or the key.
+    name: &'a str,
+    /// The effect of the entry, also in a dry run.
+    status: Status,
+    /// The values before. Null: the entry is new.
+    before: Option<ValuesJson<'a>>,
+    /// The values after.
+    after: ValuesJson<'a>,
+}
+
+/// The values of an entry.
+#[derive(Serialize, JsonSchema)]
+struct ValuesJson<'a> {
+    /// The quota as text. Null: none, or an override hides it.
+    quota: Option<String>,
+    /// The mode. Null: none.
+    #[schemars(with = "Option<ModeArg>")]
+    mode: Option<&'static str>,
+    /// Why the override is set.
+    override_reason: Option<&'a str>,
+    /// When the override ends. Null: never.
+    #[schemars(extend("format" = "date-time"))]
+    override_until: Option<String>,
+    /// The source of the limits of a bucket that was not provisioned: `first use`, or its plan.
+    from: Option<&'a str>,
+}
+
 impl Values {
-    fn json(&self) -> Value {
-        json!({
-            "quota": self.quota.map(|quota| quota.to_string()),
-            "mode": self.mode.map(Mode::as_str),
-            "override_reason": self.reason,
-            "override_until": times::timestamp(self.until),
-            "from": self.from,
-        })
+    fn json(&self) -> ValuesJson<'_> {
+        ValuesJson {
+            quota: self.quota.map(|quota| quota.to_string()),
+            mode: self.mode.map(Mode::as_str),
+            override_reason: self.reason.as_deref(),
+            override_until: times::timestamp(self.until),
+            from: self.from.as_deref(),
+        }
     }
 }
 

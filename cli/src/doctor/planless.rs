@@ -52,6 +52,11 @@ impl Planless {
         self.followers(name).map(|followers| format!("{followers}: {what}"))
     }
 
+    /// The number of buckets that follow a plan. `None`: not all were counted.
+    pub(crate) fn count(&self, name: &str) -> Option<u64> {
+        self.is_all().then(|| self.buckets(name))
+    }
+
     pub(crate) fn buckets(&self, name: &str) -> u64 {
         self.plans.iter().find(|(plan, _)| plan == name).map_or(0, |(_, buckets)| *buckets)
     }

@@ -1,6 +1,7 @@
 //! Reports what each check found, and its remedy.
 
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::exit::{CliError, GRANT_HINT, chain};
 use crate::output::{GREEN, RED, YELLOW, plain, say, say_json, wrapped};
@@ -17,7 +18,30 @@ struct Check {
     advice: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The checks of a database.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct DoctorJson<'a> {
+    /// The worst status of all checks.
+    status: Status,
+    /// The checks, in the order in which they were made.
+    checks: Vec<CheckJson<'a>>,
+}
+
+/// A check.
+#[derive(Serialize, JsonSchema)]
+struct CheckJson<'a> {
+    /// The name of the check.
+    name: &'static str,
+    /// The result of the check.
+    status: Status,
+    /// The finding.
+    found: &'a str,
+    /// The action to take.
+    advice: Option<&'a str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 enum Status {
     Ok,
     Warn,
@@ -87,11 +111,11 @@ impl DoctorReport {
     /// Prints the checks as JSON, or as lines that fit the width.
     pub(crate) fn say(&self, as_json: bool, fit: Option<usize>) -> Result<(), CliError> {
         if as_json {
-            let checks = self.0.iter().map(|check| {
-                let advice = Some(&check.advice).filter(|advice| !advice.is_empty());
-                json!({"name": check.name, "status": check.status.word(), "found": check.found, "advice": advice})
+            let checks = self.0.iter().map(|Check { name, status, found, advice }| {
+                let advice = Some(&**advice).filter(|advice| !advice.is_empty());
+                CheckJson { name, status: *status, found, advice }
             });
-            return say_json(&json!({"status": self.status(), "checks": checks.collect::<Vec<_>>()}));
+            return say_json(&DoctorJson { status: self.worst(), checks: checks.collect() });
         }
         let width = self.0.iter().map(|check| check.name.len()).max().unwrap_or(0);
         for Check { name, status, found, advice } in &self.0 {
@@ -110,6 +134,7 @@ impl DoctorReport {
     }
 
     /// The worst of all, as a word.
+    #[cfg(test)]
     pub(super) fn status(&self) -> &'static str {
         self.worst().word()
     }

@@ -1,48 +1,190 @@
 //! Reports arguments that the CLI does not understand.
 
 use std::error::Error as _;
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory};
 
-use super::{BOLD, RED, WRONG_ARGUMENTS, failed};
-use crate::output::{self, plain};
+use super::{CliError, WRONG_ARGUMENTS, failed, what_and_hint};
+use crate::output::{self, plain, shortened};
 use crate::redact::redact;
 use crate::times::{self, SpanError};
 use crate::url;
 
 /// Prints the error of invalid arguments, or the requested help.
-pub(crate) fn misused(error: &mut clap::Error) -> ExitCode {
-    let mut text = match secret(error) {
-        Some(text) => text,
-        None => redact(&shown(error)),
+pub(crate) fn misused<C: CommandFactory>(error: &clap::Error) -> ExitCode {
+    let help = error.render().ansi().to_string();
+    let said = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => output::say(help.trim_end_matches('\n')),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            anstream::eprint!("{help}");
+            return ExitCode::from(WRONG_ARGUMENTS);
+        }
+        _ => Err(explain::<C>(error)),
     };
-    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
-        && times::is_unit(word)
-    {
-        text += "\nhint: write a span without a space: 1h\n";
-    }
-    if let Some(wrong) = error.source().and_then(|cause| cause.downcast_ref::<SpanError>()) {
-        let _ = writeln!(text, "hint: {}", wrong.hint());
-    }
-    if error.kind() == ErrorKind::InvalidUtf8 {
-        text += "\nhint: keys, names and reasons are UTF-8: encode other bytes as text, such as hexadecimal digits\n";
-    }
-    if error.use_stderr() {
-        // Ignores an unwritable standard error.
-        let _ = anstream::stderr().write_all(text.as_bytes());
-        return ExitCode::from(WRONG_ARGUMENTS);
-    }
-    match output::say(text.trim_end_matches('\n')) {
+    match said {
         Ok(()) => ExitCode::SUCCESS,
         Err(refusal) => failed(&refusal.into()),
     }
 }
 
-/// Replaces clap's message if it would repeat a possible database URL.
-fn secret(error: &clap::Error) -> Option<String> {
+/// The error with the given value, and a hint.
+fn explain<C: CommandFactory>(error: &clap::Error) -> CliError {
+    if let Some(refusal) = secret(error) {
+        return refusal;
+    }
+    let context = |kind| text(error, kind).unwrap_or_default();
+    let arg = name(&context(ContextKind::InvalidArg));
+    let value = quoted(&context(ContextKind::InvalidValue));
+    let (message, hint) = match error.kind() {
+        ErrorKind::ValueValidation => {
+            let (what, hint) = invalid_value(error);
+            (format!("{what}: {arg} {value}"), hint)
+        }
+        ErrorKind::InvalidValue if value == "''" => (format!("no value: {arg}"), possible_values(error)),
+        ErrorKind::InvalidValue => (format!("unknown value: {arg} {value}"), possible_values(error)),
+        ErrorKind::InvalidSubcommand => {
+            let word = context(ContextKind::InvalidSubcommand);
+            let hint = text(error, ContextKind::SuggestedSubcommand).map(|word| format!("did you mean {word}?"));
+            (format!("unknown command: {}", quoted(&word)), hint.unwrap_or_default())
+        }
+        ErrorKind::MissingSubcommand => (
+            format!("no command: {}", context(ContextKind::InvalidSubcommand)),
+            format!("the commands are {}", context(ContextKind::ValidSubcommand).replace(", help", "")),
+        ),
+        ErrorKind::UnknownArgument => unknown_argument(error),
+        ErrorKind::MissingRequiredArgument => (format!("missing: {}", context(ContextKind::InvalidArg)), usage(error)),
+        ErrorKind::ArgumentConflict => {
+            let other = text(error, ContextKind::PriorArg).map_or_else(|| "another one".to_owned(), |arg| name(&arg));
+            (format!("{arg} cannot be used with {other}"), "leave one of them out".to_owned())
+        }
+        ErrorKind::InvalidUtf8 => (
+            "an argument is invalid UTF-8".to_owned(),
+            "keys, names and reasons are UTF-8: encode other bytes as text, such as hexadecimal digits".to_owned(),
+        ),
+        ErrorKind::TooManyValues => (format!("too many values: {arg} {value}"), usage(error)),
+        _ => {
+            let text = error.render().to_string();
+            let line = text.lines().next().unwrap_or_default();
+            (plain(line.strip_prefix("error: ").unwrap_or(line)), usage(error))
+        }
+    };
+    let hint = if hint.is_empty() { format!("`{} --help` lists what it takes", command::<C>()) } else { hint };
+    CliError::arguments(redact(&message), redact(&hint))
+}
+
+/// Describes an invalid value, and its form.
+fn invalid_value(error: &clap::Error) -> (String, String) {
+    let Some(source) = error.source() else { return ("invalid value".to_owned(), String::new()) };
+    if let Some(wrong) = source.downcast_ref::<SpanError>() {
+        return (wrong.to_string(), wrong.hint().to_owned());
+    }
+    if let Some(wrong) = source.downcast_ref::<ParseIntError>() {
+        let what = match wrong.kind() {
+            IntErrorKind::PosOverflow => "too large",
+            _ => "not a whole number",
+        };
+        return (what.to_owned(), "write digits only, such as 1000000".to_owned());
+    }
+    if source.is::<uuid::Error>() {
+        let hint = "write it like 67e55044-10b1-426f-9247-bb680e5fe0c8; uuidgen makes one";
+        return ("not a UUID".to_owned(), hint.to_owned());
+    }
+    let text = plain(&source.to_string());
+    if let Some((_, range)) = text.rsplit_once(" is not in ") {
+        return ("out of range".to_owned(), format!("give {}", in_words(range)));
+    }
+    let (what, hint) = what_and_hint(&text);
+    // The value follows by itself.
+    (what.rsplit_once("' is ").map_or(&*what, |(_, rest)| rest).to_owned(), hint)
+}
+
+/// Describes clap's text of a range, such as `1..=1000`.
+fn in_words(range: &str) -> String {
+    match range.split_once("..") {
+        Some((least, most)) if most.trim_start_matches('=') == u64::MAX.to_string() => format!("{least} or more"),
+        Some((least, most)) => format!("a number from {least} to {}", most.trim_start_matches('=')),
+        None => range.to_owned(),
+    }
+}
+
+/// Names the values of an option. The most similar one comes first.
+fn possible_values(error: &clap::Error) -> String {
+    let suggested = text(error, ContextKind::SuggestedValue).map(|value| format!("did you mean {value}? "));
+    let values = text(error, ContextKind::ValidValue).map(|values| format!("the values are {values}"));
+    suggested.into_iter().chain(values).collect()
+}
+
+fn unknown_argument(error: &clap::Error) -> (String, String) {
+    let typed = text(error, ContextKind::InvalidArg).unwrap_or_default();
+    let shown = quoted(&typed);
+    let hint = if times::is_unit(&typed) {
+        "write a span without a space: 1h".to_owned()
+    } else if typed.strip_prefix('-').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit())) {
+        "numbers and spans are not negative; write a key that begins with a dash last, after --".to_owned()
+    } else if let Some(option) = text(error, ContextKind::SuggestedArg) {
+        format!("did you mean {option}?")
+    } else if typed.starts_with("--") {
+        String::new()
+    } else if typed.starts_with('-') && text(error, ContextKind::Suggested).is_some() {
+        format!("write what begins with a dash last, after --: -- {shown}")
+    } else {
+        usage(error)
+    };
+    (format!("unexpected argument: {shown}"), hint)
+}
+
+/// The usage line.
+fn usage(error: &clap::Error) -> String {
+    // clap repeats the option that the environment sets.
+    let usage = text(error, ContextKind::Usage).unwrap_or_default().replace("--database-url <URL> ", "");
+    usage.trim().strip_prefix("Usage:").map_or_else(String::new, |usage| {
+        let words: Vec<_> = usage.split_whitespace().collect();
+        format!("write it like `{}`", words.join(" "))
+    })
+}
+
+/// A context of the error as text.
+fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    let text = match error.get(kind)? {
+        ContextValue::String(text) => text.clone(),
+        ContextValue::Strings(texts) => texts.join(", "),
+        ContextValue::StyledStr(text) => text.to_string(),
+        ContextValue::StyledStrs(texts) => texts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        _ => return None,
+    };
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// `--cost` of `--cost <TOKENS>`, and `KEY` of `<KEY>...`.
+fn name(arg: &str) -> String {
+    let name = if arg.starts_with('-') { arg.split([' ', '=']).next().unwrap_or(arg) } else { arg };
+    plain(name.trim_start_matches(['<', '[']).trim_end_matches('.').trim_end_matches(['>', ']']))
+}
+
+/// A given value, on one line and not too long.
+fn quoted(value: &str) -> String {
+    let shown = shortened(&plain(value), MAX_VALUE_WIDTH);
+    if shown.is_empty() || shown.contains(' ') { format!("'{shown}'") } else { shown }
+}
+
+/// The names of the command and its subcommands.
+fn command<C: CommandFactory>() -> String {
+    let (root, mut names) = (C::command(), Vec::new());
+    let mut command: &Command = &root;
+    for word in std::env::args_os().skip(1) {
+        if let Some(next) = word.to_str().and_then(|word| command.find_subcommand(word)) {
+            names.push(next.get_name());
+            command = next;
+        }
+    }
+    std::iter::once("tollgate").chain(names).collect::<Vec<_>>().join(" ")
+}
+
+/// Hides a value that may be a database URL.
+fn secret(error: &clap::Error) -> Option<CliError> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
@@ -55,26 +197,8 @@ fn secret(error: &clap::Error) -> Option<String> {
         named[0].filter(|place| !url::may_be(place)).map_or_else(String::new, |place| format!(" {}", plain(place)));
     let message = format!("{}{place}: hidden, because it may contain a password", error.kind());
     let hint = "give the database as --database-url URL, or better in the variable DATABASE_URL";
-    Some(format!("{RED}error:{RED:#} {message}\n{BOLD}hint:{BOLD:#} {hint}\n"))
+    Some(CliError::arguments(message, hint))
 }
 
-/// Returns clap's message with control characters escaped, so that an argument cannot steer the terminal or imitate a hint.
-fn shown(error: &mut clap::Error) -> String {
-    let steering = error.context().filter_map(|(kind, value)| match value {
-        ContextValue::String(typed) => Some((kind, plain(typed))).filter(|(_, text)| text != typed),
-        _ => None,
-    });
-    let steering: Vec<_> = steering.collect();
-    if !steering.is_empty() {
-        // The suggestion repeats the argument.
-        error.remove(ContextKind::Suggested);
-    }
-    for (kind, text) in steering {
-        error.insert(kind, ContextValue::String(text));
-    }
-    let text = error.render().ansi().to_string();
-    match error.source().map(ToString::to_string) {
-        Some(cause) => text.replace(&cause, &plain(&cause)),
-        None => text,
-    }
-}
+/// The width of a value in a message.
+const MAX_VALUE_WIDTH: usize = 120;

@@ -1,13 +1,16 @@
 use chrono::{DateTime, Utc};
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode,
     admin::{Explanation, Origin},
     model::WindowLevel,
 };
 
+use crate::mode::ModeArg;
 use crate::output::{GREEN, RED};
-use crate::{times, windows};
+use crate::times;
+use crate::windows::WindowJson;
 
 /// A key's sliding window, and the mode that it is in.
 pub(super) struct Sliding {
@@ -54,16 +57,9 @@ impl Sliding {
         }
     }
 
-    pub(super) fn json(&self, cost: u64) -> Value {
-        let mut json = windows::json(&self.level);
-        json["mode"] = self.mode.as_str().into();
-        json["expected_outcome"] = match self.outcome(cost) {
-            WindowOutcome::Granted => "granted",
-            WindowOutcome::Denied => "denied",
-            WindowOutcome::Never => "never",
-        }
-        .into();
-        json
+    pub(super) fn json(&self, cost: u64) -> SlidingJson {
+        let (level, mode) = ((&self.level).into(), self.mode.as_str());
+        SlidingJson { level, mode, expected_outcome: self.outcome(cost) }
     }
 
     /// The outcome of a request.
@@ -78,6 +74,20 @@ impl Sliding {
     }
 }
 
+/// The sliding window of a key, and the result of a request.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct SlidingJson {
+    #[serde(flatten)]
+    level: WindowJson,
+    /// The effective mode of the window.
+    #[schemars(with = "ModeArg")]
+    mode: &'static str,
+    /// The result of a request of cost 1, or of `--cost`.
+    expected_outcome: WindowOutcome,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 enum WindowOutcome {
     Granted,
     Denied,

@@ -2,11 +2,12 @@ use std::cmp::Ordering;
 
 use chrono::{DateTime, Utc};
 use clap::ValueEnum;
-use serde_json::Value;
+use serde::Serialize;
 use tollgate::{Key, admin::BucketLevel, model::WindowLevel};
 
+use crate::levels::{self, BucketJson};
 use crate::output::Layout;
-use crate::{levels, windows};
+use crate::windows::{self, WindowJson};
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(super) enum ListOrder {
@@ -18,6 +19,18 @@ pub(super) enum ListOrder {
     Granted,
     /// Those that are full last, first; of windows, those in which one more passes last
     Full,
+}
+
+impl ListOrder {
+    /// The heading of the column that shows the order, if it is not the key.
+    pub(super) fn heading(self) -> Option<&'static str> {
+        match self {
+            Self::Key => None,
+            Self::Available => Some("available"),
+            Self::Granted => Some("granted"),
+            Self::Full => Some("full in"),
+        }
+    }
 }
 
 /// A bucket or a sliding window.
@@ -32,7 +45,7 @@ pub(super) trait Level: Sized {
     /// Formats the next lines of a table.
     fn lines(levels: &[Self], layout: &mut Layout) -> String;
 
-    fn json(&self) -> Value;
+    fn json(&self) -> impl Serialize;
 }
 
 impl Level for BucketLevel {
@@ -55,8 +68,8 @@ impl Level for BucketLevel {
         levels::table(levels).lines(layout)
     }
 
-    fn json(&self) -> Value {
-        levels::json(self)
+    fn json(&self) -> impl Serialize {
+        BucketJson::from(self)
     }
 }
 
@@ -80,8 +93,8 @@ impl Level for WindowLevel {
         windows::table(levels).lines(layout)
     }
 
-    fn json(&self) -> Value {
-        windows::json(self)
+    fn json(&self) -> impl Serialize {
+        WindowJson::from(self)
     }
 }
 

@@ -13,9 +13,9 @@ pub(super) struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes JSON, or a table that fits the width.
-    pub(super) fn new(out: W, as_json: bool, width: Option<usize>) -> Self {
-        Self { out, as_json, has_begun: false, layout: Layout::within(width) }
+    /// Writes JSON, or a table.
+    pub(super) fn new(out: W, as_json: bool, layout: Layout) -> Self {
+        Self { out, as_json, has_begun: false, layout }
     }
 
     /// Writes the next of them, and says whether anybody reads on.

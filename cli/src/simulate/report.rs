@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tollgate::Key;
 
 use super::clients::{self, Tally};
@@ -25,6 +26,74 @@ pub(crate) struct SimulationReport<'a> {
     /// The clients, and the counts of each under each limit. Empty if one bucket is for all.
     pub(crate) clients: &'a [Key],
     pub(crate) tallies: &'a [Vec<Tally>],
+}
+
+/// The results of a simulation.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SimulationJson<'a> {
+    /// The duration of the traffic.
+    lasted_ms: Option<u64>,
+    /// The simulated method: `wait` with `--max-wait`.
+    method: MethodName,
+    /// The longest wait that `--max-wait` permits.
+    max_wait_ms: Option<u64>,
+    /// The window of the `…_in_window` fields.
+    window_ms: Option<u64>,
+    /// The lines that `--skip-unreadable` skipped.
+    skipped_lines: u64,
+    /// One object for each limit.
+    limits: Vec<LimitJson<'a>>,
+}
+
+/// The results of a limit.
+#[derive(Serialize, JsonSchema)]
+struct LimitJson<'a> {
+    /// The limit as text.
+    limit: &'a str,
+    /// All requests.
+    arrived: Count,
+    /// The granted requests.
+    granted: Count,
+    /// The denied requests.
+    denied: Count,
+    /// The requests that cost more than the limit ever holds.
+    never_possible: Count,
+    /// The granted requests that waited.
+    waited: Count,
+    /// The mean wait of the granted requests.
+    mean_wait_ms: Option<u64>,
+    /// The longest wait of the granted requests.
+    max_wait_ms: Option<u64>,
+    /// The longest time of denials only.
+    max_denied_ms: Option<u64>,
+    /// The most tokens asked for in any window.
+    max_requested_in_window: u64,
+    /// The most tokens granted in any window.
+    max_granted_in_window: u64,
+    /// The number of clients. Null without `--by-client`.
+    clients: Option<usize>,
+    /// The number of clients with a denial. Null without `--by-client`.
+    clients_denied: Option<usize>,
+    /// The ten most-denied clients. Null without `--by-client`.
+    most_denied: Option<Vec<ClientJson<'a>>>,
+}
+
+/// The requests of a client.
+#[derive(Serialize, JsonSchema)]
+struct ClientJson<'a> {
+    /// The name of the client.
+    client: &'a str,
+    /// The number of requests.
+    arrived: u64,
+    /// The number of requests that were not granted.
+    denied: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum MethodName {
+    Allow,
+    Wait,
 }
 
 impl SimulationReport<'_> {
@@ -50,42 +119,41 @@ impl SimulationReport<'_> {
         text + table.split_once('\n').map_or("", |(_, rows)| rows)
     }
 
-    pub(crate) fn json(&self) -> Value {
-        let count = |count: Count| json!({ "requests": count.requests, "tokens": count.tokens });
+    pub(crate) fn json(&self) -> SimulationJson<'_> {
         let most_denied = clients::most_denied(self.clients, self.tallies);
         let limits = self.limits.iter().enumerate().map(|(at, (limit, figures))| {
             let tallies = self.tallies.get(at);
-            json!({
-                "limit": limit,
-                "arrived": count(figures.arrived),
-                "granted": count(figures.granted),
-                "denied": count(figures.denied),
-                "never_possible": count(figures.never),
-                "waited": count(figures.waited),
-                "mean_wait_ms": times::milliseconds(figures.mean_wait()),
-                "max_wait_ms": times::milliseconds(figures.max_wait),
-                "max_denied_ms": times::milliseconds(figures.max_denied_span),
-                "max_requested_in_window": figures.most_asked,
-                "max_granted_in_window": figures.most_used,
-                "clients": tallies.map(Vec::len),
-                "clients_denied": tallies.map(|tallies| clients::denied(tallies)),
-                "most_denied": tallies.map(|tallies| {
+            LimitJson {
+                limit,
+                arrived: figures.arrived,
+                granted: figures.granted,
+                denied: figures.denied,
+                never_possible: figures.never,
+                waited: figures.waited,
+                mean_wait_ms: times::milliseconds(figures.mean_wait()),
+                max_wait_ms: times::milliseconds(figures.max_wait),
+                max_denied_ms: times::milliseconds(figures.max_denied_span),
+                max_requested_in_window: figures.most_asked,
+                max_granted_in_window: figures.most_used,
+                clients: tallies.map(Vec::len),
+                clients_denied: tallies.map(|tallies| clients::denied(tallies)),
+                most_denied: tallies.map(|tallies| {
                     let one = |place: &usize| {
                         let Tally { arrived, denied } = tallies[*place];
-                        json!({ "client": self.clients[*place].as_str(), "arrived": arrived, "denied": denied })
+                        ClientJson { client: self.clients[*place].as_str(), arrived, denied }
                     };
-                    most_denied.iter().map(one).collect::<Vec<_>>()
+                    most_denied.iter().map(one).collect()
                 }),
-            })
+            }
         });
-        json!({
-            "lasted_ms": times::milliseconds(self.lasted),
-            "method": if self.max_wait.is_some() { "wait" } else { "allow" },
-            "max_wait_ms": self.max_wait.map(times::milliseconds),
-            "window_ms": times::milliseconds(self.window),
-            "skipped_lines": self.skipped,
-            "limits": limits.collect::<Vec<_>>(),
-        })
+        SimulationJson {
+            lasted_ms: times::milliseconds(self.lasted),
+            method: if self.max_wait.is_some() { MethodName::Wait } else { MethodName::Allow },
+            max_wait_ms: self.max_wait.and_then(times::milliseconds),
+            window_ms: times::milliseconds(self.window),
+            skipped_lines: self.skipped,
+            limits: limits.collect(),
+        }
     }
 
     /// The rows with data for at least one limit.

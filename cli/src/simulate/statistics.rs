@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::run::{RequestOutcome, SimulatedRequest};
 
 /// Requests and their tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Count {
+    /// The number of requests.
     pub(crate) requests: u64,
+    /// The tokens of these requests.
     pub(crate) tokens: u64,
 }
 

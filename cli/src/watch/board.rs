@@ -32,6 +32,8 @@ pub(crate) struct Board {
     pub(crate) scrolled: usize,
     /// How many rows could not be read.
     pub(crate) unreadable: u64,
+    /// The sentence to show if there are no buckets.
+    pub(crate) none: String,
     /// Why there is no newer look.
     pub(crate) trouble: Option<String>,
 }
@@ -67,6 +69,7 @@ impl Board {
             paused: false,
             scrolled: 0,
             unreadable: 0,
+            none: "no buckets; make one: tollgate create KEY --capacity 2 --per 1h".to_owned(),
             trouble: None,
         }
     }
@@ -107,6 +110,13 @@ impl Board {
     /// The rows that pass the filter, in order.
     pub(crate) fn visible(&self) -> Vec<&BoardRow> {
         self.first(self.order)
+    }
+
+    /// The sentence to show instead of rows, if there are none.
+    pub(crate) fn empty_note(&self) -> Option<String> {
+        let filter = plain(&self.filter);
+        let note = if filter.is_empty() { self.none.clone() } else { format!("no key contains '{filter}'") };
+        self.visible().is_empty().then_some(note)
     }
 
     /// The keys that the next read must include: the first of each order that the reader cannot find itself.

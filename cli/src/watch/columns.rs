@@ -30,12 +30,13 @@ pub(super) type Values = [String; ALL.len()];
 
 impl ScreenColumns {
     /// Makes each column of values as wide as its widest value. The longest key takes the space that the values leave, and the
-    /// sparklines take the rest. Leaves out empty columns. Drops the columns of `DROP_ORDER` while a key has less than `MIN_KEY_WIDTH`.
-    pub(super) fn within(width: usize, longest: usize, rows: &[Values]) -> Self {
+    /// sparklines take the rest. Leaves out empty columns. Drops the columns of `DROP_ORDER`, and at last the column `sorted` by, while a
+    /// key has less than `MIN_KEY_WIDTH`.
+    pub(super) fn within(width: usize, longest: usize, rows: &[Values], sorted: Option<ValueColumn>) -> Self {
         let is_empty = |column: ValueColumn| !rows.is_empty() && rows.iter().all(|row| row[column.place()].is_empty());
         let shown = ALL.into_iter().filter(|column| !is_empty(*column));
         let mut values: Vec<_> = shown.map(|column| (column, column.width_of(rows))).collect();
-        for dropped in DROP_ORDER {
+        for dropped in DROP_ORDER.into_iter().filter(|column| Some(*column) != sorted).chain(sorted) {
             if width >= MIN_KEY_WIDTH.min(longest.max(KEY_TITLE.len())) + taken(&values) {
                 break;
             }
@@ -126,7 +127,7 @@ mod tests {
             (20, 40, 20, 0, 0),
             (0, 40, 0, 0, 0),
         ] {
-            let found = ScreenColumns::within(width, longest, &[values()]);
+            let found = ScreenColumns::within(width, longest, &[values()], Some(ValueColumn::Tokens));
             assert_eq!((found.key, found.values.len(), found.lately), (key, columns, lately), "{width} {longest}");
             let (all, count) = (found.widths().sum::<usize>(), found.widths().count());
             assert!(all + count - 1 <= width || width == 0, "{found:?} within {width}");
@@ -135,11 +136,11 @@ mod tests {
 
     #[test]
     fn column_is_as_wide_as_its_widest_number() {
-        let found = ScreenColumns::within(200, 20, &[values(), values().map(|value| value.repeat(2))]);
+        let found = ScreenColumns::within(200, 20, &[values(), values().map(|value| value.repeat(2))], None);
         assert_eq!(found.values[0], (ValueColumn::Quota, MAX_QUOTA_WIDTH));
         assert_eq!(found.values[1], (ValueColumn::Tokens, 26));
         let [quota, tokens, granted, ..] = values();
         let uncounted = [quota, tokens, granted, String::new(), String::new()];
-        assert_eq!(ScreenColumns::within(200, 20, &[uncounted]).values.len(), 3);
+        assert_eq!(ScreenColumns::within(200, 20, &[uncounted], None).values.len(), 3);
     }
 }

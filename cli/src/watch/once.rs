@@ -1,10 +1,12 @@
 //! Prints one read as a table, for pipes and tests.
 
 use super::board::Board;
-use crate::output::{Cell, Column, Table};
+use super::order::WatchOrder;
+use crate::output::{Cell, Column, Layout, Table};
 use crate::times;
 
-pub(crate) fn table(board: &Board) -> String {
+/// Formats the rows to fit the width, or a sentence if there are none.
+pub(crate) fn table(board: &Board, width: Option<usize>) -> String {
     let mut table = Table::new([
         Column::Left("key"),
         Column::Left("limit"),
@@ -12,7 +14,8 @@ pub(crate) fn table(board: &Board) -> String {
         Column::Right("granted"),
         Column::Right("denied"),
         Column::Right("full in"),
-    ]);
+    ])
+    .drops(&["full in", "limit", "granted", "denied", "available"]);
     let rows = board.visible();
     for row in &rows {
         let level = row.level.as_ref();
@@ -34,5 +37,12 @@ pub(crate) fn table(board: &Board) -> String {
         (more > 0).then(|| format!("… and {more} more: these are {}; choose by --prefix", board.order.name()))
     });
     let notes = more.into_iter().chain(board.denials.now.none.map(str::to_owned));
-    std::iter::once(table.render()).chain(notes).collect::<Vec<_>>().join("\n")
+    let mut layout = Layout::within(width).keeping(match board.order {
+        WatchOrder::Hottest => Some("granted"),
+        WatchOrder::Emptiest => Some("available"),
+        WatchOrder::Denied => Some("denied"),
+        WatchOrder::Key => None,
+    });
+    let shown = board.empty_note().unwrap_or_else(|| table.lines(&mut layout));
+    std::iter::once(shown).chain(notes).collect::<Vec<_>>().join("\n")
 }

@@ -3,6 +3,7 @@ use std::cmp::Ordering;
 use clap::ValueEnum;
 
 use super::board::BoardRow;
+use super::columns::ValueColumn;
 
 /// Which buckets come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -37,6 +38,16 @@ impl WatchOrder {
             Self::Emptiest => Self::Denied,
             Self::Denied => Self::Key,
             Self::Key => Self::Hottest,
+        }
+    }
+
+    /// The column of the screen that shows the order.
+    pub(super) fn column(self) -> Option<ValueColumn> {
+        match self {
+            Self::Hottest => Some(ValueColumn::Granted),
+            Self::Emptiest => Some(ValueColumn::Tokens),
+            Self::Denied => Some(ValueColumn::Denied),
+            Self::Key => None,
         }
     }
 

@@ -28,7 +28,10 @@ pub(crate) fn draw(frame: &mut Frame<'_>, board: &Board, every: Duration) {
     let width = usize::from(frame.area().width);
     frame.render_widget(title(board, every, width), title_area);
     frame.render_widget(summary(board, width), summary_area);
-    frame.render_widget(table(board, table_area), table_area);
+    match board.empty_note() {
+        Some(note) => frame.render_widget(Line::from(truncated(&note, width)), table_area),
+        None => frame.render_widget(table(board, table_area), table_area),
+    }
     frame.render_widget(Line::from(truncated(note.unwrap_or_default(), width)).yellow(), note_area);
     frame.render_widget(status(board, width), status_area);
 }
@@ -92,7 +95,7 @@ fn table(board: &Board, area: Rect) -> Table<'static> {
     let is_counted = board.denials.now.none.is_none();
     let values: Vec<_> = rows.iter().map(|row| values(row, is_counted)).collect();
     let longest = rows.iter().map(|row| plain(row.key.as_str()).width()).max().unwrap_or(0);
-    let columns = ScreenColumns::within(area.width.into(), longest, &values);
+    let columns = ScreenColumns::within(area.width.into(), longest, &values, board.order.column());
     let rows: Vec<_> = rows.iter().zip(&values).map(|(shown, values)| row(shown, values, &columns)).collect();
     let widths = columns.widths().map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
     let titles = columns.values.iter().map(|(column, width)| cell(*column, column.title(), *width));
@@ -285,6 +288,8 @@ mod tests {
         let shown = lines_of(80, &world.board);
         assert!(shown[3].starts_with("attacker") && shown[3].contains("no bucket"), "{}", shown[3]);
         assert!(shown[3].contains(" 5.0M"), "{}", shown[3]);
+        let narrow = lines_of(40, &world.board);
+        assert!(narrow[2].ends_with("denied") && narrow[3].ends_with(" 5.0M"), "{narrow:?}");
     }
 
     #[test]
@@ -345,6 +350,17 @@ mod tests {
             assert!(lines[3].contains("…0:upload") || lines[3].contains(":upload"), "{columns}: {lines:#?}");
         }
         assert!(lines_of(120, &world.board)[3].starts_with(key));
+    }
+
+    #[tokio::test]
+    async fn board_without_rows_shows_a_sentence() {
+        let mut world = World::new();
+        world.look().await;
+        assert!(lines(&world.board)[2].starts_with("no buckets; make one: tollgate create"));
+        world.take("user:1", "10 once", 10);
+        world.look().await;
+        world.board.filter = "tenant".to_owned();
+        assert_eq!(lines(&world.board)[2], "no key contains 'tenant'");
     }
 
     #[tokio::test]

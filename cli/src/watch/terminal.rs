@@ -14,7 +14,7 @@ use tollgate::{Admin, Error, Key};
 use super::board::Board;
 use super::look::{BoardReader, Snapshot};
 use super::screen;
-use crate::exit::{self, RequestKind};
+use crate::exit::{self, CliError, RequestKind};
 use crate::signals::Signals;
 
 /// Shows the board until a key or a signal ends it. The terminal is as it was before, however that comes about.
@@ -107,7 +107,12 @@ impl Terminal {
     fn take() -> anyhow::Result<Self> {
         ratatui::try_init().map(Self).map_err(|error| {
             ratatui::restore();
-            anyhow::Error::new(error).context("this terminal cannot show the screen: use --once")
+            CliError {
+                code: exit::INTERNAL,
+                message: format!("this terminal cannot show the screen: {error}"),
+                hint: "use --once".to_owned(),
+            }
+            .into()
         })
     }
 }

@@ -24,7 +24,7 @@ fn bucket_of_two_denies_third_take_until_reset() {
         database.run(&["take", "api", "--cost", "2"]).ended(0);
         let never = database.run(&["take", "api", "--cost", "3", "--min-remaining", "1"]).ended(64);
         never.says(&[
-            "holds 2 tokens: a cost of 3 plus a minimum remaining of 1",
+            "3 tokens, with 1 to remain, exceed the capacity of 2: api",
             "`tollgate explain api`",
             "`tollgate create --capacity 4 --per SPAN api`",
         ]);
@@ -180,10 +180,7 @@ fn sweep_deletes_full_buckets_made_on_first_use() {
     database.run(&["sweep", "--step", "2"]).ended(0).says(&["7 rows deleted"]);
     database.run(&["take", "user:7", "--quota", "1000000/s"]).ended(0);
     assert_eq!(database.run(&["sweep"]).ended(0).out, "1 row deleted\n");
-    database
-        .run(&["take", "api", "--cost", "2"])
-        .ended(64)
-        .says(&["holds 1 token: a cost of 2 plus a minimum remaining of 0"]);
+    database.run(&["take", "api", "--cost", "2"]).ended(64).says(&["error: 2 tokens exceed the capacity of 1: api"]);
     database.run(&["list"]).ended(0).says(&["api"]);
 }
 
@@ -240,6 +237,10 @@ fn reset_of_a_prefix_counts_first_and_needs_force() {
     assert_eq!(reset(&["--force"]).ended(0).out, "2 buckets and 1 sliding window reset\n");
     assert_eq!(available(), Some(vec![1, 2, 2]));
     assert_eq!(reset(&["--dry-run"]).ended(0).out, "2 buckets and 0 sliding windows would be reset\n");
+    for more in [&[][..], &["--dry-run"], &["--force"]] {
+        let none = database.run(&[&["reset", "--prefix", "nope"], more].concat()).ended(1);
+        none.says(&["error: no bucket or sliding window has the prefix: nope\nhint: `tollgate list`"]);
+    }
     for option in ["--dry-run", "--force"] {
         database.run(&["reset", option, "user:1"]).ended(2);
     }

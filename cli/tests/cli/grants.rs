@@ -104,7 +104,7 @@ fn prefix_reserved_by_postgres_is_refused() {
     let database = Database::empty(Engine::Sqlite);
     let print = |prefix| database.run(&["migrate", "--print", "grants", "--engine", "postgres", "--prefix", prefix]);
     for prefix in ["pg", "pg_shop"] {
-        print(prefix).ended(2).says(&[&format!("invalid value '{prefix}' for '--prefix <NAME>'"), "reserves"]);
+        print(prefix).ended(2).says(&[&format!("that begin with pg_: --prefix {prefix}"), "reserves"]);
     }
     print("pgshop").ended(0).says(&["create role pgshop_app"]);
 }

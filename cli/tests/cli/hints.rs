@@ -118,27 +118,57 @@ fn wrong_arguments_error_hints_at_valid_ones() {
         (&["create", "a"], &["--capacity 2 --per 1h"]),
         (&["create", "a", "--capacity", "2"], &["--per"]),
         (&["create", "a", "--quota", "ten a second"], &["10/s burst 20"]),
-        (&["create", "a", "--capacity", "0", "--per", "1h"], &["grants nothing: give 1 or more"]),
+        (
+            &["create", "a", "--capacity", "0", "--per", "1h"],
+            &["error: a capacity of 0 grants nothing\nhint: give 1 or more"],
+        ),
+        (
+            &["create", "a", "--capacity", "1e6", "--per", "1h"],
+            &["error: not a whole number: --capacity 1e6\nhint: write"],
+        ),
+        (
+            &["create", "a", "--quota", "10/M"],
+            &["error: months and years vary in length: --quota 10/M\nhint: write minutes"],
+        ),
         (&["create", "a", "--quota", "100 in 60s at 5s"], &["no sliding window", "tollgate take --quota"]),
         (&["mode", "shadow", "--all", "--for", "900000d"], &["leave --for out"]),
-        (&["mode", "shadow", "--reason", &"x".repeat(70_000)], &["at most 65535 bytes"]),
+        (
+            &["mode", "shadow", "--reason", &"x".repeat(70_000)],
+            &["at most 65535 bytes, and this one has 70000: --reason xxx", "hint: shorten"],
+        ),
         (&["create", "a", "--quota", "unlimited"], &["switch the mode to off"]),
         (&["create", "", "--quota", "1/s"], &["1 to 255 bytes"]),
-        (&["take", "a", "--cost", "0"], &["1.."]),
+        (&["mode", "shadow", "--all", "--for", "0s"], &["error: no length of time: --for 0s\nhint: give a longer one"]),
+        (&["take", "a", "--cost", "0"], &["error: out of range: --cost 0\nhint: give 1 or more\n"]),
+        (&["take", "a", "--cost", "-1"], &["error: unexpected argument: -1\nhint: numbers and spans are not negative"]),
+        (&["take", "a", "--id", "abc"], &["error: not a UUID: --id abc\nhint: write it like 67e55044"]),
+        (
+            &["take", "-x"],
+            &["error: unexpected argument: -x\nhint: write what begins with a dash last, after --: -- -x"],
+        ),
+        (&["sweep", "--step", "0"], &["error: out of range: --step 0\nhint: give a number from 1 to 1000\n"]),
+        (
+            &["list", "--sort", "size"],
+            &["unknown value: --sort size\nhint: the values are key, available, granted, full\n"],
+        ),
+        (&["list", "--sort"], &["error: no value: --sort\n"]),
+        (&["take"], &["error: missing: <KEY>...\nhint: write it like `tollgate take"]),
+        (&["peek", "a", "--plan", "b"], &["error: unexpected argument: --plan\n"]),
         (&["mode", "of"], &["off"]),
         (&["mode", "--clear", "--reason", "over"], &["cannot be used with"]),
-        (&["mode", "--json", "--reason", "over"], &["were not provided"]),
-        (&["mode", "--json", "--for", "1h"], &["were not provided"]),
+        (&["mode", "--json", "--reason", "over"], &["error: missing: "]),
+        (&["mode", "--json", "--for", "1h"], &["error: missing: "]),
         (&["create", "a", "--quota", "1/s", "--per", "1h"], &["cannot be used with"]),
         (&["migrate", "--dry-run", "--into", "migrations"], &["cannot be used with"]),
         (&["migrate", "--dry-run", "--engine", "mysql"], &["cannot be used with"]),
         (&["mode", "block", "--for", "1M"], &["--for", "months and years vary", "hint: write minutes as 1m", "30d"]),
-        (&["tkae", "a"], &["take"]),
+        (&["tkae", "a"], &["error: unknown command: tkae\nhint: did you mean take?\n"]),
         (&["migrate", "--print", "sqlx"], &["--into migrations"]),
         (&["migrate", "--print", "psql", "--engine", "mysql"], &["leave out --engine mysql"]),
         (&["run", "a", "echo"], &["--"]),
     ] {
-        database.run(arguments).ended(2).says(answers);
+        let ran = database.run(arguments).ended(2).says(answers);
+        assert!(ran.err.contains("\nhint: ") && ran.err.lines().count() == 2, "{ran:?}");
     }
     database.run(&["mode", "off", "--plan", "none"]).ended(1).says(&["no plan 'none'", "tollgate plan list"]);
     database.run(&["peek", "none"]).ended(1).says(&["no bucket 'none'", "tollgate explain none"]);
@@ -204,7 +234,7 @@ fn non_utf8_arguments_are_refused_except_commands_and_files() {
     ] {
         run(arguments, &[bytes]).ended(2).says(&["invalid UTF-8", "hint: keys, names and reasons are UTF-8"]);
     }
-    run(&[], &[bytes]).ended(2).says(&["unrecognized subcommand"]);
+    run(&[], &[bytes]).ended(2).says(&["unknown command"]);
     run(&["list", "--database-url"], &[OsStr::from_bytes(b"sqlite:\xff.db")]).ended(2).says(&["is not UTF-8", "%FF"]);
     let list = database.command(&["list"]).env("DATABASE_URL", bytes).output().expect("it starts");
     Ran::new(list).ended(2).says(&["is not UTF-8", "%FF"]);

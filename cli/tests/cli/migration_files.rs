@@ -36,20 +36,20 @@ fn sqlx_runs_the_written_files() {
 }
 
 #[test]
-fn dist_has_the_printed_sql() {
+fn dist_has_the_printed_files() {
     let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist");
     for (file, arguments) in [
-        ("postgres.sql", &["psql"][..]),
-        ("postgres-grants.sql", &["grants", "--engine", "postgres"]),
-        ("mysql.sql", &["mysql"]),
-        ("mysql-grants.sql", &["grants", "--engine", "mysql"]),
-        ("sqlite.sql", &["sqlite3"]),
+        ("cli.schema.json", &["json-schema"][..]),
+        ("postgres.sql", &["migrate", "--print", "psql"]),
+        ("postgres-grants.sql", &["migrate", "--print", "grants", "--engine", "postgres"]),
+        ("mysql.sql", &["migrate", "--print", "mysql"]),
+        ("mysql-grants.sql", &["migrate", "--print", "grants", "--engine", "mysql"]),
+        ("sqlite.sql", &["migrate", "--print", "sqlite3"]),
     ] {
-        let printed =
-            tollgate(None, &dist).args(["migrate", "--print"]).args(arguments).output().expect("tollgate runs");
+        let printed = tollgate(None, &dist).args(arguments).output().expect("tollgate runs");
         assert!(printed.status.success(), "{file}: {printed:?}");
         let kept = std::fs::read(dist.join(file)).expect("a file that scripts/dist has written");
-        assert!(kept == printed.stdout, "dist/{file} is not what migrate prints: run scripts/dist");
+        assert!(kept == printed.stdout, "dist/{file} is not what tollgate prints: run scripts/dist");
     }
 }
 

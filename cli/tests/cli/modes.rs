@@ -48,7 +48,9 @@ fn mode_change_without_target_is_refused() {
         assert_eq!(database.run(&["mode"]).ended(0).out, unchanged);
         database.run(&[&["mode", "--all"], change].concat()).ended(0);
     }
-    database.run(&["mode", "--all"]).ended(2);
+    database.run(&["mode", "shadow", "--key", "user:1", "--reason", "ticket 7"]).ended(0);
+    assert_eq!(database.run(&["mode", "--all"]).ended(0).out, "all: enforce\n");
+    assert_eq!(database.run(&["mode"]).ended(0).out, "all: enforce\nkey user:1: shadow: ticket 7\n");
 }
 
 #[test]

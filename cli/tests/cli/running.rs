@@ -44,7 +44,7 @@ fn key_option_accepts_a_leading_dash() {
         assert_eq!(database.run(&["run", &format!("--key={key}"), "--no-wait", "--", "echo"]).ended(75).out, "");
     }
     database.run(&["run", "a", "--key", "-x", "--", "echo"]).ended(2).says(&["cannot be used with"]);
-    database.run(&["run", "--", "echo"]).ended(2).says(&["not provided:\n  <KEY>\n"]);
+    database.run(&["run", "--", "echo"]).ended(2).says(&["error: missing: <KEY>\n"]);
 }
 
 #[cfg(unix)]
