@@ -1,5 +1,6 @@
-//! The tests named by the documentation exist, and its links resolve.
+//! The tests named by the documentation exist, its links resolve, and its Rust is compiled.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -96,23 +97,34 @@ fn index_links_every_page() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that each Rust example is part of a doc test, which `cargo test --doc` runs.
+/// Checks that each Rust example is part of a doc test, which `cargo test --doc` runs, or equals a file of `recipes/src`,
+/// whose tests run it. Each of these files is shown.
 #[test]
 fn rust_in_documents_compiles() -> anyhow::Result<()> {
     let sources = ["src/lib.rs", "http/src/lib.rs"].map(|source| std::fs::read_to_string(repository().join(source)));
     let sources = sources.into_iter().collect::<Result<String, _>>()?;
-    let mut blocks = 0;
+    let recipes = std::fs::read_dir(repository().join("recipes/src"))?.map(|entry| Ok(entry?.path()));
+    let recipes = recipes.filter(|path| path.as_ref().is_ok_and(|path| !path.ends_with("lib.rs")));
+    let recipes = recipes.map(|path| path.and_then(|path| Ok((std::fs::read_to_string(&path)?, path))));
+    let recipes = recipes.collect::<std::io::Result<BTreeMap<String, PathBuf>>>()?;
+    let (mut blocks, mut shown) = (0, BTreeSet::new());
     for path in documents()? {
         let text = std::fs::read_to_string(repository().join(&path))?;
-        for block in text.lines().filter(|line| line.trim_start().starts_with("```rust")) {
-            ensure!(!block.contains("ignore"), "{} has Rust that nobody compiles", path.display());
-            let included = ["../", "../../"].map(|up| format!("= include_str!(\"{up}{}\")]", path.display()));
-            let is_included = included.iter().any(|included| sources.contains(included));
-            ensure!(is_included, "{} has Rust, and no source includes it", path.display());
+        let included = ["../", "../../"].map(|up| format!("= include_str!(\"{up}{}\")]", path.display()));
+        let is_included = included.iter().any(|included| sources.contains(included));
+        for block in text.split("\n```rust").skip(1) {
+            let (options, code) = block.split_once('\n').context("a block has lines")?;
+            ensure!(!options.contains("ignore"), "{} has Rust that nobody compiles", path.display());
+            let code = code.split_once("```").context("a block ends")?.0;
+            let recipe = recipes.get_key_value(code);
+            ensure!(is_included || recipe.is_some(), "{} has Rust that no test compiles:\n{code}", path.display());
+            shown.extend(recipe);
             blocks += 1;
         }
     }
     ensure!(blocks > 0, "no document shows Rust");
+    let hidden: Vec<_> = recipes.iter().filter(|recipe| !shown.contains(recipe)).map(|(_, path)| path).collect();
+    ensure!(!recipes.is_empty() && hidden.is_empty(), "no document shows {hidden:?}");
     Ok(())
 }
 
