@@ -12,9 +12,9 @@ use crate::store::Store;
 use crate::telemetry::{DecisionTimer, GaugeShare, WAITERS};
 
 impl<S: Store> Limiter<S> {
-    /// Decides a request that you build, for instance with several limits.
+    /// Tries to take the tokens of a request that you build, for instance with several limits.
     ///
-    /// If tokens are not available, denies. If the request has a [longest wait](Take::max_wait), takes tokens that become
+    /// Denies at once if they are not available. If the request has a [longest wait](Take::max_wait), takes tokens that become
     /// available within it, and the decision states the [wait](Decision::wait).
     ///
     /// The limiter's own rule, minimum remaining and longest wait do not apply. [`request`](Self::request) builds a request
@@ -94,7 +94,7 @@ impl<S: Store> Limiter<S> {
         Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
     }
 
-    /// Takes the tokens of a request that you build, and waits for its scheduled time.
+    /// Takes the tokens of a request that you build, waiting until they are available.
     ///
     /// Denies at once, and takes nothing, if the wait would exceed the request's [longest wait](Take::max_wait).
     ///
