@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Why the mode is set, for later readers
     #[arg(long, requires = "mode", value_parser = reason)]
     reason: Option<String>,
-    /// How long the mode holds [default: until another is set]
+    /// How long the mode holds [default: until another is set; with --key: the previous end of the key's override]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse, requires = "mode")]
     lasting: Option<Duration>,
     /// Removes the mode, so that the next one in order applies
@@ -142,10 +142,12 @@ impl ModeChange {
         if self.mode.is_none() && was.mode.is_none() && was.quota.is_some() {
             return Err(overrides::lacks(key, "mode").into());
         }
-        let expires_at = if self.mode.is_none() { was.expires_at } else { self.until };
+        let expires_at = self.until.or(was.expires_at);
         let reason = self.reason.unwrap_or_else(|| was.reason.clone());
         let over = Override { quota: was.quota, mode: self.mode, reason, expires_at };
-        overrides::replace(store, key, (&was, self.now), over, self.json).await
+        overrides::replace(store, key, (&was, self.now), over, self.json).await?;
+        overrides::note_end(was.quota.map(|quota| format!("limit {quota}")), was.expires_at, expires_at);
+        Ok(())
     }
 
     fn switch(&self, mode: Mode) -> ModeSetting {

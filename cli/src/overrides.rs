@@ -1,5 +1,7 @@
 //! A key's override has limits, a mode, or both. A change of one of them keeps the other.
 
+use std::io::Write as _;
+
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -60,6 +62,16 @@ pub(crate) async fn replace(
     let set = format!("{name}: override {}{}", said(over.quota, over.mode), times::ending(over.expires_at, now));
     store.set_override(key, over).await?;
     Ok(say_change(json, change, || set + &previous_value(was, now))?)
+}
+
+/// Notes on standard error that the end of the kept part changes too, because both parts share one end.
+pub(crate) fn note_end(kept: Option<String>, was: Option<DateTime<Utc>>, end: Option<DateTime<Utc>>) {
+    if let Some(kept) = kept.filter(|_| was != end) {
+        let [was, end] = [was, end].map(|end| end.map_or_else(|| "never".to_owned(), times::instant));
+        let note = format!("note: the end of {kept} changes too, from {was} to {end}: an override has one end");
+        // Ignores an unwritable standard error.
+        let _ = writeln!(anstream::stderr().lock(), "{note}");
+    }
 }
 
 fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
