@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, Quota,
-    admin::{Origin, Override},
+    admin::{ModeSetting, Origin, Override},
 };
 
 use super::file::{BucketEntry, Entry, OverrideEntry, PlanEntry};
@@ -116,11 +116,20 @@ impl Change {
 
     async fn of_plan(store: &impl Admin, name: &Key, entry: &PlanEntry, now: DateTime<Utc>) -> anyhow::Result<Self> {
         let before = readable(store.plan(name).await)?.flatten().map(|plan| {
-            let switch = plan.switch.filter(|switch| !times::is_over(switch, now));
-            Values { quota: Some(plan.quota), mode: switch.map(|switch| switch.mode), ..Values::default() }
+            let values = Values { quota: Some(plan.quota), ..Values::default() };
+            match plan.switch.filter(|switch| !times::is_over(switch, now)) {
+                Some(ModeSetting { mode, reason, until, .. }) => {
+                    Values { mode: Some(mode), reason: reason.filter(|reason| !reason.is_empty()), until, ..values }
+                }
+                None => values,
+            }
         });
-        let mode = entry.mode.or_else(|| before.as_ref().and_then(|before| before.mode));
-        let after = Values { quota: Some(entry.quota), mode, ..Values::default() };
+        let after = match entry.mode {
+            // A mode of the file has no end.
+            mode @ Some(_) => Values { mode, ..Values::default() },
+            None => before.clone().unwrap_or_default(),
+        };
+        let after = Values { quota: Some(entry.quota), ..after };
         Ok(Self::new(Kind::Plan, name, before, after))
     }
 
@@ -195,7 +204,8 @@ impl Change {
                 if before.quota != Some(quota) {
                     store.create_plan(&self.name, quota).await?;
                 }
-                if before.mode != self.after.mode
+                let mode = |values: &Values| (values.mode, values.until, values.reason.clone());
+                if mode(&before) != mode(&self.after)
                     && !store.set_plan_mode(&self.name, self.after.mode, None, None).await?
                 {
                     return Err(plan::unknown(&self.name).into());
@@ -264,11 +274,11 @@ struct ValuesJson<'a> {
     /// The mode. Null: none.
     #[schemars(with = "Option<ModeArg>")]
     mode: Option<&'static str>,
-    /// Why the override is set.
-    override_reason: Option<&'a str>,
-    /// When the override ends. Null: never.
+    /// Why the mode or the override is set.
+    reason: Option<&'a str>,
+    /// When the mode or the override ends. Null: never.
     #[schemars(extend("format" = "date-time"))]
-    override_until: Option<String>,
+    until: Option<String>,
     /// The source of the limits of a bucket that was not provisioned: `first use`, or its plan.
     from: Option<&'a str>,
 }
@@ -278,8 +288,8 @@ impl Values {
         ValuesJson {
             quota: self.quota.map(|quota| quota.to_string()),
             mode: self.mode.map(Mode::as_str),
-            override_reason: self.reason.as_deref(),
-            override_until: times::timestamp(self.until),
+            reason: self.reason.as_deref(),
+            until: times::timestamp(self.until),
             from: self.from.as_deref(),
         }
     }

@@ -101,6 +101,26 @@ fn fields_that_the_file_leaves_out_stay() {
 }
 
 #[test]
+fn mode_of_the_file_replaces_an_end_and_a_reason() {
+    let database = Database::migrated(Engine::Sqlite);
+    let file = "[plans]\nfree = { quota = '1/s', mode = 'off' }\n";
+    apply(&database, file, &[]).ended(0);
+    for end in [&["--for", "1h"][..], &["--reason", "incident 42"]] {
+        database.run(&[&["mode", "off", "--plan", "free"], end].concat()).ended(0);
+        let told = apply(&database, file, &["--dry-run", "--json"]).ended(0).json();
+        let [before, after] = ["before", "after"].map(|which| told["entries"][0][which].clone());
+        assert!(before["until"].is_string() || before["reason"] == "incident 42", "{told}");
+        assert_eq!((&after["until"], &after["reason"]), (&Value::Null, &Value::Null));
+        let line =
+            if end[0] == "--for" { "1/s, mode off, until 2" } else { "1/s, mode off: incident 42 → 1/s, mode off" };
+        apply(&database, file, &[]).ended(0).says(&[&format!("changed    plan free: {line}")]);
+        let plan = state(&database)[0][0].clone();
+        assert_eq!((&plan["mode_until"], &plan["mode_reason"]), (&Value::Null, &Value::Null), "{plan}");
+    }
+    apply(&database, file, &[]).ended(0).says(&["0 created, 0 changed, 1 unchanged"]);
+}
+
+#[test]
 fn bucket_gets_own_limits_from_first_use_plan_or_override() {
     for engine in EACH {
         let database = Database::migrated(engine);
