@@ -66,18 +66,21 @@ impl Args {
         for entry in &self.entries {
             changes.push(Change::find(store, entry, now).await?);
         }
-        for (done, change) in changes.iter().enumerate() {
-            if !self.dry_run
-                && let Err(error) = change.apply(store).await
-            {
-                if self.json {
-                    say_json(&self.report(&changes[..done]))?;
+        for (done, entry) in self.entries.iter().enumerate() {
+            if !self.dry_run {
+                match Change::apply(store, entry, now).await {
+                    Ok(change) => changes[done] = change,
+                    Err(error) => {
+                        if self.json {
+                            say_json(&self.report(&changes[..done]))?;
+                        }
+                        stopped(&changes[done], done, changes.len());
+                        return Err(error);
+                    }
                 }
-                stopped(change, done, changes.len());
-                return Err(error);
             }
             if !self.json {
-                say(change.line(self.dry_run))?;
+                say(changes[done].line(self.dry_run))?;
             }
         }
         if self.json {

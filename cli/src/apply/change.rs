@@ -187,8 +187,16 @@ impl Change {
         Self { kind, name: name.clone(), status, before, after }
     }
 
+    /// Compares an entry with the database once more, because another command may have changed it since, and writes the values that
+    /// differ.
+    pub(super) async fn apply(store: &impl Admin, entry: &Entry, now: DateTime<Utc>) -> anyhow::Result<Self> {
+        let change = Self::find(store, entry, now).await?;
+        change.write(store).await?;
+        Ok(change)
+    }
+
     /// Writes the values that differ. A plan's limits and mode are two transactions.
-    pub(super) async fn apply(&self, store: &impl Admin) -> anyhow::Result<()> {
+    async fn write(&self, store: &impl Admin) -> anyhow::Result<()> {
         if !self.status.writes() {
             return Ok(());
         }
