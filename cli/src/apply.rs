@@ -1,6 +1,5 @@
 //! Applies a file of plans, buckets and overrides, entry by entry.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,7 +10,7 @@ use tollgate::{SqlStore, store::Migrate};
 use crate::clock;
 use crate::doctor::Examine;
 use crate::exit::CliError;
-use crate::output::{say, say_json};
+use crate::output::{note, say, say_json};
 
 mod change;
 mod file;
@@ -82,6 +81,10 @@ impl Args {
             if !self.json {
                 say(changes[done].line(self.dry_run))?;
             }
+            if changes[done].provisions() {
+                let what = "requests that name another quota or plan fail from now on";
+                note(&format!("{} provisions the bucket: {what}", changes[done]));
+            }
         }
         if self.json {
             say_json(&self.report(&changes))?;
@@ -108,9 +111,7 @@ impl Args {
 
 /// Prints how far the command came, above the error. The lines of the applied entries are on standard output.
 fn stopped(change: &Change, done: usize, all: usize) {
-    let note = format!("note: stopped at {change}: {done} of {all} entries are applied. You can repeat the command");
-    // Ignores an unwritable standard error.
-    let _ = writeln!(anstream::stderr().lock(), "{note}");
+    note(&format!("stopped at {change}: {done} of {all} entries are applied. You can repeat the command"));
 }
 
 const HELP: &str = "\

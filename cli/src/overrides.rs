@@ -1,7 +1,5 @@
 //! A key's override has limits, a mode, or both. A change of one of them keeps the other.
 
-use std::io::Write as _;
-
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,7 +10,7 @@ use tollgate::{
 
 use crate::exit::CliError;
 use crate::mode::ModeArg;
-use crate::output::{Cell, Column, Table, operand, plain, say, say_change, say_json};
+use crate::output::{Cell, Column, Table, note, operand, plain, say, say_change, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::times;
 
@@ -68,9 +66,7 @@ pub(crate) async fn replace(
 pub(crate) fn note_end(kept: Option<String>, was: Option<DateTime<Utc>>, end: Option<DateTime<Utc>>) {
     if let Some(kept) = kept.filter(|_| was != end) {
         let [was, end] = [was, end].map(|end| end.map_or_else(|| "never".to_owned(), times::instant));
-        let note = format!("note: the end of {kept} changes too, from {was} to {end}: an override has one end");
-        // Ignores an unwritable standard error.
-        let _ = writeln!(anstream::stderr().lock(), "{note}");
+        note(&format!("the end of {kept} changes too, from {was} to {end}: an override has one end"));
     }
 }
 

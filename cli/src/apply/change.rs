@@ -224,6 +224,11 @@ impl Change {
         Ok(())
     }
 
+    /// Whether the entry provisions a bucket that was made by a first use or follows a plan.
+    pub(super) fn provisions(&self) -> bool {
+        self.before.as_ref().is_some_and(|before| before.from.is_some())
+    }
+
     /// `changed    plan free: 10/s → 20/s`.
     pub(super) fn line(&self, dry_run: bool) -> String {
         let word = if dry_run { self.status.planned() } else { self.status.word() };

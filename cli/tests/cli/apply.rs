@@ -130,7 +130,12 @@ fn bucket_gets_own_limits_from_first_use_plan_or_override() {
         database.run(&["create", "over", "--quota", "7/h"]).ended(0);
         database.run(&["plan", "override", "over", "--quota", "1000/h"]).ended(0);
         let file = "[buckets]\nfollows = { quota = '7/h' }\nused = { quota = '7/h' }\nover = { quota = '7/h' }\n";
-        let told = apply(&database, file, &["--json"]).ended(0).json();
+        let note = |name: &str| {
+            format!("note: bucket {name} provisions the bucket: requests that name another quota or plan fail")
+        };
+        let planned = apply(&database, file, &["--dry-run"]).ended(0).says(&[&note("follows"), &note("used")]);
+        assert!(!planned.err.contains("bucket over"), "{planned:?}");
+        let told = apply(&database, file, &["--json"]).ended(0).says(&[&note("follows"), &note("used")]).json();
         let statuses = |told: &Value| ["follows", "over", "used"].map(|name| status(told, name));
         assert_eq!(statuses(&told), ["changed", "unchanged", "changed"].map(Value::from), "{told}");
         assert_eq!(told["entries"][0]["before"]["from"], "plan free");
@@ -147,7 +152,8 @@ fn bucket_gets_own_limits_from_first_use_plan_or_override() {
             assert_eq!((&bucket["provisioned"], &bucket["plan"]), (&true.into(), &Value::Null), "{bucket}");
         }
         let told = apply(&database, &file.replace("7/h", "8/h"), &[]).ended(0);
-        told.says(&["unchanged  bucket over: 8/h", "0 created, 0 changed, 3 unchanged"]);
+        let told = told.says(&["unchanged  bucket over: 8/h", "0 created, 0 changed, 3 unchanged"]);
+        assert_eq!(told.err, "");
     }
 }
 
