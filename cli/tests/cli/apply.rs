@@ -174,26 +174,53 @@ fn expired_override_is_not_applied() {
 fn invalid_file_is_refused_with_line_before_any_change() {
     let database = Database::migrated(Engine::Sqlite);
     let valid = "[plans.free]\nquota = '1/s'\n";
-    for (text, line, expected) in [
-        ("[plan.free]\nquota = '1/s'", 3, "unknown field `plan`, expected one of `plans`, `buckets`, `overrides`"),
-        ("[buckets.a]\nquota = '1/s'\nmode = 'off'", 5, "unknown field `mode`, expected `quota`"),
-        ("[plans.pro]\nqota = '1/s'", 4, "unknown field `qota`"),
-        ("[plans.pro]\nmode = 'off'", 3, "missing field `quota`"),
-        ("[plans.pro]\n\nquota = 'ten a second'", 5, "'ten a second' is not a quota"),
-        ("[plans.pro]\nquota = 'unlimited'", 4, "switch the mode to off"),
-        ("[plans.pro]\nquota = 10", 4, "invalid type: integer `10`, expected a string"),
-        ("[buckets.a]\nquota = '100 in 60s at 5s'", 4, "no sliding window"),
-        ("[overrides.a]\nmode = 'of'", 4, "\"of\" is not a mode"),
-        ("[overrides.b]\nmode = 'off'\n[overrides.a]\nreason = 'x'", 5, "changes nothing: give it a quota, or a mode"),
-        ("[overrides.a]\nmode = 'off'\nuntil = 2027-01-31", 5, "2027-01-31 is not an end"),
-        ("[overrides.a]\nmode = 'off'\nreason = \"\\u0000\"", 5, "without NUL"),
-        ("[buckets.'']\nquota = '1/s'", 3, "1 to 255 bytes"),
-        ("[plans.free]\nquota = '1/s'", 3, "duplicate key"),
-        ("[plans.pro", 3, "table"),
+    for (text, line, expected, advice) in [
+        (
+            "[plan.free]\nquota = '1/s'",
+            3,
+            "unknown field `plan`, expected one of `plans`, `buckets`, `overrides`",
+            "correct",
+        ),
+        ("[buckets.a]\nquota = '1/s'\nmode = 'off'", 5, "bucket a: unknown field `mode`, expected `quota`", "correct"),
+        ("[plans.pro]\nqota = '1/s'", 4, "plan pro: unknown field `qota`", "correct"),
+        ("[plans.pro]\nmode = 'off'", 3, "plan pro: missing field `quota`", "correct"),
+        ("[plans.pro]\n\nquota = 'ten a second'", 5, "invalid quota of plan pro: ten a second\n", "write"),
+        (
+            "[buckets]\nq = { quota = '0/s' }",
+            4,
+            "invalid quota of bucket q: 0/s: a capacity of 0 grants nothing\n",
+            "give 1",
+        ),
+        ("[plans.pro]\nquota = 'unlimited'", 4, "invalid quota of plan pro: unlimited", "switch the mode to off"),
+        ("[plans.pro]\nquota = 10", 4, "plan pro: invalid type: integer `10`, expected a string", "correct"),
+        ("[buckets.a]\nquota = '100 in 60s at 5s'", 4, "no sliding window", "name it with each request"),
+        ("[overrides.a]\nmode = 'of'", 4, "invalid mode of override a: of\n", "give \"enforce\""),
+        (
+            "[overrides.b]\nmode = 'off'\n[overrides.a]\nreason = 'x'",
+            5,
+            "override a: the override changes nothing",
+            "give it",
+        ),
+        (
+            "[overrides.a]\nmode = 'off'\nuntil = 2027-01-31",
+            5,
+            "invalid until of override a: 2027-01-31\n",
+            "write a time",
+        ),
+        ("[overrides.a]\nmode = 'off'\nreason = \"\\u0000\"", 5, "invalid reason of override a: \\u{0}", "give 65535"),
+        ("[buckets.'']\nquota = '1/s'", 3, "1 to 255 bytes", "correct"),
+        ("[plans.free]\nquota = '1/s'", 3, "duplicate key: free\n", "correct"),
+        (
+            "[buckets.api.example.com]\nquota = '1/s'",
+            3,
+            "bucket api: unknown",
+            "quote it: [buckets.\"api.example.com\"]",
+        ),
+        ("[plans.pro", 3, "table", "correct"),
     ] {
         let told = apply(&database, &format!("{valid}{text}"), &[]).ended(66);
-        let (at, hint) = (format!("error: limits.toml, line {line}: "), "hint: correct the file; nothing was applied");
-        told.says(&[&at, expected, hint]);
+        let (at, hint) = (format!("error: limits.toml, line {line}: "), format!("hint: {advice}"));
+        told.says(&[&at, expected, &hint, "; nothing was applied"]);
     }
     let long = format!("[overrides.a]\nmode = 'off'\nreason = '{}'", "x".repeat(70_000));
     apply(&database, &long, &[]).ended(66).says(&["limits.toml, line 3: ", "at most 65535 bytes"]);
