@@ -64,8 +64,8 @@ pub(crate) async fn replace(
 
 /// Notes on standard error that the end of the kept part changes too, because both parts share one end.
 pub(crate) fn note_end(kept: Option<String>, was: Option<DateTime<Utc>>, end: Option<DateTime<Utc>>) {
+    let [was, end] = [was, end].map(|end| end.map_or_else(|| "never".to_owned(), times::instant));
     if let Some(kept) = kept.filter(|_| was != end) {
-        let [was, end] = [was, end].map(|end| end.map_or_else(|| "never".to_owned(), times::instant));
         note(&format!("the end of {kept} changes too, from {was} to {end}: an override has one end"));
     }
 }

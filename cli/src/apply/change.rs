@@ -18,9 +18,7 @@ use crate::pages::readable;
 use crate::{levels, overrides, plan, times};
 
 /// The effect of an entry on the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "EntryStatus")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     /// The entry is new.
     Created,
@@ -174,8 +172,12 @@ impl Change {
         };
         // The library compares ends with this host's clock.
         let is_over = entry.until.is_some_and(|end| end <= now.max(Utc::now()));
-        let change = Self::new(Kind::Override, key, before, after);
-        Ok(if is_over { Self { status: Status::Expired, ..change } } else { change })
+        if is_over {
+            let OverrideEntry { quota, mode, reason, until } = entry;
+            let after = Values { quota: *quota, mode: *mode, reason: reason.clone(), until: *until, from: None };
+            return Ok(Self { status: Status::Expired, ..Self::new(Kind::Override, key, before, after) });
+        }
+        Ok(Self::new(Kind::Override, key, before, after))
     }
 
     fn new(kind: Kind, name: &Key, before: Option<Values>, after: Values) -> Self {
@@ -234,16 +236,21 @@ impl Change {
         let word = if dry_run { self.status.planned() } else { self.status.word() };
         let style = self.status.style();
         let text = match (self.status, &self.before) {
+            (Status::Changed, Some(before)) if before.to_string() == self.after.to_string() => {
+                format!("{before:#} → {:#}", self.after)
+            }
             (Status::Changed, Some(before)) => format!("{before} → {}", self.after),
             (Status::Set, _) => format!("{}; an override hides its previous limit", self.after),
+            (Status::Expired, Some(before)) => format!("{}; the override in the database stays: {before}", self.after),
             _ => self.after.to_string(),
         };
         format!("{style}{word:<9}{style:#}  {self}: {text}")
     }
 
-    pub(super) fn json(&self) -> EntryJson<'_> {
+    pub(super) fn json(&self, dry_run: bool) -> EntryJson<'_> {
+        let status = if dry_run { self.status.planned() } else { self.status.word() };
         let before = self.before.as_ref().map(Values::json);
-        EntryJson { kind: self.kind, name: self.name.as_str(), status: self.status, before, after: self.after.json() }
+        EntryJson { kind: self.kind, name: self.name.as_str(), status, before, after: self.after.json() }
     }
 }
 
@@ -271,11 +278,13 @@ pub(super) struct EntryJson<'a> {
     kind: Kind,
     /// The name of the plan, or the key.
     name: &'a str,
-    /// The effect of the entry, also in a dry run.
-    status: Status,
+    /// The effect of the entry. `set`: the bucket gets the limits of the file; its previous ones are unknown, because an override
+    /// hides them. `expired`: the end of the override is past, so it is not applied. In a dry run, `create` and `change`.
+    #[schemars(extend("enum" = ["created", "changed", "unchanged", "set", "expired", "create", "change"]))]
+    status: &'static str,
     /// The values before. Null: the entry is new.
     before: Option<ValuesJson<'a>>,
-    /// The values after.
+    /// The values after. Of an expired override, those of the file.
     after: ValuesJson<'a>,
 }
 
@@ -308,14 +317,17 @@ impl Values {
     }
 }
 
-/// `1000/s, mode block, until 2027-01-31 12:00:00 UTC: ticket 7`.
+/// `1000/s, mode block, until 2027-01-31 12:00:00 UTC: ticket 7`. The alternate form shows microseconds.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             self.quota.map(|quota| quota.to_string()),
             self.mode.map(|mode| format!("mode {mode}")),
             self.from.as_ref().map(|from| format!("from {}", plain(from))),
-            self.until.map(|until| format!("until {}", times::instant(until))),
+            self.until.map(|until| {
+                let exact = || until.format("%F %T%.6f UTC").to_string();
+                format!("until {}", if f.alternate() { exact() } else { times::instant(until) })
+            }),
         ];
         f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))?;
         self.reason.as_ref().map_or(Ok(()), |reason| write!(f, ": {}", plain(reason)))

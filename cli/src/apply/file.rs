@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-use std::{fs, io};
+use std::{fs, io, io::Read as _};
 
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -74,9 +74,9 @@ impl From<toml::de::Error> for FileError {
 pub(crate) fn read(path: &Path) -> Result<Vec<Entry>, CliError> {
     let is_input = path == Path::new("-");
     let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };
-    let text = if is_input { io::read_to_string(io::stdin()) } else { fs::read_to_string(path) };
+    let text = if is_input { text(io::stdin()) } else { fs::File::open(path).and_then(text) };
     let text = text.map_err(|error| {
-        let hint = "name a readable file in UTF-8, or - for standard input";
+        let hint = "name a readable file in UTF-8 of at most 16 MiB, or - for standard input";
         CliError::unreadable(format!("cannot read {name}: {error}"), hint)
     })?;
     parse(&text).map_err(|FileError(at, message)| {
@@ -87,6 +87,18 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Entry>, CliError> {
         CliError::unreadable(format!("{name}{line}: {message}"), hint)
     })
 }
+
+fn text(file: impl io::Read) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::other("more than 16 MiB"));
+    }
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+/// Bounds the memory that a wrong file takes.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Names the entry and the field in the message of an error. Returns what to do too, if the message says so.
 fn named(text: &str, at: Range<usize>, message: &str) -> (String, Option<String>) {

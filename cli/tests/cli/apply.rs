@@ -168,6 +168,44 @@ fn expired_override_is_not_applied() {
          1 created, 0 changed, 0 unchanged, 1 expired\n"
     );
     assert_eq!(state(&database)[2].as_array().map(Vec::len), Some(1));
+    // A stored override stays.
+    database.run(&["plan", "override", "a", "--quota", "9/h", "--reason", "ticket 7"]).ended(0);
+    let told = apply(&database, &file.replace("Z }", "Z, reason = 'its own' }"), &[]).ended(0);
+    told.says(&[
+        "mode off, until 2020-01-01 00:00:00 UTC: its own; the override in the database stays: 9/h: ticket 7\n",
+    ]);
+    // An end that differs by less than a second.
+    apply(&database, "[overrides]\nb = { mode = 'off', until = 2099-01-01T00:00:00Z }\n", &[]).ended(0);
+    apply(&database, "[overrides]\nb = { mode = 'off', until = 2099-01-01T00:00:00.5Z }\n", &["--dry-run"])
+        .ended(0)
+        .says(&["mode off, until 2099-01-01 00:00:00.000000 UTC → mode off, until 2099-01-01 00:00:00.500000 UTC"]);
+}
+
+#[test]
+fn mode_set_during_apply_stays() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["plan", "override", "a", "--quota", "1/h"]).ended(0);
+    database.sql(
+        "create trigger other_command after insert on token_plans \
+         begin update token_overrides set mode = 'block', reason = 'abuse' where id = 'a'; end",
+    );
+    apply(&database, "[plans]\nfree = { quota = '1/s' }\n[overrides]\na = { quota = '2/h' }\n", &[])
+        .ended(0)
+        .says(&["changed    override a: 1/h, mode block: abuse → 2/h, mode block: abuse"]);
+    assert_eq!(state(&database)[2][0]["mode"], "block");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn unwritable_output_says_how_many_entries_are_applied() {
+    let database = Database::migrated(Engine::Sqlite);
+    std::fs::write(database.directory.join("limits.toml"), LIMITS).expect("it is written");
+    for (options, said) in [(&[][..], "note: 1 of 4 entries"), (&["--json"], "note: 4 of 4 entries")] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+        let ran = database.command(&[&["apply", "limits.toml"], options].concat()).stdout(full).output();
+        Ran::new(ran.expect("it starts")).ended(73).says(&[said, "error: cannot write the output"]);
+    }
+    database.run(&["apply", "/dev/zero"]).ended(66).says(&["more than 16 MiB", "hint: name a readable file"]);
 }
 
 #[test]

@@ -136,6 +136,9 @@ fn apply_json_conforms_to_the_schema() {
     let database = Database::migrated(Engine::Sqlite);
     std::fs::write(database.directory.join("limits.toml"), "[plans]\nfree = { quota = '1/s' }\n")
         .expect("it is written");
+    let planned = database.run(&["apply", "limits.toml", "--dry-run", "--json"]).ended(0).json();
+    assert_conforms(&planned, "apply");
+    assert_eq!(planned["entries"][0]["status"], "create");
     let applied = database.run(&["apply", "limits.toml", "--json"]).ended(0).json();
     assert_conforms(&applied, "apply");
     let entry = &applied["entries"][0];
