@@ -1,6 +1,5 @@
 //! Applies a file of plans, buckets and overrides, entry by entry.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,7 +10,7 @@ use tollgate::{SqlStore, store::Migrate};
 use crate::clock;
 use crate::doctor::Examine;
 use crate::exit::CliError;
-use crate::output::{say, say_json};
+use crate::output::{note, say, say_json};
 
 mod change;
 mod file;
@@ -66,26 +65,38 @@ impl Args {
         for entry in &self.entries {
             changes.push(Change::find(store, entry, now).await?);
         }
-        for (done, change) in changes.iter().enumerate() {
-            if !self.dry_run
-                && let Err(error) = change.apply(store).await
-            {
-                if self.json {
-                    say_json(&self.report(&changes[..done]))?;
+        for (done, entry) in self.entries.iter().enumerate() {
+            if !self.dry_run {
+                match Change::apply(store, entry, now).await {
+                    Ok(change) => changes[done] = change,
+                    Err(error) => {
+                        note(&format!("stopped at {}: {}", changes[done], applied(done, changes.len())));
+                        if self.json {
+                            say_json(&self.report(&changes[..done]))?;
+                        }
+                        return Err(error);
+                    }
                 }
-                stopped(change, done, changes.len());
-                return Err(error);
             }
             if !self.json {
-                say(change.line(self.dry_run))?;
+                let said = say(changes[done].line(self.dry_run));
+                said.inspect_err(|_| self.unwritten(done + 1))?;
+            }
+            if changes[done].provisions() {
+                let what = "requests that name another quota or plan fail from now on";
+                note(&format!("{} provisions the bucket: {what}", changes[done]));
             }
         }
-        if self.json {
-            say_json(&self.report(&changes))?;
-        } else {
-            say(self.summary(&changes))?;
-        }
+        let said = if self.json { say_json(&self.report(&changes)) } else { say(self.summary(&changes)) };
+        said.inspect_err(|_| self.unwritten(changes.len()))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Prints how far the command came if its output cannot be written.
+    fn unwritten(&self, done: usize) {
+        if !self.dry_run {
+            note(&applied(done, self.entries.len()));
+        }
     }
 
     fn summary(&self, changes: &[Change]) -> String {
@@ -99,15 +110,13 @@ impl Args {
     }
 
     fn report<'a>(&self, changes: &'a [Change]) -> ApplyJson<'a> {
-        ApplyJson { dry_run: self.dry_run, entries: changes.iter().map(Change::json).collect() }
+        ApplyJson { dry_run: self.dry_run, entries: changes.iter().map(|change| change.json(self.dry_run)).collect() }
     }
 }
 
-/// Prints how far the command came, above the error. The lines of the applied entries are on standard output.
-fn stopped(change: &Change, done: usize, all: usize) {
-    let note = format!("note: stopped at {change}: {done} of {all} entries are applied. You can repeat the command");
-    // Ignores an unwritable standard error.
-    let _ = writeln!(anstream::stderr().lock(), "{note}");
+/// How far the command came, for a note above the error.
+fn applied(done: usize, all: usize) -> String {
+    format!("{done} of {all} entries are applied. You can repeat the command")
 }
 
 const HELP: &str = "\

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, SqlStore,
-    admin::{ModeSetting, Override, Plan},
+    admin::{ModeSetting, Origin, Override, Plan},
     store::Migrate,
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Why the mode is set, for later readers
     #[arg(long, requires = "mode", value_parser = reason)]
     reason: Option<String>,
-    /// How long the mode holds [default: until another is set]
+    /// How long the mode holds [default: until another is set; with --key: the previous end of the key's override]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse, requires = "mode")]
     lasting: Option<Duration>,
     /// Removes the mode, so that the next one in order applies
@@ -142,10 +142,12 @@ impl ModeChange {
         if self.mode.is_none() && was.mode.is_none() && was.quota.is_some() {
             return Err(overrides::lacks(key, "mode").into());
         }
-        let expires_at = if self.mode.is_none() { was.expires_at } else { self.until };
+        let expires_at = self.until.or(was.expires_at);
         let reason = self.reason.unwrap_or_else(|| was.reason.clone());
         let over = Override { quota: was.quota, mode: self.mode, reason, expires_at };
-        overrides::replace(store, key, (&was, self.now), over, self.json).await
+        overrides::replace(store, key, (&was, self.now), over, self.json).await?;
+        overrides::note_end(was.quota.map(|quota| format!("limit {quota}")), was.expires_at, expires_at);
+        Ok(())
     }
 
     fn switch(&self, mode: Mode) -> ModeSetting {
@@ -174,6 +176,8 @@ pub(crate) struct ModeJson {
     kind: ModeTarget,
     /// The name of the plan, or the key. Null: the mode of all.
     name: Option<String>,
+    /// For `mode --key`, the source of the effective mode: `override`, `plan NAME` or `all`. Null: no mode is set, or not `--key`.
+    from: Option<String>,
     /// For `mode --key`, the effective mode of the key.
     #[serde(flatten)]
     setting: SettingJson,
@@ -235,6 +239,8 @@ struct ModeReport {
     name: Option<Key>,
     /// `None`: the plan has no mode, and the global one applies.
     switch: Option<ModeSetting>,
+    /// The source of a key's effective mode.
+    from: Option<String>,
 }
 
 impl ModeReport {
@@ -256,7 +262,7 @@ impl ModeReport {
 
     /// Of a plan, or of everything.
     fn new(plan: Option<Key>, switch: Option<ModeSetting>) -> Self {
-        Self { kind: if plan.is_some() { ModeTarget::Plan } else { ModeTarget::All }, name: plan, switch }
+        Self { kind: if plan.is_some() { ModeTarget::Plan } else { ModeTarget::All }, name: plan, switch, from: None }
     }
 
     async fn of_all(store: &impl Admin) -> anyhow::Result<Self> {
@@ -270,7 +276,12 @@ impl ModeReport {
     async fn of_key(store: &impl Admin, key: Key) -> anyhow::Result<Self> {
         let why = store.explain(&key, None).await?;
         let setting = setting(why.mode, why.mode_reason, why.mode_until);
-        Ok(Self { kind: ModeTarget::Key, name: Some(key), switch: Some(setting) })
+        let from = why.mode_from.map(|from| match (from, why.plan) {
+            (Origin::Override, _) => "override".to_owned(),
+            (Origin::Plan, Some(plan)) => format!("plan {plan}"),
+            _ => "all".to_owned(),
+        });
+        Ok(Self { kind: ModeTarget::Key, name: Some(key), switch: Some(setting), from })
     }
 
     fn words(&self, now: DateTime<Utc>) -> String {
@@ -282,7 +293,13 @@ impl ModeReport {
         };
         let switch = self.switch.as_ref();
         let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| times::switch(switch, otherwise, now));
-        format!("{kind}{name}: {mode}")
+        // A key's own mode needs no source.
+        let inherited = self.from.as_deref().filter(|from| *from != "override");
+        match (inherited, switch.and_then(|switch| mode.strip_prefix(switch.mode.as_str()).map(|rest| (switch, rest))))
+        {
+            (Some(from), Some((switch, rest))) => format!("{kind}{name}: {}, from {}{rest}", switch.mode, plain(from)),
+            _ => format!("{kind}{name}: {mode}"),
+        }
     }
 
     /// Describes a replaced mode that was in force, which is stored nowhere else.
@@ -297,7 +314,12 @@ impl ModeReport {
 
     fn as_json(&self, now: DateTime<Utc>) -> ModeJson {
         let name = self.name.as_ref().map(ToString::to_string);
-        ModeJson { kind: self.kind, name, setting: SettingJson::new(self.switch.as_ref(), now) }
+        ModeJson {
+            kind: self.kind,
+            name,
+            from: self.from.clone(),
+            setting: SettingJson::new(self.switch.as_ref(), now),
+        }
     }
 }
 
@@ -311,7 +333,7 @@ impl From<(Key, Override)> for ModeReport {
     fn from((key, over): (Key, Override)) -> Self {
         let reason = Some(over.reason).filter(|reason| !reason.is_empty());
         let switch = over.mode.map(|mode| setting(mode, reason, over.expires_at));
-        Self { kind: ModeTarget::Key, name: Some(key), switch }
+        Self { kind: ModeTarget::Key, name: Some(key), switch, from: None }
     }
 }
 

@@ -135,6 +135,12 @@ pub(crate) fn warn_unreadable(rows: u64) {
     }
 }
 
+/// Prints a note on standard error.
+pub(crate) fn note(text: &str) {
+    // Ignores a failed write: a note must not stop the command.
+    let _ = writeln!(anstream::stderr().lock(), "note: {text}");
+}
+
 /// The hint about rows that cannot be read.
 pub(crate) const UNREADABLE_ROWS: &str = "run `tollgate doctor`: it names the tables that hold such rows";
 

@@ -10,7 +10,7 @@ use tollgate::{
 
 use crate::exit::CliError;
 use crate::mode::ModeArg;
-use crate::output::{Cell, Column, Table, operand, plain, say, say_change, say_json};
+use crate::output::{Cell, Column, Table, note, operand, plain, say, say_change, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::times;
 
@@ -60,6 +60,14 @@ pub(crate) async fn replace(
     let set = format!("{name}: override {}{}", said(over.quota, over.mode), times::ending(over.expires_at, now));
     store.set_override(key, over).await?;
     Ok(say_change(json, change, || set + &previous_value(was, now))?)
+}
+
+/// Notes on standard error that the end of the kept part changes too, because both parts share one end.
+pub(crate) fn note_end(kept: Option<String>, was: Option<DateTime<Utc>>, end: Option<DateTime<Utc>>) {
+    let [was, end] = [was, end].map(|end| end.map_or_else(|| "never".to_owned(), times::instant));
+    if let Some(kept) = kept.filter(|_| was != end) {
+        note(&format!("the end of {kept} changes too, from {was} to {end}: an override has one end"));
+    }
 }
 
 fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {

@@ -71,7 +71,7 @@ pub(crate) struct Override {
     /// Why the limits are set, for later readers [default: the previous reason]
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
-    /// How long the override holds [default: until it is cleared]
+    /// How long the override holds, with its limits and mode [default: the previous end, or until it is cleared]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse)]
     lasting: Option<Duration>,
     /// Remove the limits; the key's mode stays
@@ -108,9 +108,11 @@ impl Override {
             return Err(overrides::lacks(&self.key, "limits").into());
         }
         let reason = self.reason.unwrap_or_else(|| was.reason.clone());
-        let end = if self.clear { was.expires_at } else { clock::end(self.lasting, now)? };
+        let end = clock::end(self.lasting, now)?.or(was.expires_at);
         let over = admin::Override { quota, mode: was.mode, reason, expires_at: end };
-        overrides::replace(store, &self.key, (&was, now), over, self.json).await
+        overrides::replace(store, &self.key, (&was, now), over, self.json).await?;
+        overrides::note_end(was.mode.map(|mode| format!("mode {mode}")), was.expires_at, end);
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, Quota,
-    admin::{Origin, Override},
+    admin::{ModeSetting, Origin, Override},
 };
 
 use super::file::{BucketEntry, Entry, OverrideEntry, PlanEntry};
@@ -18,9 +18,7 @@ use crate::pages::readable;
 use crate::{levels, overrides, plan, times};
 
 /// The effect of an entry on the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "EntryStatus")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     /// The entry is new.
     Created,
@@ -116,11 +114,20 @@ impl Change {
 
     async fn of_plan(store: &impl Admin, name: &Key, entry: &PlanEntry, now: DateTime<Utc>) -> anyhow::Result<Self> {
         let before = readable(store.plan(name).await)?.flatten().map(|plan| {
-            let switch = plan.switch.filter(|switch| !times::is_over(switch, now));
-            Values { quota: Some(plan.quota), mode: switch.map(|switch| switch.mode), ..Values::default() }
+            let values = Values { quota: Some(plan.quota), ..Values::default() };
+            match plan.switch.filter(|switch| !times::is_over(switch, now)) {
+                Some(ModeSetting { mode, reason, until, .. }) => {
+                    Values { mode: Some(mode), reason: reason.filter(|reason| !reason.is_empty()), until, ..values }
+                }
+                None => values,
+            }
         });
-        let mode = entry.mode.or_else(|| before.as_ref().and_then(|before| before.mode));
-        let after = Values { quota: Some(entry.quota), mode, ..Values::default() };
+        let after = match entry.mode {
+            // A mode of the file has no end.
+            mode @ Some(_) => Values { mode, ..Values::default() },
+            None => before.clone().unwrap_or_default(),
+        };
+        let after = Values { quota: Some(entry.quota), ..after };
         Ok(Self::new(Kind::Plan, name, before, after))
     }
 
@@ -165,8 +172,12 @@ impl Change {
         };
         // The library compares ends with this host's clock.
         let is_over = entry.until.is_some_and(|end| end <= now.max(Utc::now()));
-        let change = Self::new(Kind::Override, key, before, after);
-        Ok(if is_over { Self { status: Status::Expired, ..change } } else { change })
+        if is_over {
+            let OverrideEntry { quota, mode, reason, until } = entry;
+            let after = Values { quota: *quota, mode: *mode, reason: reason.clone(), until: *until, from: None };
+            return Ok(Self { status: Status::Expired, ..Self::new(Kind::Override, key, before, after) });
+        }
+        Ok(Self::new(Kind::Override, key, before, after))
     }
 
     fn new(kind: Kind, name: &Key, before: Option<Values>, after: Values) -> Self {
@@ -178,8 +189,16 @@ impl Change {
         Self { kind, name: name.clone(), status, before, after }
     }
 
+    /// Compares an entry with the database once more, because another command may have changed it since, and writes the values that
+    /// differ.
+    pub(super) async fn apply(store: &impl Admin, entry: &Entry, now: DateTime<Utc>) -> anyhow::Result<Self> {
+        let change = Self::find(store, entry, now).await?;
+        change.write(store).await?;
+        Ok(change)
+    }
+
     /// Writes the values that differ. A plan's limits and mode are two transactions.
-    pub(super) async fn apply(&self, store: &impl Admin) -> anyhow::Result<()> {
+    async fn write(&self, store: &impl Admin) -> anyhow::Result<()> {
         if !self.status.writes() {
             return Ok(());
         }
@@ -195,7 +214,8 @@ impl Change {
                 if before.quota != Some(quota) {
                     store.create_plan(&self.name, quota).await?;
                 }
-                if before.mode != self.after.mode
+                let mode = |values: &Values| (values.mode, values.until, values.reason.clone());
+                if mode(&before) != mode(&self.after)
                     && !store.set_plan_mode(&self.name, self.after.mode, None, None).await?
                 {
                     return Err(plan::unknown(&self.name).into());
@@ -206,21 +226,31 @@ impl Change {
         Ok(())
     }
 
+    /// Whether the entry provisions a bucket that was made by a first use or follows a plan.
+    pub(super) fn provisions(&self) -> bool {
+        self.before.as_ref().is_some_and(|before| before.from.is_some())
+    }
+
     /// `changed    plan free: 10/s → 20/s`.
     pub(super) fn line(&self, dry_run: bool) -> String {
         let word = if dry_run { self.status.planned() } else { self.status.word() };
         let style = self.status.style();
         let text = match (self.status, &self.before) {
+            (Status::Changed, Some(before)) if before.to_string() == self.after.to_string() => {
+                format!("{before:#} → {:#}", self.after)
+            }
             (Status::Changed, Some(before)) => format!("{before} → {}", self.after),
             (Status::Set, _) => format!("{}; an override hides its previous limit", self.after),
+            (Status::Expired, Some(before)) => format!("{}; the override in the database stays: {before}", self.after),
             _ => self.after.to_string(),
         };
         format!("{style}{word:<9}{style:#}  {self}: {text}")
     }
 
-    pub(super) fn json(&self) -> EntryJson<'_> {
+    pub(super) fn json(&self, dry_run: bool) -> EntryJson<'_> {
+        let status = if dry_run { self.status.planned() } else { self.status.word() };
         let before = self.before.as_ref().map(Values::json);
-        EntryJson { kind: self.kind, name: self.name.as_str(), status: self.status, before, after: self.after.json() }
+        EntryJson { kind: self.kind, name: self.name.as_str(), status, before, after: self.after.json() }
     }
 }
 
@@ -248,11 +278,13 @@ pub(super) struct EntryJson<'a> {
     kind: Kind,
     /// The name of the plan, or the key.
     name: &'a str,
-    /// The effect of the entry, also in a dry run.
-    status: Status,
+    /// The effect of the entry. `set`: the bucket gets the limits of the file; its previous ones are unknown, because an override
+    /// hides them. `expired`: the end of the override is past, so it is not applied. In a dry run, `create` and `change`.
+    #[schemars(extend("enum" = ["created", "changed", "unchanged", "set", "expired", "create", "change"]))]
+    status: &'static str,
     /// The values before. Null: the entry is new.
     before: Option<ValuesJson<'a>>,
-    /// The values after.
+    /// The values after. Of an expired override, those of the file.
     after: ValuesJson<'a>,
 }
 
@@ -264,11 +296,11 @@ struct ValuesJson<'a> {
     /// The mode. Null: none.
     #[schemars(with = "Option<ModeArg>")]
     mode: Option<&'static str>,
-    /// Why the override is set.
-    override_reason: Option<&'a str>,
-    /// When the override ends. Null: never.
+    /// Why the mode or the override is set.
+    reason: Option<&'a str>,
+    /// When the mode or the override ends. Null: never.
     #[schemars(extend("format" = "date-time"))]
-    override_until: Option<String>,
+    until: Option<String>,
     /// The source of the limits of a bucket that was not provisioned: `first use`, or its plan.
     from: Option<&'a str>,
 }
@@ -278,21 +310,24 @@ impl Values {
         ValuesJson {
             quota: self.quota.map(|quota| quota.to_string()),
             mode: self.mode.map(Mode::as_str),
-            override_reason: self.reason.as_deref(),
-            override_until: times::timestamp(self.until),
+            reason: self.reason.as_deref(),
+            until: times::timestamp(self.until),
             from: self.from.as_deref(),
         }
     }
 }
 
-/// `1000/s, mode block, until 2027-01-31 12:00:00 UTC: ticket 7`.
+/// `1000/s, mode block, until 2027-01-31 12:00:00 UTC: ticket 7`. The alternate form shows microseconds.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             self.quota.map(|quota| quota.to_string()),
             self.mode.map(|mode| format!("mode {mode}")),
             self.from.as_ref().map(|from| format!("from {}", plain(from))),
-            self.until.map(|until| format!("until {}", times::instant(until))),
+            self.until.map(|until| {
+                let exact = || until.format("%F %T%.6f UTC").to_string();
+                format!("until {}", if f.alternate() { exact() } else { times::instant(until) })
+            }),
         ];
         f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))?;
         self.reason.as_ref().map_or(Ok(()), |reason| write!(f, ": {}", plain(reason)))

@@ -1,15 +1,17 @@
 //! The file of limits: TOML, checked as a whole before anything is written.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
-use std::{fs, io};
+use std::{fs, io, io::Read as _};
 
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Deserializer, de::Error};
 use tollgate::{Key, Mode, Quota, Rule, model::AdminError};
-use toml::{Spanned, value::Datetime};
+use toml::{Spanned, Table, Value, value::Datetime};
 
 use crate::exit::CliError;
+use crate::output::{plain, truncated};
 use crate::quota_args;
 
 /// A plan, a bucket or an override of the file.
@@ -55,13 +57,16 @@ struct Limits {
     overrides: BTreeMap<Key, Spanned<OverrideEntry>>,
 }
 
-/// An error, and the byte of the file where it is, if it is known.
+/// A file whose fields need not be valid, with the places of entries and fields.
+type Sections = BTreeMap<String, BTreeMap<String, Spanned<BTreeMap<String, Spanned<Value>>>>>;
+
+/// An error, and the bytes of the file where it is, if they are known.
 #[derive(Debug)]
-struct FileError(Option<usize>, String);
+struct FileError(Option<Range<usize>>, String);
 
 impl From<toml::de::Error> for FileError {
     fn from(error: toml::de::Error) -> Self {
-        Self(error.span().map(|span| span.start), error.message().to_owned())
+        Self(error.span(), error.message().to_owned())
     }
 }
 
@@ -69,23 +74,78 @@ impl From<toml::de::Error> for FileError {
 pub(crate) fn read(path: &Path) -> Result<Vec<Entry>, CliError> {
     let is_input = path == Path::new("-");
     let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };
-    let text = if is_input { io::read_to_string(io::stdin()) } else { fs::read_to_string(path) };
+    let text = if is_input { text(io::stdin()) } else { fs::File::open(path).and_then(text) };
     let text = text.map_err(|error| {
-        let hint = "name a readable file in UTF-8, or - for standard input";
+        let hint = "name a readable file in UTF-8 of at most 16 MiB, or - for standard input";
         CliError::unreadable(format!("cannot read {name}: {error}"), hint)
     })?;
     parse(&text).map_err(|FileError(at, message)| {
-        let line = at.map_or_else(String::new, |at| format!(", line {}", line(&text, at)));
-        let hint = "correct the file; nothing was applied (`tollgate apply --help` shows all fields)";
+        let line = at.as_ref().map_or_else(String::new, |at| format!(", line {}", line(&text, at.start)));
+        let (message, advice) = at.map_or_else(|| (message.clone(), None), |at| named(&text, at, &message));
+        let advice = advice.unwrap_or_else(|| "correct the file".to_owned());
+        let hint = format!("{advice}; nothing was applied (`tollgate apply --help` shows all fields)");
         CliError::unreadable(format!("{name}{line}: {message}"), hint)
     })
+}
+
+fn text(file: impl io::Read) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::other("more than 16 MiB"));
+    }
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+/// Bounds the memory that a wrong file takes.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Names the entry and the field in the message of an error. Returns what to do too, if the message says so.
+fn named(text: &str, at: Range<usize>, message: &str) -> (String, Option<String>) {
+    if message == "duplicate key" {
+        return (format!("duplicate key: {}", text.get(at).unwrap_or_default()), None);
+    }
+    let sections: Sections = toml::from_str(text).unwrap_or_default();
+    let entries =
+        sections.iter().flat_map(|(section, all)| all.iter().map(move |(name, entry)| (section, name, entry)));
+    let entry =
+        entries.filter(|(.., entry)| entry.span().start <= at.start).max_by_key(|(.., entry)| entry.span().start);
+    let Some((section, name, entry)) = entry.filter(|(_, name, _)| Key::try_from(name.as_str()).is_ok()) else {
+        return (message.to_owned(), None);
+    };
+    let Some(kind) = ["plan", "bucket", "override"].into_iter().find(|kind| section.strip_suffix('s') == Some(kind))
+    else {
+        return (message.to_owned(), None);
+    };
+    let entry_name = format!("{kind} {}", plain(name));
+    if ["unknown field", "missing field", "invalid type"].iter().any(|serde| message.starts_with(serde)) {
+        let table = entry.get_ref().iter().find_map(|(field, value)| Some((field, value.get_ref().as_table()?)));
+        let quoted = table.map(|table| format!("quote it: [{section}.\"{}\"]", dotted(name, table)));
+        return (format!("{entry_name}: {message}"), quoted);
+    }
+    let (what, advice) = message.rsplit_once(": ").unwrap_or((message, "correct the file"));
+    let field = entry.get_ref().iter().find(|(_, value)| value.span().contains(&at.start));
+    let Some((field, value)) = field else { return (format!("{entry_name}: {what}"), Some(advice.to_owned())) };
+    let value = value.get_ref().as_str().or_else(|| text.get(value.span())).unwrap_or_default();
+    let why = if what.contains(value) { String::new() } else { format!(": {what}") };
+    (format!("invalid {field} of {entry_name}: {}{why}", truncated(&plain(value), 60)), Some(advice.to_owned()))
+}
+
+/// The key that TOML reads as nested tables, because it has dots and no quotes.
+fn dotted(name: &str, (field, mut table): (&String, &Table)) -> String {
+    let mut key = format!("{name}.{field}");
+    while let Some((field, Value::Table(inner))) = table.iter().next() {
+        key = format!("{key}.{field}");
+        table = inner;
+    }
+    key
 }
 
 fn parse(text: &str) -> Result<Vec<Entry>, FileError> {
     let Limits { plans, buckets, overrides } = toml::from_str(text)?;
     let is_empty = |entry: &OverrideEntry| entry.quota.is_none() && entry.mode.is_none();
     if let Some(empty) = overrides.values().find(|entry| is_empty(entry.get_ref())) {
-        return Err(FileError(Some(empty.span().start), AdminError::ChangesNothing.to_string()));
+        return Err(FileError(Some(empty.span()), AdminError::ChangesNothing.to_string()));
     }
     let plans = plans.into_iter().map(|(name, entry)| Entry::Plan(name, entry));
     let buckets = buckets.into_iter().map(|(key, entry)| Entry::Bucket(key, entry));

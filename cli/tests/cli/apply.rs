@@ -101,6 +101,26 @@ fn fields_that_the_file_leaves_out_stay() {
 }
 
 #[test]
+fn mode_of_the_file_replaces_an_end_and_a_reason() {
+    let database = Database::migrated(Engine::Sqlite);
+    let file = "[plans]\nfree = { quota = '1/s', mode = 'off' }\n";
+    apply(&database, file, &[]).ended(0);
+    for end in [&["--for", "1h"][..], &["--reason", "incident 42"]] {
+        database.run(&[&["mode", "off", "--plan", "free"], end].concat()).ended(0);
+        let told = apply(&database, file, &["--dry-run", "--json"]).ended(0).json();
+        let [before, after] = ["before", "after"].map(|which| told["entries"][0][which].clone());
+        assert!(before["until"].is_string() || before["reason"] == "incident 42", "{told}");
+        assert_eq!((&after["until"], &after["reason"]), (&Value::Null, &Value::Null));
+        let line =
+            if end[0] == "--for" { "1/s, mode off, until 2" } else { "1/s, mode off: incident 42 → 1/s, mode off" };
+        apply(&database, file, &[]).ended(0).says(&[&format!("changed    plan free: {line}")]);
+        let plan = state(&database)[0][0].clone();
+        assert_eq!((&plan["mode_until"], &plan["mode_reason"]), (&Value::Null, &Value::Null), "{plan}");
+    }
+    apply(&database, file, &[]).ended(0).says(&["0 created, 0 changed, 1 unchanged"]);
+}
+
+#[test]
 fn bucket_gets_own_limits_from_first_use_plan_or_override() {
     for engine in EACH {
         let database = Database::migrated(engine);
@@ -110,7 +130,12 @@ fn bucket_gets_own_limits_from_first_use_plan_or_override() {
         database.run(&["create", "over", "--quota", "7/h"]).ended(0);
         database.run(&["plan", "override", "over", "--quota", "1000/h"]).ended(0);
         let file = "[buckets]\nfollows = { quota = '7/h' }\nused = { quota = '7/h' }\nover = { quota = '7/h' }\n";
-        let told = apply(&database, file, &["--json"]).ended(0).json();
+        let note = |name: &str| {
+            format!("note: bucket {name} provisions the bucket: requests that name another quota or plan fail")
+        };
+        let planned = apply(&database, file, &["--dry-run"]).ended(0).says(&[&note("follows"), &note("used")]);
+        assert!(!planned.err.contains("bucket over"), "{planned:?}");
+        let told = apply(&database, file, &["--json"]).ended(0).says(&[&note("follows"), &note("used")]).json();
         let statuses = |told: &Value| ["follows", "over", "used"].map(|name| status(told, name));
         assert_eq!(statuses(&told), ["changed", "unchanged", "changed"].map(Value::from), "{told}");
         assert_eq!(told["entries"][0]["before"]["from"], "plan free");
@@ -127,7 +152,8 @@ fn bucket_gets_own_limits_from_first_use_plan_or_override() {
             assert_eq!((&bucket["provisioned"], &bucket["plan"]), (&true.into(), &Value::Null), "{bucket}");
         }
         let told = apply(&database, &file.replace("7/h", "8/h"), &[]).ended(0);
-        told.says(&["unchanged  bucket over: 8/h", "0 created, 0 changed, 3 unchanged"]);
+        let told = told.says(&["unchanged  bucket over: 8/h", "0 created, 0 changed, 3 unchanged"]);
+        assert_eq!(told.err, "");
     }
 }
 
@@ -142,32 +168,97 @@ fn expired_override_is_not_applied() {
          1 created, 0 changed, 0 unchanged, 1 expired\n"
     );
     assert_eq!(state(&database)[2].as_array().map(Vec::len), Some(1));
+    // A stored override stays.
+    database.run(&["plan", "override", "a", "--quota", "9/h", "--reason", "ticket 7"]).ended(0);
+    let told = apply(&database, &file.replace("Z }", "Z, reason = 'its own' }"), &[]).ended(0);
+    told.says(&[
+        "mode off, until 2020-01-01 00:00:00 UTC: its own; the override in the database stays: 9/h: ticket 7\n",
+    ]);
+    // An end that differs by less than a second.
+    apply(&database, "[overrides]\nb = { mode = 'off', until = 2099-01-01T00:00:00Z }\n", &[]).ended(0);
+    apply(&database, "[overrides]\nb = { mode = 'off', until = 2099-01-01T00:00:00.5Z }\n", &["--dry-run"])
+        .ended(0)
+        .says(&["mode off, until 2099-01-01 00:00:00.000000 UTC → mode off, until 2099-01-01 00:00:00.500000 UTC"]);
+}
+
+#[test]
+fn mode_set_during_apply_stays() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["plan", "override", "a", "--quota", "1/h"]).ended(0);
+    database.sql(
+        "create trigger other_command after insert on token_plans \
+         begin update token_overrides set mode = 'block', reason = 'abuse' where id = 'a'; end",
+    );
+    apply(&database, "[plans]\nfree = { quota = '1/s' }\n[overrides]\na = { quota = '2/h' }\n", &[])
+        .ended(0)
+        .says(&["changed    override a: 1/h, mode block: abuse → 2/h, mode block: abuse"]);
+    assert_eq!(state(&database)[2][0]["mode"], "block");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn unwritable_output_says_how_many_entries_are_applied() {
+    let database = Database::migrated(Engine::Sqlite);
+    std::fs::write(database.directory.join("limits.toml"), LIMITS).expect("it is written");
+    for (options, said) in [(&[][..], "note: 1 of 4 entries"), (&["--json"], "note: 4 of 4 entries")] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+        let ran = database.command(&[&["apply", "limits.toml"], options].concat()).stdout(full).output();
+        Ran::new(ran.expect("it starts")).ended(73).says(&[said, "error: cannot write the output"]);
+    }
+    database.run(&["apply", "/dev/zero"]).ended(66).says(&["more than 16 MiB", "hint: name a readable file"]);
 }
 
 #[test]
 fn invalid_file_is_refused_with_line_before_any_change() {
     let database = Database::migrated(Engine::Sqlite);
     let valid = "[plans.free]\nquota = '1/s'\n";
-    for (text, line, expected) in [
-        ("[plan.free]\nquota = '1/s'", 3, "unknown field `plan`, expected one of `plans`, `buckets`, `overrides`"),
-        ("[buckets.a]\nquota = '1/s'\nmode = 'off'", 5, "unknown field `mode`, expected `quota`"),
-        ("[plans.pro]\nqota = '1/s'", 4, "unknown field `qota`"),
-        ("[plans.pro]\nmode = 'off'", 3, "missing field `quota`"),
-        ("[plans.pro]\n\nquota = 'ten a second'", 5, "'ten a second' is not a quota"),
-        ("[plans.pro]\nquota = 'unlimited'", 4, "switch the mode to off"),
-        ("[plans.pro]\nquota = 10", 4, "invalid type: integer `10`, expected a string"),
-        ("[buckets.a]\nquota = '100 in 60s at 5s'", 4, "no sliding window"),
-        ("[overrides.a]\nmode = 'of'", 4, "\"of\" is not a mode"),
-        ("[overrides.b]\nmode = 'off'\n[overrides.a]\nreason = 'x'", 5, "changes nothing: give it a quota, or a mode"),
-        ("[overrides.a]\nmode = 'off'\nuntil = 2027-01-31", 5, "2027-01-31 is not an end"),
-        ("[overrides.a]\nmode = 'off'\nreason = \"\\u0000\"", 5, "without NUL"),
-        ("[buckets.'']\nquota = '1/s'", 3, "1 to 255 bytes"),
-        ("[plans.free]\nquota = '1/s'", 3, "duplicate key"),
-        ("[plans.pro", 3, "table"),
+    for (text, line, expected, advice) in [
+        (
+            "[plan.free]\nquota = '1/s'",
+            3,
+            "unknown field `plan`, expected one of `plans`, `buckets`, `overrides`",
+            "correct",
+        ),
+        ("[buckets.a]\nquota = '1/s'\nmode = 'off'", 5, "bucket a: unknown field `mode`, expected `quota`", "correct"),
+        ("[plans.pro]\nqota = '1/s'", 4, "plan pro: unknown field `qota`", "correct"),
+        ("[plans.pro]\nmode = 'off'", 3, "plan pro: missing field `quota`", "correct"),
+        ("[plans.pro]\n\nquota = 'ten a second'", 5, "invalid quota of plan pro: ten a second\n", "write"),
+        (
+            "[buckets]\nq = { quota = '0/s' }",
+            4,
+            "invalid quota of bucket q: 0/s: a capacity of 0 grants nothing\n",
+            "give 1",
+        ),
+        ("[plans.pro]\nquota = 'unlimited'", 4, "invalid quota of plan pro: unlimited", "switch the mode to off"),
+        ("[plans.pro]\nquota = 10", 4, "plan pro: invalid type: integer `10`, expected a string", "correct"),
+        ("[buckets.a]\nquota = '100 in 60s at 5s'", 4, "no sliding window", "name it with each request"),
+        ("[overrides.a]\nmode = 'of'", 4, "invalid mode of override a: of\n", "give \"enforce\""),
+        (
+            "[overrides.b]\nmode = 'off'\n[overrides.a]\nreason = 'x'",
+            5,
+            "override a: the override changes nothing",
+            "give it",
+        ),
+        (
+            "[overrides.a]\nmode = 'off'\nuntil = 2027-01-31",
+            5,
+            "invalid until of override a: 2027-01-31\n",
+            "write a time",
+        ),
+        ("[overrides.a]\nmode = 'off'\nreason = \"\\u0000\"", 5, "invalid reason of override a: \\u{0}", "give 65535"),
+        ("[buckets.'']\nquota = '1/s'", 3, "1 to 255 bytes", "correct"),
+        ("[plans.free]\nquota = '1/s'", 3, "duplicate key: free\n", "correct"),
+        (
+            "[buckets.api.example.com]\nquota = '1/s'",
+            3,
+            "bucket api: unknown",
+            "quote it: [buckets.\"api.example.com\"]",
+        ),
+        ("[plans.pro", 3, "table", "correct"),
     ] {
         let told = apply(&database, &format!("{valid}{text}"), &[]).ended(66);
-        let (at, hint) = (format!("error: limits.toml, line {line}: "), "hint: correct the file; nothing was applied");
-        told.says(&[&at, expected, hint]);
+        let (at, hint) = (format!("error: limits.toml, line {line}: "), format!("hint: {advice}"));
+        told.says(&[&at, expected, &hint, "; nothing was applied"]);
     }
     let long = format!("[overrides.a]\nmode = 'off'\nreason = '{}'", "x".repeat(70_000));
     apply(&database, &long, &[]).ended(66).says(&["limits.toml, line 3: ", "at most 65535 bytes"]);

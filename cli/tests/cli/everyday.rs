@@ -125,8 +125,8 @@ fn explain_shows_effective_plan_override_and_mode() {
         database.run(&["mode", "block", "--key", "user:1", "--reason", "abuse"]).ended(0).says(&["5/h, mode block"]);
         database.run(&["take", "user:1", "--plan", "free"]).ended(75).says(&["(mode block)"]);
         let replaced = database.run(&["plan", "override", "user:1", "--quota", "6/h"]).ended(0);
-        replaced.says(&["override 6/h, mode block; it was 5/h, mode block: abuse\n"]);
-        database.run(&["explain", "user:1"]).ended(0).says(&["6/h, from an override: abuse"]);
+        replaced.says(&["override 6/h, mode block, until 2", "; it was 5/h, mode block, until 2", ": abuse\n"]);
+        database.run(&["explain", "user:1"]).ended(0).says(&["6/h, from an override, until 2", ": abuse"]);
         database.run(&["plan", "overrides"]).ended(0).says(&["user:1", "6/h", "block", "abuse"]);
         database.run(&["mode", "--clear", "--key", "user:1"]).ended(0).says(&["override 6/h"]);
         database.run(&["plan", "override", "user:1", "--clear"]).ended(0).says(&["taken away"]);

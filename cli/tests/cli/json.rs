@@ -74,7 +74,12 @@ fn plan_and_mode_json_conforms_to_the_schema() {
     assert_eq!((&set[1]["kind"], &set[1]["name"], &set[1]["mode"]), (&"plan".into(), &"free".into(), &"shadow".into()));
     assert!(set[1]["mode_reason"] == "incident 42" && set[1]["mode_until"].is_string(), "{set}");
     assert_eq!((&set[2]["kind"], &set[2]["name"], &set[2]["mode"]), (&"key".into(), &"api".into(), &"block".into()));
-    assert_eq!(json(&["mode", "--key", "api"])[0], set[2]);
+    let mut own = json(&["mode", "--key", "api"])[0].clone();
+    assert_eq!((own["from"].take(), &own), ("override".into(), &set[2]));
+    database.run(&["take", "follows", "--plan", "free"]).ended(0);
+    let inherited = json(&["mode", "--key", "follows"]);
+    assert_conforms(&inherited, "mode");
+    assert_eq!((&inherited[0]["from"], &inherited[0]["mode"]), (&"plan free".into(), &"shadow".into()));
     assert_eq!(json(&["mode", "--all"]), Value::Array(vec![set[0].clone()]));
     assert_eq!(json(&["mode", "--plan", "free"])[0], set[1]);
     database.run(&["plan", "override", "user:1", "--quota", "5/h", "--reason", "ticket 7", "--for", "1d"]).ended(0);
@@ -131,6 +136,9 @@ fn apply_json_conforms_to_the_schema() {
     let database = Database::migrated(Engine::Sqlite);
     std::fs::write(database.directory.join("limits.toml"), "[plans]\nfree = { quota = '1/s' }\n")
         .expect("it is written");
+    let planned = database.run(&["apply", "limits.toml", "--dry-run", "--json"]).ended(0).json();
+    assert_conforms(&planned, "apply");
+    assert_eq!(planned["entries"][0]["status"], "create");
     let applied = database.run(&["apply", "limits.toml", "--json"]).ended(0).json();
     assert_conforms(&applied, "apply");
     let entry = &applied["entries"][0];

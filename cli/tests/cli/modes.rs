@@ -51,6 +51,16 @@ fn mode_change_without_target_is_refused() {
     database.run(&["mode", "shadow", "--key", "user:1", "--reason", "ticket 7"]).ended(0);
     assert_eq!(database.run(&["mode", "--all"]).ended(0).out, "all: enforce\n");
     assert_eq!(database.run(&["mode"]).ended(0).out, "all: enforce\nkey user:1: shadow: ticket 7\n");
+    // An inherited mode is shown with its source.
+    database.run(&["plan", "set", "free", "--quota", "9/h"]).ended(0);
+    database.run(&["take", "q1", "--plan", "free"]).ended(0);
+    let shown = |key: &str| database.run(&["mode", "--key", key]).ended(0).out;
+    assert_eq!(shown("q1"), "key q1: enforce\n");
+    database.run(&["mode", "off", "--all"]).ended(0);
+    assert_eq!(shown("q1"), "key q1: off, from all\n");
+    database.run(&["mode", "shadow", "--plan", "free", "--reason", "why"]).ended(0);
+    assert_eq!(shown("q1"), "key q1: shadow, from plan free: why\n");
+    assert_eq!(shown("user:1"), "key user:1: shadow: ticket 7\n");
 }
 
 #[test]

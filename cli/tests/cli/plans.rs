@@ -66,6 +66,30 @@ fn replaced_value_is_reported() {
 }
 
 #[test]
+fn override_keeps_its_end_unless_another_is_given() {
+    let database = Database::migrated(Engine::Sqlite);
+    let end = || {
+        let shown = database.run(&["plan", "overrides", "--json"]).ended(0).json();
+        shown[0]["override_until"].clone()
+    };
+    let block = ["mode", "block", "--key", "a"];
+    let limit = ["plan", "override", "a", "--quota", "5/s"];
+    for (first, second, kept) in [(&block[..], &limit[..], "mode block"), (&limit, &block, "limit 5/s")] {
+        database.run(&[first, &["--for", "1h"]].concat()).ended(0);
+        let hour = end();
+        assert_eq!(database.run(second).ended(0).err, "");
+        assert_eq!(end(), hour, "{second:?}");
+        database
+            .run(&[second, &["--for", "2h"]].concat())
+            .ended(0)
+            .says(&[&format!("note: the end of {kept} changes too, from 2"), "UTC: an override has one end"]);
+        assert_ne!(end(), hour, "{second:?}");
+        database.run(&["plan", "override", "a", "--clear"]).ended(0);
+        database.run(&["mode", "--clear", "--key", "a"]).ended(0);
+    }
+}
+
+#[test]
 fn create_reports_kept_tokens_or_no_change() {
     for engine in EACH {
         let database = Database::migrated(engine);
