@@ -130,6 +130,14 @@ fn wrong_arguments_error_hints_at_valid_ones() {
             &["create", "a", "--quota", "10/M"],
             &["error: months and years vary in length: --quota 10/M\nhint: write minutes"],
         ),
+        (
+            &["create", "a", "--quota", "99999999999999999999/s"],
+            &["error: out of range: --quota 99999999999999999999/s\nhint: give at most"],
+        ),
+        (
+            &["simulate", "1/1000000d", "--pattern", "steady:1/s"],
+            &["error: out of range: LIMIT 1/1000000d\nhint: give"],
+        ),
         (&["create", "a", "--quota", "100 in 60s at 5s"], &["no sliding window", "tollgate take --quota"]),
         (&["mode", "shadow", "--all", "--for", "900000d"], &["leave --for out"]),
         (
