@@ -137,10 +137,16 @@ fn i14_invalid_quota_values_are_typed_errors() {
         "1 per 1m30",
         "1 per 1",
         "1/1 m",
+        "1/1minute",
+        "1 / / s",
+        "1 per minutes",
         "burst 1",
         "1 per 200000d 200000d",
     ] {
         assert!(text.parse::<Quota>().is_err(), "{text:?}");
+    }
+    for text in ["99999999999999999999/s", "1/1000000d", "1/s burst 99999999999999999999"] {
+        assert_eq!(text.parse::<Quota>(), Err(QuotaError::OutOfRange(text.to_owned())));
     }
     for text in
         ["", "100 in 60s", "in 60s at 5s", "100 in 60 at 5s", "0 in 60s at 5s", "1 in 1s at 5s", "1 in 0s at 0s"]
@@ -159,7 +165,17 @@ fn window_round_trips_through_text() -> anyhow::Result<()> {
         assert_eq!(Rule::try_from(text), Ok(Rule::Window(window)));
     }
     assert_eq!("100 in 60s at 5s".parse::<Window>()?.to_string(), "100 in 1m at 5s");
-    assert_eq!("10/min".parse::<Quota>()?.to_string(), "10/m");
+    for (text, shortest) in [
+        ("10/min", "10/m"),
+        ("10/second", "10/s"),
+        ("10 / minute", "10/m"),
+        ("10/ hour burst 20", "10/h burst 20"),
+        ("10 /1m 30s", "400/h burst 10"),
+        ("10 per day", "10 per 1d"),
+        ("10 per calendar day", "10 per calendar 1d"),
+    ] {
+        assert_eq!(text.parse::<Quota>()?.to_string(), shortest, "{text}");
+    }
     for text in ["10 per 1m30s", "10 per 1m 30s", "10 per 90s"] {
         assert_eq!(text.parse::<Quota>()?, Quota::interval(10, Duration::from_secs(90))?, "{text}");
     }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{Admin, admin::DenialCount};
 
-use crate::output::{Cell, Column, Skipped, Table, say, say_json};
+use crate::output::{Cell, Column, Skipped, Table, say, say_json, width_to_fit, wrapped};
 use crate::times;
 
 /// List the most denied keys of the last 24 hours
@@ -29,7 +29,8 @@ impl Args {
         if self.json {
             say_json(&most.iter().map(DenialJson::from).collect::<Vec<_>>())?;
         } else if most.is_empty() {
-            say("no denials are counted; services count them with LimiterBuilder::count_denials")?;
+            let none = "no denials are counted; services count them with LimiterBuilder::count_denials";
+            say(wrapped(none, width_to_fit(false), 0))?;
         } else {
             let columns = [Column::Left("key"), Column::Right("denied"), Column::Left("last")];
             let mut table = Table::new(columns);

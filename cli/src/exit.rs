@@ -76,6 +76,11 @@ pub(crate) const UPDATE_HINT: &str = "install a newer `tollgate`: the version of
 pub(crate) const READ_ONLY_HINT: &str =
     "leave mode=ro and immutable out of the URL, and let this user write the file and its directory";
 
+/// The error of a request that can never be granted.
+pub(crate) fn never(message: String, hint: &str) -> CliError {
+    CliError { code: NEVER, message, hint: hint.to_owned() }
+}
+
 /// Prints the error and its hint on standard error, and returns the exit code.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     let (code, message, hint) = explain(error);

@@ -8,7 +8,7 @@ use tollgate::{
 
 use crate::output::{Layout, Skipped, say, width_to_fit};
 use crate::pages::PAGE;
-use crate::quota_args::key;
+use crate::quota_args::{key, prefix};
 
 mod level;
 mod reader;
@@ -29,8 +29,8 @@ pub(crate) struct Args {
     /// Sliding windows, and no buckets
     #[arg(long, conflicts_with_all = ["plan", "provisioned", "first_use"])]
     windows: bool,
-    /// Those whose key begins so
-    #[arg(long, value_parser = key)]
+    /// Only show keys that start with PREFIX
+    #[arg(long, value_parser = prefix)]
     prefix: Option<Key>,
     /// Those that follow this plan
     #[arg(long, value_name = "NAME", value_parser = key)]
@@ -108,7 +108,9 @@ impl Args {
         } else {
             self.sorted(reader, limit, &mut out).await?
         };
-        out.end::<L>()?;
+        let is_filtered = self.prefix.is_some() || self.plan.is_some() || self.provisioned || self.first_use;
+        let none = if is_filtered { format!("no {} match these options", L::NAMES[1]) } else { L::NONE.to_owned() };
+        out.end(&none)?;
         if is_more && self.json {
             // Ignores an unwritable standard error.
             let _ = writeln!(anstream::stderr(), "… and more: without `--limit`, or with `--limit 0`, all are listed");
@@ -242,7 +244,7 @@ mod tests {
         let mut out = Writer::new(Pipe { written: &written, writes }, args.json, Layout::default());
         let limit = args.limit.unwrap_or(usize::MAX);
         let is_more = in_key_order(PageReader::new(page, args.admits()), limit, &mut out).await.expect("it is listed");
-        out.end::<BucketLevel>().expect("it is written");
+        out.end(BucketLevel::NONE).expect("it is written");
         (String::from_utf8(written.into_inner()).expect("text"), is_more, asked.into_inner())
     }
 

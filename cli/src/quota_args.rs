@@ -15,9 +15,9 @@ use crate::times;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct QuotaArgs {
     /// How many tokens a full bucket holds; all of them come back at once
-    #[arg(long, value_name = "TOKENS", requires = "per", conflicts_with = "quota")]
+    #[arg(long, value_name = "TOKENS", requires = "per", conflicts_with = "quota", value_parser = clap::value_parser!(u64).range(1..))]
     capacity: Option<u64>,
-    /// … in each such span: 250ms, 10s, 5m, 1h, 1d
+    /// Time in which all tokens come back: 250ms, 10s, 5m, 1h, 1d
     #[arg(long, value_name = "SPAN", requires = "capacity", conflicts_with = "quota", value_parser = times::parse)]
     per: Option<Duration>,
     /// The limit as text: '10/s', '10/s burst 20', '2 per 1s', '1000 per calendar 1d', '100 once'
@@ -83,6 +83,14 @@ pub(crate) fn distinct(keys: &[Key], hint: &str) -> Result<(), CliError> {
     let twice = keys.iter().enumerate().find_map(|(place, key)| keys[..place].contains(key).then_some(key));
     let Some(key) = twice else { return Ok(()) };
     Err(CliError::arguments(format!("'{}' is named more than once", plain(key.as_str())), hint))
+}
+
+/// Parses the beginning of a key.
+pub(crate) fn prefix(text: &str) -> Result<Key, String> {
+    Key::try_from(text).map_err(|error| match error {
+        KeyError::Empty => "a prefix has 1 to 255 bytes, and this one is empty: give the beginning of a key".to_owned(),
+        error => error.to_string().replacen("a key", "a prefix", 1),
+    })
 }
 
 /// Parses a key.

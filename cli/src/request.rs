@@ -1,7 +1,8 @@
 //! The requests of `take` and `run`.
 
-use tollgate::{Key, Limiter, MemoryStore, Mode, Rule, Store, Take};
+use tollgate::{Error, Key, Limiter, MemoryStore, Mode, Rule, Store, Take, TakeError};
 
+use crate::exit;
 use crate::quota_args::{key, rule};
 
 /// The cost of a request, and its limit.
@@ -31,6 +32,21 @@ impl RequestArgs {
         };
         let first = Take::from(keys[0].clone()).rule(rule.clone()).cost(self.cost).min_remaining(self.min_remaining);
         keys[1..].iter().fold(first, |take, key| take.and(key.clone(), rule.clone()))
+    }
+
+    /// Hints at `--quota` if its own capacity is too small for the cost.
+    pub(crate) fn told(&self, error: anyhow::Error) -> anyhow::Error {
+        let given = match &self.quota {
+            Some(Rule::Quota(quota)) => quota.capacity(),
+            Some(Rule::Window(window)) => window.max_requests(),
+            _ => return error,
+        };
+        match error.downcast_ref() {
+            Some(Error::Take(TakeError::ExceedsCapacity { capacity, .. })) if *capacity == given => {
+                exit::never(exit::message(&error), "raise --quota, or lower --cost and --min-remaining").into()
+            }
+            _ => error,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::each;
 use crate::exit::CliError;
 use crate::output::{Skipped, counted, progress, quoted, say, say_json};
 use crate::pages::PAGE;
-use crate::quota_args::key;
+use crate::quota_args::{key, prefix};
 
 /// Fill buckets, and forget the requests that sliding windows have counted
 #[derive(clap::Args)]
@@ -19,8 +19,8 @@ use crate::quota_args::key;
 pub(crate) struct Args {
     #[arg(required_unless_present = "prefix", conflicts_with = "prefix", value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
-    /// Reset every bucket and sliding window whose key begins so; needs --force
-    #[arg(long, value_parser = key)]
+    /// Reset every bucket and sliding window whose key starts with PREFIX; needs --force
+    #[arg(long, value_parser = prefix)]
     prefix: Option<Key>,
     /// Print how many buckets and windows --prefix selects, and change nothing
     #[arg(long, requires = "prefix", conflicts_with_all = ["force", "keys"])]

@@ -99,7 +99,7 @@ impl Args {
             Ok(WaitOutcome::Interrupted(ended)) => Err(ended.into()),
             Err(error) => match leave(leaving, &mut signals).await {
                 Some(ended) => Err(ended.into()),
-                None => self.unanswered(error),
+                None => self.unanswered(self.request.told(error)),
             },
         }
     }

@@ -10,7 +10,7 @@ use clap::ArgGroup;
 use tollgate::{Quota, Rule, Window, model::Refill};
 
 use crate::exit::CliError;
-use crate::{output, times};
+use crate::{output, quota_args, times};
 
 mod clients;
 mod draw;
@@ -190,8 +190,7 @@ struct SimulationOutcome {
 }
 
 fn limit(text: &str) -> Result<Rule, String> {
-    let rule = Rule::try_from(text).map_err(|error| error.to_string())?;
-    match rule {
+    match quota_args::rule(text)? {
         Rule::Quota(quota) if quota == Quota::unlimited() => Err("cannot simulate an unlimited quota".to_owned()),
         rule => Ok(rule),
     }

@@ -47,7 +47,7 @@ impl Args {
         let take = self.request.take(&self.keys).max_wait(self.max_wait);
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, self.remember));
         let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?, resting).await;
-        let decision = match turn? {
+        let decision = match turn.map_err(|error| self.request.told(error))? {
             WaitOutcome::Decided(decision) => decision,
             WaitOutcome::Interrupted(ended) => return Err(ended.into()),
         };

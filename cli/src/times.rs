@@ -58,7 +58,7 @@ impl SpanError {
 /// So long from then.
 pub(crate) fn after(span: Duration, then: DateTime<Utc>) -> anyhow::Result<DateTime<Utc>> {
     if span.is_zero() {
-        return Err(CliError::arguments("no length of time: --for 0s", "give a longer one, such as 2h").into());
+        return Err(CliError::arguments("out of range: --for 0s", "give a longer one, such as 2h").into());
     }
     let end = Some(span)
         .filter(|span| *span <= CENTURY)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::{Admin, Key};
 
 use crate::exit::CliError;
-use crate::quota_args::key;
+use crate::quota_args::prefix;
 use crate::{output, times};
 
 mod board;
@@ -42,8 +42,8 @@ use order::WatchOrder;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Args {
-    /// Selects the buckets whose key begins so, by the key's index
-    #[arg(long, value_parser = key)]
+    /// Only show keys that start with PREFIX
+    #[arg(long, value_parser = prefix)]
     prefix: Option<Key>,
     /// The time between two reads
     #[arg(long, value_name = "SPAN", default_value = "2s", value_parser = times::parse)]

@@ -191,9 +191,8 @@ pub enum TakeError {
     Conflict(Key),
     /// The cost and the minimum remaining exceed the capacity of the bucket.
     #[error(
-        "bucket '{key}' holds {capacity} token{}: a cost of {cost} plus a minimum remaining of {min_remaining} can never be \
-         granted",
-        if *capacity == 1 { "" } else { "s" }
+        "a cost of {cost}{} exceeds the capacity of bucket '{key}': {capacity}",
+        if *min_remaining > 0 { format!(" plus a minimum remaining of {min_remaining}") } else { String::new() }
     )]
     ExceedsCapacity {
         /// The bucket.

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::num::IntErrorKind;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -370,13 +371,22 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let not_one = || QuotaError::InvalidText(text.chars().take(60).collect());
-        let number = |word: &str| word.parse::<u64>().map_err(|_| not_one());
-        let span = |words: &[&str]| parse_span(words).ok_or_else(not_one);
+        let excerpt = || text.chars().take(60).collect();
+        let not_one = || QuotaError::InvalidText(excerpt());
+        let number = |word: &str| {
+            word.parse::<u64>().map_err(|error| match error.kind() {
+                IntErrorKind::PosOverflow => QuotaError::OutOfRange(excerpt()),
+                _ => not_one(),
+            })
+        };
+        let span = |words: &[&str]| match parse_span(words) {
+            Some(Duration::MAX) => Err(QuotaError::OutOfRange(excerpt())),
+            span => span.ok_or_else(not_one),
+        };
         let rate = |words: &[&str]| {
-            let [first, rest @ ..] = words else { return Err(not_one()) };
-            let (tokens, period) = first.split_once('/').ok_or_else(not_one)?;
-            Ok(Self::per(number(tokens)?, span(&[&[period], rest].concat())?))
+            let rate = words.join(" ");
+            let (tokens, period) = rate.split_once('/').ok_or_else(not_one)?;
+            Ok(Self::per(number(tokens.trim())?, span(&period.split_whitespace().collect::<Vec<_>>())?))
         };
         match &words[..] {
             ["unlimited"] => Ok(Self::unlimited()),
@@ -403,23 +413,30 @@ impl fmt::Display for Span {
     }
 }
 
-/// Parses `250ms`, `1m30s`, `1m 30s`, or `s` for `1s`.
+/// Parses `250ms`, `1m30s`, `1m 30s`, or `s` or `second` for `1s`. Returns `Duration::MAX` for more than 2⁶⁴ ns.
 pub(super) fn parse_span(words: &[&str]) -> Option<Duration> {
-    if let Some(ns) = words.first().and_then(|unit| unit_ns(unit)).filter(|_| words.len() == 1) {
-        return Some(Duration::from_nanos(ns));
+    if let [unit] = words {
+        let unit = UNIT_WORDS.iter().find(|(word, _)| word == unit).map_or(*unit, |(_, unit)| *unit);
+        if let Some(ns) = unit_ns(unit) {
+            return Some(Duration::from_nanos(ns));
+        }
     }
-    let mut sum = (!words.is_empty()).then_some(0_u64)?;
+    let mut sum = (!words.is_empty()).then_some(Some(0_u64))?;
     for word in words {
         let mut rest = *word;
         while !rest.is_empty() {
             let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
             let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
-            sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(unit_ns(unit)?)?)?;
+            let length = unit_ns(unit).filter(|_| !number.is_empty())?;
+            sum = sum.and_then(|sum| number.parse::<u64>().ok()?.checked_mul(length)?.checked_add(sum));
             rest = after;
         }
     }
-    Some(Duration::from_nanos(sum))
+    Some(sum.map_or(Duration::MAX, Duration::from_nanos))
 }
+
+/// The units that a text can spell out if no number precedes them.
+const UNIT_WORDS: [(&str, &str); 4] = [("second", "s"), ("minute", "m"), ("hour", "h"), ("day", "d")];
 
 /// The nanoseconds of a unit. `min` is another name of `m`.
 fn unit_ns(unit: &str) -> Option<u64> {
@@ -478,11 +495,14 @@ pub enum QuotaError {
     RefillTooLong,
     /// The text is not a valid quota.
     #[error(
-        "'{0}' is not a quota: write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d', '100 once' or \
-         'unlimited'; units are ns, us, ms, s, m, h and d; \
+        "'{0}' is not a quota: write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d' or '100 once'; \
+         units are ns, us, ms, s, m, h and d; \
          '100 in 60s at 5s' is a sliding window"
     )]
     InvalidText(String),
+    /// A number or a length of time in the text is too large.
+    #[error("'{0}' is out of range: give at most 3155760000000000000 tokens, and at most 36525 days")]
+    OutOfRange(String),
     /// The quota refills more than one token a nanosecond.
     #[error("{capacity} tokens in {refill_ns} ns are more than one a nanosecond: count in larger units, 1 for 1000")]
     TooFast {

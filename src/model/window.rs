@@ -119,7 +119,7 @@ impl FromStr for Window {
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let not_one = || QuotaError::InvalidWindowText(text.chars().take(60).collect());
-        let span = |words: &[&str]| parse_span(words).ok_or_else(not_one);
+        let span = |words: &[&str]| parse_span(words).filter(|span| *span != Duration::MAX).ok_or_else(not_one);
         let words: Vec<&str> = text.split_whitespace().collect();
         let [max_requests, "in", spans @ ..] = &words[..] else { return Err(not_one()) };
         let at = spans.iter().position(|word| *word == "at").ok_or_else(not_one)?;

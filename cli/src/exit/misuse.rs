@@ -22,7 +22,10 @@ pub(crate) fn misused<C: CommandFactory>(error: &clap::Error) -> ExitCode {
             anstream::eprint!("{help}");
             return ExitCode::from(WRONG_ARGUMENTS);
         }
-        _ => Err(explain::<C>(error)),
+        _ => {
+            let arguments: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+            Err(explain::<C>(error, &arguments))
+        }
     };
     match said {
         Ok(()) => ExitCode::SUCCESS,
@@ -31,14 +34,20 @@ pub(crate) fn misused<C: CommandFactory>(error: &clap::Error) -> ExitCode {
 }
 
 /// The error with the given value, and a hint.
-fn explain<C: CommandFactory>(error: &clap::Error) -> CliError {
+fn explain<C: CommandFactory>(error: &clap::Error, arguments: &[String]) -> CliError {
     if let Some(refusal) = secret(error) {
         return refusal;
+    }
+    if let Some((wrong, arguments)) = negative_value::<C>(error, arguments) {
+        return explain::<C>(&wrong, &arguments);
     }
     let context = |kind| text(error, kind).unwrap_or_default();
     let arg = name(&context(ContextKind::InvalidArg));
     let value = quoted(&context(ContextKind::InvalidValue));
     let (message, hint) = match error.kind() {
+        ErrorKind::ValueValidation if is_negative(&value) && is_number_or_span(error) => {
+            (format!("out of range: {arg} {value}"), range::<C>(error, &arg, arguments))
+        }
         ErrorKind::ValueValidation => {
             let (what, hint) = invalid_value(error);
             (format!("{what}: {arg} {value}"), hint)
@@ -48,14 +57,25 @@ fn explain<C: CommandFactory>(error: &clap::Error) -> CliError {
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand);
             let hint = text(error, ContextKind::SuggestedSubcommand).map(|word| format!("did you mean {word}?"));
-            (format!("unknown command: {}", quoted(&word)), hint.unwrap_or_default())
+            (
+                format!("unknown command: {}", quoted(&word)),
+                hint.unwrap_or_else(|| format!("`{} --help` lists the commands", command::<C>())),
+            )
         }
         ErrorKind::MissingSubcommand => (
             format!("no command: {}", context(ContextKind::InvalidSubcommand)),
             format!("the commands are {}", context(ContextKind::ValidSubcommand).replace(", help", "")),
         ),
         ErrorKind::UnknownArgument => unknown_argument(error),
-        ErrorKind::MissingRequiredArgument => (format!("missing: {}", context(ContextKind::InvalidArg)), usage(error)),
+        ErrorKind::MissingRequiredArgument => {
+            let missing = context(ContextKind::InvalidArg);
+            let hint = match &*missing {
+                "<MODE>" => "write it like `tollgate mode shadow --key KEY --for 2h`".to_owned(),
+                "--prefix <PREFIX>, <KEY>..." => "write it like `tollgate reset --prefix PREFIX --force`".to_owned(),
+                _ => usage(error),
+            };
+            (format!("missing: {missing}"), hint)
+        }
         ErrorKind::ArgumentConflict => {
             let other = text(error, ContextKind::PriorArg).map_or_else(|| "another one".to_owned(), |arg| name(&arg));
             (format!("{arg} cannot be used with {other}"), "leave one of them out".to_owned())
@@ -101,6 +121,39 @@ fn invalid_value(error: &clap::Error) -> (String, String) {
     (what.rsplit_once("' is ").map_or(&*what, |(_, rest)| rest).to_owned(), hint)
 }
 
+/// Reads `--cost -1`, which clap takes for an unknown argument, as `--cost=-1`. Returns the error of that value.
+fn negative_value<C: CommandFactory>(error: &clap::Error, arguments: &[String]) -> Option<(clap::Error, Vec<String>)> {
+    let typed = text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let at = arguments.iter().position(|word| is_negative(word) && word.starts_with(&typed))?;
+    let option = arguments[..at].last().filter(|word| word.starts_with("--") && word.len() > 2)?;
+    let joined = [&arguments[..at - 1], &[format!("{option}={}", arguments[at])], &arguments[at + 1..]].concat();
+    let wrong = C::command().try_get_matches_from(&joined).err()?;
+    (wrong.kind() == ErrorKind::ValueValidation).then_some((wrong, joined))
+}
+
+fn is_negative(word: &str) -> bool {
+    word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+}
+
+fn is_number_or_span(error: &clap::Error) -> bool {
+    error.source().is_some_and(|source| source.is::<ParseIntError>() || source.is::<SpanError>())
+}
+
+/// Describes the values of an option that a negative value was given for.
+fn range<C: CommandFactory>(error: &clap::Error, arg: &str, arguments: &[String]) -> String {
+    if error.source().is_some_and(<dyn std::error::Error>::is::<SpanError>) {
+        return "give a length of time above 0, such as 2h".to_owned();
+    }
+    // The error for 0 names the range.
+    let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
+    let (given, zero) = (format!("{arg}={value}"), format!("{arg}=0"));
+    let words = arguments.iter().map(|word| if *word == given { &zero } else { word });
+    match C::command().try_get_matches_from(words) {
+        Err(error) if error.kind() == ErrorKind::ValueValidation => invalid_value(&error).1,
+        _ => "give 0 or more".to_owned(),
+    }
+}
+
 /// Describes clap's text of a range, such as `1..=1000`.
 fn in_words(range: &str) -> String {
     match range.split_once("..") {
@@ -122,7 +175,7 @@ fn unknown_argument(error: &clap::Error) -> (String, String) {
     let shown = quoted(&typed);
     let hint = if times::is_unit(&typed) {
         "write a span without a space: 1h".to_owned()
-    } else if typed.strip_prefix('-').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit())) {
+    } else if is_negative(&typed) {
         "numbers and spans are not negative; write a key that begins with a dash last, after --".to_owned()
     } else if let Some(option) = text(error, ContextKind::SuggestedArg) {
         format!("did you mean {option}?")
@@ -139,7 +192,7 @@ fn unknown_argument(error: &clap::Error) -> (String, String) {
 /// The usage line.
 fn usage(error: &clap::Error) -> String {
     // clap repeats the option that the environment sets.
-    let usage = text(error, ContextKind::Usage).unwrap_or_default().replace("--database-url <URL> ", "");
+    let usage = text(error, ContextKind::Usage).unwrap_or_default().replace("--database-url <URL>", "");
     usage.trim().strip_prefix("Usage:").map_or_else(String::new, |usage| {
         let words: Vec<_> = usage.split_whitespace().collect();
         format!("write it like `{}`", words.join(" "))

@@ -17,7 +17,7 @@ pub(super) enum ListOrder {
     Available,
     /// Those that granted most first
     Granted,
-    /// Those that are full last, first; of windows, those in which one more passes last
+    /// Latest refill first
     Full,
 }
 
@@ -38,6 +38,9 @@ pub(super) trait Level: Sized {
     /// The noun, in the singular and in the plural.
     const NAMES: [&str; 2];
 
+    /// The output for an empty database.
+    const NONE: &str;
+
     fn key(&self) -> &Key;
 
     fn compare(&self, other: &Self, order: ListOrder) -> Ordering;
@@ -50,6 +53,7 @@ pub(super) trait Level: Sized {
 
 impl Level for BucketLevel {
     const NAMES: [&str; 2] = ["bucket", "buckets"];
+    const NONE: &str = "no buckets: create one with `tollgate create KEY --capacity 2 --per 1h`";
 
     fn key(&self) -> &Key {
         &self.key
@@ -75,6 +79,7 @@ impl Level for BucketLevel {
 
 impl Level for WindowLevel {
     const NAMES: [&str; 2] = ["sliding window", "sliding windows"];
+    const NONE: &str = "no sliding windows: `tollgate take KEY --quota '100 in 60s at 5s'` creates one";
 
     fn key(&self) -> &Key {
         &self.key

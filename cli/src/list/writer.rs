@@ -37,13 +37,13 @@ impl<W: Write> Writer<W> {
         self.put(&text)
     }
 
-    /// Writes what comes after the last one, or instead of any.
-    pub(super) fn end<L: Level>(mut self) -> Result<(), CliError> {
+    /// Writes what comes after the last one, or `none` instead of any.
+    pub(super) fn end(mut self, none: &str) -> Result<(), CliError> {
         match (self.as_json, self.has_begun) {
             (true, true) => self.put("\n]\n"),
             (true, false) => self.put("[]\n"),
             (false, true) => Ok(true),
-            (false, false) => self.put(&format!("no such {}\n", L::NAMES[0])),
+            (false, false) => self.put(&format!("{none}\n")),
         }
         .map(drop)
     }

@@ -2,7 +2,7 @@
 
 use super::board::Board;
 use super::order::WatchOrder;
-use crate::output::{Cell, Column, Layout, Table};
+use crate::output::{Cell, Column, Layout, Table, wrapped};
 use crate::times;
 
 /// Formats the rows to fit the width, or a sentence if there are none.
@@ -37,12 +37,13 @@ pub(crate) fn table(board: &Board, width: Option<usize>) -> String {
         (more > 0).then(|| format!("… and {more} more: these are {}; choose by --prefix", board.order.name()))
     });
     let notes = more.into_iter().chain(board.denials.now.none.map(str::to_owned));
+    let notes = notes.map(|note| wrapped(&note, width, 0));
     let mut layout = Layout::within(width).keeping(match board.order {
         WatchOrder::Hottest => Some("granted"),
         WatchOrder::Emptiest => Some("available"),
         WatchOrder::Denied => Some("denied"),
         WatchOrder::Key => None,
     });
-    let shown = board.empty_note().unwrap_or_else(|| table.lines(&mut layout));
+    let shown = board.empty_note().map_or_else(|| table.lines(&mut layout), |note| wrapped(&note, width, 0));
     std::iter::once(shown).chain(notes).collect::<Vec<_>>().join("\n")
 }

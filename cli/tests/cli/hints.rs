@@ -120,7 +120,7 @@ fn wrong_arguments_error_hints_at_valid_ones() {
         (&["create", "a", "--quota", "ten a second"], &["10/s burst 20"]),
         (
             &["create", "a", "--capacity", "0", "--per", "1h"],
-            &["error: a capacity of 0 grants nothing\nhint: give 1 or more"],
+            &["error: out of range: --capacity 0\nhint: give 1 or more"],
         ),
         (
             &["create", "a", "--capacity", "1e6", "--per", "1h"],
@@ -130,6 +130,14 @@ fn wrong_arguments_error_hints_at_valid_ones() {
             &["create", "a", "--quota", "10/M"],
             &["error: months and years vary in length: --quota 10/M\nhint: write minutes"],
         ),
+        (
+            &["create", "a", "--quota", "99999999999999999999/s"],
+            &["error: out of range: --quota 99999999999999999999/s\nhint: give at most"],
+        ),
+        (
+            &["simulate", "1/1000000d", "--pattern", "steady:1/s"],
+            &["error: out of range: LIMIT 1/1000000d\nhint: give"],
+        ),
         (&["create", "a", "--quota", "100 in 60s at 5s"], &["no sliding window", "tollgate take --quota"]),
         (&["mode", "shadow", "--all", "--for", "900000d"], &["leave --for out"]),
         (
@@ -138,9 +146,8 @@ fn wrong_arguments_error_hints_at_valid_ones() {
         ),
         (&["create", "a", "--quota", "unlimited"], &["switch the mode to off"]),
         (&["create", "", "--quota", "1/s"], &["1 to 255 bytes"]),
-        (&["mode", "shadow", "--all", "--for", "0s"], &["error: no length of time: --for 0s\nhint: give a longer one"]),
+        (&["mode", "shadow", "--all", "--for", "0s"], &["error: out of range: --for 0s\nhint: give a longer one"]),
         (&["take", "a", "--cost", "0"], &["error: out of range: --cost 0\nhint: give 1 or more\n"]),
-        (&["take", "a", "--cost", "-1"], &["error: unexpected argument: -1\nhint: numbers and spans are not negative"]),
         (&["take", "a", "--id", "abc"], &["error: not a UUID: --id abc\nhint: write it like 67e55044"]),
         (
             &["take", "-x"],
@@ -157,7 +164,6 @@ fn wrong_arguments_error_hints_at_valid_ones() {
         (&["mode", "of"], &["off"]),
         (&["mode", "--clear", "--reason", "over"], &["cannot be used with"]),
         (&["mode", "--json", "--reason", "over"], &["error: missing: "]),
-        (&["mode", "--json", "--for", "1h"], &["error: missing: "]),
         (&["create", "a", "--quota", "1/s", "--per", "1h"], &["cannot be used with"]),
         (&["migrate", "--dry-run", "--into", "migrations"], &["cannot be used with"]),
         (&["migrate", "--dry-run", "--engine", "mysql"], &["cannot be used with"]),
@@ -182,7 +188,45 @@ fn wrong_arguments_error_hints_at_valid_ones() {
     database.run(&["create", "--quota", "1/s", "--", "-x"]).ended(0).says(&["tollgate take -- -x"]);
     database.run(&["take", "--", "-y"]).ended(64).says(&["--per 1h -- -y`"]);
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);
+    for command in
+        [&["take", "t", "--quota", "1/s", "--cost", "2"][..], &["take", "t", "--quota", "1 in 1m at 1s", "--cost", "2"]]
+    {
+        database.run(command).ended(64).says(&["error: 2 tokens exceed the capacity of 1: t\nhint: raise --quota"]);
+    }
     database.run(&["take", "a", "--quota", "2/s"]).ended(64).says(&["without --quota and --plan"]);
+}
+
+#[test]
+fn negative_or_missing_value_hints_at_a_valid_command() {
+    let database = Database::migrated(Engine::Sqlite);
+    for (arguments, answers) in [
+        (&["take", "a", "--cost", "-1"][..], &["error: out of range: --cost -1\nhint: give 1 or more\n"][..]),
+        (&["take", "a", "--cost=-1"], &["error: out of range: --cost -1\nhint: give 1 or more\n"]),
+        (&["take", "a", "--min-remaining", "-1"], &["error: out of range: --min-remaining -1\nhint: give 0 or more\n"]),
+        (&["create", "a", "--capacity", "-1", "--per", "1h"], &["error: out of range: --capacity -1\nhint: give 1 or"]),
+        (&["list", "--limit", "-1"], &["error: out of range: --limit -1\nhint: give 0 or more\n"]),
+        (&["watch", "--limit", "-1"], &["error: out of range: --limit -1\nhint: give a number from 1 to 100000\n"]),
+        (&["mode", "off", "--all", "--for", "-1s"], &["error: out of range: --for -1s\nhint: give a length of time"]),
+        (&["take", "--json", "-1"], &["error: unexpected argument: -1\nhint: numbers and spans are not negative"]),
+        (&["mode", "--for", "1h"], &["error: missing: <MODE>\nhint: write it like `tollgate mode shadow --key KEY"]),
+        (
+            &["reset", "--force"],
+            &["error: missing: --prefix", "hint: write it like `tollgate reset --prefix PREFIX --force`"],
+        ),
+        (
+            &["migrate", "--after", "2"],
+            &["hint: write it like `tollgate migrate --print <FORMAT> --after <VERSION>`\n"],
+        ),
+        (&["nosuch"], &["error: unknown command: nosuch\nhint: `tollgate --help` lists the commands\n"]),
+        (
+            &["list", "--prefix", ""],
+            &["error: a prefix has 1 to 255 bytes, and this one is empty: --prefix ''\nhint: give"],
+        ),
+    ] {
+        database.run(arguments).ended(2).says(answers);
+    }
+    database.run(&["list"]).ended(0).says(&["no buckets: create one with `tollgate create"]);
+    database.run(&["list", "--windows"]).ended(0).says(&["no sliding windows: `tollgate take"]);
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn list_shows_only_the_requested_buckets() {
         ] {
             assert_eq!(keys(&database, arguments), listed, "{arguments:?} on {engine:?}");
         }
-        database.run(&["list", "--plan", "none"]).ended(0).says(&["no such bucket"]);
+        database.run(&["list", "--plan", "none"]).ended(0).says(&["no buckets match these options\n"]);
     }
 }
 
@@ -91,7 +91,10 @@ fn sliding_windows_are_listed_by_themselves() {
         }
         let table = database.run(&["list", "--windows"]).ended(0).out;
         assert!(table.starts_with("key    counted  sliding window"), "{table}");
-        database.run(&["list", "--windows", "--prefix", "none"]).ended(0).says(&["no such sliding window"]);
+        database
+            .run(&["list", "--windows", "--prefix", "none"])
+            .ended(0)
+            .says(&["no sliding windows match these options\n"]);
         database.run(&["list", "--windows", "--plan", "free"]).ended(2).says(&["cannot be used with"]);
     }
 }
