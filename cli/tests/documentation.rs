@@ -114,7 +114,7 @@ fn rust_in_documents_compiles() -> anyhow::Result<()> {
         let is_included = included.iter().any(|included| sources.contains(included));
         for block in text.split("\n```rust").skip(1) {
             let (options, code) = block.split_once('\n').context("a block has lines")?;
-            ensure!(!options.contains("ignore"), "{} has Rust that nobody compiles", path.display());
+            ensure!(!options.contains("ignore"), "{} has Rust that no test compiles", path.display());
             let code = code.split_once("```").context("a block ends")?.0;
             let recipe = recipes.get_key_value(code);
             ensure!(is_included || recipe.is_some(), "{} has Rust that no test compiles:\n{code}", path.display());

@@ -179,8 +179,7 @@ impl<T: Queued> Queue<T> {
     /// takes an equal share of all requests that wait or are in flight, so that calls have about the same size.
     fn batch(&mut self) -> Option<Batch<T>> {
         let share = (self.waiting + self.batch_calls.requests).div_ceil(self.max_batch_calls);
-        let (mut requests, mut keys, mut passed) =
-            (Vec::with_capacity(share.min(self.waiting)), Vec::new(), Vec::new());
+        let (mut requests, mut keys, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         while passed.len() < MAX_PASSED
             && let Some(key) = self.ready.pop_front()
         {
@@ -189,9 +188,13 @@ impl<T: Queued> Queue<T> {
                 passed.push(key);
                 continue;
             }
+            let max_batch = front.max_batch().min(share);
+            if requests.is_empty() {
+                requests.reserve_exact(max_batch);
+            }
             self.call(&key, &mut requests, T::max_batch);
             keys.push(key);
-            if requests.len() >= requests[0].max_batch().min(share) {
+            if requests.len() >= max_batch {
                 break;
             }
         }

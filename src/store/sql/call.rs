@@ -59,8 +59,8 @@ impl SqlRequest {
         self.take.is_momentary() && self.take == other.take
     }
 
-    /// Whether requests, in the order of their keys, differ only in `times` and in their buckets, of which each is another
-    /// one. None waits or has an id, and all name the same quota or plan.
+    /// Whether requests, sorted by key, are for different buckets and otherwise differ only in `times`. None waits or has an
+    /// id, and all name the same quota or plan.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(super) fn are_alike(asks: &[Self]) -> bool {
         let is_plain =
