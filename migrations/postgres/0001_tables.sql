@@ -76,6 +76,7 @@ create table if not exists tollgate.token_buckets (
   step_ns        bigint not null,
   step_ticks     bigint not null,
   token_ticks    bigint not null,
+  granted_requests bigint,                                     -- requests that the last batch granted: it returns them
   room           text default repeat(' ', 60)                  -- spaces; null from the first decision on
 )
 with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);

@@ -113,14 +113,14 @@ as $$
          + (1000000000 / p_bucket.step_ns + 1) * p_bucket.step_ticks
 $$;
 
--- bucket_affords(p_bucket, p_full_at, p_cost, p_min_remaining, p_now) -> how many consecutive requests for p_cost tokens the
--- bucket grants at p_now, if the bucket is full again at tick p_full_at. p_cost + p_min_remaining must not exceed the capacity.
+-- bucket_affords(p_bucket, p_cost, p_min_remaining, p_now) -> how many consecutive requests for p_cost tokens the bucket grants at
+-- p_now. p_cost + p_min_remaining must not exceed the capacity.
 create or replace function tollgate.bucket_affords(
-  p_bucket tollgate.token_buckets, p_full_at bigint, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
+  p_bucket tollgate.token_buckets, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
 language sql immutable
 as $$
   select (p_bucket.burst - p_min_remaining * p_bucket.token_ticks
-          - greatest(p_full_at - tollgate.bucket_clock(p_bucket, p_now), 0)) / (p_cost * p_bucket.token_ticks)
+          - greatest(p_bucket.full_at - tollgate.bucket_clock(p_bucket, p_now), 0)) / (p_cost * p_bucket.token_ticks)
 $$;
 
 revoke all on all tables in schema tollgate from public;

@@ -196,8 +196,8 @@ begin
 end
 $$;
 
--- Before an insert, but after an update: a trigger before updates would lock each row once more. make_batch and make_uniform
--- set the derived columns of their new rows themselves. No role has the privilege to set these columns.
+-- Before an insert, but after an update: a trigger before updates would lock each row once more. make_batch sets the
+-- derived columns of its new rows itself. No role has the privilege to set these columns.
 create or replace trigger new_bucket before insert on tollgate.token_buckets
   for each row when (new.burst is null) execute function tollgate.apply_new_limits();
 

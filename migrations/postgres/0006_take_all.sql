@@ -392,23 +392,16 @@ begin
                (l.burst - greatest(l.full_at - tollgate.bucket_clock(l, c.now), 0)) / l.token_ticks - i.keep as left,
                -- Whether only the tokens decide.
                coalesce(
-                 v_enforced and not l.overridden
-                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_full_at(l)
+                 v_enforced
                  and case
-                       when i.capacity is not null
-                         then l.plan is null and i.capacity = l.capacity and i.refill_seconds = l.refill_seconds
-                              and i.refill = l.refill
-                       when i.refill_seconds is not null or i.refill is not null
-                         then false
-                       when i.plan is null and l.plan is null
-                         then true
-                       else coalesce(i.plan = l.plan, i.plan is null)
-                            and exists (
-                              select from tollgate.token_plans p
-                               where p.name = l.plan and p.mode is null and p.capacity = l.capacity
-                                 and p.refill_seconds = l.refill_seconds and p.refill = l.refill)
+                       when i.plan is null
+                         then num_nulls(i.capacity, i.refill_seconds, i.refill) in (0, 3)
+                              and tollgate.has_limits(l, i.capacity, i.refill_seconds, i.refill, null)
+                       else num_nonnulls(i.capacity, i.refill_seconds, i.refill) = 0 and not l.overridden
+                            and i.plan = l.plan and tollgate.follows_plan(l)
                      end
-                 and (not v_overrides or not exists (select from tollgate.token_overrides o where o.id = i.id)),
+                 and (not v_overrides or not exists (select from tollgate.token_overrides o where o.id = i.id))
+                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_full_at(l),
                  false) as plain
           from unnest(p_requests, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans)
                with ordinality as i (request, id, cost, keep, capacity, refill_seconds, refill, plan, place)

@@ -255,7 +255,7 @@ $$;
 --            id              the bucket
 --            outcome         'granted', 'denied', or another outcome of take_v1
 --            remaining, retry_after_ms: as for request_tokens_v1; null: undecided
--- Errors and locks: as for take_batch_v1
+-- Errors and locks: as for take_each_v1
 create or replace function tollgate.request_tokens_many(p_ids text[], p_tokens double precision[])
 returns table (id text, outcome text, remaining bigint, retry_after_ms bigint)
 language plpgsql volatile security definer
@@ -280,7 +280,9 @@ begin
                 then ((t.taken).scheduled_at - (t.taken).now + 999999) / 1000000
                 when (t.taken).outcome in ('granted', 'denied')
                 then tollgate.taken_until(t.taken, p_tokens[t.entry]::bigint) end
-      from tollgate.take_batch_v1(p_ids, p_tokens::bigint[], v_none, v_none, null, null, null, null, null, null, v_once) a,
+      from tollgate.take_each_v1(
+             array(select generate_series(1, cardinality(p_ids))), p_ids, v_once, p_tokens::bigint[], v_none, v_none, null, null,
+             null, null, null, null) a,
            lateral tollgate.answers_each(a) t
      order by t.entry;
 end

@@ -61,7 +61,7 @@ impl SqlRequest {
 
     /// Whether requests, sorted by key, are for different buckets and otherwise differ only in `times`. None waits or has an
     /// id, and all name the same quota or plan.
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    #[cfg(feature = "mysql")]
     pub(super) fn are_alike(asks: &[Self]) -> bool {
         let is_plain =
             |ask: &Self| ask.take.is_momentary() && matches!(ask.take.limits[0].rule, Rule::Quota(_) | Rule::Plan(_));

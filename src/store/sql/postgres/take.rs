@@ -1,4 +1,4 @@
-//! Decisions: one routine for a request, one for equal requests, and one for a batch.
+//! Decisions: one routine for a request, one for equal requests, one for groups of equal limits, and one for all others.
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{FromRow, Row};
@@ -56,30 +56,90 @@ async fn take_times(connection: &mut PgConnection, ask: &SqlRequest) -> Result<V
     array_entries(rows)
 }
 
-/// Decides a batch. If the requests differ only in their buckets and `times`, passes everything else once.
 async fn take_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<Entry>, sqlx::Error> {
-    fn column<'a, T>(asks: &'a [SqlRequest], value: impl Fn(&'a SqlRequest) -> T) -> Vec<T> {
-        asks.iter().map(value).collect()
+    match groups(asks) {
+        Some(groups) => take_groups(connection, asks, &groups).await,
+        None => take_each(connection, asks).await,
     }
-    let shared = if SqlRequest::are_alike(asks) { &asks[..1] } else { asks };
+}
+
+/// The places of the requests, in groups with one rule. Each group is in the order of its keys, in which the database locks them.
+/// Returns `None` if a request waits or has an id, or if two are for one bucket.
+fn groups(asks: &[SqlRequest]) -> Option<Vec<Vec<usize>>> {
+    let mut by_key: Vec<usize> = (0..asks.len()).collect();
+    by_key.sort_by_key(|place| asks[*place].key());
+    let is_shared = |[one, next]: &[usize; 2]| asks[*one].key() == asks[*next].key();
+    if by_key.array_windows().any(is_shared) || !asks.iter().all(|ask| ask.take.is_momentary()) {
+        return None;
+    }
+    let rule = |place: usize| &asks[place].take.limits[0].rule;
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for place in by_key {
+        match groups.iter_mut().find(|group| rule(group[0]) == rule(place)) {
+            Some(group) => group.push(place),
+            None => groups.push(vec![place]),
+        }
+    }
+    Some(groups)
+}
+
+/// Decides each group with a few statements.
+async fn take_groups(
+    connection: &mut PgConnection,
+    asks: &[SqlRequest],
+    groups: &[Vec<usize>],
+) -> Result<Vec<Entry>, sqlx::Error> {
+    let places = groups.concat();
+    let each = || places.iter().map(|place| &asks[*place]);
+    let once = || groups.iter().map(|group| &asks[group[0]]);
+    let rows = sqlx::query_as(
+        "select t.* from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6, $7::text[]::numeric[], $8, $9) t",
+    )
+    .bind(column(each(), |ask| ask.key().as_str()))
+    .bind(column(each(), |ask| ask.times))
+    .bind(column(each(), |ask| ask.request.cost))
+    .bind(column(each(), |ask| ask.request.min_remaining))
+    .bind(groups.iter().map(|group| i64::try_from(group.len()).unwrap_or(i64::MAX)).collect::<Vec<_>>())
+    .bind(column(once(), |ask| ask.quota(0).map(Quota::capacity_i64)))
+    .bind(column(once(), |ask| ask.quota(0).map(Quota::refill_seconds)))
+    .bind(column(once(), |ask| ask.quota(0).map(refill)))
+    .bind(column(once(), |ask| ask.plan(0)))
+    .fetch_all(connection)
+    .await?;
+    let mut entries = array_entries(rows)?;
+    for Entry { request, .. } in &mut entries {
+        let place = usize::try_from(*request - 1).ok().and_then(|nth| places.get(nth));
+        let place = place.and_then(|place| i64::try_from(place + 1).ok());
+        *request = place.ok_or_else(|| sqlx::Error::Protocol(format!("an answer to the request {request}")))?;
+    }
+    Ok(entries)
+}
+
+/// Decides the requests one by one.
+async fn take_each(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<Entry>, sqlx::Error> {
     let rows = sqlx::query_as(
         "select t.*
-           from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8, $9::text[]::uuid[], $10, $11) t",
+           from tollgate.take_each_v1(array(select generate_series(1, cardinality($1))), $1, $2, $3, $4, $5, $6,
+                                      $7::text[]::numeric[], $8, $9, $10::text[]::uuid[], $11) t",
     )
     .bind(column(asks, |ask| ask.key().as_str()))
-    .bind(column(shared, |ask| ask.request.cost))
-    .bind(column(shared, |ask| ask.request.max_wait))
-    .bind(column(shared, |ask| ask.request.min_remaining))
-    .bind(column(shared, |ask| ask.quota(0).map(Quota::capacity_i64)))
-    .bind(column(shared, |ask| ask.quota(0).map(Quota::refill_seconds)))
-    .bind(column(shared, |ask| ask.quota(0).map(refill)))
-    .bind(column(shared, |ask| ask.plan(0)))
-    .bind(column(shared, SqlRequest::id_text))
-    .bind(column(shared, SqlRequest::hold))
     .bind(column(asks, |ask| ask.times))
+    .bind(column(asks, |ask| ask.request.cost))
+    .bind(column(asks, |ask| ask.request.min_remaining))
+    .bind(column(asks, |ask| ask.request.max_wait))
+    .bind(column(asks, |ask| ask.quota(0).map(Quota::capacity_i64)))
+    .bind(column(asks, |ask| ask.quota(0).map(Quota::refill_seconds)))
+    .bind(column(asks, |ask| ask.quota(0).map(refill)))
+    .bind(column(asks, |ask| ask.plan(0)))
+    .bind(column(asks, SqlRequest::id_text))
+    .bind(column(asks, SqlRequest::hold))
     .fetch_all(connection)
     .await?;
     array_entries(rows)
+}
+
+fn column<'a, T>(asks: impl IntoIterator<Item = &'a SqlRequest>, value: impl Fn(&'a SqlRequest) -> T) -> Vec<T> {
+    asks.into_iter().map(value).collect()
 }
 
 /// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
@@ -177,8 +237,7 @@ pub(super) async fn take_window(
     answers::counted((outcome, mode, now, scheduled_at, ends.into_iter().zip(counts).collect(), resolution))
 }
 
-/// A row of `answers_v1`: arrays, for all requests with the same outcome. The arrays `burst`, `step_ns`, `step_ticks`
-/// and `token_ticks` can have one element for all requests.
+/// A row of `answers_v1`: arrays, for all requests with the same outcome.
 struct AnswerArrays {
     entries: Vec<i64>,
     times: Vec<i64>,
@@ -216,15 +275,12 @@ impl AnswerArrays {
     fn entries(self) -> Result<impl Iterator<Item = Entry>, sqlx::Error> {
         let length = self.entries.len();
         let lengths = [self.times.len(), self.now.len(), self.scheduled_at.as_ref().map_or(length, Vec::len)];
-        let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = self.state.each_ref().map(Vec::len);
-        let lengths = lengths.into_iter().chain([full_at, granted, anchor]).all(|other| other == length);
-        let terms = [burst, step_ns, step_ticks, token_ticks].into_iter().all(|other| other == length || other == 1);
-        if !(lengths && terms) {
+        if lengths.into_iter().chain(self.state.iter().map(Vec::len)).any(|other| other != length) {
             return Err(sqlx::Error::Protocol(format!("answers to {length} requests, of different lengths")));
         }
         let all = answers::answer(&self.outcome, self.mode.as_deref())?;
         Ok((0..length).map(move |place| {
-            let state = self.state.each_ref().map(|column| column[place.min(column.len() - 1)]);
+            let state = self.state.each_ref().map(|column| column[place]);
             let now = self.now[place];
             let scheduled_at = self.scheduled_at.as_ref().map_or(Some(now), |scheduled_at| scheduled_at[place]);
             let answer =

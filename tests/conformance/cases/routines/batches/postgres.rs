@@ -1,7 +1,6 @@
-//! PostgreSQL's batch routines: `take_batch_v1`, whose entries stand for several equal requests each, and
-//! `take_all_batch_v1`.
+//! PostgreSQL's batch routines `take_batch_v1` and `take_each_v1`, whose entries stand for several equal requests each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use anyhow::{Context, ensure};
@@ -33,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .concat()
 }
 
-/// Each bucket has a twin, which gets the same requests one by one. Some batches pass common values once.
+/// Each bucket has a twin, which gets the same requests one by one.
 async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
     let request = (0..KINDS.len(), 1..4_i64, prop_oneof![3 => Just(0_i64), 1 => 1..12_i64], 1..9_i64, 0..8_usize);
     let request = request.prop_map(|(kind, cost, min_remaining, times, change)| BucketRequest {
@@ -79,7 +78,7 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow:
         }
         let each =
             |request: &BucketRequest| (KINDS[request.kind].id(TWINS[0], &run), asked(request).replace("$plan", &plan));
-        let batch = batch_of(requests, alike, each);
+        let batch = batch_of(requests, each);
         let answers = expanded(&rig.sql(batch).await?, requests)?;
         for place in in_order(requests) {
             let request = &requests[place];
@@ -166,7 +165,7 @@ async fn locked_row_does_not_block_the_other_rows(rig: Rig) -> anyhow::Result<()
     holder.pool.run(format!("begin; select tollgate.request_token('{}')", ids[0])).await?;
     let requests = [0, 1].map(|kind| BucketRequest { kind, cost: 1, min_remaining: 0, times: 2, change: 0 });
     let both = |requests: &[BucketRequest]| {
-        batch_of(requests, false, |request| (ids[request.kind].clone(), "null, null, null, null".to_owned()))
+        batch_of(requests, |request| (ids[request.kind].clone(), "null, null, null, null".to_owned()))
     };
     let refusal = rig.refusal(both(&requests)).await?;
     assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
@@ -194,7 +193,7 @@ async fn batch_counts_from_when_its_row_is_locked(rig: Rig) -> anyhow::Result<()
     holder.pool.run(format!("begin; select from tollgate.token_buckets where id = '{id}' for update")).await?;
     let (waiter, _) = with_session(&rig, "select 1").await?;
     let requests = [BucketRequest { kind: 0, cost: 1, min_remaining: 0, times: 12, change: 0 }];
-    let sql = batch_of(&requests, false, |_| (id.clone(), "null, null, null, null".to_owned()));
+    let sql = batch_of(&requests, |_| (id.clone(), "null, null, null, null".to_owned()));
     let waiting = tokio::spawn(async move { waiter.sql(sql).await });
     let stuck = format!("select from pg_stat_activity where wait_event_type = 'Lock' and query like '%{id}%'");
     while rig.sql(stuck.clone()).await?.is_empty() {}
@@ -255,34 +254,57 @@ fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
     alike
 }
 
-/// The call for the requests, each with a bucket and the requested limits.
-fn batch_of(requests: &[BucketRequest], alike: bool, asked: impl Fn(&BucketRequest) -> (String, String)) -> String {
+/// The call for the requests, each with a bucket and the requested limits: in groups of equal limits if each bucket occurs
+/// once, and else one by one.
+fn batch_of(requests: &[BucketRequest], asked: impl Fn(&BucketRequest) -> (String, String)) -> String {
     let mut rows = String::new();
+    let mut ids = HashSet::new();
     for (place, request) in requests.iter().enumerate() {
         let (id, terms) = asked(request);
         let comma = if place > 0 { ", " } else { "" };
         let BucketRequest { cost, min_remaining, times, .. } = request;
         write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {min_remaining}::bigint, {times}::bigint, {terms})")
             .expect("text");
+        ids.insert(id);
     }
-    // The part of an array that is passed.
-    let (once, receipts, holds) =
-        if alike { ("[1:1]", "array[null::uuid]", "a.zeros[1:1]") } else { ("", "null", "null") };
+    let answers = if ids.len() == requests.len() {
+        "g as (select row_number() over () as nth, count(*) as size, v.capacity, v.seconds, v.refill, v.plan
+                 from v group by 3, 4, 5, 6),
+         e as (select v.*, g.nth, row_number() over (order by g.nth, v.id collate \"C\") as entry
+                 from v join g on (g.capacity, g.seconds, g.refill, g.plan)
+                                  is not distinct from (v.capacity, v.seconds, v.refill, v.plan)),
+         t as (select e.place + 1 as entry, t.times, t.taken
+                 from (select array_agg(e.id order by e.entry) ids, array_agg(e.times order by e.entry) times,
+                              array_agg(e.cost order by e.entry) costs, array_agg(e.keep order by e.entry) keeps from e) a
+                cross join (select array_agg(g.size order by g.nth) sizes, array_agg(g.capacity order by g.nth) capacities,
+                                   array_agg(g.seconds order by g.nth) seconds, array_agg(g.refill order by g.nth) refills,
+                                   array_agg(g.plan order by g.nth) plans from g) g
+                cross join lateral tollgate.take_batch_v1(
+                  a.ids, a.times, a.costs, a.keeps, g.sizes, g.capacities, g.seconds, g.refills, g.plans) m
+                cross join lateral tollgate.answers_each(m) t
+                 join e on e.entry = t.entry)"
+    } else {
+        "t as (select t.*
+                 from (select array_agg(v.place + 1 order by v.place) places, array_agg(v.id order by v.place) ids,
+                              array_agg(v.times order by v.place) times, array_agg(v.cost order by v.place) costs,
+                              array_agg(v.keep order by v.place) keeps, array_agg(0::bigint order by v.place) zeros,
+                              array_agg(v.capacity order by v.place) capacities,
+                              array_agg(v.seconds order by v.place) seconds,
+                              array_agg(v.refill order by v.place) refills, array_agg(v.plan order by v.place) plans
+                         from v) a
+                cross join lateral tollgate.take_each_v1(
+                  a.places, a.ids, a.times, a.costs, a.keeps, a.zeros, a.capacities, a.seconds, a.refills, a.plans, null,
+                  null) m
+                cross join lateral tollgate.answers_each(m) t)"
+    };
     format!(
-        "with v (place, id, cost, keep, times, capacity, seconds, refill, plan) as (values {rows}),
-              a as (select array_agg(v.id order by v.place) ids, array_agg(v.cost order by v.place) costs,
-                           array_agg(v.keep order by v.place) keeps, array_agg(v.times order by v.place) times,
-                           array_agg(v.capacity::bigint order by v.place) capacities,
-                           array_agg(v.seconds::numeric order by v.place) seconds,
-                           array_agg(v.refill::text order by v.place) refills,
-                           array_agg(v.plan::text order by v.place) plans,
-                           array_agg(0::bigint order by v.place) zeros from v)
+        "with v (place, id, cost, keep, times, capacity, seconds, refill, plan) as (
+                select place::bigint, id, cost, keep, times, capacity::bigint, seconds::numeric, refill::text, plan::text
+                  from (values {rows}) v (place, id, cost, keep, times, capacity, seconds, refill, plan)),
+         {answers}
          select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).scheduled_at,
                 (t.taken).full_at, (t.taken).granted
-           from a, lateral tollgate.take_batch_v1(
-                  a.ids, a.costs{once}, a.zeros{once}, a.keeps{once}, a.capacities{once}, a.seconds{once}, a.refills{once},
-                  a.plans{once}, {receipts}, {holds}, a.times) m,
-                lateral tollgate.answers_each(m) t"
+           from t"
     )
 }
 
