@@ -295,10 +295,10 @@ fn held(holder: Option<(String, String)>) -> Error {
 
 fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
     let class = match &error {
-        sqlx::Error::Database(error) if DB::classify(error.as_ref()) == ErrorClass::NotPermitted => {
-            ErrorClass::NotPermitted
-        }
-        sqlx::Error::Database(_) => ErrorClass::Refused,
+        sqlx::Error::Database(error) => match DB::classify(error.as_ref()) {
+            class @ (ErrorClass::NotPermitted | ErrorClass::Locked) => class,
+            _ => ErrorClass::Refused,
+        },
         _ => ErrorClass::Unavailable,
     };
     Failure::new(class, error).into_error(1, std::time::Duration::ZERO)

@@ -30,10 +30,17 @@ impl Retry {
     {
         let deadline = Instant::now() + self.deadline();
         let mut attempts = 1;
+        let mut earlier: Option<Failure> = None;
         loop {
-            let failure = match attempt(deadline).await {
-                Ok(answer) => return Ok((answer, attempts)),
-                Err(failure) => failure,
+            let failure = match (attempt(deadline).await, earlier.take()) {
+                (Ok(answer), _) => return Ok((answer, attempts)),
+                // The deadline left the last attempt no time for a connection: the failure before it is the cause.
+                (Err(failure), Some(cause))
+                    if failure.class == ErrorClass::Unavailable && Instant::now() >= deadline =>
+                {
+                    return Err(cause.into_error(attempts, self.deadline));
+                }
+                (Err(failure), _) => failure,
             };
             let pause = jitter(attempts);
             let again = match failure.class {
@@ -48,6 +55,7 @@ impl Retry {
             telemetry::retried(failure.code(), attempts);
             sleep(pause).await;
             attempts += 1;
+            earlier = Some(failure);
         }
     }
 

@@ -79,6 +79,12 @@ async fn migrate(connection: &mut MySqlConnection, scope: Scope) -> Result<Vec<M
     if scope == Scope::Pending && !migrations.is_empty() {
         same_definer(connection).await?;
     }
+    // While a migration waits for a routine or a table that another transaction uses, all decisions wait behind the migration.
+    // So a longer wait fails.
+    sqlx::raw_sql("set session lock_wait_timeout = cast(least(2, @@session.lock_wait_timeout) as unsigned)")
+        .execute(&mut *connection)
+        .await
+        .map_err(failed::<MySql>)?;
     for migration in &migrations {
         apply(connection, migration).await.map_err(failed::<MySql>)?;
     }

@@ -63,6 +63,7 @@ $$;
         }
         let ledger = ledger(&mut transaction).await.map_err(failed::<Self>)?;
         let migrations = scope.of::<Self>(&ledger)?;
+        sqlx::query(WAIT_FOR_TABLES).execute(&mut *transaction).await.map_err(failed::<Self>)?;
         for migration in &migrations {
             sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
         }
@@ -148,5 +149,11 @@ async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
 
 /// This crate's own lock, different from the host's locks and those of its migrations.
 const LOCK: i64 = 0x746f_6c6c_6761_7465;
+
+/// While a migration waits for a table that another transaction uses, all decisions wait behind the migration. So a longer
+/// wait fails.
+const WAIT_FOR_TABLES: &str = "select pg_catalog.set_config('lock_timeout', '2s', true)
+  where pg_catalog.current_setting('lock_timeout')::pg_catalog.interval
+        operator(pg_catalog.>) '2s'::pg_catalog.interval";
 
 const LOCK_NOT_AVAILABLE: &str = "55P03";
