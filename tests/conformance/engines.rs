@@ -94,6 +94,7 @@ pub const ENGINES: &[Engine] = &[
     Engine {
         name: "postgres15",
         url_variable: Some("TOLLGATE_POSTGRES15_URL"),
+        levels: &[None],
         layers_in_brief: &[(Layers::Stacked, None)],
         ..POSTGRES
     },
@@ -113,9 +114,15 @@ pub const ENGINES: &[Engine] = &[
         layers_in_brief: &[(Layers::Batched, None), (Layers::Stacked, None)],
         ..POSTGRES
     },
-    Engine { layers: EVERY_LAYER, ..MYSQL },
+    Engine { layers: &[Layers::Batched], layers_in_brief: &[(Layers::Stacked, None)], ..MYSQL },
     // Uses MySQL's SQL.
-    Engine { name: "mariadb", url_variable: Some("TOLLGATE_MARIADB_URL"), layers: EVERY_LAYER, ..MYSQL },
+    Engine {
+        name: "mariadb",
+        url_variable: Some("TOLLGATE_MARIADB_URL"),
+        layers: &[Layers::Batched],
+        layers_in_brief: &[(Layers::Stacked, None)],
+        ..MYSQL
+    },
     Engine { name: "mysql84", url_variable: Some("TOLLGATE_MYSQL84_URL"), required: false, ..MYSQL },
     Engine {
         name: "yugabyte",
