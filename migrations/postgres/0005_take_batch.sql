@@ -295,8 +295,8 @@ $$;
 -- Errors:    as for take_v1
 --            22023 times below 1, an id is null, or lengths that differ
 --            55P03 one of several buckets was locked for longer than 100 ms: nothing was taken
--- Locks:     each group in id order: the rows of granted requests, and the rows that the call creates. Then, in id order, the
---            rows that take_v1 decides
+-- Locks:     group by group, so that callers that pass groups in one order cannot deadlock. Of a group, in id order: the rows of
+--            granted requests, and the rows that the call creates. Then, in id order, the rows that take_v1 decides
 --
 -- Three statements decide a group: one grants, one denies and one creates buckets. The group's first bucket tells which of them
 -- goes first, because the buckets of a batch are usually alike. take_v1 decides the rest: small groups, buckets with a mode, an
@@ -336,9 +336,8 @@ declare
   v_answers   tollgate.answers_v1;
   v_now       bigint;
   v_done      bigint[];                -- the entries of the group that are answered
-  v_left      bigint[] := '{}';        -- the entries for take_v1, with the number of requests and the group of each
-  v_rest      bigint[] := '{}';
-  v_groups    bigint[] := '{}';
+  v_left      bigint[];                -- the entries of the group for take_v1, with the number of requests of each
+  v_rest      bigint[];
 begin
   if (1 <= all (p_times) and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
       and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings) and array_position(p_ids, null) is null
@@ -360,6 +359,8 @@ begin
     v_costs := p_costs[v_first:v_last];
     v_keeps := p_min_remainings[v_first:v_last];
     v_done := '{}';
+    v_left := '{}';
+    v_rest := '{}';
     v_capacity := p_capacities[v_group];
     v_seconds := round(p_refill_seconds[v_group], 9);  -- rounded like the column
     v_refill := p_refills[v_group];
@@ -422,9 +423,8 @@ begin
 
         if v_part.partial is not null then
           -- New tokens can have arrived during a wait for a lock.
-          select v_left || array_agg(d.place), v_rest || array_agg(p_times[d.place] - d.granted),
-                 v_groups || array_agg(v_group)
-            into v_left, v_rest, v_groups
+          select v_left || array_agg(d.place), v_rest || array_agg(p_times[d.place] - d.granted)
+            into v_left, v_rest
             from unnest(v_answers.entries, v_answers.times) d (place, granted)
            where d.place = any (v_part.partial) and d.place = any (v_part.late);
           return query
@@ -441,27 +441,26 @@ begin
     end if;
 
     if cardinality(v_done) < cardinality(v_ids) then
-      select v_left || array_agg(l.place), v_rest || array_agg(p_times[l.place]), v_groups || array_agg(v_group)
-        into v_left, v_rest, v_groups
+      select v_left || array_agg(l.place), v_rest || array_agg(p_times[l.place])
+        into v_left, v_rest
         from generate_series(v_first, v_last) l (place) where l.place <> all (v_done);
+    end if;
+    if v_left <> '{}' then
+      return query
+        select t.*
+          from (select array_agg(p_ids[l.place]) as ids, array_agg(p_costs[l.place]) as costs,
+                       array_agg(p_min_remainings[l.place]) as keeps, array_agg(p_capacities[v_group]) as capacities,
+                       array_agg(p_refill_seconds[v_group]) as seconds, array_agg(p_refills[v_group]) as refills,
+                       array_agg(p_plans[v_group]) as plans, array_agg(0::bigint) as zeros
+                  from unnest(v_left) l (place)) l
+         cross join lateral tollgate.take_each_v1(
+           v_left, l.ids, v_rest, l.costs, l.keeps, l.zeros, l.capacities, l.seconds, l.refills, l.plans, null, l.zeros) t;
     end if;
     v_first := v_last + 1;
   end loop;
   if v_first - 1 is distinct from cardinality(p_ids) then
     raise exception 'tollgate: take_batch_v1 needs sizes that add up to the number of ids'
       using errcode = 'invalid_parameter_value';
-  end if;
-
-  if v_left <> '{}' then
-    return query
-      select t.*
-        from (select array_agg(l.place) as places, array_agg(p_ids[l.place]) as ids, array_agg(p_costs[l.place]) as costs,
-                     array_agg(p_min_remainings[l.place]) as keeps, array_agg(p_capacities[l.nth]) as capacities,
-                     array_agg(p_refill_seconds[l.nth]) as seconds, array_agg(p_refills[l.nth]) as refills,
-                     array_agg(p_plans[l.nth]) as plans, array_agg(0::bigint) as zeros, array_agg(null::uuid) as receipts
-                from unnest(v_left, v_groups) l (place, nth)) l
-       cross join lateral tollgate.take_each_v1(
-         l.places, l.ids, v_rest, l.costs, l.keeps, l.zeros, l.capacities, l.seconds, l.refills, l.plans, l.receipts, l.zeros) t;
   end if;
   if v_limited then
     perform set_config('lock_timeout', v_lock, true);

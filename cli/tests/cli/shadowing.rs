@@ -26,7 +26,8 @@ fn objects_in_public_are_never_called() {
         administers(&PgStore::from(pool.clone())).await.expect("what operators do");
         assert_eq!(objects_bound_to_public(&pool).await, Vec::<String>::new());
     });
-    let limits = "plans.pro.quota = '10/s'\nbuckets.api.quota = '9/h'\noverrides.api = { mode = 'block', reason = 'a try' }\n";
+    let limits =
+        "plans.pro.quota = '10/s'\nbuckets.api.quota = '9/h'\noverrides.api = { mode = 'block', reason = 'a try' }\n";
     std::fs::write(database.directory.join("limits.toml"), limits).expect("a file");
     for arguments in COMMANDS {
         database.run(arguments).ended(0);

@@ -63,8 +63,8 @@ async fn take_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result
     }
 }
 
-/// The places of the requests, in groups with one rule. Each group is in the order of its keys, in which the database locks them.
-/// Returns `None` if a request waits or has an id, or if two are for one bucket.
+/// The places of the requests, in groups with one rule. Groups and keys are in the order in which the database locks them, which
+/// is the same in every process. Returns `None` if a request waits or has an id, or if two are for one bucket.
 fn groups(asks: &[SqlRequest]) -> Option<Vec<Vec<usize>>> {
     let mut by_key: Vec<usize> = (0..asks.len()).collect();
     by_key.sort_by_key(|place| asks[*place].key());
@@ -80,6 +80,10 @@ fn groups(asks: &[SqlRequest]) -> Option<Vec<Vec<usize>>> {
             None => groups.push(vec![place]),
         }
     }
+    groups.sort_by_cached_key(|group| {
+        let ask = &asks[group[0]];
+        (ask.plan(0), ask.quota(0).map(|quota| (quota.capacity_i64(), quota.refill_seconds(), refill(quota))))
+    });
     Some(groups)
 }
 
@@ -297,4 +301,43 @@ fn array_entries(rows: Vec<AnswerArrays>) -> Result<Vec<Entry>, sqlx::Error> {
         entries.extend(row.entries()?);
     }
     Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SqlRequest, groups};
+    use crate::model::{Key, Rule, Take};
+
+    #[test]
+    fn groups_and_their_keys_have_one_order_in_every_batch() -> Result<(), Box<dyn std::error::Error>> {
+        let take = |(key, rule): &(&str, Rule)| -> Result<SqlRequest, Box<dyn std::error::Error>> {
+            Ok(SqlRequest::try_from(&Take::from(Key::try_from(*key)?).rule(rule.clone()))?)
+        };
+        let (slow, fast): (Rule, Rule) = ("5/h".try_into()?, "9/s".try_into()?);
+        let plan = Rule::Plan(Key::try_from("free")?);
+        let batches = [
+            [
+                ("z", slow.clone()),
+                ("b", plan.clone()),
+                ("a", fast.clone()),
+                ("m", slow.clone()),
+                ("c", Rule::Provisioned),
+            ],
+            [
+                ("b", plan.clone()),
+                ("a", slow.clone()),
+                ("z", fast.clone()),
+                ("m", slow.clone()),
+                ("c", Rule::Provisioned),
+            ],
+        ];
+        for batch in batches {
+            let asks = batch.iter().map(take).collect::<Result<Vec<_>, _>>()?;
+            let groups = groups(&asks).expect("plain requests for different buckets");
+            let rules: Vec<&Rule> = groups.iter().map(|group| &batch[group[0]].1).collect();
+            assert_eq!(rules, [&Rule::Provisioned, &slow, &fast, &plan]);
+            assert!(groups.iter().all(|group| group.is_sorted_by_key(|place| batch[*place].0)), "{groups:?}");
+        }
+        Ok(())
+    }
 }
