@@ -245,7 +245,27 @@ fn jitter(attempts: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, jitter};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::{Duration, Error, ErrorClass, Failure, Retry, jitter};
+
+    #[tokio::test(start_paused = true)]
+    async fn lock_is_reported_if_the_deadline_leaves_no_time_to_connect() {
+        let retry = Retry { deadline: Duration::from_secs(5), ..Retry::default() };
+        let attempts = AtomicU32::new(0);
+        let error = retry.run(|deadline| {
+            let is_first = attempts.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                if is_first {
+                    return Err::<(), _>(Failure::new(ErrorClass::Locked, std::fmt::Error));
+                }
+                tokio::time::sleep_until(deadline).await;
+                Err(Failure::new(ErrorClass::Unavailable, std::fmt::Error))
+            }
+        });
+        let error = error.await.expect_err("both attempts fail");
+        assert!(matches!(error, Error::Contended { attempts: 2, .. }), "{error:?}");
+    }
 
     #[test]
     fn retry_pauses_are_uniform_below_a_doubling_bound() {
