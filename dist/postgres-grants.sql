@@ -29,7 +29,9 @@ grant execute on function
   tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text, text, uuid, bigint),
   tollgate.take_equal_v1(text, bigint, bigint, bigint, numeric, text, text, bigint),
   tollgate.take_batch_v1(
-    text[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[], bigint[]),
+    text[], bigint[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[]),
+  tollgate.take_each_v1(
+    bigint[], text[], bigint[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[], uuid[], bigint[]),
   tollgate.take_all_v1(
     text[], bigint[], bigint[], bigint[], numeric[], text[], text[], bigint, uuid, bigint),
   tollgate.take_all_batch_v1(bigint[], text[], bigint[], bigint[], bigint[], numeric[], text[], text[]),

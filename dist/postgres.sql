@@ -85,6 +85,7 @@ create table if not exists tollgate.token_buckets (
   step_ns        bigint not null,
   step_ticks     bigint not null,
   token_ticks    bigint not null,
+  granted_requests bigint,                                     -- requests that the last batch granted: it returns them
   room           text default repeat(' ', 60)                  -- spaces; null from the first decision on
 )
 with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -333,14 +334,14 @@ as $$
          + (1000000000 / p_bucket.step_ns + 1) * p_bucket.step_ticks
 $$;
 
--- bucket_affords(p_bucket, p_full_at, p_cost, p_min_remaining, p_now) -> how many consecutive requests for p_cost tokens the
--- bucket grants at p_now, if the bucket is full again at tick p_full_at. p_cost + p_min_remaining must not exceed the capacity.
+-- bucket_affords(p_bucket, p_cost, p_min_remaining, p_now) -> how many consecutive requests for p_cost tokens the bucket grants at
+-- p_now. p_cost + p_min_remaining must not exceed the capacity.
 create or replace function tollgate.bucket_affords(
-  p_bucket tollgate.token_buckets, p_full_at bigint, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
+  p_bucket tollgate.token_buckets, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
 language sql immutable
 as $$
   select (p_bucket.burst - p_min_remaining * p_bucket.token_ticks
-          - greatest(p_full_at - tollgate.bucket_clock(p_bucket, p_now), 0)) / (p_cost * p_bucket.token_ticks)
+          - greatest(p_bucket.full_at - tollgate.bucket_clock(p_bucket, p_now), 0)) / (p_cost * p_bucket.token_ticks)
 $$;
 
 revoke all on all tables in schema tollgate from public;
@@ -559,8 +560,8 @@ begin
 end
 $$;
 
--- Before an insert, but after an update: a trigger before updates would lock each row once more. make_batch and make_uniform
--- set the derived columns of their new rows themselves. No role has the privilege to set these columns.
+-- Before an insert, but after an update: a trigger before updates would lock each row once more. make_batch sets the
+-- derived columns of its new rows itself. No role has the privilege to set these columns.
 create or replace trigger new_bucket before insert on tollgate.token_buckets
   for each row when (new.burst is null) execute function tollgate.apply_new_limits();
 
@@ -951,7 +952,7 @@ end
 $$;
 
 -- answers_v1: the results of requests with the same outcome. Building, sending and reading one row per request takes a third as
--- long as the decision. One element of burst, step_ns, step_ticks and token_ticks can stand for all entries.
+-- long as the decision.
 do $$
 begin
   if to_regtype('tollgate.answers_v1') is null then
@@ -991,164 +992,61 @@ language sql immutable
 as $$
   select a.entry, a.times,
          (p_answers.outcome, p_answers.mode, a.now, case when p_answers.scheduled_at is null then a.now else a.scheduled_at end,
-          a.full_at, a.granted, case cardinality(p_answers.burst) when 1 then p_answers.burst[1] else a.burst end,
-          a.anchor, case cardinality(p_answers.step_ns) when 1 then p_answers.step_ns[1] else a.step_ns end,
-          case cardinality(p_answers.step_ticks) when 1 then p_answers.step_ticks[1] else a.step_ticks end,
-          case cardinality(p_answers.token_ticks) when 1 then p_answers.token_ticks[1] else a.token_ticks end
-         )::tollgate.taken_v1
+          a.full_at, a.granted, a.burst, a.anchor, a.step_ns, a.step_ticks, a.token_ticks)::tollgate.taken_v1
     from unnest(p_answers.entries, p_answers.times, p_answers.now, p_answers.scheduled_at, p_answers.full_at,
                 p_answers.granted, p_answers.burst, p_answers.anchor, p_answers.step_ns, p_answers.step_ticks,
                 p_answers.token_ticks)
          as a (entry, times, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
 $$;
 
--- granted: the result of grant_uniform and make_uniform.
+-- follows_plan(p_bucket) -> whether the bucket has the limits of its plan, and the plan has no mode.
+create or replace function tollgate.follows_plan(p_bucket tollgate.token_buckets) returns boolean
+language sql stable
+return exists (
+  select from tollgate.token_plans p
+   where p.name = p_bucket.plan and p.mode is null and p.capacity = p_bucket.capacity
+     and p.refill_seconds = p_bucket.refill_seconds and p.refill = p_bucket.refill);
+
+-- has_limits(p_bucket, p_capacity, p_refill_seconds, p_refill, p_plan) -> whether the state is under these limits, which are
+-- those of p_plan unless p_plan is null. All null: under the bucket's own limits, or those of its plan.
+create or replace function tollgate.has_limits(
+  p_bucket tollgate.token_buckets, p_capacity numeric, p_refill_seconds numeric, p_refill text, p_plan text) returns boolean
+language sql stable
+return not p_bucket.overridden
+       and case when p_capacity is not null
+                  then p_bucket.plan is not distinct from p_plan and p_bucket.capacity = p_capacity
+                       and p_bucket.refill_seconds = p_refill_seconds and p_bucket.refill = p_refill
+                when p_refill_seconds is null and p_refill is null and p_plan is null
+                  then p_bucket.plan is null or tollgate.follows_plan(p_bucket)
+                else false end;
+
+-- decided: the result of grant_batch, deny_batch and make_batch.
 do $$
 begin
-  if to_regtype('tollgate.granted') is null then
-    create type tollgate.granted as (answers tollgate.answers_v1, whole boolean, late bigint[]);
+  if to_regtype('tollgate.decided') is null then
+    create type tollgate.decided as (
+      answers tollgate.answers_v1,  -- the entries with an answer: number of requests, and the state after the last one
+      partial bigint[],             -- the entries among them with fewer answers than requests; null: none
+      late    bigint[]              -- the entries whose rows were locked more than 2 ms after their instant; null: none
+    );
   end if;
-end
-$$;
-
--- grant_uniform: grants requests for different buckets that otherwise differ in p_times only. A limiter sends such requests.
---
--- Arguments: p_ids, p_times: as for grant_batch, in the order of p_ids, each id once, and no id with an override
---            the others: one value for all requests; with p_plan, p_capacity to p_refill are the limits of the plan
--- Result:    answers  the entries with grants: position from 1, number of grants, and the state after the last one;
---                     null: none. burst, step_ns, step_ticks and token_ticks are given once
---            whole    whether every request of every entry was granted
---            late     the entries whose rows were locked more than 2 ms after the instant of the grant.
---                     An entry that is not listed was denied, needs another routine, or its bucket changed since the read
--- Errors:    none
--- Locks:     as for grant_batch
---
--- Handles the most common case without the columns that the general case needs: a decision takes the server a quarter less.
-create or replace function tollgate.grant_uniform(
-  p_ids text[], p_times bigint[], p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric,
-  p_refill text, p_plan text)
-returns tollgate.granted
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_hashjoin = off
-set enable_mergejoin = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-as $$
-declare
-  v_granted tollgate.granted;
-begin
-  -- grant_batch explains why this is one statement, and when the clock is read. Rows with these limits share burst, steps and
-  -- ticks, except rows whose state is still under an override's limits.
-  with chosen as (
-    update tollgate.token_buckets t
-       set room = null,
-           granted = t.granted + p_cost * b.times,
-           full_at = greatest(t.full_at, tollgate.bucket_clock(t, c.now)) + p_cost * t.token_ticks * b.times
-      from unnest(p_ids, p_times) with ordinality as u (id, times, place)
-           cross join lateral (select tollgate.clock() as now where u.place is not null offset 0) c
-           cross join lateral (
-             select 1 as times, null as full_at where u.times = 1
-              union all
-             select least(u.times, tollgate.bucket_affords(o, o.full_at, p_cost, p_min_remaining, c.now)), o.full_at
-               from tollgate.token_buckets o
-              where o.id = u.id and u.times > 1 and p_cost <= o.burst / o.token_ticks - p_min_remaining
-             offset 0) b
-     where t.id = u.id and not t.overridden
-       and t.capacity = p_capacity and t.refill_seconds = p_refill_seconds and t.refill = p_refill
-       and t.plan is not distinct from p_plan
-       and b.times >= 1 and (b.times = u.times or b.full_at = t.full_at)
-       and case when p_cost <= t.burst / t.token_ticks - p_min_remaining
-             then tollgate.bucket_affords(t, t.full_at, p_cost, p_min_remaining, c.now) >= b.times end
-    returning u.place, u.times as wanted, b.times as granted, tollgate.clock() - c.now > 2000000 as late,
-              c.now, t.full_at, t.granted as tokens, t.burst, t.anchor, t.step_ns, t.step_ticks, t.token_ticks)
-  select (array_agg(d.place), array_agg(d.granted), 'granted', null, array_agg(d.now), null, array_agg(d.full_at),
-          array_agg(d.tokens), array[min(d.burst)], array_agg(d.anchor), array[min(d.step_ns)],
-          array[min(d.step_ticks)], array[min(d.token_ticks)])::tollgate.answers_v1,
-         count(*) = cardinality(p_ids) and bool_and(d.granted = d.wanted),
-         coalesce(array_agg(d.place) filter (where d.late), '{}')
-    into v_granted
-    from chosen d;
-  return v_granted;
-end
-$$;
-
--- make_uniform: creates the buckets of requests that differ in bucket and p_times only, and grants what a full bucket holds.
---
--- Arguments: as for grant_uniform, which found none of the buckets
--- Result:    as for grant_uniform; null: some buckets exist, or the limits are missing or invalid
---            A bucket that is not listed was not created: the bucket exists by now, or no request can create it.
--- Errors:    23514 invalid limits
--- Locks:     the rows that the routine creates, in the order of p_ids
---
--- New keys usually arrive in batches. Reading first which buckets exist, and then calling make_batch, takes the server at least
--- half as long again.
-create or replace function tollgate.make_uniform(
-  p_ids text[], p_times bigint[], p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric,
-  p_refill text, p_plan text)
-returns tollgate.granted
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_nestloop = off  -- the generic plan expects few entries
-set jit = off
-as $$
-declare
-  v_most  bigint;  -- how many equal requests a full bucket grants
-  v_limits record;
-  v_made  tollgate.granted;
-begin
-  if (p_cost <= p_capacity - p_min_remaining and p_refill_seconds is not null and p_refill is not null) is not true
-     -- If the first and the last bucket exist, all may exist: then grant_uniform granted nothing because no tokens are left.
-     or exists (select from tollgate.token_buckets b where b.id in (p_ids[1], p_ids[cardinality(p_ids)])) then
-    return null;
-  end if;
-  v_most := (p_capacity - p_min_remaining) / p_cost;
-  v_limits := tollgate.bucket_limits('bucket ' || quote_literal(p_ids[1]), p_capacity, p_refill_seconds, p_refill);
-  with made as (
-    insert into tollgate.token_buckets as t
-      (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
-       token_ticks)
-    select u.id, p_capacity, p_refill_seconds, p_refill, p_plan, false, 0,
-           c.now / v_limits.step_ns * v_limits.step_ticks + least(u.times, v_most) * p_cost * v_limits.token_ticks,
-           least(u.times, v_most) * p_cost, v_limits.burst, v_limits.step_ns, v_limits.step_ticks, v_limits.token_ticks
-      from unnest(p_ids, p_times) as u (id, times)
-     cross join lateral (select tollgate.clock() as now where u.id is not null offset 0) c
-     where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1)
-    on conflict do nothing
-    returning t.id, t.full_at, t.granted as tokens, tollgate.clock() as now)
-  select (array_agg(u.place), array_agg(least(u.times, v_most)), 'granted', null, array_agg(m.now), null,
-          array_agg(m.full_at), array_agg(m.tokens), array[v_limits.burst], array_agg(0::bigint), array[v_limits.step_ns],
-          array[v_limits.step_ticks], array[v_limits.token_ticks])::tollgate.answers_v1,
-         (select count(*) from made) = cardinality(p_ids) and bool_and(u.times <= v_most),
-         -- Entries that waited for another session's row, whose insert was rolled back.
-         coalesce(array_agg(u.place) filter (
-           where (m.now - 2000000) / v_limits.step_ns * v_limits.step_ticks > m.full_at - m.tokens * v_limits.token_ticks),
-           '{}')
-    into v_made
-    from made m
-    join unnest(p_ids, p_times) with ordinality as u (id, times, place) on u.id = m.id;
-  return v_made;
 end
 $$;
 
 -- grant_batch: grants requests for different buckets that only the tokens decide, as many as each bucket affords.
 --
--- Arguments: p_places: numbers of the entries in the answer
---            p_ids to p_times: as for take_batch_v1, in the order of p_ids, each id once, and no id with an override
--- Result:    answers  the entries with grants: number of grants, and the state after the last one; null: none
---            whole    whether every request of every entry was granted
---            late     the entries whose rows were locked more than 2 ms after the instant of the grant.
---                     An entry that is not listed was denied, needs another routine, or its bucket changed since the read
+-- Arguments: p_ids, p_times, p_costs, p_min_remainings, p_rules: the entries, as for take_batch_v1
+--            p_capacities, p_refill_seconds, p_refills, p_plans
+--                         the rules, as for has_limits
+--            p_overrides  whether any override exists
+--            p_done       numbers of entries to skip
+-- Result:    see decided. An entry that is not listed was denied or needs another routine
 -- Errors:    none
--- Locks:     the rows of granted requests, in id order: the plan reads the arrays in order, and the settings of the routine
---            forbid other plans. Rows that other sessions changed since the read stay locked, too.
+-- Locks:     the rows of granted requests, in the order of p_ids: the settings of the routine forbid plans with another order
 create or replace function tollgate.grant_batch(
-  p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
-  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[])
-returns table (answers tollgate.answers_v1, whole boolean, late bigint[])
+  p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_rules bigint[], p_capacities numeric[],
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_overrides boolean, p_done bigint[])
+returns tollgate.decided
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -1158,69 +1056,51 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set jit = off
 as $$
+declare
+  v_decided tollgate.decided;
 begin
-  -- The number of grants follows from the old row, which RETURNING does not show. So a subquery reads the old row. Its number
-  -- holds if the locked row is unchanged or affords all requests. The clock is read for each row when the plan reaches the row,
-  -- so that the duration of the statement moves no instant.
-  return query
+  -- One statement, which computes from the locked row: values read before the lock would grant too much. So SET repeats the
+  -- number of grants. The clock is read for each row when the plan reaches the row, so that the duration of the statement moves
+  -- no instant.
   with chosen as (
     update tollgate.token_buckets t
        set room = null,
-           granted = t.granted + u.cost * b.times,
-           full_at = greatest(t.full_at, tollgate.bucket_clock(t, c.now)) + u.cost * t.token_ticks * b.times
-      from unnest(p_places, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
-           as u (place, id, cost, keep, capacity, refill_seconds, refill, plan, times)
-           cross join lateral (select tollgate.clock() as now where u.place is not null offset 0) c
-           cross join lateral (
-             select 1 as times, null as full_at where u.times = 1
-              union all
-             select least(u.times, tollgate.bucket_affords(o, o.full_at, u.cost, u.keep, c.now)), o.full_at
-               from tollgate.token_buckets o
-              where o.id = u.id and u.times > 1 and u.cost <= o.burst / o.token_ticks - u.keep
-             offset 0) b
-     where t.id = u.id and not t.overridden
-       and case
-             when u.capacity is not null
-               then t.plan is null and u.capacity = t.capacity and u.refill_seconds = t.refill_seconds
-                    and u.refill = t.refill
-             when u.refill_seconds is not null or u.refill is not null
-               then false
-             when u.plan is null and t.plan is null
-               then true
-             else coalesce(u.plan = t.plan, u.plan is null)
-                  and exists (
-                    select from tollgate.token_plans p
-                     where p.name = t.plan and p.mode is null and p.capacity = t.capacity
-                       and p.refill_seconds = t.refill_seconds and p.refill = t.refill)
-           end
-       and b.times >= 1 and (b.times = u.times or b.full_at = t.full_at)
-       and case when u.cost <= t.burst / t.token_ticks - u.keep
-             then tollgate.bucket_affords(t, t.full_at, u.cost, u.keep, c.now) >= b.times end
-    returning u.place, u.times as wanted, b.times as granted,
-              tollgate.clock() - c.now > 2000000 as late,
-              c.now, t.full_at, t.granted as tokens, t.burst, t.anchor, t.step_ns, t.step_ticks, t.token_ticks)
-  select (array_agg(d.place), array_agg(d.granted), 'granted', null, array_agg(d.now), null, array_agg(d.full_at),
-          array_agg(d.tokens), array_agg(d.burst), array_agg(d.anchor), array_agg(d.step_ns), array_agg(d.step_ticks),
+           granted_requests = least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now)),
+           granted = t.granted + u.cost * least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now)),
+           full_at = greatest(t.full_at, tollgate.bucket_clock(t, c.now))
+                     + u.cost * t.token_ticks * least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now))
+      from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
+           as u (id, times, cost, keep, rule, place)
+           cross join lateral (select tollgate.clock() as now where u.id is not null) c
+     where t.id = u.id
+       and tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
+       and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
+       and u.place not in (select d.place from unnest(p_done) d (place))
+       and case when u.cost <= t.burst / t.token_ticks - u.keep  -- within the capacity
+             then tollgate.bucket_affords(t, u.cost, u.keep, c.now) >= 1 end
+    returning u.place, u.times as wanted, t.granted_requests as times,
+              tollgate.clock() - c.now > 2000000 as late, c.now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns,
+              t.step_ticks, t.token_ticks)
+  select (array_agg(d.place), array_agg(d.times), 'granted', null, array_agg(d.now), null, array_agg(d.full_at),
+          array_agg(d.granted), array_agg(d.burst), array_agg(d.anchor), array_agg(d.step_ns), array_agg(d.step_ticks),
           array_agg(d.token_ticks))::tollgate.answers_v1,
-         bool_and(d.granted = d.wanted), coalesce(array_agg(d.place) filter (where d.late), '{}')
+         array_agg(d.place) filter (where d.times < d.wanted), array_agg(d.place) filter (where d.late)
+    into v_decided
     from chosen d;
+  return v_decided;
 end
 $$;
 
--- evaluate_batch: evaluates the requests that grant_batch did not grant. Writes nothing and waits for no lock.
+-- deny_batch: finds the requests that the tokens deny. Writes nothing and waits for no lock.
 --
--- Arguments: p_places to p_times: as for grant_batch
---            p_done: the entries that grant_batch granted
--- Result:    answers  the denied entries, with all of their requests; null: none
---            again    the entries that the bucket affords by now
---            missing  the entries whose buckets have to be created
---            ruled    the entries that take_v1 must decide
+-- Arguments: as for grant_batch
+-- Result:    see decided: the denied entries, with all of their requests
 -- Errors:    none
 -- Locks:     none
-create or replace function tollgate.evaluate_batch(
-  p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
-  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[], p_done bigint[])
-returns table (answers tollgate.answers_v1, again bigint[], missing bigint[], ruled bigint[])
+create or replace function tollgate.deny_batch(
+  p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_rules bigint[], p_capacities numeric[],
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_overrides boolean, p_done bigint[])
+returns tollgate.decided
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -1229,397 +1109,293 @@ set enable_mergejoin = off
 set enable_seqscan = off
 set jit = off
 as $$
+declare
+  v_decided tollgate.decided;
 begin
   -- Each clock is read after its row: other sessions can only have taken more since, so a denial holds at this instant.
-  return query
-  select (array_agg(r.place) filter (where r.what = 'denied'), array_agg(r.times) filter (where r.what = 'denied'),
-          'denied', null, array_agg(r.now) filter (where r.what = 'denied'), null,
-          array_agg(r.full_at) filter (where r.what = 'denied'), array_agg(r.granted) filter (where r.what = 'denied'),
-          array_agg(r.burst) filter (where r.what = 'denied'), array_agg(r.anchor) filter (where r.what = 'denied'),
-          array_agg(r.step_ns) filter (where r.what = 'denied'),
-          array_agg(r.step_ticks) filter (where r.what = 'denied'),
-          array_agg(r.token_ticks) filter (where r.what = 'denied'))::tollgate.answers_v1,
-         array_agg(r.place) filter (where r.what = 'granted'),
-         array_agg(r.place) filter (where r.what = 'missing'),
-         array_agg(r.place) filter (where r.what = 'ruled')
-    from (
-      select u.place, u.times, c.now, t.*,
-             case
-               when t.id is null
-                 then case when octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1)
-                                and u.cost <= coalesce(u.capacity, p.capacity) - u.keep
-                                and case when u.capacity is null
-                                      then p.mode is null and u.refill_seconds is null and u.refill is null
-                                      else u.plan is null and u.refill_seconds is not null and u.refill is not null
-                                    end
-                        then 'missing' else 'ruled' end
-               when t.overridden
-                    or (case
-                          when u.capacity is not null
-                            then t.plan is null and u.capacity = t.capacity
-                                 and u.refill_seconds = t.refill_seconds and u.refill = t.refill
-                          when u.refill_seconds is not null or u.refill is not null
-                            then false
-                          when u.plan is null and t.plan is null
-                            then true
-                          else p.name = t.plan and p.mode is null and p.capacity = t.capacity
-                               and p.refill_seconds = t.refill_seconds and p.refill = t.refill
-                        end) is not true
-                 then 'ruled'
-               when t.full_at - tollgate.bucket_clock(t, c.now) > tollgate.bucket_max_full_at(t)
-                 then 'ruled'
-               when u.cost > t.burst / t.token_ticks - u.keep  -- exceeds the capacity
-                 then 'ruled'
-               when tollgate.bucket_affords(t, t.full_at, u.cost, u.keep, c.now) >= 1
-                 then 'granted'
-               else 'denied'
-             end as what
-        from unnest(p_places, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans, p_times)
-             as u (place, id, cost, keep, capacity, refill_seconds, refill, plan, times)
-        left join tollgate.token_buckets t on t.id = u.id
-       cross join lateral (
-             select tollgate.clock() as now where t.id is not null or u.id is not null offset 0) c
-        left join tollgate.token_plans p on p.name = coalesce(u.plan, t.plan) and u.capacity is null
-       where u.place not in (select unnest(p_done))
-      offset 0
-    ) r;
+  select (array_agg(u.place), array_agg(u.times), 'denied', null, array_agg(c.now), null, array_agg(t.full_at),
+          array_agg(t.granted), array_agg(t.burst), array_agg(t.anchor), array_agg(t.step_ns), array_agg(t.step_ticks),
+          array_agg(t.token_ticks))::tollgate.answers_v1,
+         null, null
+    into v_decided
+    from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
+           as u (id, times, cost, keep, rule, place)
+    join tollgate.token_buckets t on t.id = u.id
+   cross join lateral (select tollgate.clock() as now where t.id is not null) c
+   where tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
+     and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
+     and u.place not in (select d.place from unnest(p_done) d (place))
+     -- False if the clock was set back.
+     and t.full_at - tollgate.bucket_clock(t, c.now) <= tollgate.bucket_max_full_at(t)
+     and case when u.cost <= t.burst / t.token_ticks - u.keep  -- within the capacity
+           then tollgate.bucket_affords(t, u.cost, u.keep, c.now) < 1 end;
+  return v_decided;
 end
 $$;
 
--- make_batch: creates buckets and grants their first requests.
+-- make_batch: creates the missing buckets of requests, and grants what a full bucket holds.
 --
--- Arguments: p_places: the entries whose buckets to create
---            the others: as for take_batch_v1, in id order
--- Result:    answers  the entries whose buckets were created, and the number of grants of each; null: none. The buckets of the
---                     other entries exist by now
---            whole    whether every request of every entry was granted
---            late     the entries that were created more than 2 ms after the instant of the grant
+-- Arguments: as for grant_batch
+-- Result:    see decided. An entry that is not listed has a bucket by now, or cannot create it
 -- Errors:    23514 invalid limits
 -- Locks:     the rows that the routine creates, in id order
 create or replace function tollgate.make_batch(
-  p_places bigint[], p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[],
-  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_times bigint[])
-returns table (answers tollgate.answers_v1, whole boolean, late bigint[])
+  p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_rules bigint[], p_capacities numeric[],
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_overrides boolean, p_done bigint[])
+returns tollgate.decided
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_nestloop = off  -- the generic plan expects few entries
+set enable_nestloop = off  -- the generic plan expects few entries to join
 set jit = off
 as $$
+declare
+  v_decided tollgate.decided;
 begin
-  return query
-  with asked as (
-    select e.place, p_ids[e.place] as id, p_costs[e.place] as cost, p_min_remainings[e.place] as keep,
-           p_times[e.place] as times, coalesce(p_capacities[e.place], p.capacity::bigint) as capacity,
-           round(coalesce(p_refill_seconds[e.place], p.refill_seconds), 9) as refill_seconds,  -- rounded like the column
-           coalesce(p_refills[e.place], p.refill) as refill, p.name as plan
-      from unnest(p_places) e (place)
-      left join tollgate.token_plans p on p.name = p_plans[e.place] and p_capacities[e.place] is null
-                                       and p.mode is null
-  ), limits as materialized (  -- once for all entries with equal limits
-    select a.capacity, a.refill_seconds, a.refill, x.burst, x.step_ns, x.step_ticks, x.token_ticks
-      from (select k.capacity, k.refill_seconds, k.refill, min(k.id) as id from asked k
-             where k.capacity is not null group by 1, 2, 3) a,
-           lateral tollgate.bucket_limits('bucket ' || quote_literal(a.id), a.capacity, a.refill_seconds, a.refill) x
-  ), able as (
-    select a.*, least(a.times, (a.capacity - a.keep) / a.cost) as granted, x.burst, x.step_ns, x.step_ticks, x.token_ticks
-      from asked a
-      join limits x on (x.capacity, x.refill_seconds, x.refill) = (a.capacity, a.refill_seconds, a.refill)
-     -- The plan can have changed since evaluate_batch read it.
-     where a.cost <= a.capacity - a.keep
-     order by a.id collate "C"
+  with new as materialized (
+    select distinct on (u.id collate "C")
+           u.id, u.place, u.cost, u.rule, u.times as wanted,
+           least(u.times, (p_capacities[u.rule]::bigint - u.keep) / u.cost) as times
+      from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
+           as u (id, times, cost, keep, rule, place)
+     where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1) and u.cost <= p_capacities[u.rule] - u.keep
+       and u.place not in (select d.place from unnest(p_done) d (place))
+       and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
+       and (select t.id from tollgate.token_buckets t where t.id = u.id) is null  -- a join would read the whole table
+     order by u.id collate "C", u.place
+  ), limits as materialized (  -- once for each rule
+    select n.rule, x.burst, x.step_ns, x.step_ticks, x.token_ticks
+      from (select m.rule, min(m.id) as id from new m group by m.rule) n
+     cross join lateral tollgate.bucket_limits(
+       'bucket ' || quote_literal(n.id), p_capacities[n.rule], p_refill_seconds[n.rule], p_refills[n.rule]) x
   ), made as (
     insert into tollgate.token_buckets as t
-      (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns,
-       step_ticks, token_ticks)
-    select a.id, a.capacity, a.refill_seconds, a.refill, a.plan, false, 0,
-           c.now / a.step_ns * a.step_ticks + a.granted * a.cost * a.token_ticks, a.granted * a.cost,
-           a.burst, a.step_ns, a.step_ticks, a.token_ticks
-      from able a
-     cross join lateral (select tollgate.clock() as now where a.place is not null offset 0) c
+      (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
+       token_ticks)
+    select n.id, p_capacities[n.rule], p_refill_seconds[n.rule], p_refills[n.rule], p_plans[n.rule], false, 0,
+           c.now / l.step_ns * l.step_ticks + n.times * n.cost * l.token_ticks, n.times * n.cost, l.burst, l.step_ns,
+           l.step_ticks, l.token_ticks
+      from new n
+      join limits l on l.rule = n.rule
+     cross join lateral (select tollgate.clock() as now where n.id is not null) c
+     order by n.id collate "C"
     on conflict do nothing
-    returning t.*, tollgate.clock() as now
-  )
-  select (array_agg(a.place), array_agg(a.granted), 'granted', null, array_agg(m.now), null, array_agg(m.full_at),
+    returning t.*, tollgate.clock() as now)
+  select (array_agg(n.place), array_agg(n.times), 'granted', null, array_agg(m.now), null, array_agg(m.full_at),
           array_agg(m.granted), array_agg(m.burst), array_agg(m.anchor), array_agg(m.step_ns), array_agg(m.step_ticks),
           array_agg(m.token_ticks))::tollgate.answers_v1,
-         bool_and(a.granted = a.times),
+         array_agg(n.place) filter (where n.times < n.wanted),
          -- Entries that waited for another session's row, whose insert was rolled back.
-         coalesce(array_agg(a.place) filter (
-           where (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks), '{}')
+         array_agg(n.place) filter (
+           where (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
+    into v_decided
     from made m
-    join able a on a.id = m.id;
+    join new n on n.id = m.id;
+  return v_decided;
 end
 $$;
 
--- take_batch_v1: decides several requests in one call, each by itself. A request that fails does not fail the others.
+-- take_each_v1: decides several requests one by one, with everything that take_v1 offers. A request that fails does not fail
+-- the others.
 --
--- Arguments: as for take_v1, one array each, all of one length. All but p_ids and p_times can have one element for all
---            requests: then the ids are in order, each id once.
---            p_times: number of equal requests of each entry, decided one after the other; null: 1
+-- Arguments: p_entries  the numbers of the requests in the answers
+--            p_times    number of equal requests of each entry, decided one after the other
+--            the others: as for take_v1, one array each, all of one length
 -- Result:    rows that together answer all requests; the answers to one entry are in the order of the rows
 -- Errors:    as for take_v1
---            22023 p_times below 1, or ids out of order with single elements, unless all requests are granted
+--            22023 p_times below 1, or not one for each id
 --            55P03 the call names several buckets, and one was locked for longer than 100 ms: nothing was taken
--- Locks:     each group in id order: the rows of granted requests; the rows that the call creates; the rows that take_v1
---            decides or that changed since the read. Requests for one bucket are decided in the order given.
+-- Locks:     as for take_v1, in id order. Requests for one bucket are decided in the order given
+create or replace function tollgate.take_each_v1(
+  p_entries bigint[], p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_max_waits bigint[],
+  p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[], p_receipts uuid[], p_holds bigint[])
+returns setof tollgate.answers_v1
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_lock    text := current_setting('lock_timeout');
+  v_limited boolean := p_ids[1] <> any (p_ids) and (v_lock = '0' or v_lock::interval > interval '100 ms');
+  v_nth     bigint;
+  v_left    bigint;
+  v_times   bigint;
+  v_taken   tollgate.taken_v1;
+begin
+  if (1 <= all (p_times) and cardinality(p_ids) = cardinality(p_times)) is not true then
+    raise exception 'tollgate: take_each_v1 needs times of 1 or more for every id' using errcode = 'invalid_parameter_value';
+  end if;
+  if v_limited then
+    perform set_config('lock_timeout', '100ms', true);
+  end if;
+  for v_nth in select i.nth from unnest(p_ids) with ordinality i (id, nth) order by i.id collate "C", i.nth loop
+    v_left := p_times[v_nth];
+    while v_left > 0 loop
+      v_taken := tollgate.take_v1(
+        p_ids[v_nth], p_costs[v_nth], p_max_waits[v_nth], p_min_remainings[v_nth], p_capacities[v_nth],
+        p_refill_seconds[v_nth], p_refills[v_nth], p_plans[v_nth], p_receipts[v_nth], p_holds[v_nth]);
+      -- If nothing was taken, or the request has an id, the equal requests that follow get the same answer.
+      v_times := case when v_taken.outcome = 'granted' and v_taken.mode is null and p_receipts[v_nth] is null
+                   then 1 else v_left end;
+      v_left := v_left - v_times;
+      return next tollgate.answers_of(p_entries[v_nth], v_times, v_taken);
+    end loop;
+  end loop;
+  if v_limited then
+    perform set_config('lock_timeout', v_lock, true);
+  end if;
+end
+$$;
+
+-- take_batch_v1: decides several requests in one call, each by itself. None waits or has an id.
 --
--- If only the tokens decide, no request waits and there are more than c_few requests, one UPDATE changes many rows. The UPDATE
--- computes from the locked rows, and one unlocked read evaluates the rest. take_v1 decides other requests one by one. After a
--- wait for a lock, grants move to the later instant, and denials are decided again.
+-- Arguments: p_ids             the buckets, in order, each once
+--            p_times           number of equal requests of each entry, decided one after the other
+--            p_costs, p_min_remainings: of each entry, as for take_v1
+--            p_rules           number of the rule of each entry, from 1
+--            p_capacities, p_refill_seconds, p_refills, p_plans: the rules, as for take_v1; a null array: all null
+-- Result:    rows that together answer all requests, with the numbers of the entries, from 1; the answers to one entry are in
+--            the order of the rows
+-- Errors:    as for take_v1
+--            22023 times below 1, an id is null, or lengths that differ
+--            55P03 one of several buckets was locked for longer than 100 ms: nothing was taken
+-- Locks:     in id order the rows of granted requests, then in id order the rows that the call creates, then in id order the
+--            rows that take_v1 decides. Two calls can deadlock only if a later row of one is an earlier one of the other
+--
+-- Three statements decide: one grants, one denies and one creates buckets. The first bucket tells in which order they run,
+-- because the buckets of a batch are usually alike. take_v1 decides the rest: small batches, buckets with a mode, an override or
+-- other limits, and buckets that changed between the statements. After a wait for a lock, grants move to the later instant, and
+-- denials are decided again.
 create or replace function tollgate.take_batch_v1(
-  p_ids text[], p_costs bigint[], p_max_waits bigint[], p_min_remainings bigint[],
-  p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[],
-  p_receipts uuid[], p_holds bigint[], p_times bigint[])
+  p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[],
+  p_rules bigint[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[])
 returns setof tollgate.answers_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  v_simple    boolean;
-  v_overrides boolean;
-  v_lock      text := current_setting('lock_timeout');
-  v_limited   boolean := false;
-  v_order     bigint[];             -- the entries to decide, in id order, and their arguments
-  v_ids       text[];
-  v_costs     bigint[];
-  v_min_remainings     bigint[];
-  v_capacity  bigint[];
-  v_seconds   numeric[];
-  v_refill    text[];
-  v_plans     text[];
-  v_many      bigint[];
-  v_part      record;               -- the result of a statement
-  v_answers   tollgate.answers_v1;
-  v_seen      bigint[];             -- the entries that are decided
-  v_late      bigint[];             -- the entries that waited for a lock since their instant
-  v_again     bigint[] := '{}';     -- the entries that the bucket affords by now
-  v_new       bigint[];             -- the entries whose buckets have to be created
-  v_left      bigint[] := '{}';     -- the entries for take_v1, and the number of requests of each
-  v_rest      bigint[] := '{}';
-  v_alike     boolean;              -- whether the requests differ in bucket and p_times only
-  v_plan      tollgate.token_plans; -- the limits of all requests, and their plan, if any
-  v_step      text;
-  v_now       bigint;
-  v_request   record;
-  v_taken     tollgate.taken_v1;
-  v_times     bigint;
-  c_few       constant bigint := 6;  -- up to this many requests, take_v1 is faster than starting a set statement
+  v_lock       text := current_setting('lock_timeout');
+  v_limited    boolean := cardinality(p_ids) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms');
+  c_few        constant bigint := 6;           -- up to this many requests, take_v1 is faster than the statements for many rows
+  v_capacities numeric[] := p_capacities;      -- the limits of each rule
+  v_seconds    numeric[] := p_refill_seconds;
+  v_refills    text[] := p_refills;
+  v_together   boolean;                        -- whether the requests are many, and no mode applies to all buckets
+  v_overrides  boolean;                        -- whether any override exists
+  b            tollgate.token_buckets;         -- the first bucket
+  v_steps      text[] := '{}';
+  v_step       text;
+  v_part       tollgate.decided;
+  v_answers    tollgate.answers_v1;
+  v_now        bigint;
+  v_done       bigint[] := '{}';               -- the entries that are answered
+  v_left       bigint[] := '{}';               -- the entries for take_v1, with the number of requests of each
+  v_rest       bigint[] := '{}';
 begin
-  if 1 > any (p_times) then
-    raise exception 'tollgate: take_batch_v1 needs times of 1 or more'
-      using errcode = 'invalid_parameter_value';
+  if (1 <= all (p_times) and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
+      and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings) and array_position(p_ids, null) is null
+      and cardinality(p_ids) = all (array[cardinality(p_times), cardinality(p_costs), cardinality(p_min_remainings),
+                                          cardinality(p_rules)])) is not true then
+    raise exception 'tollgate: take_batch_v1 needs times and costs of 1 or more, minimum remainings of 0 or more, and one of '
+                    'each for every id' using errcode = 'invalid_parameter_value';
   end if;
-  v_simple := not exists (select from tollgate.token_mode g where g.mode <> 'enforce');
-  v_overrides := exists (select from tollgate.token_overrides);
-  if p_ids[1] <> any (p_ids) and (v_lock = '0' or v_lock::interval > interval '100 ms') then
-    v_limited := true;
+  if v_limited then
     perform set_config('lock_timeout', '100ms', true);
   end if;
-  v_alike := (cardinality(p_ids) > 1
-    and 1 = all (array[cardinality(p_costs), cardinality(p_max_waits), cardinality(p_min_remainings), cardinality(p_capacities),
-                       cardinality(p_refill_seconds), cardinality(p_refills), cardinality(p_plans),
-                       cardinality(p_receipts), cardinality(p_holds)])) is true;
-  if v_alike then
-    v_alike := (v_simple and p_max_waits[1] = 0 and p_receipts[1] is null
-      and (p_capacities[1] is not null or p_plans[1] is not null)
-      and p_costs[1] between 1 and 4611686018427387903 and p_min_remainings[1] between 0 and 4611686018427387903
-      and cardinality(p_times) = cardinality(p_ids) and 1 <= all (p_times)
-      and array_position(p_ids, null) is null) is true;
-    if v_alike and v_overrides then
-      v_alike := not exists (
-        select from tollgate.token_overrides o
-         where o.id = any (p_ids) and tollgate.in_force(o.expires_at, tollgate.clock()));
-    end if;
-    if v_alike then
-      if p_capacities[1] is null and p_refill_seconds[1] is null and p_refills[1] is null then
-        select p.* into v_plan from tollgate.token_plans p where p.name = p_plans[1] and p.mode is null;
-      elsif abs(p_refill_seconds[1]) < 10000000000 then  -- the range of the column
-        v_plan.capacity := p_capacities[1];
-        v_plan.refill_seconds := p_refill_seconds[1];
-        v_plan.refill := p_refills[1];
-      end if;
-      v_part := tollgate.grant_uniform(p_ids, p_times, p_costs[1], p_min_remainings[1], v_plan.capacity::bigint, v_plan.refill_seconds,
-                                        v_plan.refill, v_plan.name);
-      if (v_part.answers).entries is null then
-        v_part := coalesce(
-          tollgate.make_uniform(p_ids, p_times, p_costs[1], p_min_remainings[1], v_plan.capacity::bigint, v_plan.refill_seconds,
-                                 v_plan.refill, v_plan.name),
-          v_part);
-      end if;
-      if v_part.whole and v_part.late = '{}' then
-        v_answers := v_part.answers;
-        return next v_answers;
-        if v_limited then
-          perform set_config('lock_timeout', v_lock, true);
-        end if;
-        return;
-      end if;
-    end if;
-    -- The general case decides the other requests: repeat the single elements.
-    p_costs := array_fill(p_costs[1], array[cardinality(p_ids)]);
-    p_max_waits := array_fill(p_max_waits[1], array[cardinality(p_ids)]);
-    p_min_remainings := array_fill(p_min_remainings[1], array[cardinality(p_ids)]);
-    p_capacities := array_fill(p_capacities[1], array[cardinality(p_ids)]);
-    p_refill_seconds := array_fill(p_refill_seconds[1], array[cardinality(p_ids)]);
-    p_refills := array_fill(p_refills[1], array[cardinality(p_ids)]);
-    p_plans := array_fill(p_plans[1], array[cardinality(p_ids)]);
-    p_receipts := array_fill(p_receipts[1], array[cardinality(p_ids)]);
-    p_holds := array_fill(p_holds[1], array[cardinality(p_ids)]);
-  end if;
-  v_costs := p_costs;
-  v_min_remainings := p_min_remainings;
-  v_capacity := p_capacities;
-  v_seconds := p_refill_seconds;
-  v_refill := p_refills;
-  v_plans := p_plans;
-  v_many := p_times;
-  v_order := array(select generate_series(1, cardinality(p_ids)));
-  v_simple := v_alike or v_simple
-    and cardinality(p_ids) = all (array[cardinality(p_costs), cardinality(p_max_waits), cardinality(p_min_remainings),
-                                        cardinality(p_times)])
-    and 0 = all (p_max_waits) and coalesce(array_remove(p_receipts, null) = '{}', true)
-    and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
-    and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings)
-    and 1 <= all (p_times) and array_position(p_ids, null) is null
-    and (select sum(x) from unnest(p_times) x) > c_few;
-  if v_simple then
-    v_ids := array(select distinct i.id collate "C" from unnest(p_ids) i (id) order by 1);
-    v_simple := cardinality(v_ids) = cardinality(p_ids);
-    if v_alike and v_ids <> p_ids then
-      raise exception 'tollgate: take_batch_v1 needs distinct ids in order, if one cost and quota apply to all'
-        using errcode = 'invalid_parameter_value';
-    end if;
-  end if;
-  if v_simple is not true then
-    v_left := v_order;
-    v_rest := array(select coalesce(p_times[i], 1) from unnest(v_order) i);
-    v_order := '{}';
-  elsif not v_alike then
-    if v_overrides then
-      v_left := array(select i.place from unnest(p_ids) with ordinality i (id, place)
-                       where exists (select from tollgate.token_overrides o
-                                      where o.id = i.id
-                                        and tollgate.in_force(o.expires_at, tollgate.clock())));
-      v_rest := array(select p_times[x] from unnest(v_left) x);
-    end if;
-    if v_left <> '{}' or v_ids <> p_ids then
-      v_order := '{}';
-      v_again := array(select i.place from unnest(p_ids) with ordinality i (id, place)
-                        where i.place <> all (v_left) order by i.id collate "C");
-    end if;
-  end if;
-  for v_round in 1 .. 3 loop
-    if v_again <> '{}' then
-      v_order := v_again;
-      v_again := '{}';
-      v_ids := array(select p_ids[i] from unnest(v_order) i);
-      v_costs := array(select p_costs[i] from unnest(v_order) i);
-      v_min_remainings := array(select p_min_remainings[i] from unnest(v_order) i);
-      v_capacity := array(select p_capacities[i] from unnest(v_order) i);
-      v_seconds := array(select p_refill_seconds[i] from unnest(v_order) i);
-      v_refill := array(select p_refills[i] from unnest(v_order) i);
-      v_plans := array(select p_plans[i] from unnest(v_order) i);
-      v_many := array(select p_times[i] from unnest(v_order) i);
-    elsif v_round > 1 then
-      exit;
-    end if;
-    v_seen := '{}';
-    foreach v_step in array array['grant', 'evaluate', 'make'] loop
-      if v_step = 'grant' then
-        continue when v_order = '{}';
-        if v_alike then
-          v_alike := false;  -- already tried
-        else
-          select g.* into v_part
-            from tollgate.grant_batch(v_order, v_ids, v_costs, v_min_remainings, v_capacity, v_seconds, v_refill, v_plans,
-                                        v_many) g;
-        end if;
-        v_seen := coalesce((v_part.answers).entries, '{}');
-      elsif v_step = 'evaluate' then
-        exit when cardinality(v_seen) = cardinality(v_order);
-        select w.*, true as whole, '{}'::bigint[] as late into v_part
-          from tollgate.evaluate_batch(v_order, v_ids, v_costs, v_min_remainings, v_capacity, v_seconds, v_refill, v_plans, v_many,
-                                      v_seen) w;
-        v_again := v_part.again;
-        v_new := v_part.missing;
-        v_left := v_left || v_part.ruled;
-        v_rest := v_rest || array(select p_times[x] from unnest(v_part.ruled) x);
-      else
-        exit when v_new is null;
-        select m.* into v_part
-          from tollgate.make_batch(v_new, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans,
-                                     p_times) m;
-        v_new := array(select x from unnest(v_new) x where x <> all (coalesce((v_part.answers).entries, '{}')));
-        v_left := v_left || v_new;
-        v_rest := v_rest || array(select p_times[x] from unnest(v_new) x);
-      end if;
-      v_answers := v_part.answers;
-      continue when v_answers.entries is null;
-      if cardinality(v_answers.burst) < cardinality(v_answers.entries) then
-        v_answers.burst := array_fill(v_answers.burst[1], array[cardinality(v_answers.entries)]);
-        v_answers.step_ns := array_fill(v_answers.step_ns[1], array[cardinality(v_answers.entries)]);
-        v_answers.step_ticks := array_fill(v_answers.step_ticks[1], array[cardinality(v_answers.entries)]);
-        v_answers.token_ticks := array_fill(v_answers.token_ticks[1], array[cardinality(v_answers.entries)]);
-      end if;
+  select not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
+         and (cardinality(p_ids) > c_few or (select sum(t.times) from unnest(p_times) t (times)) > c_few),
+         exists (select from tollgate.token_overrides)
+    into v_together, v_overrides;
 
-      v_late := v_part.late;
-      if v_late <> '{}' then
-        v_left := v_left || array(select d.place from unnest(v_answers.entries, v_answers.times) d (place, granted)
-                                   where d.place = any (v_late) and d.granted < p_times[d.place]);
-        v_rest := v_rest || array(select p_times[d.place] - d.granted
-                                    from unnest(v_answers.entries, v_answers.times) d (place, granted)
-                                   where d.place = any (v_late) and d.granted < p_times[d.place]);
-        v_now := tollgate.clock();
-        with moved as (
-          update tollgate.token_buckets t
-             set full_at = tollgate.bucket_clock(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
-            from unnest(v_answers.entries, v_answers.times) d (place, granted)
-           where d.place = any (v_late) and t.id = p_ids[d.place]
-             and t.full_at < tollgate.bucket_clock(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
-          returning d.place, t.full_at)
-        select array_agg(case when d.place = any (v_late) then v_now else d.now end order by d.nth),
-               array_agg(coalesce(m.full_at, d.full_at) order by d.nth)
-          into v_answers.now, v_answers.full_at
-          from unnest(v_answers.entries, v_answers.now, v_answers.full_at) with ordinality as d (place, now, full_at, nth)
-          left join moved m on m.place = d.place;
-      end if;
-      return next v_answers;
-      if not v_part.whole then
-        return query
-          select array_agg(d.place), array_agg(p_times[d.place] - d.granted), 'denied', v_answers.mode, array_agg(d.now),
-                 null::bigint[], array_agg(d.full_at), array_agg(d.tokens), array_agg(d.burst), array_agg(d.anchor),
-                 array_agg(d.step_ns), array_agg(d.step_ticks), array_agg(d.token_ticks)
-            from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted,
-                        v_answers.burst, v_answers.anchor, v_answers.step_ns, v_answers.step_ticks,
-                        v_answers.token_ticks)
-                 as d (place, granted, now, full_at, tokens, burst, anchor, step_ns, step_ticks, token_ticks)
-           where d.granted < p_times[d.place] and d.place <> all (v_late)
-          having count(*) > 0;
-      end if;
-    end loop;
+  if v_together then
+    if array_remove(p_plans, null) <> '{}' then
+      -- With null limits for an unknown plan, for a plan with a mode, and beside limits: then take_v1 decides.
+      select array_agg(case when r.plan is null then r.capacity when r.capacity is null then p.capacity end order by r.nth),
+             array_agg(case when r.plan is null then r.seconds else p.refill_seconds end order by r.nth),
+             array_agg(case when r.plan is null then r.refill else p.refill end order by r.nth)
+        into v_capacities, v_seconds, v_refills
+        from unnest(v_capacities, v_seconds, v_refills, p_plans) with ordinality r (capacity, seconds, refill, plan, nth)
+        left join tollgate.token_plans p on p.name = r.plan and p.mode is null;
+    end if;
+    select t.* into b from tollgate.token_buckets t where t.id = p_ids[1];
+    -- Rows that exist are locked before others are created, as in every call. A denial locks nothing.
+    v_steps := case
+      when b.id is null
+        then array['grant', 'make', 'deny']
+      when case when p_costs[1] <= b.burst / b.token_ticks - p_min_remainings[1]
+             then tollgate.bucket_affords(b, p_costs[1], p_min_remainings[1], tollgate.clock()) < 1 end
+        then array['deny', 'grant', 'make']
+      else array['grant', 'deny', 'make'] end;
+  end if;
+
+  foreach v_step in array v_steps loop
+    exit when cardinality(v_done) = cardinality(p_ids);
+    if v_step = 'grant' then
+      v_part := tollgate.grant_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
+                                     p_plans, v_overrides, v_done);
+    elsif v_step = 'deny' then
+      v_part := tollgate.deny_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
+                                    p_plans, v_overrides, v_done);
+    else
+      v_part := tollgate.make_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
+                                    p_plans, v_overrides, v_done);
+    end if;
+    v_answers := v_part.answers;
+    continue when v_answers.entries is null;
+    v_done := v_done || v_answers.entries;
+
+    if v_part.late is not null then
+      v_now := tollgate.clock();
+      with moved as (
+        update tollgate.token_buckets t
+           set full_at = tollgate.bucket_clock(t, v_now) + d.times * p_costs[d.place] * t.token_ticks
+          from unnest(v_answers.entries, v_answers.times) d (place, times)
+         where d.place = any (v_part.late) and t.id = p_ids[d.place]
+           and t.full_at < tollgate.bucket_clock(t, v_now) + d.times * p_costs[d.place] * t.token_ticks
+        returning d.place, t.full_at)
+      select array_agg(case when d.place = any (v_part.late) then v_now else d.now end order by d.nth),
+             array_agg(coalesce(m.full_at, d.full_at) order by d.nth)
+        into v_answers.now, v_answers.full_at
+        from unnest(v_answers.entries, v_answers.now, v_answers.full_at) with ordinality as d (place, now, full_at, nth)
+        left join moved m on m.place = d.place;
+    end if;
+    return next v_answers;
+
+    if v_part.partial is not null then
+      -- New tokens can have arrived during a wait for a lock.
+      select v_left || array_agg(d.place), v_rest || array_agg(p_times[d.place] - d.times)
+        into v_left, v_rest
+        from unnest(v_answers.entries, v_answers.times) d (place, times)
+       where d.place = any (v_part.partial) and d.place = any (v_part.late);
+      return query
+        select array_agg(d.place), array_agg(p_times[d.place] - d.times), 'denied', null, array_agg(d.now),
+               null::bigint[], array_agg(d.full_at), array_agg(d.granted), array_agg(d.burst), array_agg(d.anchor),
+               array_agg(d.step_ns), array_agg(d.step_ticks), array_agg(d.token_ticks)
+          from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted,
+                      v_answers.burst, v_answers.anchor, v_answers.step_ns, v_answers.step_ticks, v_answers.token_ticks)
+               as d (place, times, now, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+         where d.place = any (v_part.partial) and (d.place = any (v_part.late)) is not true
+        having count(*) > 0;
+    end if;
   end loop;
 
-  if v_again <> '{}' then
-    v_left := v_left || v_again;
-    v_rest := v_rest || array(select p_times[i] from unnest(v_again) i);
+  if cardinality(v_done) < cardinality(p_ids) then
+    select v_left || array_agg(u.place), v_rest || array_agg(u.times)
+      into v_left, v_rest
+      from unnest(p_times) with ordinality u (times, place) where u.place <> all (v_done);
   end if;
-  for v_request in
-    select l.place, l.rest from unnest(v_left, v_rest) l (place, rest) order by p_ids[l.place] collate "C", l.place
-  loop
-    while v_request.rest > 0 loop
-      v_taken := tollgate.take_v1(
-        p_ids[v_request.place], p_costs[v_request.place], p_max_waits[v_request.place], p_min_remainings[v_request.place],
-        p_capacities[v_request.place], p_refill_seconds[v_request.place], p_refills[v_request.place],
-        p_plans[v_request.place], p_receipts[v_request.place], p_holds[v_request.place]);
-      -- If nothing was taken, or the request has an id, the equal requests that follow get the same answer.
-      v_times := case when v_taken.outcome = 'granted' and v_taken.mode is null and p_receipts[v_request.place] is null
-                   then 1 else v_request.rest end;
-      v_request.rest := v_request.rest - v_times;
-      return next tollgate.answers_of(v_request.place, v_times, v_taken);
-    end loop;
-  end loop;
+  if v_left <> '{}' then
+    return query
+      select t.*
+        from (select array_agg(p_ids[l.place]) as ids, array_agg(p_costs[l.place]) as costs,
+                     array_agg(p_min_remainings[l.place]) as keeps, array_agg(p_capacities[p_rules[l.place]]) as capacities,
+                     array_agg(p_refill_seconds[p_rules[l.place]]) as seconds,
+                     array_agg(p_refills[p_rules[l.place]]) as refills, array_agg(p_plans[p_rules[l.place]]) as plans,
+                     array_agg(0::bigint) as zeros
+                from unnest(v_left) l (place)) l
+       cross join lateral tollgate.take_each_v1(
+         v_left, l.ids, v_rest, l.costs, l.keeps, l.zeros, l.capacities, l.seconds, l.refills, l.plans, null, l.zeros) t;
+  end if;
   if v_limited then
     perform set_config('lock_timeout', v_lock, true);
   end if;
@@ -1635,8 +1411,7 @@ $$;
 -- Locks:     the bucket's row, if any request is granted
 --
 -- Several times faster than a batch of one entry, because a statement for many rows takes longer to start than to change a row.
--- All requests are granted if the locked row affords them, and fewer if the row is unchanged since the read. Otherwise the
--- attempt starts again, with the row locked. take_batch_v1 decides buckets with a mode, an override or other limits.
+-- take_each_v1 decides buckets with a mode, an override or other limits, and missing buckets.
 create or replace function tollgate.take_equal_v1(
   p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)
@@ -1645,77 +1420,75 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  b         tollgate.token_buckets;
-  v_ruled   boolean;
-  v_now     bigint;
-  v_clock   bigint;
-  v_granted bigint;
-  v_late    boolean;
-  c_stale   constant bigint := 2000000;
+  b          tollgate.token_buckets;
+  v_capacity numeric := p_capacity;  -- the limits of the request, or of its plan
+  v_seconds  numeric := round(p_refill_seconds, 9);
+  v_refill   text := p_refill;
+  v_ruled    boolean;
+  v_now      bigint;
+  v_late     boolean;
+  c_stale    constant bigint := 2000000;
 begin
   for v_attempt in 1 .. 3 loop
     exit when (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
-               and p_times >= 1
-               and (p_capacity is null) = (p_refill_seconds is null)
-               and (p_capacity is null) = (p_refill is null)) is not true;
-    -- Null if the row of token_mode is missing; null leads to take_batch_v1.
+               and p_times >= 1 and num_nulls(p_capacity, p_refill_seconds, p_refill) in (0, 3)) is not true;
+    -- Null if the row of token_mode is missing; null leads to take_each_v1.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
       into v_ruled from tollgate.token_mode g;
-    select t.* into b from tollgate.token_buckets t where t.id = p_id;
-    -- Read after the row, as in take_v1.
-    v_now := tollgate.clock();
-    if not v_ruled and p_capacity is null and (p_plan is not null or b.plan is not null) then
-      v_ruled := true;
-      select p.mode is not null or b.plan is distinct from p.name
-             or p.capacity <> b.capacity or p.refill_seconds <> b.refill_seconds or p.refill <> b.refill
-        into v_ruled
-        from tollgate.token_plans p where p.name = coalesce(p_plan, b.plan);
+    exit when v_ruled is not false;
+    if p_plan is not null then
+      exit when p_capacity is not null;
+      select p.capacity, p.refill_seconds, p.refill into v_capacity, v_seconds, v_refill
+        from tollgate.token_plans p where p.name = p_plan and p.mode is null;
+      exit when not found;
     end if;
-    v_clock := tollgate.bucket_clock(b, v_now);
-    exit when b.id is null or v_ruled is not false or b.overridden or (p_capacity is not null and b.plan is not null)
-              or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill
-              or p_cost > b.burst / b.token_ticks - p_min_remaining
-              or b.full_at - v_clock > tollgate.bucket_max_full_at(b);
+    select t.* into b from tollgate.token_buckets t
+     where t.id = p_id and tollgate.has_limits(t, v_capacity, v_seconds, v_refill, p_plan);
+    v_now := tollgate.clock();  -- read after the row, as in take_v1
+    exit when b.id is null or p_cost > b.burst / b.token_ticks - p_min_remaining
+              or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_max_full_at(b);
+    if tollgate.bucket_affords(b, p_cost, p_min_remaining, v_now) < 1 then
+      return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
+                                                   b.step_ns, b.step_ticks, b.token_ticks));
+      return;
+    end if;
+    update tollgate.token_buckets t
+       set room = null,
+           granted_requests = least(p_times, tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now)),
+           granted = t.granted + p_cost * least(p_times, tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now)),
+           full_at = greatest(t.full_at, tollgate.bucket_clock(t, v_now))
+                     + p_cost * t.token_ticks * least(p_times, tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now))
+     where t.id = p_id
+       and case when (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
+             then tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now) >= 1 end
+    returning t.* into b;
+    continue when not found;
 
-    v_granted := least(p_times, tollgate.bucket_affords(b, b.full_at, p_cost, p_min_remaining, v_now));
-    if v_granted > 0 then
-      update tollgate.token_buckets t
-         set room = null,
-             granted = t.granted + v_granted * p_cost,
-             full_at = greatest(t.full_at, v_clock) + v_granted * p_cost * b.token_ticks
-       where t.id = p_id
-         and case when (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
-               then t.full_at = b.full_at
-                    or v_granted = p_times and tollgate.bucket_affords(t, t.full_at, p_cost, p_min_remaining, v_now) >= p_times
-             end
-      returning t.full_at, t.granted into b.full_at, b.granted;
-      continue when not found;
-      v_late := tollgate.clock() - v_now > c_stale;
-      if v_late then
-        v_now := tollgate.clock();
-        if b.full_at < tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks then
-          b.full_at := tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks;
-          update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
-        end if;
+    v_late := tollgate.clock() - v_now > c_stale;
+    if v_late then
+      v_now := tollgate.clock();
+      if b.full_at < tollgate.bucket_clock(b, v_now) + b.granted_requests * p_cost * b.token_ticks then
+        b.full_at := tollgate.bucket_clock(b, v_now) + b.granted_requests * p_cost * b.token_ticks;
+        update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
       end if;
-      return next tollgate.answers_of(1, v_granted, ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst,
-                                                        b.anchor, b.step_ns, b.step_ticks, b.token_ticks));
-      p_times := p_times - v_granted;
-      if p_times = 0 then
-        return;
-      end if;
-      -- New tokens can have arrived during the wait for the row.
-      continue when v_late;
     end if;
-    return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst,
-                                                    b.anchor, b.step_ns, b.step_ticks, b.token_ticks));
-    return;
+    return next tollgate.answers_of(1, b.granted_requests, ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst,
+                                                            b.anchor, b.step_ns, b.step_ticks, b.token_ticks));
+    p_times := p_times - b.granted_requests;
+    if p_times = 0 then
+      return;
+    elsif not v_late then
+      return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
+                                                   b.step_ns, b.step_ticks, b.token_ticks));
+      return;
+    end if;
+    -- New tokens can have arrived during the wait for the row.
   end loop;
   return query
-    select m.*
-      from tollgate.take_batch_v1(
-             array[p_id], array[p_cost], array[0::bigint], array[p_min_remaining], array[p_capacity], array[p_refill_seconds],
-             array[p_refill], array[p_plan], array[null::uuid], array[0::bigint], array[p_times]) m;
+    select t.*
+      from tollgate.take_each_v1(
+             array[1::bigint], array[p_id], array[p_times], array[p_cost], array[p_min_remaining], array[0::bigint],
+             array[p_capacity], array[p_refill_seconds], array[p_refill], array[p_plan], array[null::uuid], array[0::bigint]) t;
 end
 $$;
 
@@ -2131,23 +1904,15 @@ begin
                (l.burst - greatest(l.full_at - tollgate.bucket_clock(l, c.now), 0)) / l.token_ticks - i.keep as left,
                -- Whether only the tokens decide.
                coalesce(
-                 v_enforced and not l.overridden
-                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_full_at(l)
+                 v_enforced
                  and case
-                       when i.capacity is not null
-                         then l.plan is null and i.capacity = l.capacity and i.refill_seconds = l.refill_seconds
-                              and i.refill = l.refill
-                       when i.refill_seconds is not null or i.refill is not null
-                         then false
-                       when i.plan is null and l.plan is null
-                         then true
-                       else coalesce(i.plan = l.plan, i.plan is null)
-                            and exists (
-                              select from tollgate.token_plans p
-                               where p.name = l.plan and p.mode is null and p.capacity = l.capacity
-                                 and p.refill_seconds = l.refill_seconds and p.refill = l.refill)
+                       when i.plan is null
+                         then tollgate.has_limits(l, i.capacity, i.refill_seconds, i.refill, null)
+                       else num_nonnulls(i.capacity, i.refill_seconds, i.refill) = 0 and not l.overridden
+                            and i.plan = l.plan and tollgate.follows_plan(l)
                      end
-                 and (not v_overrides or not exists (select from tollgate.token_overrides o where o.id = i.id)),
+                 and (not v_overrides or not exists (select from tollgate.token_overrides o where o.id = i.id))
+                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_full_at(l),
                  false) as plain
           from unnest(p_requests, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans)
                with ordinality as i (request, id, cost, keep, capacity, refill_seconds, refill, plan, place)
@@ -3145,7 +2910,7 @@ $$;
 --            id              the bucket
 --            outcome         'granted', 'denied', or another outcome of take_v1
 --            remaining, retry_after_ms: as for request_tokens_v1; null: undecided
--- Errors and locks: as for take_batch_v1
+-- Errors and locks: as for take_each_v1
 create or replace function tollgate.request_tokens_many(p_ids text[], p_tokens double precision[])
 returns table (id text, outcome text, remaining bigint, retry_after_ms bigint)
 language plpgsql volatile security definer
@@ -3170,7 +2935,9 @@ begin
                 then ((t.taken).scheduled_at - (t.taken).now + 999999) / 1000000
                 when (t.taken).outcome in ('granted', 'denied')
                 then tollgate.taken_until(t.taken, p_tokens[t.entry]::bigint) end
-      from tollgate.take_batch_v1(p_ids, p_tokens::bigint[], v_none, v_none, null, null, null, null, null, null, v_once) a,
+      from tollgate.take_each_v1(
+             array(select generate_series(1, cardinality(p_ids))), p_ids, v_once, p_tokens::bigint[], v_none, v_none, null, null,
+             null, null, null, null) a,
            lateral tollgate.answers_each(a) t
      order by t.entry;
 end

@@ -54,16 +54,18 @@ return exists (
    where p.name = p_bucket.plan and p.mode is null and p.capacity = p_bucket.capacity
      and p.refill_seconds = p_bucket.refill_seconds and p.refill = p_bucket.refill);
 
--- has_limits(p_bucket, limits, the plan with these limits or null) -> whether the state is under these limits. Null limits: under
--- the bucket's own limits, or those of its plan.
+-- has_limits(p_bucket, p_capacity, p_refill_seconds, p_refill, p_plan) -> whether the state is under these limits, which are
+-- those of p_plan unless p_plan is null. All null: under the bucket's own limits, or those of its plan.
 create or replace function tollgate.has_limits(
   p_bucket tollgate.token_buckets, p_capacity numeric, p_refill_seconds numeric, p_refill text, p_plan text) returns boolean
 language sql stable
 return not p_bucket.overridden
        and case when p_capacity is not null
-             then p_bucket.plan is not distinct from p_plan and p_bucket.capacity = p_capacity
-                  and p_bucket.refill_seconds = p_refill_seconds and p_bucket.refill = p_refill
-             else p_bucket.plan is null or tollgate.follows_plan(p_bucket) end;
+                  then p_bucket.plan is not distinct from p_plan and p_bucket.capacity = p_capacity
+                       and p_bucket.refill_seconds = p_refill_seconds and p_bucket.refill = p_refill
+                when p_refill_seconds is null and p_refill is null and p_plan is null
+                  then p_bucket.plan is null or tollgate.follows_plan(p_bucket)
+                else false end;
 
 -- decided: the result of grant_batch, deny_batch and make_batch.
 do $$
@@ -80,19 +82,17 @@ $$;
 
 -- grant_batch: grants requests for different buckets that only the tokens decide, as many as each bucket affords.
 --
--- Arguments: p_first          number of the first entry
---            p_ids, p_times, p_costs, p_min_remainings: the entries, as for take_batch_v1
---            p_capacity, p_refill_seconds, p_refill
---                             limits of all entries: of the requests or of their plan; or all null, for the buckets' own
---            p_plan           plan with these limits, or null
---            p_overrides      whether any override exists
---            p_done           numbers of entries to skip
+-- Arguments: p_ids, p_times, p_costs, p_min_remainings, p_rules: the entries, as for take_batch_v1
+--            p_capacities, p_refill_seconds, p_refills, p_plans
+--                         the rules, as for has_limits
+--            p_overrides  whether any override exists
+--            p_done       numbers of entries to skip
 -- Result:    see decided. An entry that is not listed was denied or needs another routine
 -- Errors:    none
 -- Locks:     the rows of granted requests, in the order of p_ids: the settings of the routine forbid plans with another order
 create or replace function tollgate.grant_batch(
-  p_first bigint, p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_capacity numeric,
-  p_refill_seconds numeric, p_refill text, p_plan text, p_overrides boolean, p_done bigint[])
+  p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_rules bigint[], p_capacities numeric[],
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_overrides boolean, p_done bigint[])
 returns tollgate.decided
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -106,8 +106,9 @@ as $$
 declare
   v_decided tollgate.decided;
 begin
-  -- One statement, which computes from the locked row: values read before the lock would grant too much. The clock is read for
-  -- each row when the plan reaches the row, so that the duration of the statement moves no instant.
+  -- One statement, which computes from the locked row: values read before the lock would grant too much. So SET repeats the
+  -- number of grants. The clock is read for each row when the plan reaches the row, so that the duration of the statement moves
+  -- no instant.
   with chosen as (
     update tollgate.token_buckets t
        set room = null,
@@ -115,14 +116,16 @@ begin
            granted = t.granted + u.cost * least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now)),
            full_at = greatest(t.full_at, tollgate.bucket_clock(t, c.now))
                      + u.cost * t.token_ticks * least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now))
-      from unnest(p_ids, p_times, p_costs, p_min_remainings) with ordinality as u (id, times, cost, keep, nth)
+      from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
+           as u (id, times, cost, keep, rule, place)
            cross join lateral (select tollgate.clock() as now where u.id is not null) c
-     where t.id = u.id and tollgate.has_limits(t, p_capacity, p_refill_seconds, p_refill, p_plan)
+     where t.id = u.id
+       and tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
        and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
-       and p_first + u.nth - 1 not in (select d.place from unnest(p_done) d (place))
+       and u.place not in (select d.place from unnest(p_done) d (place))
        and case when u.cost <= t.burst / t.token_ticks - u.keep  -- within the capacity
              then tollgate.bucket_affords(t, u.cost, u.keep, c.now) >= 1 end
-    returning p_first + u.nth - 1 as place, u.times as wanted, t.granted_requests as times,
+    returning u.place, u.times as wanted, t.granted_requests as times,
               tollgate.clock() - c.now > 2000000 as late, c.now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns,
               t.step_ticks, t.token_ticks)
   select (array_agg(d.place), array_agg(d.times), 'granted', null, array_agg(d.now), null, array_agg(d.full_at),
@@ -142,8 +145,8 @@ $$;
 -- Errors:    none
 -- Locks:     none
 create or replace function tollgate.deny_batch(
-  p_first bigint, p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_capacity numeric,
-  p_refill_seconds numeric, p_refill text, p_plan text, p_overrides boolean, p_done bigint[])
+  p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_rules bigint[], p_capacities numeric[],
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_overrides boolean, p_done bigint[])
 returns tollgate.decided
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -157,17 +160,18 @@ declare
   v_decided tollgate.decided;
 begin
   -- Each clock is read after its row: other sessions can only have taken more since, so a denial holds at this instant.
-  select (array_agg(p_first + u.nth - 1), array_agg(u.times), 'denied', null, array_agg(c.now), null, array_agg(t.full_at),
+  select (array_agg(u.place), array_agg(u.times), 'denied', null, array_agg(c.now), null, array_agg(t.full_at),
           array_agg(t.granted), array_agg(t.burst), array_agg(t.anchor), array_agg(t.step_ns), array_agg(t.step_ticks),
           array_agg(t.token_ticks))::tollgate.answers_v1,
          null, null
     into v_decided
-    from unnest(p_ids, p_times, p_costs, p_min_remainings) with ordinality as u (id, times, cost, keep, nth)
+    from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
+           as u (id, times, cost, keep, rule, place)
     join tollgate.token_buckets t on t.id = u.id
    cross join lateral (select tollgate.clock() as now where t.id is not null) c
-   where tollgate.has_limits(t, p_capacity, p_refill_seconds, p_refill, p_plan)
+   where tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
      and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
-     and p_first + u.nth - 1 not in (select d.place from unnest(p_done) d (place))
+     and u.place not in (select d.place from unnest(p_done) d (place))
      -- False if the clock was set back.
      and t.full_at - tollgate.bucket_clock(t, c.now) <= tollgate.bucket_max_full_at(t)
      and case when u.cost <= t.burst / t.token_ticks - u.keep  -- within the capacity
@@ -178,13 +182,13 @@ $$;
 
 -- make_batch: creates the missing buckets of requests, and grants what a full bucket holds.
 --
--- Arguments: as for grant_batch, with limits
+-- Arguments: as for grant_batch
 -- Result:    see decided. An entry that is not listed has a bucket by now, or cannot create it
 -- Errors:    23514 invalid limits
 -- Locks:     the rows that the routine creates, in id order
 create or replace function tollgate.make_batch(
-  p_first bigint, p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_capacity numeric,
-  p_refill_seconds numeric, p_refill text, p_plan text, p_overrides boolean, p_done bigint[])
+  p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_rules bigint[], p_capacities numeric[],
+  p_refill_seconds numeric[], p_refills text[], p_plans text[], p_overrides boolean, p_done bigint[])
 returns tollgate.decided
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -193,38 +197,44 @@ set enable_nestloop = off  -- the generic plan expects few entries to join
 set jit = off
 as $$
 declare
-  v_limits  record;
   v_decided tollgate.decided;
 begin
-  v_limits := tollgate.bucket_limits('bucket ' || quote_literal(p_ids[1]), p_capacity, p_refill_seconds, p_refill);
   with new as materialized (
     select distinct on (u.id collate "C")
-           u.id, p_first + u.nth - 1 as place, u.times as wanted,
-           least(u.times, (p_capacity::bigint - u.keep) / u.cost) as times, u.cost
-      from unnest(p_ids, p_times, p_costs, p_min_remainings) with ordinality as u (id, times, cost, keep, nth)
-     where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1) and u.cost <= p_capacity - u.keep
-       and p_first + u.nth - 1 not in (select d.place from unnest(p_done) d (place))
+           u.id, u.place, u.cost, u.rule, u.times as wanted,
+           least(u.times, (p_capacities[u.rule]::bigint - u.keep) / u.cost) as times
+      from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
+           as u (id, times, cost, keep, rule, place)
+     where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1) and u.cost <= p_capacities[u.rule] - u.keep
+       and u.place not in (select d.place from unnest(p_done) d (place))
        and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
        and (select t.id from tollgate.token_buckets t where t.id = u.id) is null  -- a join would read the whole table
-     order by u.id collate "C", u.nth
+     order by u.id collate "C", u.place
+  ), limits as materialized (  -- once for each rule
+    select n.rule, x.burst, x.step_ns, x.step_ticks, x.token_ticks
+      from (select m.rule, min(m.id) as id from new m group by m.rule) n
+     cross join lateral tollgate.bucket_limits(
+       'bucket ' || quote_literal(n.id), p_capacities[n.rule], p_refill_seconds[n.rule], p_refills[n.rule]) x
   ), made as (
     insert into tollgate.token_buckets as t
       (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
        token_ticks)
-    select n.id, p_capacity, p_refill_seconds, p_refill, p_plan, false, 0,
-           c.now / v_limits.step_ns * v_limits.step_ticks + n.times * n.cost * v_limits.token_ticks, n.times * n.cost,
-           v_limits.burst, v_limits.step_ns, v_limits.step_ticks, v_limits.token_ticks
+    select n.id, p_capacities[n.rule], p_refill_seconds[n.rule], p_refills[n.rule], p_plans[n.rule], false, 0,
+           c.now / l.step_ns * l.step_ticks + n.times * n.cost * l.token_ticks, n.times * n.cost, l.burst, l.step_ns,
+           l.step_ticks, l.token_ticks
       from new n
+      join limits l on l.rule = n.rule
      cross join lateral (select tollgate.clock() as now where n.id is not null) c
+     order by n.id collate "C"
     on conflict do nothing
-    returning t.id, t.full_at, t.granted, tollgate.clock() as now)
+    returning t.*, tollgate.clock() as now)
   select (array_agg(n.place), array_agg(n.times), 'granted', null, array_agg(m.now), null, array_agg(m.full_at),
-          array_agg(m.granted), array_agg(v_limits.burst), array_agg(0::bigint), array_agg(v_limits.step_ns),
-          array_agg(v_limits.step_ticks), array_agg(v_limits.token_ticks))::tollgate.answers_v1,
+          array_agg(m.granted), array_agg(m.burst), array_agg(m.anchor), array_agg(m.step_ns), array_agg(m.step_ticks),
+          array_agg(m.token_ticks))::tollgate.answers_v1,
          array_agg(n.place) filter (where n.times < n.wanted),
          -- Entries that waited for another session's row, whose insert was rolled back.
          array_agg(n.place) filter (
-           where (m.now - 2000000) / v_limits.step_ns * v_limits.step_ticks > m.full_at - m.granted * v_limits.token_ticks)
+           where (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
     into v_decided
     from made m
     join new n on n.id = m.id;
@@ -240,7 +250,7 @@ $$;
 --            the others: as for take_v1, one array each, all of one length
 -- Result:    rows that together answer all requests; the answers to one entry are in the order of the rows
 -- Errors:    as for take_v1
---            22023 p_times below 1
+--            22023 p_times below 1, or not one for each id
 --            55P03 the call names several buckets, and one was locked for longer than 100 ms: nothing was taken
 -- Locks:     as for take_v1, in id order. Requests for one bucket are decided in the order given
 create or replace function tollgate.take_each_v1(
@@ -258,8 +268,8 @@ declare
   v_times   bigint;
   v_taken   tollgate.taken_v1;
 begin
-  if (1 <= all (p_times)) is not true then
-    raise exception 'tollgate: take_each_v1 needs times of 1 or more' using errcode = 'invalid_parameter_value';
+  if (1 <= all (p_times) and cardinality(p_ids) = cardinality(p_times)) is not true then
+    raise exception 'tollgate: take_each_v1 needs times of 1 or more for every id' using errcode = 'invalid_parameter_value';
   end if;
   if v_limited then
     perform set_config('lock_timeout', '100ms', true);
@@ -285,182 +295,153 @@ $$;
 
 -- take_batch_v1: decides several requests in one call, each by itself. None waits or has an id.
 --
--- Arguments: p_ids             the buckets, in groups of equal limits: within a group in id order, each id once
+-- Arguments: p_ids             the buckets, in order, each once
 --            p_times           number of equal requests of each entry, decided one after the other
 --            p_costs, p_min_remainings: of each entry, as for take_v1
---            p_sizes           number of entries of each group
---            p_capacities, p_refill_seconds, p_refills, p_plans: of each group, as for take_v1; a null array: all null
+--            p_rules           number of the rule of each entry, from 1
+--            p_capacities, p_refill_seconds, p_refills, p_plans: the rules, as for take_v1; a null array: all null
 -- Result:    rows that together answer all requests, with the numbers of the entries, from 1; the answers to one entry are in
 --            the order of the rows
 -- Errors:    as for take_v1
 --            22023 times below 1, an id is null, or lengths that differ
 --            55P03 one of several buckets was locked for longer than 100 ms: nothing was taken
--- Locks:     group by group, so that callers that pass groups in one order cannot deadlock. Of a group, in id order: the rows of
---            granted requests, and the rows that the call creates. Then, in id order, the rows that take_v1 decides
+-- Locks:     in id order the rows of granted requests, then in id order the rows that the call creates, then in id order the
+--            rows that take_v1 decides. Two calls can deadlock only if a later row of one is an earlier one of the other
 --
--- Three statements decide a group: one grants, one denies and one creates buckets. The group's first bucket tells which of them
--- goes first, because the buckets of a batch are usually alike. take_v1 decides the rest: small groups, buckets with a mode, an
--- override or other limits, and buckets that changed between the statements. After a wait for a lock, grants move to the later
--- instant, and denials are decided again.
+-- Three statements decide: one grants, one denies and one creates buckets. The first bucket tells in which order they run,
+-- because the buckets of a batch are usually alike. take_v1 decides the rest: small batches, buckets with a mode, an override or
+-- other limits, and buckets that changed between the statements. After a wait for a lock, grants move to the later instant, and
+-- denials are decided again.
 create or replace function tollgate.take_batch_v1(
   p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[],
-  p_sizes bigint[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[])
+  p_rules bigint[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[])
 returns setof tollgate.answers_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  v_lock      text := current_setting('lock_timeout');
-  v_limited   boolean := cardinality(p_ids) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms');
-  v_enforced  boolean;                 -- whether no mode applies to all buckets
-  v_overrides boolean;                 -- whether any override exists
-  c_few       constant bigint := 6;    -- up to this many requests, take_v1 is faster than starting a statement for many rows
-  v_group     bigint;
-  v_first     bigint := 1;             -- the entries of the group
-  v_last      bigint;
-  v_ids       text[];
-  v_times     bigint[];
-  v_costs     bigint[];
-  v_keeps     bigint[];
-  v_capacity  numeric;                 -- the limits of the group, and their plan, if any
-  v_seconds   numeric;
-  v_refill    text;
-  v_plan      text;
-  v_known     boolean;                 -- whether the limits, or that the buckets have their own, are known
-  b           tollgate.token_buckets;  -- the group's first bucket
-  v_many      boolean;                 -- whether the group has more than c_few requests
-  v_steps     text[];
-  v_step      text;
-  v_part      tollgate.decided;
-  v_answers   tollgate.answers_v1;
-  v_now       bigint;
-  v_done      bigint[];                -- the entries of the group that are answered
-  v_left      bigint[];                -- the entries of the group for take_v1, with the number of requests of each
-  v_rest      bigint[];
+  v_lock       text := current_setting('lock_timeout');
+  v_limited    boolean := cardinality(p_ids) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms');
+  c_few        constant bigint := 6;           -- up to this many requests, take_v1 is faster than the statements for many rows
+  v_capacities numeric[] := p_capacities;      -- the limits of each rule
+  v_seconds    numeric[] := p_refill_seconds;
+  v_refills    text[] := p_refills;
+  v_together   boolean;                        -- whether the requests are many, and no mode applies to all buckets
+  v_overrides  boolean;                        -- whether any override exists
+  b            tollgate.token_buckets;         -- the first bucket
+  v_steps      text[] := '{}';
+  v_step       text;
+  v_part       tollgate.decided;
+  v_answers    tollgate.answers_v1;
+  v_now        bigint;
+  v_done       bigint[] := '{}';               -- the entries that are answered
+  v_left       bigint[] := '{}';               -- the entries for take_v1, with the number of requests of each
+  v_rest       bigint[] := '{}';
 begin
   if (1 <= all (p_times) and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
       and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings) and array_position(p_ids, null) is null
-      and cardinality(p_ids) = all (array[cardinality(p_times), cardinality(p_costs), cardinality(p_min_remainings)])) is not true
-  then
+      and cardinality(p_ids) = all (array[cardinality(p_times), cardinality(p_costs), cardinality(p_min_remainings),
+                                          cardinality(p_rules)])) is not true then
     raise exception 'tollgate: take_batch_v1 needs times and costs of 1 or more, minimum remainings of 0 or more, and one of '
                     'each for every id' using errcode = 'invalid_parameter_value';
   end if;
   if v_limited then
     perform set_config('lock_timeout', '100ms', true);
   end if;
-  select not exists (select from tollgate.token_mode g where g.mode <> 'enforce'), exists (select from tollgate.token_overrides)
-    into v_enforced, v_overrides;
+  select not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
+         and (cardinality(p_ids) > c_few or (select sum(t.times) from unnest(p_times) t (times)) > c_few),
+         exists (select from tollgate.token_overrides)
+    into v_together, v_overrides;
 
-  for v_group in 1 .. cardinality(p_sizes) loop
-    v_last := v_first + p_sizes[v_group] - 1;
-    v_ids := p_ids[v_first:v_last];
-    v_times := p_times[v_first:v_last];
-    v_costs := p_costs[v_first:v_last];
-    v_keeps := p_min_remainings[v_first:v_last];
-    v_done := '{}';
-    v_left := '{}';
-    v_rest := '{}';
-    v_capacity := p_capacities[v_group];
-    v_seconds := round(p_refill_seconds[v_group], 9);  -- rounded like the column
-    v_refill := p_refills[v_group];
-    v_plan := p_plans[v_group];
-    v_known := case num_nulls(v_capacity, v_seconds, v_refill) when 0 then v_plan is null when 3 then true else false end;
-    if v_known and v_plan is not null then
-      select p.capacity, p.refill_seconds, p.refill into v_capacity, v_seconds, v_refill
-        from tollgate.token_plans p where p.name = v_plan and p.mode is null;
-      v_known := found;
+  if v_together then
+    if array_remove(p_plans, null) <> '{}' then
+      -- With null limits for an unknown plan, for a plan with a mode, and beside limits: then take_v1 decides.
+      select array_agg(case when r.plan is null then r.capacity when r.capacity is null then p.capacity end order by r.nth),
+             array_agg(case when r.plan is null then r.seconds else p.refill_seconds end order by r.nth),
+             array_agg(case when r.plan is null then r.refill else p.refill end order by r.nth)
+        into v_capacities, v_seconds, v_refills
+        from unnest(v_capacities, v_seconds, v_refills, p_plans) with ordinality r (capacity, seconds, refill, plan, nth)
+        left join tollgate.token_plans p on p.name = r.plan and p.mode is null;
     end if;
+    select t.* into b from tollgate.token_buckets t where t.id = p_ids[1];
+    -- Rows that exist are locked before others are created, as in every call. A denial locks nothing.
+    v_steps := case
+      when b.id is null
+        then array['grant', 'make', 'deny']
+      when case when p_costs[1] <= b.burst / b.token_ticks - p_min_remainings[1]
+             then tollgate.bucket_affords(b, p_costs[1], p_min_remainings[1], tollgate.clock()) < 1 end
+        then array['deny', 'grant', 'make']
+      else array['grant', 'deny', 'make'] end;
+  end if;
 
-    v_many := cardinality(v_ids) > c_few;
-    if not v_many then
-      v_many := (select sum(t.times) from unnest(v_times) t (times)) > c_few;
+  foreach v_step in array v_steps loop
+    exit when cardinality(v_done) = cardinality(p_ids);
+    if v_step = 'grant' then
+      v_part := tollgate.grant_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
+                                     p_plans, v_overrides, v_done);
+    elsif v_step = 'deny' then
+      v_part := tollgate.deny_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
+                                    p_plans, v_overrides, v_done);
+    else
+      v_part := tollgate.make_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
+                                    p_plans, v_overrides, v_done);
     end if;
+    v_answers := v_part.answers;
+    continue when v_answers.entries is null;
+    v_done := v_done || v_answers.entries;
 
-    if v_known and v_enforced and v_many then
-      select t.* into b from tollgate.token_buckets t where t.id = v_ids[1];
-      v_steps := case
-        when b.id is null and v_capacity is not null
-          then array['make', 'grant', 'deny']
-        when case when v_costs[1] <= b.burst / b.token_ticks - v_keeps[1]
-               then tollgate.bucket_affords(b, v_costs[1], v_keeps[1], tollgate.clock()) < 1 end
-          then array['deny', 'grant', 'make']
-        else array['grant', 'deny', 'make'] end;
-      foreach v_step in array v_steps loop
-        exit when cardinality(v_done) = cardinality(v_ids);
-        if v_step = 'deny' then
-          v_part := tollgate.deny_batch(
-            v_first, v_ids, v_times, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plan, v_overrides, v_done);
-        elsif v_step = 'grant' then
-          v_part := tollgate.grant_batch(
-            v_first, v_ids, v_times, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plan, v_overrides, v_done);
-        elsif v_capacity is not null then
-          v_part := tollgate.make_batch(
-            v_first, v_ids, v_times, v_costs, v_keeps, v_capacity, v_seconds, v_refill, v_plan, v_overrides, v_done);
-        else
-          exit;
-        end if;
-        v_answers := v_part.answers;
-        continue when v_answers.entries is null;
-        v_done := v_done || v_answers.entries;
-
-        if v_part.late is not null then
-          v_now := tollgate.clock();
-          with moved as (
-            update tollgate.token_buckets t
-               set full_at = tollgate.bucket_clock(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
-              from unnest(v_answers.entries, v_answers.times) d (place, granted)
-             where d.place = any (v_part.late) and t.id = p_ids[d.place]
-               and t.full_at < tollgate.bucket_clock(t, v_now) + d.granted * p_costs[d.place] * t.token_ticks
-            returning d.place, t.full_at)
-          select array_agg(case when d.place = any (v_part.late) then v_now else d.now end order by d.nth),
-                 array_agg(coalesce(m.full_at, d.full_at) order by d.nth)
-            into v_answers.now, v_answers.full_at
-            from unnest(v_answers.entries, v_answers.now, v_answers.full_at) with ordinality as d (place, now, full_at, nth)
-            left join moved m on m.place = d.place;
-        end if;
-        return next v_answers;
-
-        if v_part.partial is not null then
-          -- New tokens can have arrived during a wait for a lock.
-          select v_left || array_agg(d.place), v_rest || array_agg(p_times[d.place] - d.granted)
-            into v_left, v_rest
-            from unnest(v_answers.entries, v_answers.times) d (place, granted)
-           where d.place = any (v_part.partial) and d.place = any (v_part.late);
-          return query
-            select array_agg(d.place), array_agg(p_times[d.place] - d.granted), 'denied', null, array_agg(d.now),
-                   null::bigint[], array_agg(d.full_at), array_agg(d.tokens), array_agg(d.burst), array_agg(d.anchor),
-                   array_agg(d.step_ns), array_agg(d.step_ticks), array_agg(d.token_ticks)
-              from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted,
-                          v_answers.burst, v_answers.anchor, v_answers.step_ns, v_answers.step_ticks, v_answers.token_ticks)
-                   as d (place, granted, now, full_at, tokens, burst, anchor, step_ns, step_ticks, token_ticks)
-             where d.place = any (v_part.partial) and (d.place = any (v_part.late)) is not true
-            having count(*) > 0;
-        end if;
-      end loop;
+    if v_part.late is not null then
+      v_now := tollgate.clock();
+      with moved as (
+        update tollgate.token_buckets t
+           set full_at = tollgate.bucket_clock(t, v_now) + d.times * p_costs[d.place] * t.token_ticks
+          from unnest(v_answers.entries, v_answers.times) d (place, times)
+         where d.place = any (v_part.late) and t.id = p_ids[d.place]
+           and t.full_at < tollgate.bucket_clock(t, v_now) + d.times * p_costs[d.place] * t.token_ticks
+        returning d.place, t.full_at)
+      select array_agg(case when d.place = any (v_part.late) then v_now else d.now end order by d.nth),
+             array_agg(coalesce(m.full_at, d.full_at) order by d.nth)
+        into v_answers.now, v_answers.full_at
+        from unnest(v_answers.entries, v_answers.now, v_answers.full_at) with ordinality as d (place, now, full_at, nth)
+        left join moved m on m.place = d.place;
     end if;
+    return next v_answers;
 
-    if cardinality(v_done) < cardinality(v_ids) then
-      select v_left || array_agg(l.place), v_rest || array_agg(p_times[l.place])
+    if v_part.partial is not null then
+      -- New tokens can have arrived during a wait for a lock.
+      select v_left || array_agg(d.place), v_rest || array_agg(p_times[d.place] - d.times)
         into v_left, v_rest
-        from generate_series(v_first, v_last) l (place) where l.place <> all (v_done);
-    end if;
-    if v_left <> '{}' then
+        from unnest(v_answers.entries, v_answers.times) d (place, times)
+       where d.place = any (v_part.partial) and d.place = any (v_part.late);
       return query
-        select t.*
-          from (select array_agg(p_ids[l.place]) as ids, array_agg(p_costs[l.place]) as costs,
-                       array_agg(p_min_remainings[l.place]) as keeps, array_agg(p_capacities[v_group]) as capacities,
-                       array_agg(p_refill_seconds[v_group]) as seconds, array_agg(p_refills[v_group]) as refills,
-                       array_agg(p_plans[v_group]) as plans, array_agg(0::bigint) as zeros
-                  from unnest(v_left) l (place)) l
-         cross join lateral tollgate.take_each_v1(
-           v_left, l.ids, v_rest, l.costs, l.keeps, l.zeros, l.capacities, l.seconds, l.refills, l.plans, null, l.zeros) t;
+        select array_agg(d.place), array_agg(p_times[d.place] - d.times), 'denied', null, array_agg(d.now),
+               null::bigint[], array_agg(d.full_at), array_agg(d.granted), array_agg(d.burst), array_agg(d.anchor),
+               array_agg(d.step_ns), array_agg(d.step_ticks), array_agg(d.token_ticks)
+          from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted,
+                      v_answers.burst, v_answers.anchor, v_answers.step_ns, v_answers.step_ticks, v_answers.token_ticks)
+               as d (place, times, now, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+         where d.place = any (v_part.partial) and (d.place = any (v_part.late)) is not true
+        having count(*) > 0;
     end if;
-    v_first := v_last + 1;
   end loop;
-  if v_first - 1 is distinct from cardinality(p_ids) then
-    raise exception 'tollgate: take_batch_v1 needs sizes that add up to the number of ids'
-      using errcode = 'invalid_parameter_value';
+
+  if cardinality(v_done) < cardinality(p_ids) then
+    select v_left || array_agg(u.place), v_rest || array_agg(u.times)
+      into v_left, v_rest
+      from unnest(p_times) with ordinality u (times, place) where u.place <> all (v_done);
+  end if;
+  if v_left <> '{}' then
+    return query
+      select t.*
+        from (select array_agg(p_ids[l.place]) as ids, array_agg(p_costs[l.place]) as costs,
+                     array_agg(p_min_remainings[l.place]) as keeps, array_agg(p_capacities[p_rules[l.place]]) as capacities,
+                     array_agg(p_refill_seconds[p_rules[l.place]]) as seconds,
+                     array_agg(p_refills[p_rules[l.place]]) as refills, array_agg(p_plans[p_rules[l.place]]) as plans,
+                     array_agg(0::bigint) as zeros
+                from unnest(v_left) l (place)) l
+       cross join lateral tollgate.take_each_v1(
+         v_left, l.ids, v_rest, l.costs, l.keeps, l.zeros, l.capacities, l.seconds, l.refills, l.plans, null, l.zeros) t;
   end if;
   if v_limited then
     perform set_config('lock_timeout', v_lock, true);
@@ -524,8 +505,9 @@ begin
            granted = t.granted + p_cost * least(p_times, tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now)),
            full_at = greatest(t.full_at, tollgate.bucket_clock(t, v_now))
                      + p_cost * t.token_ticks * least(p_times, tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now))
-     where t.id = p_id and (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
-       and tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now) >= 1
+     where t.id = p_id
+       and case when (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
+             then tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now) >= 1 end
     returning t.* into b;
     continue when not found;
 

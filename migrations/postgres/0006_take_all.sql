@@ -395,8 +395,7 @@ begin
                  v_enforced
                  and case
                        when i.plan is null
-                         then num_nulls(i.capacity, i.refill_seconds, i.refill) in (0, 3)
-                              and tollgate.has_limits(l, i.capacity, i.refill_seconds, i.refill, null)
+                         then tollgate.has_limits(l, i.capacity, i.refill_seconds, i.refill, null)
                        else num_nonnulls(i.capacity, i.refill_seconds, i.refill) = 0 and not l.overridden
                             and i.plan = l.plan and tollgate.follows_plan(l)
                      end

@@ -1,4 +1,4 @@
-//! Decisions: one routine for a request, one for equal requests, one for groups of equal limits, and one for all others.
+//! Decisions: one routine for a request, one for equal requests, one for plain requests, and one for all others.
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{FromRow, Row};
@@ -56,67 +56,59 @@ async fn take_times(connection: &mut PgConnection, ask: &SqlRequest) -> Result<V
     array_entries(rows)
 }
 
+/// Decides plain requests for different buckets by a few statements for all, and others one by one.
 async fn take_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<Entry>, sqlx::Error> {
-    match groups(asks) {
-        Some(groups) => take_groups(connection, asks, &groups).await,
-        None => take_each(connection, asks).await,
-    }
-}
-
-/// The places of the requests, in groups with one rule. Groups and keys are in the order in which the database locks them, which
-/// is the same in every process. Returns `None` if a request waits or has an id, or if two are for one bucket.
-fn groups(asks: &[SqlRequest]) -> Option<Vec<Vec<usize>>> {
-    let mut by_key: Vec<usize> = (0..asks.len()).collect();
-    by_key.sort_by_key(|place| asks[*place].key());
+    // The order in which the database locks the buckets.
+    let mut places: Vec<usize> = (0..asks.len()).collect();
+    places.sort_by_key(|place| asks[*place].key());
     let is_shared = |[one, next]: &[usize; 2]| asks[*one].key() == asks[*next].key();
-    if by_key.array_windows().any(is_shared) || !asks.iter().all(|ask| ask.take.is_momentary()) {
-        return None;
+    if places.array_windows().any(is_shared) || !asks.iter().all(|ask| ask.take.is_momentary()) {
+        return take_each(connection, asks).await;
     }
-    let rule = |place: usize| &asks[place].take.limits[0].rule;
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for place in by_key {
-        match groups.iter_mut().find(|group| rule(group[0]) == rule(place)) {
-            Some(group) => group.push(place),
-            None => groups.push(vec![place]),
-        }
-    }
-    groups.sort_by_cached_key(|group| {
-        let ask = &asks[group[0]];
-        (ask.plan(0), ask.quota(0).map(|quota| (quota.capacity_i64(), quota.refill_seconds(), refill(quota))))
-    });
-    Some(groups)
+    take_batch(connection, asks, &places).await
 }
 
-/// Decides each group with a few statements.
-async fn take_groups(
+/// Decides the requests in the order of `places`.
+async fn take_batch(
     connection: &mut PgConnection,
     asks: &[SqlRequest],
-    groups: &[Vec<usize>],
+    places: &[usize],
 ) -> Result<Vec<Entry>, sqlx::Error> {
-    let places = groups.concat();
-    let each = || places.iter().map(|place| &asks[*place]);
-    let once = || groups.iter().map(|group| &asks[group[0]]);
+    let sorted = || places.iter().map(|place| &asks[*place]);
+    // The number of the rule of each request.
+    let mut one_per_rule: Vec<&SqlRequest> = Vec::new();
+    let rules = column(sorted(), |ask| {
+        let known = one_per_rule.iter().position(|other| other.take.limits[0].rule == ask.take.limits[0].rule);
+        known.unwrap_or_else(|| {
+            one_per_rule.push(ask);
+            one_per_rule.len() - 1
+        })
+    });
     let rows = sqlx::query_as(
         "select t.* from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6, $7::text[]::numeric[], $8, $9) t",
     )
-    .bind(column(each(), |ask| ask.key().as_str()))
-    .bind(column(each(), |ask| ask.times))
-    .bind(column(each(), |ask| ask.request.cost))
-    .bind(column(each(), |ask| ask.request.min_remaining))
-    .bind(groups.iter().map(|group| i64::try_from(group.len()).unwrap_or(i64::MAX)).collect::<Vec<_>>())
-    .bind(column(once(), |ask| ask.quota(0).map(Quota::capacity_i64)))
-    .bind(column(once(), |ask| ask.quota(0).map(Quota::refill_seconds)))
-    .bind(column(once(), |ask| ask.quota(0).map(refill)))
-    .bind(column(once(), |ask| ask.plan(0)))
+    .bind(column(sorted(), |ask| ask.key().as_str()))
+    .bind(column(sorted(), |ask| ask.times))
+    .bind(column(sorted(), |ask| ask.request.cost))
+    .bind(column(sorted(), |ask| ask.request.min_remaining))
+    .bind(rules.iter().map(|rule| number(*rule)).collect::<Vec<_>>())
+    .bind(column(one_per_rule.iter().copied(), |ask| ask.quota(0).map(Quota::capacity_i64)))
+    .bind(column(one_per_rule.iter().copied(), |ask| ask.quota(0).map(Quota::refill_seconds)))
+    .bind(column(one_per_rule.iter().copied(), |ask| ask.quota(0).map(refill)))
+    .bind(column(one_per_rule.iter().copied(), |ask| ask.plan(0)))
     .fetch_all(connection)
     .await?;
     let mut entries = array_entries(rows)?;
     for Entry { request, .. } in &mut entries {
         let place = usize::try_from(*request - 1).ok().and_then(|nth| places.get(nth));
-        let place = place.and_then(|place| i64::try_from(place + 1).ok());
-        *request = place.ok_or_else(|| sqlx::Error::Protocol(format!("an answer to the request {request}")))?;
+        *request = number(*place.ok_or_else(|| sqlx::Error::Protocol(format!("an answer to the request {request}")))?);
     }
     Ok(entries)
+}
+
+/// The number of a place, which the database counts from 1.
+fn number(place: usize) -> i64 {
+    i64::try_from(place).map_or(i64::MAX, |place| place.saturating_add(1))
 }
 
 /// Decides the requests one by one.
@@ -142,7 +134,7 @@ async fn take_each(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result
     array_entries(rows)
 }
 
-fn column<'a, T>(asks: impl IntoIterator<Item = &'a SqlRequest>, value: impl Fn(&'a SqlRequest) -> T) -> Vec<T> {
+fn column<'a, T>(asks: impl IntoIterator<Item = &'a SqlRequest>, value: impl FnMut(&'a SqlRequest) -> T) -> Vec<T> {
     asks.into_iter().map(value).collect()
 }
 
@@ -301,43 +293,4 @@ fn array_entries(rows: Vec<AnswerArrays>) -> Result<Vec<Entry>, sqlx::Error> {
         entries.extend(row.entries()?);
     }
     Ok(entries)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{SqlRequest, groups};
-    use crate::model::{Key, Rule, Take};
-
-    #[test]
-    fn groups_and_their_keys_have_one_order_in_every_batch() -> Result<(), Box<dyn std::error::Error>> {
-        let take = |(key, rule): &(&str, Rule)| -> Result<SqlRequest, Box<dyn std::error::Error>> {
-            Ok(SqlRequest::try_from(&Take::from(Key::try_from(*key)?).rule(rule.clone()))?)
-        };
-        let (slow, fast): (Rule, Rule) = ("5/h".try_into()?, "9/s".try_into()?);
-        let plan = Rule::Plan(Key::try_from("free")?);
-        let batches = [
-            [
-                ("z", slow.clone()),
-                ("b", plan.clone()),
-                ("a", fast.clone()),
-                ("m", slow.clone()),
-                ("c", Rule::Provisioned),
-            ],
-            [
-                ("b", plan.clone()),
-                ("a", slow.clone()),
-                ("z", fast.clone()),
-                ("m", slow.clone()),
-                ("c", Rule::Provisioned),
-            ],
-        ];
-        for batch in batches {
-            let asks = batch.iter().map(take).collect::<Result<Vec<_>, _>>()?;
-            let groups = groups(&asks).expect("plain requests for different buckets");
-            let rules: Vec<&Rule> = groups.iter().map(|group| &batch[group[0]].1).collect();
-            assert_eq!(rules, [&Rule::Provisioned, &slow, &fast, &plan]);
-            assert!(groups.iter().all(|group| group.is_sorted_by_key(|place| batch[*place].0)), "{groups:?}");
-        }
-        Ok(())
-    }
 }

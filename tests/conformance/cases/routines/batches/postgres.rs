@@ -254,8 +254,8 @@ fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
     alike
 }
 
-/// The call for the requests, each with a bucket and the requested limits: in groups of equal limits if each bucket occurs
-/// once, and else one by one.
+/// The call for the requests, each with a bucket and the requested limits: together if each bucket occurs once, and else one by
+/// one.
 fn batch_of(requests: &[BucketRequest], asked: impl Fn(&BucketRequest) -> (String, String)) -> String {
     let mut rows = String::new();
     let mut ids = HashSet::new();
@@ -268,19 +268,19 @@ fn batch_of(requests: &[BucketRequest], asked: impl Fn(&BucketRequest) -> (Strin
         ids.insert(id);
     }
     let answers = if ids.len() == requests.len() {
-        "g as (select row_number() over () as nth, count(*) as size, v.capacity, v.seconds, v.refill, v.plan
-                 from v group by 3, 4, 5, 6),
-         e as (select v.*, g.nth, row_number() over (order by g.nth, v.id collate \"C\") as entry
-                 from v join g on (g.capacity, g.seconds, g.refill, g.plan)
+        "r as (select row_number() over () as nth, v.capacity, v.seconds, v.refill, v.plan from v group by 2, 3, 4, 5),
+         e as (select v.*, r.nth as rule, row_number() over (order by v.id collate \"C\") as entry
+                 from v join r on (r.capacity, r.seconds, r.refill, r.plan)
                                   is not distinct from (v.capacity, v.seconds, v.refill, v.plan)),
          t as (select e.place + 1 as entry, t.times, t.taken
                  from (select array_agg(e.id order by e.entry) ids, array_agg(e.times order by e.entry) times,
-                              array_agg(e.cost order by e.entry) costs, array_agg(e.keep order by e.entry) keeps from e) a
-                cross join (select array_agg(g.size order by g.nth) sizes, array_agg(g.capacity order by g.nth) capacities,
-                                   array_agg(g.seconds order by g.nth) seconds, array_agg(g.refill order by g.nth) refills,
-                                   array_agg(g.plan order by g.nth) plans from g) g
+                              array_agg(e.cost order by e.entry) costs, array_agg(e.keep order by e.entry) keeps,
+                              array_agg(e.rule order by e.entry) rules from e) a
+                cross join (select array_agg(r.capacity order by r.nth) capacities, array_agg(r.seconds order by r.nth) seconds,
+                                   array_agg(r.refill order by r.nth) refills, array_agg(r.plan order by r.nth) plans
+                              from r) r
                 cross join lateral tollgate.take_batch_v1(
-                  a.ids, a.times, a.costs, a.keeps, g.sizes, g.capacities, g.seconds, g.refills, g.plans) m
+                  a.ids, a.times, a.costs, a.keeps, a.rules, r.capacities, r.seconds, r.refills, r.plans) m
                 cross join lateral tollgate.answers_each(m) t
                  join e on e.entry = t.entry)"
     } else {

@@ -49,7 +49,7 @@ async fn invalid_id_in_a_batch_creates_no_bucket(rig: Rig) -> anyhow::Result<()>
 /// Four requests for each of two buckets, in their order. A bucket holds three tokens.
 fn alike(one: &str, other: &str) -> String {
     format!(
-        "select * from tollgate.take_batch_v1(array[{one}, {other}], array[4, 4], array[1, 1], array[0, 0], array[2], array[3],
+        "select * from tollgate.take_batch_v1(array[{one}, {other}], array[4, 4], array[1, 1], array[0, 0], array[1, 1], array[3],
                 array[60], array['once'], array[null])"
     )
 }
