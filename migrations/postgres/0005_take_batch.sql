@@ -5,8 +5,9 @@ begin
   if to_regtype('tollgate.answers_v1') is null then
     create type tollgate.answers_v1 as (
       entries     bigint[],  -- positions of the requests among those of the call, from 1
+      -- The others have one element per entry, or one that stands for all entries.
       times       bigint[],  -- number of equal requests of each entry; the state is that after the last one
-      outcome     text,      -- the columns of taken_v1, one for all entries, or one for each
+      outcome     text,      -- the columns of taken_v1
       mode        text,
       now         bigint[],
       scheduled_at     bigint[],  -- null: the values of now
@@ -32,18 +33,37 @@ as $$
          array[p_taken.step_ns], array[p_taken.step_ticks], array[p_taken.token_ticks]
 $$;
 
+-- one_if_equal(p_values) -> p_values with one element if all are equal.
+create or replace function tollgate.one_if_equal(p_values bigint[]) returns bigint[]
+language sql immutable
+return case when p_values[1] = all (p_values) then p_values[1:1] else p_values end;
+
+-- value_at(p_values, p_nth) -> the value of the entry: the only one, or that at its position.
+create or replace function tollgate.value_at(p_values bigint[], p_nth bigint) returns bigint
+language sql immutable
+return p_values[case when cardinality(p_values) = 1 then 1 else p_nth end];
+
+-- shortened(p_answers) -> p_answers with one element for the usually equal values of all entries. It takes less time to send.
+create or replace function tollgate.shortened(p_answers tollgate.answers_v1) returns tollgate.answers_v1
+language sql immutable
+return row(p_answers.entries, tollgate.one_if_equal(p_answers.times), p_answers.outcome, p_answers.mode, p_answers.now,
+           p_answers.scheduled_at, p_answers.full_at, p_answers.granted, tollgate.one_if_equal(p_answers.burst),
+           tollgate.one_if_equal(p_answers.anchor), tollgate.one_if_equal(p_answers.step_ns),
+           tollgate.one_if_equal(p_answers.step_ticks), tollgate.one_if_equal(p_answers.token_ticks))::tollgate.answers_v1;
+
 -- answers_each(p_answers) -> one row per entry of answers_v1.
 create or replace function tollgate.answers_each(p_answers tollgate.answers_v1)
 returns table (entry bigint, times bigint, taken tollgate.taken_v1)
 language sql immutable
 as $$
-  select a.entry, a.times,
-         (p_answers.outcome, p_answers.mode, a.now, case when p_answers.scheduled_at is null then a.now else a.scheduled_at end,
-          a.full_at, a.granted, a.burst, a.anchor, a.step_ns, a.step_ticks, a.token_ticks)::tollgate.taken_v1
-    from unnest(p_answers.entries, p_answers.times, p_answers.now, p_answers.scheduled_at, p_answers.full_at,
-                p_answers.granted, p_answers.burst, p_answers.anchor, p_answers.step_ns, p_answers.step_ticks,
-                p_answers.token_ticks)
-         as a (entry, times, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
+  select i.entry, tollgate.value_at(p_answers.times, i.nth),
+         (p_answers.outcome, p_answers.mode, tollgate.value_at(p_answers.now, i.nth),
+          tollgate.value_at(coalesce(p_answers.scheduled_at, p_answers.now), i.nth),
+          tollgate.value_at(p_answers.full_at, i.nth), tollgate.value_at(p_answers.granted, i.nth),
+          tollgate.value_at(p_answers.burst, i.nth), tollgate.value_at(p_answers.anchor, i.nth),
+          tollgate.value_at(p_answers.step_ns, i.nth), tollgate.value_at(p_answers.step_ticks, i.nth),
+          tollgate.value_at(p_answers.token_ticks, i.nth))::tollgate.taken_v1
+    from unnest(p_answers.entries) with ordinality i (entry, nth)
 $$;
 
 -- follows_plan(p_bucket) -> whether the bucket has the limits of its plan, and the plan has no mode.
@@ -220,12 +240,12 @@ begin
       (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
        token_ticks)
     select n.id, p_capacities[n.rule], p_refill_seconds[n.rule], p_refills[n.rule], p_plans[n.rule], false, 0,
-           c.now / l.step_ns * l.step_ticks + n.times * n.cost * l.token_ticks, n.times * n.cost, l.burst, l.step_ns,
-           l.step_ticks, l.token_ticks
-      from new n
-      join limits l on l.rule = n.rule
+           c.now / n.step_ns * n.step_ticks + n.times * n.cost * n.token_ticks, n.times * n.cost, n.burst, n.step_ns,
+           n.step_ticks, n.token_ticks
+      from (select n.*, l.burst, l.step_ns, l.step_ticks, l.token_ticks
+              from new n join limits l on l.rule = n.rule order by n.id collate "C") n
+     -- Read for each row after the sort, when the row is inserted.
      cross join lateral (select tollgate.clock() as now where n.id is not null) c
-     order by n.id collate "C"
     on conflict do nothing
     returning t.*, tollgate.clock() as now)
   select (array_agg(n.place), array_agg(n.times), 'granted', null, array_agg(m.now), null, array_agg(m.full_at),
@@ -406,7 +426,7 @@ begin
         from unnest(v_answers.entries, v_answers.now, v_answers.full_at) with ordinality as d (place, now, full_at, nth)
         left join moved m on m.place = d.place;
     end if;
-    return next v_answers;
+    return next tollgate.shortened(v_answers);
 
     if v_part.partial is not null then
       -- New tokens can have arrived during a wait for a lock.
@@ -458,7 +478,8 @@ $$;
 -- Locks:     the bucket's row, if any request is granted
 --
 -- Several times faster than a batch of one entry, because a statement for many rows takes longer to start than to change a row.
--- take_each_v1 decides buckets with a mode, an override or other limits, and missing buckets.
+-- All requests are granted if the locked row affords them, and fewer if the row is unchanged since the read. Otherwise the
+-- attempt starts again. take_each_v1 decides buckets with a mode, an override or other limits, and missing buckets.
 create or replace function tollgate.take_equal_v1(
   p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)
@@ -473,6 +494,8 @@ declare
   v_refill   text := p_refill;
   v_ruled    boolean;
   v_now      bigint;
+  v_clock    bigint;
+  v_granted  bigint;
   v_late     boolean;
   c_stale    constant bigint := 2000000;
 begin
@@ -489,39 +512,45 @@ begin
         from tollgate.token_plans p where p.name = p_plan and p.mode is null;
       exit when not found;
     end if;
-    select t.* into b from tollgate.token_buckets t
-     where t.id = p_id and tollgate.has_limits(t, v_capacity, v_seconds, v_refill, p_plan);
+    select t.* into b from tollgate.token_buckets t where t.id = p_id and not t.overridden;
     v_now := tollgate.clock();  -- read after the row, as in take_v1
-    exit when b.id is null or p_cost > b.burst / b.token_ticks - p_min_remaining
-              or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_max_full_at(b);
-    if tollgate.bucket_affords(b, p_cost, p_min_remaining, v_now) < 1 then
+    exit when b.id is null;
+    -- has_limits in the query would prepare a search for the plan each time.
+    if v_capacity is not null then
+      exit when b.plan is distinct from p_plan or (b.capacity, b.refill_seconds, b.refill) <> (v_capacity, v_seconds, v_refill);
+    elsif b.plan is not null then
+      exit when not tollgate.follows_plan(b);
+    end if;
+    v_clock := tollgate.bucket_clock(b, v_now);
+    exit when p_cost > b.burst / b.token_ticks - p_min_remaining or b.full_at - v_clock > tollgate.bucket_max_full_at(b);
+    v_granted := least(p_times, tollgate.bucket_affords(b, p_cost, p_min_remaining, v_now));
+    if v_granted < 1 then
       return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
                                                    b.step_ns, b.step_ticks, b.token_ticks));
       return;
     end if;
     update tollgate.token_buckets t
        set room = null,
-           granted_requests = least(p_times, tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now)),
-           granted = t.granted + p_cost * least(p_times, tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now)),
-           full_at = greatest(t.full_at, tollgate.bucket_clock(t, v_now))
-                     + p_cost * t.token_ticks * least(p_times, tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now))
+           granted = t.granted + v_granted * p_cost,
+           full_at = greatest(t.full_at, v_clock) + v_granted * p_cost * b.token_ticks
      where t.id = p_id
        and case when (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
-             then tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now) >= 1 end
-    returning t.* into b;
+             then t.full_at = b.full_at
+                  or v_granted = p_times and tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now) >= p_times end
+    returning t.full_at, t.granted into b.full_at, b.granted;
     continue when not found;
 
     v_late := tollgate.clock() - v_now > c_stale;
     if v_late then
       v_now := tollgate.clock();
-      if b.full_at < tollgate.bucket_clock(b, v_now) + b.granted_requests * p_cost * b.token_ticks then
-        b.full_at := tollgate.bucket_clock(b, v_now) + b.granted_requests * p_cost * b.token_ticks;
+      if b.full_at < tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks then
+        b.full_at := tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks;
         update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
       end if;
     end if;
-    return next tollgate.answers_of(1, b.granted_requests, ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst,
-                                                            b.anchor, b.step_ns, b.step_ticks, b.token_ticks));
-    p_times := p_times - b.granted_requests;
+    return next tollgate.answers_of(1, v_granted, ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
+                                                   b.step_ns, b.step_ticks, b.token_ticks));
+    p_times := p_times - v_granted;
     if p_times = 0 then
       return;
     elsif not v_late then

@@ -233,7 +233,7 @@ pub(super) async fn take_window(
     answers::counted((outcome, mode, now, scheduled_at, ends.into_iter().zip(counts).collect(), resolution))
 }
 
-/// A row of `answers_v1`: arrays, for all requests with the same outcome.
+/// A row of `answers_v1`: arrays, for all requests with the same outcome. An array with one value has it for all requests.
 struct AnswerArrays {
     entries: Vec<i64>,
     times: Vec<i64>,
@@ -271,19 +271,24 @@ impl AnswerArrays {
     fn entries(self) -> Result<impl Iterator<Item = Entry>, sqlx::Error> {
         let length = self.entries.len();
         let lengths = [self.times.len(), self.now.len(), self.scheduled_at.as_ref().map_or(length, Vec::len)];
-        if lengths.into_iter().chain(self.state.iter().map(Vec::len)).any(|other| other != length) {
+        if lengths.into_iter().chain(self.state.iter().map(Vec::len)).any(|other| other != length && other != 1) {
             return Err(sqlx::Error::Protocol(format!("answers to {length} requests, of different lengths")));
         }
         let all = answers::answer(&self.outcome, self.mode.as_deref())?;
         Ok((0..length).map(move |place| {
-            let state = self.state.each_ref().map(|column| column[place]);
-            let now = self.now[place];
-            let scheduled_at = self.scheduled_at.as_ref().map_or(Some(now), |scheduled_at| scheduled_at[place]);
+            let state = self.state.each_ref().map(|column| value_at(column, place));
+            let now = value_at(&self.now, place);
+            let scheduled_at = self.scheduled_at.as_ref().map_or(Some(now), |column| value_at(column, place));
             let answer =
                 BucketAnswer { now, scheduled_at, capacity: state[2], state: answers::parse_state(state), ..all };
-            Entry { request: self.entries[place], times: self.times[place], answer }
+            Entry { request: self.entries[place], times: value_at(&self.times, place), answer }
         }))
     }
+}
+
+/// The value of the request at `place`: the only one, or its own.
+fn value_at<T: Copy>(values: &[T], place: usize) -> T {
+    if let [value] = values { *value } else { values[place] }
 }
 
 /// Returns the answers of all rows.
