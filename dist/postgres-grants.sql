@@ -14,10 +14,18 @@ do $$
 begin
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_app') then
-    create role tollgate_app nologin;
+    begin
+      create role tollgate_app nologin;
+    exception
+      when unique_violation or duplicate_object then null;  -- another database's session created it meanwhile
+    end;
   end if;
   if not exists (select from pg_catalog.pg_roles where rolname = 'tollgate_operator') then
-    create role tollgate_operator nologin;
+    begin
+      create role tollgate_operator nologin;
+    exception
+      when unique_violation or duplicate_object then null;  -- another database's session created it meanwhile
+    end;
   end if;
 end
 $$;
