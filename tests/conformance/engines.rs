@@ -18,7 +18,7 @@ pub struct Engine {
     pub url_variable: Option<&'static str>,
     /// Whether every run needs the engine. The others exist as containers only, and run if their variable is set.
     pub required: bool,
-    /// `None`: the pool's default level.
+    /// `None`: the pool's default level. The others are those that differ from it.
     pub levels: &'static [Option<Isolation>],
     /// Whether routines in the database decide, which any SQL client can call.
     pub has_routines: bool,
@@ -45,9 +45,6 @@ pub enum Kind {
     Sqlite,
 }
 
-const EVERY_LEVEL: &[Option<Isolation>] =
-    &[None, Some(Isolation::ReadCommitted), Some(Isolation::RepeatableRead), Some(Isolation::Serializable)];
-
 const EVERY_LAYER: &[Layers] = &[Layers::Batched, Layers::Stacked];
 
 const POSTGRES: Engine = Engine {
@@ -55,7 +52,7 @@ const POSTGRES: Engine = Engine {
     kind: Kind::Postgres,
     url_variable: Some("TOLLGATE_POSTGRES_URL"),
     required: true,
-    levels: EVERY_LEVEL,
+    levels: &[None, Some(Isolation::RepeatableRead), Some(Isolation::Serializable)],
     has_routines: true,
     has_roles: true,
     has_sessions: true,
@@ -70,6 +67,7 @@ const MYSQL: Engine = Engine {
     name: "mysql",
     kind: Kind::MySql,
     url_variable: Some("TOLLGATE_MYSQL_URL"),
+    levels: &[None, Some(Isolation::ReadCommitted), Some(Isolation::Serializable)],
     copies_databases: false,
     has_heap: false,
     ..POSTGRES
