@@ -1089,8 +1089,12 @@ begin
            granted = t.granted + u.cost * least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now)),
            full_at = greatest(t.full_at, tollgate.bucket_clock(t, c.now))
                      + u.cost * t.token_ticks * least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now))
-      from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
-           as u (id, times, cost, keep, rule, place)
+      from (
+             -- The planner expects one row of this limit. Otherwise a plan that was made for a few buckets could begin with all
+             -- buckets, and be kept while their number grows.
+             select * from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
+                        as i (id, times, cost, keep, rule, place)
+              limit cardinality(p_ids)) u
            cross join lateral (select tollgate.clock() as now where u.id is not null) c
      where t.id = u.id
        and tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
@@ -1138,8 +1142,11 @@ begin
           array_agg(t.token_ticks))::tollgate.answers_v1,
          null, null
     into v_decided
-    from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
-           as u (id, times, cost, keep, rule, place)
+    from (
+      -- As in grant_batch.
+      select * from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
+                 as i (id, times, cost, keep, rule, place)
+       limit cardinality(p_ids)) u
     join tollgate.token_buckets t on t.id = u.id
    cross join lateral (select tollgate.clock() as now where t.id is not null) c
    where tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
@@ -1179,6 +1186,7 @@ begin
       from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
            as u (id, times, cost, keep, rule, place)
      where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1) and u.cost <= p_capacities[u.rule] - u.keep
+       and p_refill_seconds[u.rule] is not null and p_refills[u.rule] is not null
        and u.place not in (select d.place from unnest(p_done) d (place))
        and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
        and (select t.id from tollgate.token_buckets t where t.id = u.id) is null  -- a join would read the whole table
@@ -1187,7 +1195,7 @@ begin
     select n.rule, x.burst, x.step_ns, x.step_ticks, x.token_ticks
       from (select m.rule, min(m.id) as id from new m group by m.rule) n
      cross join lateral tollgate.bucket_limits(
-       'bucket ' || quote_literal(n.id), p_capacities[n.rule], p_refill_seconds[n.rule], p_refills[n.rule]) x
+       'bucket ' || quote_literal(n.id), p_capacities[n.rule], round(p_refill_seconds[n.rule], 9), p_refills[n.rule]) x
   ), made as (
     insert into tollgate.token_buckets as t
       (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
@@ -1215,8 +1223,8 @@ begin
 end
 $$;
 
--- take_each_v1: decides several requests one by one, with everything that take_v1 offers. A request that fails does not fail
--- the others.
+-- take_each_v1: decides several requests one by one, with everything that take_v1 offers. A request that is refused does not
+-- affect the others, but an error fails the call.
 --
 -- Arguments: p_entries  the numbers of the requests in the answers
 --            p_times    number of equal requests of each entry, decided one after the other
@@ -1426,7 +1434,7 @@ $$;
 --
 -- Arguments: p_id, p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan: as for take_v1
 --            p_times: number of requests, 1 or more
--- Result:    as for take_batch_v1, with one entry: one row for the grants, one for the denials, or either
+-- Result:    as for take_batch_v1, with one entry
 -- Errors:    as for take_v1
 -- Locks:     the bucket's row, if any request is granted
 --

@@ -1,5 +1,5 @@
-//! The page of a row's new version on PostgreSQL: the same page, without an index update. Otherwise the table would grow within
-//! an hour of load.
+//! What decisions read and write on PostgreSQL. A row's new version is on the same page, without an index update. Otherwise the
+//! table would grow within an hour of load.
 
 use anyhow::ensure;
 use tollgate::{Key, Rule, Store, Take};
@@ -11,6 +11,7 @@ use crate::rig::Rig;
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_heap && engine.has_sessions;
         decisions_update_rows_on_their_pages,
+        batches_planned_for_few_buckets_read_no_others_later,
         indexes_hold_no_column_written_by_a_decision)
     .into()
 }
@@ -64,6 +65,50 @@ async fn updates(session: &Rig) -> anyhow::Result<[i64; 2]> {
     let counts = "select n_tup_upd as updates, n_tup_hot_upd as on_their_pages from pg_stat_user_tables
                   where schemaname = 'tollgate' and relname = 'token_buckets'";
     session.sql(counts).await?[0].numbers(["updates", "on_their_pages"])
+}
+
+/// A session keeps the plans of its first batches until the table is analyzed again.
+async fn batches_planned_for_few_buckets_read_no_others_later(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (session, _) = with_session(&scratch.rig, "select 1").await?;
+    let batch = "select outcome from tollgate.take_batch_v1(
+                   '{few:1,few:2,few:3}', '{9,9,9}', '{1,1,1}', '{0,0,0}', '{1,1,1}', null, null, null, null)";
+    session.sql("alter table tollgate.token_buckets set (autovacuum_enabled = off)").await?;
+    session
+        .sql(
+            "insert into tollgate.token_buckets (id, capacity, refill_seconds, refill)
+             select 'few:' || n, 9, 0, 'once' from generate_series(1, 3) n",
+        )
+        .await?;
+    session.sql("analyze tollgate.token_buckets").await?;
+    let outcomes = async || -> anyhow::Result<Vec<String>> {
+        let rows = session.sql(batch).await?;
+        rows.iter().map(|row| Ok(row.text("outcome")?.unwrap_or_default().to_owned())).collect()
+    };
+    assert_eq!(outcomes().await?, ["granted"]);
+    assert_eq!(outcomes().await?, ["denied"]);
+    session
+        .sql(
+            "insert into tollgate.token_buckets (id, capacity, refill_seconds, refill)
+             select 'many:' || n, 9, 0, 'once' from generate_series(1, 5000) n",
+        )
+        .await?;
+    let before = rows_read(&session).await?;
+    assert_eq!(outcomes().await?, ["denied"]);
+    session.sql("update tollgate.token_buckets set full_at = 0 where id in ('few:1', 'few:2', 'few:3')").await?;
+    assert_eq!(outcomes().await?, ["granted"]);
+    let read = rows_read(&session).await? - before;
+    ensure!(read < 1000, "{read} rows were read");
+    Ok(())
+}
+
+async fn rows_read(session: &Rig) -> anyhow::Result<i64> {
+    session.sql("select pg_stat_force_next_flush()").await?;
+    let counts = "select (t.seq_tup_read + i.idx_tup_read)::bigint as read
+                    from pg_stat_user_tables t join pg_stat_user_indexes i using (relid)
+                   where t.schemaname = 'tollgate' and t.relname = 'token_buckets'";
+    let [read] = session.sql(counts).await?[0].numbers(["read"])?;
+    Ok(read)
 }
 
 /// Covers index expressions and conditions, too.
