@@ -1,5 +1,5 @@
-//! What decisions read and write on PostgreSQL. A row's new version is on the same page, without an index update. Otherwise the
-//! table would grow within an hour of load.
+//! The rows that decisions read and write on PostgreSQL. A row's new version is on the same page, without an index update. Otherwise
+//! the table would grow within an hour of load.
 
 use anyhow::ensure;
 use tollgate::{Key, Rule, Store, Take};
