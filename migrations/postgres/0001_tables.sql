@@ -58,7 +58,7 @@ return (date_part('epoch', pg_catalog.clock_timestamp()) * '1000000'::float8)::b
 -- burst to token_ticks hold the limits under which the state was last written: the row's own limits or an override's.
 --
 -- Decisions write no indexed column and pages keep free space, so that updates are heap-only. A tenth of each page is free, and
--- each row frees room at its first decision. A lower fillfactor prunes pages at most decisions: batches are a fifth slower.
+-- each row frees room at its first update. A lower fillfactor prunes pages at most decisions: batches are a fifth slower.
 -- A trigger checks the limits: an UPDATE would prepare check constraints and generated columns anew, at four times its cost.
 create table if not exists tollgate.token_buckets (
   id             text collate "C" primary key,                 -- 1 to 255 bytes
@@ -77,7 +77,7 @@ create table if not exists tollgate.token_buckets (
   step_ticks     bigint not null,
   token_ticks    bigint not null,
   granted_requests bigint,                                     -- requests that the last batch granted: it returns them
-  room           text default repeat(' ', 60)                  -- spaces; null from the first decision on
+  room           text default repeat(' ', 60)                  -- spaces; null from the first update on
 )
 with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 

@@ -385,12 +385,13 @@ begin
   if v_together then
     if array_remove(p_plans, null) <> '{}' then
       -- With null limits for an unknown plan, for a plan with a mode, and beside limits: then take_v1 decides.
-      select array_agg(case when r.plan is null then r.capacity when r.capacity is null then p.capacity end order by r.nth),
+      select array_agg(case when r.plan is null then r.capacity else p.capacity end order by r.nth),
              array_agg(case when r.plan is null then r.seconds else p.refill_seconds end order by r.nth),
              array_agg(case when r.plan is null then r.refill else p.refill end order by r.nth)
         into v_capacities, v_seconds, v_refills
         from unnest(v_capacities, v_seconds, v_refills, p_plans) with ordinality r (capacity, seconds, refill, plan, nth)
-        left join tollgate.token_plans p on p.name = r.plan and p.mode is null;
+        left join tollgate.token_plans p
+          on p.name = r.plan and p.mode is null and num_nonnulls(r.capacity, r.seconds, r.refill) = 0;
     end if;
     select t.* into b from tollgate.token_buckets t where t.id = p_ids[1];
     -- Rows that exist are locked before others are created, as in every call. A denial locks nothing.
@@ -437,11 +438,11 @@ begin
     return next tollgate.shortened(v_answers);
 
     if v_part.partial is not null then
-      -- New tokens can have arrived during a wait for a lock.
+      -- New tokens can have arrived during a wait for a lock, or while buckets were created.
       select v_left || array_agg(d.place), v_rest || array_agg(p_times[d.place] - d.times)
         into v_left, v_rest
         from unnest(v_answers.entries, v_answers.times) d (place, times)
-       where d.place = any (v_part.partial) and d.place = any (v_part.late);
+       where d.place = any (v_part.partial) and (v_step = 'make' or d.place = any (v_part.late));
       return query
         select array_agg(d.place), array_agg(p_times[d.place] - d.times), 'denied', null, array_agg(d.now),
                null::bigint[], array_agg(d.full_at), array_agg(d.granted), array_agg(d.burst), array_agg(d.anchor),
@@ -449,7 +450,7 @@ begin
           from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted,
                       v_answers.burst, v_answers.anchor, v_answers.step_ns, v_answers.step_ticks, v_answers.token_ticks)
                as d (place, times, now, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
-         where d.place = any (v_part.partial) and (d.place = any (v_part.late)) is not true
+         where d.place = any (v_part.partial) and (v_step = 'make' or d.place = any (v_part.late)) is not true
         having count(*) > 0;
     end if;
   end loop;
