@@ -8,7 +8,8 @@ cached() ( # NAME BUILDER ARG...
     directory=$cache/$1
     if [[ ! -d $directory ]]; then
         mkdir -p "$cache"
-        find "$cache" -maxdepth 1 -name '.unpacking.*' -mmin +60 -exec rm -rf {} +
+        # By the change time: unpacking a package sets the modification time to the package's own.
+        find "$cache" -maxdepth 1 -name '.unpacking.*' -cmin +60 -exec rm -rf {} +
         temporary=$(mktemp -d "$cache/.unpacking.XXXXXX")
         trap 'rm -rf "$temporary"' EXIT
         "$2" "$temporary" "${@:3}" >&2
