@@ -101,6 +101,7 @@ end;
 --                             returns all results as one row
 -- Errors:    22023 arguments out of range · 23514 invalid limits
 --            40001 the bucket changed during each of 100 attempts
+--            1205 p_own, and another session locked the bucket for a second: the caller tries again while it waits
 -- Locks:     the bucket's row, before the clock is read; then the receipt. In the caller's transaction (or with autocommit
 --            off), unless p_own, the locks last until it ends. Otherwise the routine has its own transaction.
 --
@@ -120,6 +121,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default @@autocommit or p_own;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_clock, v_max_granted_wait, v_due, v_until bigint;
   declare v_plan varbinary(1024);
@@ -136,6 +138,7 @@ begin
     end if;
   declare exit handler for sqlexception
   begin
+    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -146,6 +149,7 @@ begin
   if v_own then
     start transaction;
   end if;
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
 
   decide: begin
     if (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
@@ -273,6 +277,7 @@ begin
     end if;
   end decide;
 
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
 end;
 

@@ -114,7 +114,7 @@ begin
         v_token_ticks = if(v_refill = 'continuous', ceiling(v_seconds * 1000000000 / v_capacity), 1),
         v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_min_remaining) div p_cost;
     -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated.
-    set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
+    set innodb_lock_wait_timeout = if(p_own or p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
         group_concat_max_len = 1000000000;
     -- Checked before any row is locked: another routine decides requests under a mode or an override.
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_ruled, v_overrides
@@ -324,7 +324,7 @@ begin
   at_once: loop
     call token_clock(v_now);
     -- A session that holds a bucket delays the other requests by a second at most.
-    set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
+    set innodb_lock_wait_timeout = if(p_own or p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
     select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
            sum(planned and word is not null), sum(word is null), sum(grants),
            json_arrayagg(concat_ws(

@@ -23,6 +23,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
   declare v_again, v_taken boolean default false;
@@ -48,11 +49,13 @@ begin
   declare exit handler for sqlexception
   begin
     set sql_safe_updates = v_safe;
+    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
   at_once: loop
     if (p_receipt is null and p_max_wait between 0 and 31622400000000000) is not true then
       leave at_once;
@@ -223,6 +226,7 @@ begin
   if not v_spare and v_taken then
     release savepoint tollgate_decide_all;
   end if;
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
   if v_spare then
     set o_answers = replace(o_answers, ' granted ', ' spared ');

@@ -161,6 +161,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
@@ -176,10 +177,12 @@ begin
       'tollgate: a window needs a cost and maximum of 1 or more, at most a year, and 1 to 1000 parts of 1000 ns or more';
   end if;
   call token_begin(p_own, v_own);
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
 
   decide: begin
     declare exit handler for sqlexception
     begin
+      if p_own then set innodb_lock_wait_timeout = v_wait; end if;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
@@ -282,6 +285,7 @@ begin
     end if;
   end decide;
 
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
 end;
 

@@ -131,10 +131,12 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
+    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -146,8 +148,10 @@ begin
     call token_require_whole_number('token_adjust_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
   call token_adjust(p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens, null, v_outcome,
                            v_given_back);
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
@@ -261,10 +265,12 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
+    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -276,7 +282,9 @@ begin
     call token_require_whole_number('token_adjust_window_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
   call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
@@ -330,7 +338,7 @@ begin
 
   call token_begin(p_own, v_own);
   -- A session that holds a key delays the others by a second at most.
-  if (select min(id) < max(id)
+  if p_own or (select min(id) < max(id)
         from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as asked) then
     set innodb_lock_wait_timeout = least(v_wait, 1);
   end if;
@@ -386,6 +394,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_now, v_until, v_capacity, v_clock, v_before, v_to bigint;
@@ -394,6 +403,7 @@ begin
   declare v_attempt int default 0;
   declare exit handler for sqlexception
   begin
+    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -403,6 +413,7 @@ begin
       'tollgate: throttling takes a bucket, 0 tokens or more, and a wait of 0 to a year';
   end if;
   call token_begin(p_own, v_own);
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
 
   held: begin
     ready: loop
@@ -457,6 +468,7 @@ begin
     end if;
   end held;
 
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
 end;
 

@@ -49,8 +49,9 @@ impl<DB: Dialect> SqlStore<DB> {
     /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`). If you ask for [`Synchronous`](Durability::Synchronous) and
     /// the server is less durable, the store logs a warning.
     ///
-    /// PgBouncer refuses the connection unless its `ignore_startup_parameters` lists `options`, and the error says so.
-    /// With that parameter ignored, the role's own setting holds: run `alter role … set synchronous_commit = off`.
+    /// PgBouncer refuses the connection unless its `ignore_startup_parameters` lists `extra_float_digits` and `options`,
+    /// and the error says so. With `options` ignored, the role's own setting holds: run `alter role … set
+    /// synchronous_commit = off`.
     ///
     /// ```no_run
     /// use tollgate::{store::Durability, Limiter, PgStore};
@@ -167,6 +168,8 @@ struct Shared {
     ended: watch::Sender<()>,
     /// How many connections the pool has handed out to calls.
     acquired: AtomicU64,
+    /// Held while a connection asks the server whether it works on a call.
+    watching: tokio::sync::Mutex<()>,
     /// The task that connects while calls wait.
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -174,24 +177,41 @@ struct Shared {
 impl Reconnect {
     pub(super) async fn acquire<DB: Dialect>(&self, pool: &Pool<DB>) -> Result<PoolConnection<DB>, sqlx::Error> {
         loop {
-            let mut acquiring = pin!(pool.acquire());
-            let acquired = if let Ok(acquired) = timeout(RECONNECT_INTERVAL, &mut acquiring).await {
-                acquired
-            } else {
-                let mut outage = self.0.ended.subscribe();
-                self.connect_meanwhile(pool);
-                let mut ended = pin!(outage.changed());
-                let answer = poll_fn(|context| match acquiring.as_mut().poll(context) {
-                    Poll::Ready(acquired) => Poll::Ready(Some(acquired)),
-                    Poll::Pending => ended.as_mut().poll(context).map(|_| None),
-                });
-                let Some(acquired) = answer.await else { continue };
-                acquired
-            };
+            let Some(acquired) = self.acquire_from_pool(pool).await else { continue };
             return acquired.inspect(|_| {
                 self.0.acquired.fetch_add(1, Ordering::Relaxed);
             });
         }
+    }
+
+    /// Returns `None` if another attempt is faster, because an outage has ended.
+    async fn acquire_from_pool<DB: Dialect>(&self, pool: &Pool<DB>) -> Option<Result<PoolConnection<DB>, sqlx::Error>> {
+        let mut acquiring = pin!(pool.acquire());
+        if let Ok(acquired) = timeout(RECONNECT_INTERVAL, &mut acquiring).await {
+            return Some(acquired);
+        }
+        let mut outage = self.0.ended.subscribe();
+        self.connect_meanwhile(pool);
+        let mut ended = pin!(outage.changed());
+        poll_fn(|context| match acquiring.as_mut().poll(context) {
+            Poll::Ready(acquired) => Poll::Ready(Some(acquired)),
+            Poll::Pending => ended.as_mut().poll(context).map(|_| None),
+        })
+        .await
+    }
+
+    /// Returns whether the server still works on a call that was sent at least `age` ago. An unreachable server counts as
+    /// working: until it can be reached, nothing can replace the connection of the call.
+    pub(super) async fn works_since<DB: Dialect>(&self, pool: &Pool<DB>, age: Duration) -> bool {
+        let options = pool.connect_options();
+        let asking = async {
+            let mut connection = DB::Connection::connect_with(&options).await?;
+            let works = DB::works_since(&mut connection, age).await;
+            drop(connection.close().await);
+            works
+        };
+        let _one_at_a_time = self.0.watching.lock().await;
+        DB::HAS_SERVER && !matches!(timeout(CONNECT_TIMEOUT, asking).await, Ok(Ok(false)))
     }
 
     /// Starts the task that connects for all waiting calls, unless it runs.

@@ -116,6 +116,19 @@ pub trait Dialect: Operations {
     }
 
     #[doc(hidden)]
+    /// The clock for calls whose caller waits for `left` at most: the server's waits for locks end earlier.
+    fn bounded(clock: &Self::Clock, _left: Duration) -> Self::Clock {
+        clock.clone()
+    }
+
+    #[doc(hidden)]
+    /// Whether the server still works on a call of this role that began at least `age` ago.
+    #[must_use]
+    fn works_since(_: &mut Self::Connection, _age: Duration) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        std::future::ready(Ok(false))
+    }
+
+    #[doc(hidden)]
     /// Prepares a connection for an operator's statement, and returns whether to [end](Self::end_operation) the
     /// operation.
     #[must_use]

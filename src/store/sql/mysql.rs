@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use smol_str::SmolStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
@@ -135,6 +137,14 @@ impl Dialect for MySql {
     /// The number of the error: many errors share a SQLSTATE.
     fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
         number(error).map(|number| smol_str::format_smolstr!("{number}"))
+    }
+
+    async fn works_since(connection: &mut MySqlConnection, age: Duration) -> Result<bool, sqlx::Error> {
+        let works = "select exists (
+               select 1 from information_schema.processlist
+                where user = substring_index(user(), '@', 1) and db = database() and id <> connection_id()
+                  and command in ('Query', 'Execute') and info like '%token\\_%' and time >= ?)";
+        sqlx::query_scalar(works).bind(age.as_secs()).fetch_one(connection).await
     }
 
     /// Rolls back: a lock wait that times out rolls back only its statement, and a killed procedure leaves its

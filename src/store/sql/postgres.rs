@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use sqlx::SqlStr;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError, PgSeverity, Postgres};
+use sqlx::{Connection, SqlStr};
 
 use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::connect::{Durability, ipv6_address, require_one_host};
@@ -13,12 +13,44 @@ use crate::model::answer::BucketAnswer;
 use crate::model::{Adjustment, Quota, WindowUsage};
 use crate::telemetry;
 
+/// The first argument of a routine. Before the call, bounds the session's timeout of locks until the transaction ends.
+macro_rules! locking {
+    ($argument:literal, $timeout:literal) => {
+        concat!(
+            "case when pg_catalog.set_config('lock_timeout', coalesce(
+                case when pg_catalog.current_setting('lock_timeout') operator(pg_catalog.=) '0'
+                       or ",
+            $timeout,
+            "::pg_catalog.text::interval
+                          operator(pg_catalog.<) pg_catalog.current_setting('lock_timeout')::interval
+                     then ",
+            $timeout,
+            "::pg_catalog.text end,
+                pg_catalog.current_setting('lock_timeout')), true) is not null then ",
+            $argument,
+            " end"
+        )
+    };
+}
+
 mod adjust;
 mod admin;
 mod take;
 
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.
 pub type PgStore = SqlStore<Postgres>;
+
+/// The longest `lock_timeout` of a call. Default: the session's.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+#[derive(Clone, Debug, Default)]
+pub struct LockTimeout(Option<String>);
+
+impl LockTimeout {
+    /// A little shorter than the caller's wait, so that the server does not queue for a lock after the caller has left.
+    fn within(left: Duration) -> Self {
+        Self(Some(format!("{}ms", (left.as_millis() * 8 / 10).clamp(1, MAX_TIMEOUT_MS))))
+    }
+}
 
 impl Dialect for Postgres {
     const ONE_STATEMENT: bool = true;
@@ -56,34 +88,34 @@ impl Dialect for Postgres {
     async fn take(
         connection: &mut PgConnection,
         asks: &[SqlRequest],
-        (): &(),
+        timeout: &LockTimeout,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take::take(connection, asks).await
+        take::take(connection, asks, timeout).await
     }
 
     async fn take_all(
         connection: &mut PgConnection,
         asks: &[SqlRequest],
-        (): &(),
+        timeout: &LockTimeout,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take::take_all(connection, asks).await
+        take::take_all(connection, asks, timeout).await
     }
 
     async fn take_window(
         connection: &mut PgConnection,
         ask: &SqlRequest,
         counting: Counting,
-        (): &(),
+        timeout: &LockTimeout,
     ) -> Result<WindowUsage, sqlx::Error> {
-        take::take_window(connection, ask, counting).await
+        take::take_window(connection, ask, counting, timeout).await
     }
 
     async fn adjust(
         connection: &mut PgConnection,
         adjustments: &[Adjustment],
-        (): &(),
+        timeout: &LockTimeout,
     ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-        adjust::adjust(connection, adjustments).await
+        adjust::adjust(connection, adjustments, timeout).await
     }
 
     fn classify(error: &dyn DatabaseError) -> ErrorClass {
@@ -112,15 +144,34 @@ impl Dialect for Postgres {
         Ok(())
     }
 
-    /// Sets timeouts a little shorter than the caller's, so that the server does not queue for a lock after the caller
-    /// has left.
+    fn bounded(_: &LockTimeout, left: Duration) -> LockTimeout {
+        LockTimeout::within(left)
+    }
+
+    /// Behind a pooler, the sessions are the pooler's.
+    async fn works_since(connection: &mut PgConnection, age: Duration) -> Result<bool, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        sqlx::query("set local search_path = pg_catalog, pg_temp").execute(&mut *transaction).await?;
+        sqlx::query_scalar(
+            "select exists (
+               select from pg_stat_activity
+                where usename = current_user and datname = current_database() and pid <> pg_backend_pid()
+                  and state = 'active' and query like '%tollgate.%'
+                  and query_start <= clock_timestamp() - make_interval(secs => $1))",
+        )
+        .bind(age.as_secs_f64())
+        .fetch_one(&mut *transaction)
+        .await
+    }
+
     async fn limit(connection: &mut PgConnection, left: Duration) -> Result<(), sqlx::Error> {
-        let millis = |tenths: u128| (left.as_millis() * tenths / 10).clamp(1, MAX_TIMEOUT_MS).to_string();
+        // A statement can wait for several locks, so it has a timeout of its own.
+        let statement = (left.as_millis() * 9 / 10).clamp(1, MAX_TIMEOUT_MS).to_string();
         sqlx::query(
             "select pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true)",
         )
-        .bind(millis(8))
-        .bind(millis(9))
+        .bind(LockTimeout::within(left).0)
+        .bind(statement)
         .execute(connection)
         .await
         .map(drop)

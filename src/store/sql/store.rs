@@ -1,4 +1,4 @@
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,12 +92,12 @@ impl<DB: Dialect> SqlStore<DB> {
             let (arguments, clock) = (Arc::clone(&arguments), DB::within(&self.clock));
             async move {
                 let mut connection = self.acquire(deadline).await?;
-                let given_up = deadline + self.retry.deadline();
+                let watch = self.watch(deadline);
                 finish_change(deadline, async move |commit_claim: CommitClaim| {
                     let left = deadline.duration_since(Instant::now());
                     let time = ChangeTime { left, commit_claim: &commit_claim };
                     let conversation = DB::change(&mut connection, operation, &arguments, &clock, time);
-                    let result = until(given_up, conversation).await;
+                    let result = watch.finish(conversation).await;
                     settle(connection, result).await
                 })
                 .await
@@ -124,10 +124,10 @@ impl<DB: Dialect> SqlStore<DB> {
     {
         let arguments = Arc::new(arguments);
         let attempt = |deadline| {
-            let (arguments, clock) = (Arc::clone(&arguments), self.clock.clone());
+            let arguments = Arc::clone(&arguments);
             async move {
                 let mut connection = self.acquire(deadline).await?;
-                let given_up = deadline + self.retry.deadline();
+                let (clock, watch) = (self.bounded_clock(deadline), self.watch(deadline));
                 finish(deadline, async move {
                     let conversation = async {
                         let is_left_open = !ends_itself && DB::begin_operation(&mut connection).await?;
@@ -137,7 +137,7 @@ impl<DB: Dialect> SqlStore<DB> {
                         }
                         Ok(answer)
                     };
-                    let result = until(given_up, conversation).await;
+                    let result = watch.finish(conversation).await;
                     settle(connection, result).await
                 })
                 .await
@@ -199,13 +199,23 @@ impl<DB: Dialect> SqlStore<DB> {
         }
     }
 
+    /// The clock for a call whose caller waits until `deadline`.
+    fn bounded_clock(&self, deadline: Instant) -> DB::Clock {
+        DB::bounded(&self.clock, deadline.duration_since(Instant::now()))
+    }
+
+    fn watch(&self, deadline: Instant) -> Watch<DB> {
+        let age = self.retry.deadline();
+        Watch { pool: self.pool.clone(), reconnect: self.reconnect.clone(), begins: deadline + age, age }
+    }
+
     async fn attempt(&self, call: RoutineCall, deadline: Instant) -> Result<RoutineReply, Failure> {
         let mut connection = self.acquire(deadline).await?;
-        let (clock, begin) = (self.clock.clone(), self.isolation.and_then(DB::begin));
-        let given_up = deadline + self.retry.deadline();
+        let (clock, begin) = (self.bounded_clock(deadline), self.isolation.and_then(DB::begin));
+        let watch = self.watch(deadline);
         let one_statement = DB::ONE_STATEMENT && begin.is_none();
         let conversation = async move {
-            let result = until(given_up, async {
+            let result = watch.finish(async {
                 match begin {
                     None => call.on::<DB>(&mut connection, &clock).await,
                     Some(begin) => in_transaction::<DB>(&mut connection, begin, &call, &clock).await,
@@ -331,12 +341,34 @@ where
     SqlStore::from(pool.clone()).create_bucket(&bucket_id.try_into()?, quota).await
 }
 
-/// Bounds a conversation, so that a server that never answers does not keep the connection after the caller's deadline.
-async fn until<T>(
-    given_up: Instant,
-    conversation: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    timeout_at(given_up, conversation).await.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(elapsed.into())))
+/// Ends a conversation that gets no answer, so that a server that is gone does not keep the connection.
+///
+/// While the server works on the call, the connection stays in use: each new connection in its place would wait as well,
+/// and the server would have ever more sessions.
+struct Watch<DB: Dialect> {
+    pool: Pool<DB>,
+    reconnect: Reconnect,
+    /// One deadline after the caller's.
+    begins: Instant,
+    /// The least age of the call at that time.
+    age: Duration,
+}
+
+impl<DB: Dialect> Watch<DB> {
+    async fn finish<T>(self, conversation: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+        let mut conversation = pin!(conversation);
+        let mut until = self.begins;
+        loop {
+            match timeout_at(until, &mut conversation).await {
+                Ok(answer) => return answer,
+                // A closed pool waits for all of its connections.
+                Err(elapsed) if self.pool.is_closed() || !self.reconnect.works_since(&self.pool, self.age).await => {
+                    return Err(sqlx::Error::Io(elapsed.into()));
+                }
+                Err(_) => until = Instant::now() + WATCH_INTERVAL,
+            }
+        }
+    }
 }
 
 /// Returns the connection to the pool if it is fit for the next caller, and classifies an error.
@@ -381,6 +413,9 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> ErrorClass {
         _ => ErrorClass::Unknown,
     }
 }
+
+/// The pause between two questions whether the server still works on a call.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many requests for several buckets each share one call. More would hold their rows for longer than they save, and
 /// MySQL's routine has one bit for each.

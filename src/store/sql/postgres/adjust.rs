@@ -2,6 +2,7 @@
 
 use sqlx::postgres::PgConnection;
 
+use super::LockTimeout;
 use crate::model::Adjustment;
 use crate::store::sql::call::AdjustedColumns;
 
@@ -9,51 +10,66 @@ use crate::store::sql::call::AdjustedColumns;
 pub(super) async fn adjust(
     connection: &mut PgConnection,
     adjustments: &[Adjustment],
+    timeout: &LockTimeout,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     match adjustments {
-        [adjustment] => Ok(vec![adjust_one(connection, adjustment).await?]),
-        _ => adjust_many(connection, adjustments).await,
+        [adjustment] => Ok(vec![adjust_one(connection, adjustment, timeout).await?]),
+        _ => adjust_many(connection, adjustments, timeout).await,
     }
 }
 
 async fn adjust_one(
     connection: &mut PgConnection,
     Adjustment { receipt, kind, max_debt, .. }: &Adjustment,
+    timeout: &LockTimeout,
 ) -> Result<AdjustedColumns, sqlx::Error> {
     let (kind, tokens) = kind.figures();
     if receipt.window {
-        return sqlx::query_as("select t.* from tollgate.adjust_window_v1($1, $2::text::uuid, $3, $4, $5, $6) t")
-            .bind(kind)
-            .bind(receipt.id.hyphenated().to_string())
-            .bind(receipt.key.as_str())
-            .bind(receipt.taken.cost)
-            .bind(receipt.taken.scheduled_at)
-            .bind(tokens)
-            .fetch_one(connection)
-            .await;
-    }
-    sqlx::query_as("select t.* from tollgate.adjust_v1($1, $2::text::uuid, $3, $4, $5, $6, $7, $8) t")
+        return sqlx::query_as(concat!(
+            "select t.* from tollgate.adjust_window_v1(",
+            locking!("$1", "$7"),
+            ", $2::text::uuid, $3, $4, $5, $6) t"
+        ))
         .bind(kind)
         .bind(receipt.id.hyphenated().to_string())
         .bind(receipt.key.as_str())
         .bind(receipt.taken.cost)
-        .bind(receipt.taken.granted)
         .bind(receipt.taken.scheduled_at)
         .bind(tokens)
-        .bind(max_debt)
+        .bind(timeout.0.as_deref())
         .fetch_one(connection)
-        .await
+        .await;
+    }
+    sqlx::query_as(concat!(
+        "select t.* from tollgate.adjust_v1(",
+        locking!("$1", "$9"),
+        ", $2::text::uuid, $3, $4, $5, $6, $7, $8) t"
+    ))
+    .bind(kind)
+    .bind(receipt.id.hyphenated().to_string())
+    .bind(receipt.key.as_str())
+    .bind(receipt.taken.cost)
+    .bind(receipt.taken.granted)
+    .bind(receipt.taken.scheduled_at)
+    .bind(tokens)
+    .bind(max_debt)
+    .bind(timeout.0.as_deref())
+    .fetch_one(connection)
+    .await
 }
 
 async fn adjust_many(
     connection: &mut PgConnection,
     adjustments: &[Adjustment],
+    timeout: &LockTimeout,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     let receipts = || adjustments.iter().map(Adjustment::receipt);
     let figures = || adjustments.iter().map(|adjustment| adjustment.kind.figures());
-    let (outcomes, given_back): (Vec<String>, Vec<i64>) = sqlx::query_as(
-        "select t.* from tollgate.adjust_batch_v1($1, $2::text[]::uuid[], $3, $4, $5, $6, $7, $8, $9) t",
-    )
+    let (outcomes, given_back): (Vec<String>, Vec<i64>) = sqlx::query_as(concat!(
+        "select t.* from tollgate.adjust_batch_v1(",
+        locking!("$1::text[]", "$10"),
+        ", $2::text[]::uuid[], $3, $4, $5, $6, $7, $8, $9) t"
+    ))
     .bind(figures().map(|(kind, _)| kind).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.id.hyphenated().to_string()).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())
@@ -63,6 +79,7 @@ async fn adjust_many(
     .bind(figures().map(|(_, tokens)| tokens).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.window).collect::<Vec<_>>())
     .bind(adjustments.iter().map(|adjustment| adjustment.max_debt).collect::<Vec<_>>())
+    .bind(timeout.0.as_deref())
     .fetch_one(connection)
     .await?;
     Ok(outcomes.into_iter().zip(given_back).collect())

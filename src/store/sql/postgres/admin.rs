@@ -11,7 +11,7 @@ use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Pl
 use super::super::answers;
 use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::super::instant::Instant;
-use super::refill;
+use super::{LockTimeout, refill};
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::clock::{Clock, SystemClock};
 use crate::model::bucket::ThrottleLevel;
@@ -54,16 +54,16 @@ macro_rules! planned {
 }
 
 impl Operations for Postgres {
-    type Clock = ();
+    type Clock = LockTimeout;
 
-    fn now((): &()) -> i64 {
+    fn now(_: &LockTimeout) -> i64 {
         SystemClock.now()
     }
 
     fn create_bucket<'c>(
         connection: &'c mut PgConnection,
         (key, quota): &'c (Key, Quota),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         let create = sqlx::query("select tollgate.create_bucket($1, $2, $3::text::numeric, $4)")
             .bind(key.as_str())
@@ -76,7 +76,7 @@ impl Operations for Postgres {
     fn peek<'c>(
         connection: &'c mut PgConnection,
         key: &'c Key,
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, Option<RowResult<BucketLevel>>> {
         let peek = sqlx::query(concat!(
             "select id, capacity, ",
@@ -91,7 +91,7 @@ impl Operations for Postgres {
     fn peek_window<'c>(
         connection: &'c mut PgConnection,
         key: &'c Key,
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, Option<RowResult<WindowLevel>>> {
         let peek = sqlx::query(
             "select max_requests, (interval_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
@@ -109,7 +109,7 @@ impl Operations for Postgres {
     fn list<'c>(
         connection: &'c mut PgConnection,
         (filter, after, limit): &'c (Filter, PageStart, u32),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, Vec<RowResult<BucketLevel>>> {
         let (first, last) = filter.range();
         let page = sqlx::query(concat!(
@@ -136,7 +136,7 @@ impl Operations for Postgres {
     fn windows<'c>(
         connection: &'c mut PgConnection,
         (filter, after, limit): &'c (Filter, PageStart, u32),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, Vec<RowResult<WindowLevel>>> {
         let (first, last) = filter.range();
         let page = sqlx::query(
@@ -158,12 +158,12 @@ impl Operations for Postgres {
         })
     }
 
-    fn reset<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> OperationFuture<'c, bool> {
+    fn reset<'c>(connection: &'c mut PgConnection, key: &'c Key, _: &'c LockTimeout) -> OperationFuture<'c, bool> {
         let reset = sqlx::query_scalar("select tollgate.reset_bucket($1)").bind(key.as_str());
         Box::pin(reset.fetch_one(connection))
     }
 
-    fn delete<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> OperationFuture<'c, bool> {
+    fn delete<'c>(connection: &'c mut PgConnection, key: &'c Key, _: &'c LockTimeout) -> OperationFuture<'c, bool> {
         let delete = sqlx::query_scalar("select tollgate.delete_bucket($1)").bind(key.as_str());
         Box::pin(delete.fetch_one(connection))
     }
@@ -171,7 +171,7 @@ impl Operations for Postgres {
     fn explain<'c>(
         connection: &'c mut PgConnection,
         (key, plan): &'c (Key, Option<Key>),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, RowResult<Explanation>> {
         let explain = sqlx::query(concat!(
             "select known, limits_from, plan, capacity, ",
@@ -192,7 +192,7 @@ impl Operations for Postgres {
     fn create_plan<'c>(
         connection: &'c mut PgConnection,
         (name, quota): &'c (Key, Quota),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         let create = sqlx::query("select tollgate.create_plan($1, $2, $3::text::numeric, $4)")
             .bind(name.as_str())
@@ -205,7 +205,7 @@ impl Operations for Postgres {
     fn set_plan_mode<'c>(
         connection: &'c mut PgConnection,
         (name, switch): &'c (Key, Option<ModeSetting>),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, bool> {
         let set =
             sqlx::query("update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name = $1")
@@ -219,7 +219,7 @@ impl Operations for Postgres {
     fn plan<'c>(
         connection: &'c mut PgConnection,
         name: &'c Key,
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, Option<RowResult<Plan>>> {
         let plan = sqlx::query(concat!(planned!(), " where name = $1")).bind(name.as_str());
         Box::pin(
@@ -230,7 +230,7 @@ impl Operations for Postgres {
     fn plans<'c>(
         connection: &'c mut PgConnection,
         (after, limit): &'c (PageStart, u32),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, Vec<RowResult<Plan>>> {
         let plans = sqlx::query(concat!(planned!(), " where name > $1 order by name limit $2 offset $3"))
             .bind(after.key.as_ref().map_or("", Key::as_str))
@@ -241,12 +241,20 @@ impl Operations for Postgres {
         })
     }
 
-    fn delete_plan<'c>(connection: &'c mut PgConnection, name: &'c Key, (): &'c ()) -> OperationFuture<'c, bool> {
+    fn delete_plan<'c>(
+        connection: &'c mut PgConnection,
+        name: &'c Key,
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, bool> {
         let delete = sqlx::query("delete from tollgate.token_plans where name = $1").bind(name.as_str());
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }
 
-    fn set_mode<'c>(connection: &'c mut PgConnection, switch: &'c ModeSetting, (): &'c ()) -> OperationFuture<'c, ()> {
+    fn set_mode<'c>(
+        connection: &'c mut PgConnection,
+        switch: &'c ModeSetting,
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into tollgate.token_mode (mode, reason, until) values ($1, $2, $3)
              on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
@@ -260,7 +268,7 @@ impl Operations for Postgres {
     fn mode<'c>(
         connection: &'c mut PgConnection,
         (): &'c (),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, RowResult<ModeSetting>> {
         let mode = sqlx::query(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
         Box::pin(async move { Ok(admin::mode(mode.fetch_optional(connection).await?.as_ref().map(Choice::from_row))) })
@@ -269,7 +277,7 @@ impl Operations for Postgres {
     fn set_override<'c>(
         connection: &'c mut PgConnection,
         (key, over): &'c (Key, Override),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into tollgate.token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
@@ -288,7 +296,11 @@ impl Operations for Postgres {
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 
-    fn clear_override<'c>(connection: &'c mut PgConnection, key: &'c Key, (): &'c ()) -> OperationFuture<'c, bool> {
+    fn clear_override<'c>(
+        connection: &'c mut PgConnection,
+        key: &'c Key,
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, bool> {
         let clear = sqlx::query("delete from tollgate.token_overrides where id = $1").bind(key.as_str());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
     }
@@ -296,7 +308,7 @@ impl Operations for Postgres {
     fn overrides<'c>(
         connection: &'c mut PgConnection,
         (after, limit): &'c (PageStart, u32),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, Vec<RowResult<(Key, Override)>>> {
         let overrides = sqlx::query(concat!(
             "select id, ",
@@ -319,7 +331,7 @@ impl Operations for Postgres {
     fn count_denials<'c>(
         connection: &'c mut PgConnection,
         denials: &'c Vec<(Key, i64)>,
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         let (ids, denied): (Vec<&str>, Vec<i64>) = denials.iter().map(|(key, denied)| (key.as_str(), *denied)).unzip();
         let count = sqlx::query("select tollgate.count_denials_v1($1, $2)").bind(ids).bind(denied);
@@ -329,7 +341,7 @@ impl Operations for Postgres {
     fn most_denied<'c>(
         connection: &'c mut PgConnection,
         (after, limit): &'c (PageStart, u32),
-        (): &'c (),
+        _: &'c LockTimeout,
     ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>> {
         // Clamped, because decoding an infinite instant panics.
         let most = sqlx::query(
@@ -343,7 +355,11 @@ impl Operations for Postgres {
         })
     }
 
-    fn sweep<'c>(connection: &'c mut PgConnection, limit: &'c u32, (): &'c ()) -> OperationFuture<'c, SweepResult> {
+    fn sweep<'c>(
+        connection: &'c mut PgConnection,
+        limit: &'c u32,
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, SweepResult> {
         let step = sqlx::query_as::<_, (i64, bool)>("select deleted, finished from tollgate.sweep_v1($1)")
             .bind(i64::from(*limit));
         Box::pin(async move {
@@ -355,16 +371,21 @@ impl Operations for Postgres {
     fn throttle<'c>(
         connection: &'c mut PgConnection,
         (key, rule, hold): &'c (Key, Rule, ThrottleLevel),
-        (): &'c (),
+        timeout: &'c LockTimeout,
     ) -> OperationFuture<'c, ThrottleOutcome> {
-        let lower = sqlx::query_scalar("select tollgate.throttle_v1($1, $2, $3, $4, $5::text::numeric, $6, $7)")
-            .bind(key.as_str())
-            .bind(hold.remaining)
-            .bind(hold.wait)
-            .bind(rule.quota().map(Quota::capacity_i64))
-            .bind(rule.quota().map(Quota::refill_seconds))
-            .bind(rule.quota().map(refill))
-            .bind(rule.plan().map(Key::as_str));
+        let lower = sqlx::query_scalar(concat!(
+            "select tollgate.throttle_v1(",
+            locking!("$1", "$8"),
+            ", $2, $3, $4, $5::text::numeric, $6, $7)"
+        ))
+        .bind(key.as_str())
+        .bind(hold.remaining)
+        .bind(hold.wait)
+        .bind(rule.quota().map(Quota::capacity_i64))
+        .bind(rule.quota().map(Quota::refill_seconds))
+        .bind(rule.quota().map(refill))
+        .bind(rule.plan().map(Key::as_str))
+        .bind(timeout.0.as_deref());
         Box::pin(async move {
             let outcome: String = lower.fetch_one(connection).await?;
             answers::lowered(&outcome)

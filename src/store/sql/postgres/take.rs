@@ -3,26 +3,37 @@
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{FromRow, Row};
 
-use super::refill;
+use super::{LockTimeout, refill};
 use crate::model::answer::BucketAnswer;
 use crate::model::{Quota, WindowUsage};
 use crate::store::sql::answers::{self, AllAnswers, AnswerColumns, Entry};
 use crate::store::sql::call::{Counting, SqlRequest};
 
 /// Decides requests for one bucket each, and answers in their order.
-pub(super) async fn take(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+pub(super) async fn take(
+    connection: &mut PgConnection,
+    asks: &[SqlRequest],
+    timeout: &LockTimeout,
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let entries = match asks {
-        [ask @ SqlRequest { times: 1, .. }] => vec![take_one(connection, ask).await?.try_into()?],
-        [ask] => take_times(connection, ask).await?,
-        _ => take_many(connection, asks).await?,
+        [ask @ SqlRequest { times: 1, .. }] => vec![take_one(connection, ask, timeout).await?.try_into()?],
+        [ask] => take_times(connection, ask, timeout).await?,
+        _ => take_many(connection, asks, timeout).await?,
     };
     answers::in_order(entries, |place| asks.get(place).map(|ask| ask.request))
 }
 
-async fn take_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result<AnswerColumns, sqlx::Error> {
-    sqlx::query_as(
-        "select 1::bigint, 1::bigint, t.* from tollgate.take_v1($1, $2, $3, $4, $5, $6::text::numeric, $7, $8, $9::text::uuid, $10) t",
-    )
+async fn take_one(
+    connection: &mut PgConnection,
+    ask: &SqlRequest,
+    timeout: &LockTimeout,
+) -> Result<AnswerColumns, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "select 1::bigint, 1::bigint, t.*
+           from tollgate.take_v1(",
+        locking!("$1", "$11"),
+        ", $2, $3, $4, $5, $6::text::numeric, $7, $8, $9::text::uuid, $10) t"
+    ))
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
     .bind(ask.request.max_wait)
@@ -33,16 +44,22 @@ async fn take_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result<Ans
     .bind(ask.plan(0))
     .bind(ask.id_text())
     .bind(ask.hold())
+    .bind(timeout.0.as_deref())
     .fetch_one(connection)
     .await
 }
 
 /// Decides equal requests, which have no id and do not wait.
-async fn take_times(connection: &mut PgConnection, ask: &SqlRequest) -> Result<Vec<Entry>, sqlx::Error> {
-    let rows = sqlx::query_as(
-        "select t.*
-           from tollgate.take_equal_v1($1, $2, $3, $4, $5::text::numeric, $6, $7, $8) t",
-    )
+async fn take_times(
+    connection: &mut PgConnection,
+    ask: &SqlRequest,
+    timeout: &LockTimeout,
+) -> Result<Vec<Entry>, sqlx::Error> {
+    let rows = sqlx::query_as(concat!(
+        "select t.* from tollgate.take_equal_v1(",
+        locking!("$1", "$9"),
+        ", $2, $3, $4, $5::text::numeric, $6, $7, $8) t"
+    ))
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
     .bind(ask.request.min_remaining)
@@ -51,21 +68,26 @@ async fn take_times(connection: &mut PgConnection, ask: &SqlRequest) -> Result<V
     .bind(ask.quota(0).map(refill))
     .bind(ask.plan(0))
     .bind(ask.times)
+    .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
     array_entries(rows)
 }
 
 /// Decides plain requests for different buckets by a few statements for all, and others one by one.
-async fn take_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<Entry>, sqlx::Error> {
+async fn take_many(
+    connection: &mut PgConnection,
+    asks: &[SqlRequest],
+    timeout: &LockTimeout,
+) -> Result<Vec<Entry>, sqlx::Error> {
     // The order in which the database locks the buckets.
     let mut places: Vec<usize> = (0..asks.len()).collect();
     places.sort_by_key(|place| asks[*place].key());
     let is_shared = |[one, next]: &[usize; 2]| asks[*one].key() == asks[*next].key();
     if places.array_windows().any(is_shared) || !asks.iter().all(|ask| ask.take.is_momentary()) {
-        return take_each(connection, asks).await;
+        return take_each(connection, asks, timeout).await;
     }
-    take_batch(connection, asks, &places).await
+    take_batch(connection, asks, &places, timeout).await
 }
 
 /// Decides the requests in the order of `places`.
@@ -73,6 +95,7 @@ async fn take_batch(
     connection: &mut PgConnection,
     asks: &[SqlRequest],
     places: &[usize],
+    timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
     let sorted = || places.iter().map(|place| &asks[*place]);
     // The number of the rule of each request.
@@ -84,9 +107,11 @@ async fn take_batch(
             one_per_rule.len() - 1
         })
     });
-    let rows = sqlx::query_as(
-        "select t.* from tollgate.take_batch_v1($1, $2, $3, $4, $5, $6, $7::text[]::numeric[], $8, $9) t",
-    )
+    let rows = sqlx::query_as(concat!(
+        "select t.* from tollgate.take_batch_v1(",
+        locking!("$1::text[]", "$10"),
+        ", $2, $3, $4, $5, $6, $7::text[]::numeric[], $8, $9) t"
+    ))
     .bind(column(sorted(), |ask| ask.key().as_str()))
     .bind(column(sorted(), |ask| ask.times))
     .bind(column(sorted(), |ask| ask.request.cost))
@@ -96,6 +121,7 @@ async fn take_batch(
     .bind(column(one_per_rule.iter().copied(), |ask| ask.quota(0).map(Quota::refill_seconds)))
     .bind(column(one_per_rule.iter().copied(), |ask| ask.quota(0).map(refill)))
     .bind(column(one_per_rule.iter().copied(), |ask| ask.plan(0)))
+    .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
     let mut entries = array_entries(rows)?;
@@ -112,12 +138,17 @@ fn number(place: usize) -> i64 {
 }
 
 /// Decides the requests one by one.
-async fn take_each(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<Entry>, sqlx::Error> {
-    let rows = sqlx::query_as(
+async fn take_each(
+    connection: &mut PgConnection,
+    asks: &[SqlRequest],
+    timeout: &LockTimeout,
+) -> Result<Vec<Entry>, sqlx::Error> {
+    let rows = sqlx::query_as(concat!(
         "select t.*
-           from tollgate.take_each_v1(array(select generate_series(1, cardinality($1))), $1, $2, $3, $4, $5, $6,
-                                      $7::text[]::numeric[], $8, $9, $10::text[]::uuid[], $11) t",
-    )
+           from tollgate.take_each_v1(",
+        locking!("array(select generate_series(1, cardinality($1)))", "$12"),
+        ", $1, $2, $3, $4, $5, $6, $7::text[]::numeric[], $8, $9, $10::text[]::uuid[], $11) t"
+    ))
     .bind(column(asks, |ask| ask.key().as_str()))
     .bind(column(asks, |ask| ask.times))
     .bind(column(asks, |ask| ask.request.cost))
@@ -129,6 +160,7 @@ async fn take_each(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result
     .bind(column(asks, |ask| ask.plan(0)))
     .bind(column(asks, SqlRequest::id_text))
     .bind(column(asks, SqlRequest::hold))
+    .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
     array_entries(rows)
@@ -142,19 +174,26 @@ fn column<'a, T>(asks: impl IntoIterator<Item = &'a SqlRequest>, value: impl FnM
 pub(super) async fn take_all(
     connection: &mut PgConnection,
     asks: &[SqlRequest],
+    timeout: &LockTimeout,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     match asks {
-        [ask] => take_all_one(connection, ask).await,
-        _ => take_all_many(connection, asks).await,
+        [ask] => take_all_one(connection, ask, timeout).await,
+        _ => take_all_many(connection, asks, timeout).await,
     }
 }
 
-async fn take_all_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+async fn take_all_one(
+    connection: &mut PgConnection,
+    ask: &SqlRequest,
+    timeout: &LockTimeout,
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let places = 0..ask.take.limits.len();
-    let rows: Vec<AnswerColumns> = sqlx::query_as(
+    let rows: Vec<AnswerColumns> = sqlx::query_as(concat!(
         "select t.entry, 1::bigint, (t.taken).*
-           from tollgate.take_all_v1($1, $2, $3, $4, $5::text[]::numeric[], $6, $7, $8, $9::text::uuid, $10) t",
-    )
+           from tollgate.take_all_v1(",
+        locking!("$1::text[]", "$11"),
+        ", $2, $3, $4, $5::text[]::numeric[], $6, $7, $8, $9::text::uuid, $10) t"
+    ))
     .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.request_at(place).cost).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.request_at(place).min_remaining).collect::<Vec<_>>())
@@ -165,22 +204,29 @@ async fn take_all_one(connection: &mut PgConnection, ask: &SqlRequest) -> Result
     .bind(ask.request.max_wait)
     .bind(ask.id_text())
     .bind(ask.hold())
+    .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
     answers::in_order(answers::entries(rows)?, |place| (place < ask.take.limits.len()).then(|| ask.request_at(place)))
 }
 
-async fn take_all_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+async fn take_all_many(
+    connection: &mut PgConnection,
+    asks: &[SqlRequest],
+    timeout: &LockTimeout,
+) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     // The place of each request, from 0, with the place of each of its buckets.
     let places: Vec<(usize, usize)> = asks
         .iter()
         .enumerate()
         .flat_map(|(request, ask)| (0..ask.take.limits.len()).map(move |place| (request, place)))
         .collect();
-    let rows = sqlx::query(
+    let rows = sqlx::query(concat!(
         "select t.standing, (t.answers).*
-           from tollgate.take_all_batch_v1($1, $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t",
-    )
+           from tollgate.take_all_batch_v1(",
+        locking!("$1::bigint[]", "$9"),
+        ", $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t"
+    ))
     .bind(places.iter().map(|(request, _)| i64::try_from(*request).unwrap_or(i64::MAX)).collect::<Vec<_>>())
     .bind(bucket_column(asks, &places, |ask, place| ask.take.limits[place].key.as_str().to_owned()))
     .bind(bucket_column(asks, &places, |ask, place| ask.request_at(place).cost))
@@ -189,6 +235,7 @@ async fn take_all_many(connection: &mut PgConnection, asks: &[SqlRequest]) -> Re
     .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(Quota::refill_seconds)))
     .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(refill)))
     .bind(bucket_column(asks, &places, |ask, place| ask.plan(place).map(str::to_owned)))
+    .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
     let mut told = AllAnswers::new(asks);
@@ -212,11 +259,14 @@ pub(super) async fn take_window(
     connection: &mut PgConnection,
     ask: &SqlRequest,
     counting: Counting,
+    timeout: &LockTimeout,
 ) -> Result<WindowUsage, sqlx::Error> {
     let window = ask.window()?;
-    let (outcome, mode, now, scheduled_at, ends, counts, resolution) = sqlx::query_as(
-        "select t.* from tollgate.take_window_v1($1, $2, $3, $4, $5, $6, $7, $8::text::uuid, $9, $10) t",
-    )
+    let (outcome, mode, now, scheduled_at, ends, counts, resolution) = sqlx::query_as(concat!(
+        "select t.* from tollgate.take_window_v1(",
+        locking!("$1", "$11"),
+        ", $2, $3, $4, $5, $6, $7, $8::text::uuid, $9, $10) t"
+    ))
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
     .bind(ask.request.max_wait)
@@ -227,6 +277,7 @@ pub(super) async fn take_window(
     .bind(ask.id_text())
     .bind(ask.hold())
     .bind(counting == Counting::Count)
+    .bind(timeout.0.as_deref())
     .fetch_one(connection)
     .await?;
     let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
