@@ -10,7 +10,7 @@ use sqlx::pool::{PoolConnection, PoolOptions};
 use sqlx::{Connection, Pool};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::dialect::Dialect;
 use super::retry::{ErrorClass, Failure};
@@ -159,6 +159,9 @@ fn host(url: &str) -> &str {
 ///
 /// Otherwise the task does not affect calls: a call that waits for a busy pool keeps its place, and a slow connection
 /// completes.
+///
+/// A pool can be larger than the number of connections that the server accepts. After a refusal, calls share the open
+/// connections for a while.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reconnect(Arc<Shared>);
 
@@ -168,6 +171,8 @@ struct Shared {
     ended: watch::Sender<()>,
     /// How many connections the pool has handed out to calls.
     acquired: AtomicU64,
+    /// Until when calls share the open connections, because the server refused another one.
+    full_until: Mutex<Option<Instant>>,
     /// Held while a connection asks the server whether it works on a call.
     watching: tokio::sync::Mutex<()>,
     /// The task that connects while calls wait.
@@ -177,14 +182,23 @@ struct Shared {
 impl Reconnect {
     pub(super) async fn acquire<DB: Dialect>(&self, pool: &Pool<DB>) -> Result<PoolConnection<DB>, sqlx::Error> {
         loop {
-            let Some(acquired) = self.acquire_from_pool(pool).await else { continue };
+            let acquired = match self.0.acquire_open(pool).await {
+                Some(open) => Ok(open),
+                None => match self.acquire_from_pool(pool).await {
+                    Some(acquired) => acquired,
+                    None => continue,
+                },
+            };
+            if acquired.as_ref().is_err_and(is_full::<DB>) && self.0.share(pool) {
+                continue;
+            }
             return acquired.inspect(|_| {
                 self.0.acquired.fetch_add(1, Ordering::Relaxed);
             });
         }
     }
 
-    /// Returns `None` if another attempt is faster, because an outage has ended.
+    /// Returns `None` if another attempt is faster: an outage has ended, or the open connections are to be shared.
     async fn acquire_from_pool<DB: Dialect>(&self, pool: &Pool<DB>) -> Option<Result<PoolConnection<DB>, sqlx::Error>> {
         let mut acquiring = pin!(pool.acquire());
         if let Ok(acquired) = timeout(RECONNECT_INTERVAL, &mut acquiring).await {
@@ -225,18 +239,50 @@ impl Reconnect {
 }
 
 impl Shared {
+    /// Lets calls share the open connections for a while, if there are any.
+    fn share<DB: Dialect>(&self, pool: &Pool<DB>) -> bool {
+        let is_open = pool.size() > 0;
+        if is_open {
+            *self.full_until.lock() = Some(Instant::now() + FULL_SERVER_PAUSE);
+        }
+        is_open
+    }
+
+    fn is_full(&self) -> bool {
+        let mut full_until = self.full_until.lock();
+        *full_until = full_until.filter(|until| Instant::now() < *until);
+        full_until.is_some()
+    }
+
+    /// Waits for an open connection while the server accepts no other one. The pool itself would try to open one.
+    async fn acquire_open<DB: Dialect>(&self, pool: &Pool<DB>) -> Option<PoolConnection<DB>> {
+        while self.is_full() && pool.size() > 0 {
+            let open = pool.try_acquire();
+            if open.is_some() {
+                return open;
+            }
+            sleep(OPEN_CONNECTION_INTERVAL).await;
+        }
+        None
+    }
+
     async fn connect_while_awaited<DB: Dialect>(self: Arc<Self>, pool: Pool<DB>) {
         let mut was_away = false;
         while self.is_awaited() {
             let acquired = self.acquired.load(Ordering::Relaxed);
             sleep(RECONNECT_INTERVAL).await;
-            if self.acquired.load(Ordering::Relaxed) == acquired && is_away(&pool).await {
-                was_away = true;
-            } else if std::mem::take(&mut was_away) {
-                self.ended.send_replace(());
-            } else {
-                // The pool is busy, not the server away: opens few connections beside the pool's own.
-                sleep(BUSY_POOL_INTERVAL).await;
+            let server =
+                if self.acquired.load(Ordering::Relaxed) == acquired { reach(&pool).await } else { Server::Reachable };
+            match server {
+                Server::Full if self.share(&pool) => {
+                    self.ended.send_replace(());
+                }
+                Server::Away | Server::Full => was_away = true,
+                Server::Reachable if std::mem::take(&mut was_away) => {
+                    self.ended.send_replace(());
+                }
+                // The pool is busy: opens few connections beside the pool's own.
+                Server::Reachable => sleep(BUSY_POOL_INTERVAL).await,
             }
         }
     }
@@ -252,21 +298,36 @@ impl Shared {
     }
 }
 
-/// Returns whether the pool would wait and try again. With any other error its attempt fails, and the calls see that at
-/// once.
-async fn is_away<DB: Dialect>(pool: &Pool<DB>) -> bool {
+/// The answer of a server to a new connection.
+enum Server {
+    Reachable,
+    /// The pool would wait and try again.
+    Away,
+    /// The server has as many connections as it accepts.
+    Full,
+}
+
+/// Opens a connection beside the pool. After an error that ends the pool's attempts, the server counts as reachable: the
+/// calls see that error at once.
+async fn reach<DB: Dialect>(pool: &Pool<DB>) -> Server {
     let options = pool.connect_options();
     match timeout(CONNECT_TIMEOUT, DB::Connection::connect_with(&options)).await {
         Ok(Ok(connection)) => {
             // The server accepted the connection, so an error of closing it does not matter.
             drop(connection.close().await);
-            false
+            Server::Reachable
         }
-        Ok(Err(sqlx::Error::Io(error))) => error.kind() == std::io::ErrorKind::ConnectionRefused,
-        Ok(Err(sqlx::Error::Database(error))) => error.is_transient_in_connect_phase(),
-        Ok(Err(_)) => false,
-        Err(_) => true,
+        Ok(Err(error)) if is_full::<DB>(&error) => Server::Full,
+        Ok(Err(sqlx::Error::Io(error))) if error.kind() == std::io::ErrorKind::ConnectionRefused => Server::Away,
+        Ok(Err(sqlx::Error::Database(error))) if error.is_transient_in_connect_phase() => Server::Away,
+        Ok(Err(_)) => Server::Reachable,
+        Err(_) => Server::Away,
     }
+}
+
+/// Whether the server refused a connection because it has as many as it accepts.
+fn is_full<DB: Dialect>(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(DB::is_full)
 }
 
 /// Enough for two concurrent calls, a few slow ones, and an operator's.
@@ -283,6 +344,12 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pause between two attempts while the server accepts connections and the pool has none to spare.
 const BUSY_POOL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long calls share the open connections after the server refused another one.
+const FULL_SERVER_PAUSE: Duration = Duration::from_secs(10);
+
+/// The pause between two looks for an open connection that is free.
+const OPEN_CONNECTION_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The timeout of an attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

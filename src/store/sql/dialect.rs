@@ -100,6 +100,13 @@ pub trait Dialect: Operations {
     }
 
     #[doc(hidden)]
+    /// Whether the server refused a connection because it has as many as it accepts.
+    #[must_use]
+    fn is_full(_: &dyn DatabaseError) -> bool {
+        false
+    }
+
+    #[doc(hidden)]
     /// The code of an error in the database's manual.
     fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
         error.code().map(SmolStr::from)

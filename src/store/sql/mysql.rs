@@ -128,7 +128,8 @@ impl Dialect for MySql {
             Some(1370 | 1142 | 1044) => ErrorClass::NotPermitted,
             // an option that prevents the statement; a read-only server or transaction
             Some(1290 | 1792 | 1836) => ErrorClass::ReadOnly,
-            Some(1047) => ErrorClass::Unavailable,
+            // no primary component; limits of connections, of an account's calls per hour, and of prepared statements
+            Some(1047 | 1040 | 1203 | 1226 | 1461) => ErrorClass::Unavailable,
             Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => ErrorClass::Unknown,
             _ => ErrorClass::Refused,
         }
@@ -137,6 +138,10 @@ impl Dialect for MySql {
     /// The number of the error: many errors share a SQLSTATE.
     fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
         number(error).map(|number| smol_str::format_smolstr!("{number}"))
+    }
+
+    fn is_full(error: &dyn DatabaseError) -> bool {
+        matches!(number(error), Some(1040 | 1203 | 1226))
     }
 
     async fn works_since(connection: &mut MySqlConnection, age: Duration) -> Result<bool, sqlx::Error> {

@@ -130,6 +130,8 @@ impl Dialect for Postgres {
             "42501" => ErrorClass::NotPermitted,
             "25006" => ErrorClass::ReadOnly,
             "XX000" => classify_yugabyte(error.message()),
+            // insufficient resources, such as memory and disk
+            code if code.starts_with("53") => ErrorClass::Unavailable,
             code if code.starts_with("08") || code.starts_with("57P") => ErrorClass::Unknown,
             _ => ErrorClass::Refused,
         }
@@ -138,6 +140,11 @@ impl Dialect for Postgres {
     fn closes(error: &dyn DatabaseError) -> bool {
         let error = error.try_downcast_ref::<PgDatabaseError>();
         error.is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic))
+    }
+
+    /// The limit of the server, of the database, or of the role.
+    fn is_full(error: &dyn DatabaseError) -> bool {
+        error.code().as_deref() == Some("53300")
     }
 
     async fn clean_up(_: &mut PgConnection) -> Result<(), sqlx::Error> {

@@ -1,8 +1,10 @@
 //! How many sessions of the server the calls of a store use.
 
+use tokio::task::JoinSet;
 use tollgate::Error;
 
 use super::{SHORT, a_hundred_a_day, has_server, take};
+use crate::cases::privileges::Login;
 use crate::engines::Kind;
 use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
@@ -14,6 +16,8 @@ pub(super) fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, has_server; calls_for_locked_bucket_end_on_the_server),
         list!(Levels::Pools, Time::Real, |engine| has_server(engine) && engine.has_sessions;
             hung_calls_use_no_more_sessions_than_the_pool),
+        list!(Levels::Pools, Time::Real, |engine| has_server(engine) && engine.has_roles;
+            pool_above_the_servers_limit_shares_connections),
     ]
     .concat()
 }
@@ -67,6 +71,32 @@ async fn hung_calls_use_no_more_sessions_than_the_pool(rig: Rig) -> anyhow::Resu
     }
     all_given_back(&small.pool).await;
     Ok(())
+}
+
+async fn pool_above_the_servers_limit_shares_connections(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
+    let login = Login::with_sessions(&scratch.rig, Some("tollgate_app"), 8).await?;
+    let limit = match rig.engine.kind {
+        Kind::MySql => format!("alter user {}@'%' with max_user_connections {POOL}", login.name),
+        _ => format!("alter role {} connection limit {POOL}", login.name),
+    };
+    scratch.rig.pool.run(limit).await?;
+    let mut callers = JoinSet::new();
+    for _ in 0..16 {
+        let (store, key) = (login.rig.store(), key.clone());
+        callers.spawn(async move {
+            for _ in 0..5 {
+                anyhow::ensure!(take(&store, &key).await?.is_granted());
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(asked) = callers.join_next().await {
+        asked??;
+    }
+    assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(80));
+    login.remove().await
 }
 
 /// The other sessions that work on a statement in the database.
