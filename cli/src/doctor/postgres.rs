@@ -201,7 +201,9 @@ async fn pooler(connection: &mut PgConnection, port: u16, report: &mut DoctorRep
         let found = format!("a pooler or proxy is between: the server's own port is {own}");
         report.ok(
             "pooler",
-            format!("{found}; `PgStore::connect` needs ignore_startup_parameters = options in PgBouncer"),
+            format!(
+                "{found}; `PgStore::connect` needs ignore_startup_parameters = extra_float_digits, options in PgBouncer"
+            ),
         );
     }
     Ok(())
