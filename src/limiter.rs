@@ -431,7 +431,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no answer. The call is not retried: the tokens may have been given back, and otherwise
+    /// Returns an error if there is no answer. The call is not retried: the tokens have been given back, or
     /// count as used.
     pub async fn close(&self) -> Result<u64, Error> {
         let telling = async {

@@ -102,8 +102,8 @@ impl<S: Store> Reservation<S> {
         &self.receipts
     }
 
-    /// Gives the tokens back unless their scheduled time has passed, as far as no later request queues behind them. Returns how
-    /// many. At exactly the scheduled time, they are still given back.
+    /// Until the scheduled time, inclusive, gives the tokens back, except those that later requests queue behind. Returns how
+    /// many.
     ///
     /// # Errors
     ///
