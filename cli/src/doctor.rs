@@ -81,7 +81,7 @@ impl Args {
             Err(error) if error.is::<exit::CliError>() => report.failed("checks", &error, ""),
             Err(error) => report.warn(
                 "checks",
-                format!("not all could be made: {}", exit::chain(&error)),
+                format!("some were not made: {}", exit::chain(&error)),
                 "repeat it as the owner of the schema",
             ),
         }
@@ -179,7 +179,7 @@ async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorRepor
         }
         Err(Ok(Error::NewerSchema { found, known })) => report.fail(
             "schema",
-            format!("version {found}, which lacks objects that this CLI needs, which knows {known}, needs"),
+            format!("version {found} lacks objects that this CLI, made for version {known}, needs"),
             exit::UPDATE_HINT,
         ),
         Err(Ok(Error::NotPermitted(cause))) if exit::is_file(&*cause) => {

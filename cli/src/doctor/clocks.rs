@@ -18,7 +18,7 @@ pub(super) fn compare(before: SystemTime, server: i64, after: SystemTime, report
         report.warn(
             "clock",
             format!("the server's is {by:.1?} {which} this host's"),
-            "limits and `--for` go by the server's clock alone, but ends that services on this host set are off by as much: run NTP on both",
+            "limits and `--for` use the server's clock, but ends that services on this host set are off by this much: run NTP on both",
         );
     }
 }

@@ -252,14 +252,14 @@ fn durability(settings: &Settings, report: &mut DoctorReport) {
         report.ok("durability", format!("{found}: faster; a crash forgets the grants of the last second or so"));
     }
     if logged && settings.get("binlog_format").eq_ignore_ascii_case("statement") {
-        let found = "binlog_format is STATEMENT: replicas would decide anew, and otherwise";
+        let found = "binlog_format is STATEMENT: replicas would repeat each decision, with other results";
         report.fail("binary log", found, "set global binlog_format = 'ROW', then reconnect");
     }
 }
 
 fn sessions(settings: &Settings, account: &str, report: &mut DoctorReport) {
     if !settings.is_on("autocommit") {
-        let found = "autocommit is off: to those who call in SQL a bucket stays locked until they commit";
+        let found = "autocommit is off: after a call in SQL, the bucket stays locked until the caller commits";
         report.warn("autocommit", found, "set global autocommit = on, and look into init_connect");
     }
     // MariaDB's alone.

@@ -63,7 +63,7 @@ impl Planless {
 
     pub(super) fn tell(&self, report: &mut DoctorReport) {
         let Some((most, _)) = self.plans.first() else {
-            report.ok("plans", format!("each that a bucket{} follows is there", self.part()));
+            report.ok("plans", format!("each plan that a bucket{} follows exists", self.part()));
             return;
         };
         let all: u64 = self.plans.iter().map(|(_, buckets)| buckets).sum();
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn most_missed_plans_are_named_first_with_a_count() {
-        assert_eq!(told(&[]), ("ok", "each that a bucket follows is there".to_owned()));
+        assert_eq!(told(&[]), ("ok", "each plan that a bucket follows exists".to_owned()));
         assert_eq!(
             told(&[(None, 7), (Some("gold"), 1)]),
             ("warn", "1 bucket follows a plan that is not there, and requests for them fail: gold (1)".to_owned())
@@ -135,6 +135,6 @@ mod tests {
         assert_eq!(left(999_999), None);
         let sought = "no bucket of the 1000000 looked at follows it: `tollgate list --plan gold` looks through all";
         assert_eq!(left(1_000_000).as_deref(), Some(sought));
-        assert_eq!(told(&[(None, 1_000_000)]).1, "each that a bucket of the 1000000 looked at follows is there");
+        assert_eq!(told(&[(None, 1_000_000)]).1, "each plan that a bucket of the 1000000 looked at follows exists");
     }
 }

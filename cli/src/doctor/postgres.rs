@@ -305,7 +305,7 @@ fn examine(settings: &Settings, names: &Names, report: &mut DoctorReport) {
         report.ok("durability", format!("synchronous_commit is {commit}: a crash forgets no grant"));
     }
     for (name, becomes) in
-        [("statement_timeout", "end with 57014"), ("lock_timeout", "are asked again and again (55P03)")]
+        [("statement_timeout", "end with 57014"), ("lock_timeout", "are repeated again and again (55P03)")]
     {
         let timeout: u64 = settings.get(name).parse().unwrap_or(0);
         if (1..MIN_LOCK_TIMEOUT_MS).contains(&timeout) {

@@ -52,7 +52,7 @@ async fn journal(connection: &mut SqliteConnection, report: &mut DoctorReport) -
         report.ok("journal", "wal: readers and the writer do not wait for each other");
     } else {
         let advice = "pragma journal_mode = wal, once; it stays with the file";
-        report.warn("journal", format!("{mode}: readers keep the writer waiting, and it them"), advice);
+        report.warn("journal", format!("{mode}: readers and the writer wait for each other"), advice);
     }
     let synchronous: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(connection).await?;
     match synchronous {

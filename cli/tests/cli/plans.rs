@@ -13,7 +13,7 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
             database.run(&["take", key, "--plan", "gold"]).ended(0);
         }
         database.run(&["create", "c", "--quota", "9/h"]).ended(0);
-        database.run(&["doctor"]).ended(0).says(&["ok    plans", "each that a bucket follows is there"]);
+        database.run(&["doctor"]).ended(0).says(&["ok    plans", "each plan that a bucket follows exists"]);
         database.run(&["mode", "block", "--plan", "unused", "--reason", "abuse"]).ended(0);
         let unused = database.run(&["plan", "delete", "unused"]).ended(0);
         assert_eq!(unused.out, "plan unused: deleted; it was 5/h burst 7, mode block: abuse\n");

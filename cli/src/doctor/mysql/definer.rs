@@ -67,10 +67,12 @@ pub(super) async fn of_two_accounts(
     let fewest = ours.iter().min_by_key(|(_, routines)| routines.len());
     if let (2.., Some((definer, routines))) = (ours.len(), fewest) {
         let all = ours.keys().map(String::as_str).collect::<Vec<_>>().join(" and ");
-        let found =
-            format!("the routines run as {all}: one's may not call another's without all rights on this database");
+        let found = format!(
+            "the routines run as {all}: without all rights on this database, one account's routines cannot call another's"
+        );
         let names = routines.join(", ");
-        let advice = format!("of {definer} are {names}; make all of them as one account: `tollgate migrate --repair`");
+        let advice =
+            format!("{definer} has {names}; recreate all routines as one account: `tollgate migrate --repair`");
         report.warn("definers", found, advice);
     }
     Ok(())
