@@ -2,16 +2,17 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tollgate::store::Migration;
 
 use super::script::{self, Format, ScriptDialect};
-use super::versions::Version;
+use super::versions::{self, Version};
 use crate::exit::CliError;
 use crate::output::{counted, say};
 
-/// Writes the migrations that the directory lacks, with versions after all existing files.
+/// Writes the migrations that the directory lacks, with versions after all existing files. Refuses a directory with other files of
+/// tollgate, because the tool would run those too.
 pub(super) fn write(
     directory: &Path,
     format: Format,
@@ -24,13 +25,27 @@ pub(super) fn write(
     };
     fs::create_dir_all(directory).map_err(cannot)?;
     let there = there(directory, format).map_err(cannot)?;
-    let missing: Vec<_> = migrations
-        .iter()
-        .map(|migration| (migration, format!("tollgate_{}.sql", migration.name())))
-        .filter(|(_, name)| !there.iter().any(|file| file.ends_with(&format!("_{name}"))))
-        .collect();
-    let mut version = Version::first(format, &there, missing.len());
-    for (migration, name) in &missing {
+    let named = |migration: &Migration| format!("tollgate_{}.sql", migration.name());
+    let mut missing: Vec<_> = migrations.iter().collect();
+    for (file, path) in &there {
+        let Some(own) = own_name(file) else { continue };
+        let migration = migrations.iter().find(|migration| named(migration) == own);
+        let migration = migration.filter(|_| versions::is_named_for(format, file));
+        let text = migration.map(|migration| script::file(format, dialect, migration));
+        let found = fs::read(path).map_err(|error| {
+            CliError::unreadable(format!("cannot read {}: {error}", path.display()), "let this user read it")
+        })?;
+        // Git can change the ends of the lines.
+        if text.is_none_or(|text| text != String::from_utf8_lossy(&found).replace("\r\n", "\n")) {
+            let message = format!("not a file that this command writes: {}", path.display());
+            return Err(CliError::unwritable(message, OTHER_FILE).into());
+        }
+        missing.retain(|migration| named(migration) != own);
+    }
+    let files: Vec<_> = there.into_iter().map(|(file, _)| file).collect();
+    let mut version = Version::first(format, &files, missing.len());
+    for migration in &missing {
+        let name = named(migration);
         let file = match format {
             Format::Flyway => format!("V{version}__{name}"),
             _ => format!("{version}_{name}"),
@@ -45,8 +60,19 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The names of the files that the tool finds. Flyway also searches subdirectories that are not hidden.
-fn there(directory: &Path, format: Format) -> io::Result<Vec<String>> {
+const OTHER_FILE: &str = "the file is another engine's, another tool's or another version's, or was changed: name another directory, \
+                          or delete the file if no database has run it";
+
+/// The part of a file name that names a migration of tollgate, whatever its version.
+fn own_name(file: &str) -> Option<&str> {
+    let name = &file[file.find("_tollgate_")? + 1..];
+    let number = name.strip_prefix("tollgate_")?.strip_suffix(".sql")?.split('_').next()?;
+    let is_own = number.len() == 4 && number.bytes().all(|digit| digit.is_ascii_digit());
+    is_own.then_some(name)
+}
+
+/// The names and paths of the files that the tool finds, in order. Flyway also searches subdirectories that are not hidden.
+fn there(directory: &Path, format: Format) -> io::Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -54,9 +80,10 @@ fn there(directory: &Path, format: Format) -> io::Result<Vec<String>> {
         if format == Format::Flyway && !name.starts_with('.') && entry.path().is_dir() {
             found.extend(there(&entry.path(), format)?);
         } else {
-            found.push(name);
+            found.push((name, entry.path()));
         }
     }
+    found.sort();
     Ok(found)
 }
 

@@ -50,6 +50,11 @@ impl fmt::Display for Version {
     }
 }
 
+/// Whether a tool reads a version from this file name.
+pub(super) fn is_named_for(format: Format, file: &str) -> bool {
+    FileVersion::by(format, file).is_some()
+}
+
 /// The version in a file name, with all parts of Flyway's, such as 1.2.
 struct FileVersion<'a> {
     text: &'a str,

@@ -147,6 +147,52 @@ fn create_files_writes_only_missing_files() {
 }
 
 #[test]
+fn directory_with_other_files_of_tollgate_is_refused() {
+    let database = Database::empty(Engine::Sqlite);
+    let print = |tool: &str, engine: &str, directory: &str| {
+        database.run(&["migrate", "--print", tool, "--engine", engine, "--into", directory])
+    };
+    for (tool, engine) in [("sqlx", "mysql"), ("sqlx", "postgres"), ("goose", "sqlite"), ("flyway", "postgres")] {
+        let directory = format!("{tool}-{engine}");
+        print(tool, engine, &directory).ended(0);
+        let files = list_of(&database, &directory);
+        for (other_tool, other_engine) in [
+            ("sqlx", "postgres"),
+            ("sqlx", "mysql"),
+            ("goose", "postgres"),
+            ("goose", "sqlite"),
+            ("flyway", "postgres"),
+            ("flyway", "mysql"),
+        ] {
+            let ran = print(other_tool, other_engine, &directory);
+            if (other_tool, other_engine) == (tool, engine) {
+                ran.ended(0).says(&["0 files written, "]);
+            } else {
+                let first = format!("{directory}/{}\n", name(&files[0]));
+                ran.ended(73).says(&["error: not a file that this command writes: ", &first, "hint: "]);
+            }
+            assert_eq!(list_of(&database, &directory), files, "{other_tool} {other_engine} into {directory}");
+        }
+    }
+}
+
+#[test]
+fn changed_migration_file_is_refused() {
+    let database = Database::empty(Engine::Sqlite);
+    let files = write(&database, "goose");
+    let print = ["migrate", "--print", "goose", "--into", "migrations"];
+    let whole = std::fs::read_to_string(&files[1]).expect("it is there");
+    std::fs::write(&files[1], &whole[..whole.len() / 2]).expect("it is written");
+    database.run(&print).ended(73).says(&[name(&files[1])]);
+    // A migration of a newer version, or of another engine that has more.
+    std::fs::write(&files[1], whole.replace('\n', "\r\n")).expect("it is written");
+    database.run(&print).ended(0).says(&["0 files written"]);
+    let newer = database.directory.join("migrations/39990101000000_tollgate_0999_newer.sql");
+    std::fs::write(newer, "").expect("it is written");
+    database.run(&print).ended(73).says(&["_tollgate_0999_newer.sql"]);
+}
+
+#[test]
 fn new_versions_follow_existing_versions() {
     for (format, host, first) in [
         // A future timestamp, a number that is not a timestamp, and a dotted version. Files that no tool runs have no version.
@@ -258,7 +304,11 @@ fn write(database: &Database, format: &str) -> Vec<String> {
 
 /// The existing files in order.
 fn list(database: &Database) -> Vec<String> {
-    let entries = std::fs::read_dir(database.directory.join("migrations")).expect("a directory");
+    list_of(database, "migrations")
+}
+
+fn list_of(database: &Database, directory: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(database.directory.join(directory)).expect("a directory");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path().display().to_string()).collect();
     files.sort();
     files
