@@ -9,6 +9,7 @@ use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Deserializer, de::Error};
 use tollgate::{Key, Mode, Quota, Rule, model::AdminError};
 use toml::{Spanned, Table, Value, value::Datetime};
+use toml_parser::lexer::{Token, TokenKind};
 
 use crate::exit::CliError;
 use crate::output::{plain, truncated};
@@ -76,7 +77,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Entry>, CliError> {
     let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };
     let text = if is_input { text(io::stdin()) } else { fs::File::open(path).and_then(text) };
     let text = text.map_err(|error| {
-        let hint = "name a readable file in UTF-8 of at most 16 MiB, or - for standard input";
+        let hint = "name a readable file in UTF-8 of at most 4 MiB and 250000 keys, or - for standard input";
         CliError::unreadable(format!("cannot read {name}: {error}"), hint)
     })?;
     parse(&text).map_err(|FileError(at, message)| {
@@ -92,13 +93,23 @@ fn text(file: impl io::Read) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(io::Error::other("more than 16 MiB"));
+        return Err(io::Error::other("more than 4 MiB"));
     }
-    String::from_utf8(bytes).map_err(io::Error::other)
+    let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+    if toml_parser::Source::new(&text).lex().filter(begins_value).count() > MAX_KEYS {
+        return Err(io::Error::other("more than 250000 keys, with those between dots"));
+    }
+    Ok(text)
 }
 
-/// Bounds the memory that a wrong file takes.
-const MAX_BYTES: u64 = 16 << 20;
+/// Whether a token stands before or after a key or a value.
+fn begins_value(token: &Token) -> bool {
+    matches!(token.kind(), TokenKind::Dot | TokenKind::Equals | TokenKind::Comma | TokenKind::LeftSquareBracket)
+}
+
+// Both bound the memory that a wrong file takes to about 230 MB: a key takes a kilobyte, and an empty line 50 bytes.
+const MAX_BYTES: u64 = 4 << 20;
+const MAX_KEYS: usize = 250_000;
 
 /// Names the entry and the field in the message of an error. Returns what to do too, if the message says so.
 fn named(text: &str, at: Range<usize>, message: &str) -> (String, Option<String>) {

@@ -205,7 +205,9 @@ fn unwritable_output_says_how_many_entries_are_applied() {
         let ran = database.command(&[&["apply", "limits.toml"], options].concat()).stdout(full).output();
         Ran::new(ran.expect("it starts")).ended(73).says(&[said, "error: cannot write the output"]);
     }
-    database.run(&["apply", "/dev/zero"]).ended(66).says(&["more than 16 MiB", "hint: name a readable file"]);
+    database.run(&["apply", "/dev/zero"]).ended(66).says(&["more than 4 MiB", "hint: name a readable file"]);
+    let keys = format!("[plans]\n{}=1\n", "a.b.c.d.e=1\n".repeat(50_000));
+    apply(&database, &keys, &[]).ended(66).says(&["cannot read limits.toml: more than 250000 keys", "hint: name"]);
 }
 
 #[test]
