@@ -5,6 +5,7 @@ use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anstyle::{AnsiColor, Style};
+use icu_properties::{CodePointSetData, props::DefaultIgnorableCodePoint};
 use indicatif::{ProgressBar, ProgressStyle};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -70,7 +71,9 @@ pub(crate) fn pretty(value: &impl Serialize) -> String {
     let formatted = serde_json::to_string_pretty(value).expect("texts and numbers are JSON");
     for c in formatted.chars() {
         if c != '\n' && is_unseen(c) {
-            let _ = write!(json, "\\u{:04x}", u32::from(c));
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(json, "\\u{unit:04x}");
+            }
         } else {
             json.push(c);
         }
@@ -89,8 +92,10 @@ pub(crate) fn plain(text: &str) -> String {
 
 /// Characters that steer a terminal, reorder other characters or are invisible.
 fn is_unseen(c: char) -> bool {
+    // The default-ignorable code points include those that set the direction.
     c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{fff9}'..='\u{fffb}')
+        || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c)
 }
 
 /// Like [`plain`], but keeps line breaks.
@@ -484,6 +489,22 @@ mod tests {
         let text = format!("would be {RED}denied{RED:#}: a token comes in 1d 2h");
         let broken = |width, indent| wrapped(&text, width, indent);
         assert_eq!(broken(None, 4), text);
+    #[test]
+    fn invisible_characters_are_escaped() {
+        let unseen = "\u{7}\u{85}\u{ad}\u{34f}\u{61c}\u{115f}\u{17b4}\u{180e}\u{200b}\u{2028}\u{202e}\u{2065}\u{3164}\u{fe0f}\
+                      \u{feff}\u{ffa0}\u{fff9}\u{1d173}\u{e0041}\u{e0100}";
+        for c in unseen.chars() {
+            let key = format!("a{c}1");
+            assert_eq!(plain(&key), format!("a\\u{{{:x}}}1", u32::from(c)));
+            assert!(quoted(&key).is_ascii(), "{key:?}");
+            let json = pretty(&key);
+            assert!(json.is_ascii() && serde_json::from_str::<String>(&json).is_ok_and(|read| read == key), "{json}");
+        }
+        for text in ["user:42 é", "東京", "עברית", "🔑"] {
+            assert_eq!(plain(text), text);
+        }
+    }
+
         assert_eq!(broken(Some(80), 4), text);
         assert_eq!(broken(Some(23), 4), text, "too narrow");
         let lines = anstream::adapter::strip_str(&broken(Some(24), 4)).to_string();

@@ -327,6 +327,31 @@ fn echoed_input_is_escaped_for_the_terminal() {
 
 #[test]
 fn invisible_key_is_hinted_with_shell_quoting() {
+#[test]
+fn invisible_characters_of_keys_are_escaped() {
+    let database = Database::migrated(Engine::Sqlite);
+    for (c, escaped) in [('\u{ad}', "k\\u{ad}1"), ('\u{3164}', "k\\u{3164}1"), ('\u{e0041}', "k\\u{e0041}1")] {
+        let key = format!("k{c}1");
+        let file = format!("[buckets]\n\"{key}\" = {{ quota = '8/h' }}\n");
+        std::fs::write(database.directory.join("limits.toml"), file).expect("it is written");
+        let now = "strftime('%Y-%m-%d %H:00:00.000', 'now')";
+        database.sql(&format!("insert into token_stats values ({now}, '{key}', 1, {now})"));
+        for arguments in [
+            &["take", &key, "--quota", "9/h"][..],
+            &["list"],
+            &["peek", &key],
+            &["watch", "--once"],
+            &["denied"],
+            &["apply", "limits.toml", "--dry-run"],
+        ] {
+            let ran = database.run(arguments).ended(0);
+            assert!(ran.out.contains(escaped) && !(ran.out + &ran.err).contains(c), "{arguments:?}");
+        }
+        let listed = database.run(&["list", "--json", "--prefix", &key]).ended(0);
+        assert!(listed.out.is_ascii() && listed.json()[0]["key"] == *key);
+    }
+}
+
     let database = Database::migrated(Engine::Sqlite);
     let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a path"));
