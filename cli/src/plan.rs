@@ -6,11 +6,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{
     Admin, Key, Quota, SqlStore,
-    admin::{self, Plan},
+    admin::{self, ModeSetting, Plan},
     store::Migrate,
 };
 
-use crate::doctor::{Examine, Planless};
+use crate::doctor::{Examine, Planless, mending};
 use crate::exit::{self, CliError};
 use crate::mode::SettingJson;
 use crate::output::{Cell, ChangeJson, Column, Table, plain, quoted, say, say_change, say_json};
@@ -167,8 +167,25 @@ async fn delete<DB: Migrate + Examine>(
     let quota = was.quota.to_string();
     let mode = was.switch.as_ref().map(|switch| format!(", mode {}", times::switch(switch, "of all", now)));
     let deleted = format!("plan {}: deleted; it was {quota}{}", plain(name.as_str()), mode.unwrap_or_default());
-    let left = planless.and_then(|planless| planless.of_deleted(name.as_str(), &quota));
+    let left = planless.and_then(|planless| planless.of_deleted(name.as_str(), &again(&was, now)));
     Ok(say(std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n"))?)
+}
+
+/// The commands that make a deleted plan again, with its mode until the same end.
+fn again(was: &Plan, now: DateTime<Utc>) -> String {
+    let plan = mending(was.name.as_str(), &was.quota.to_string());
+    let Some(ModeSetting { mode, reason, until, .. }) = was.switch.as_ref().filter(|mode| !times::is_over(mode, now))
+    else {
+        return plan;
+    };
+    let rest = until.map(|until| Duration::from_secs((until - now).num_seconds().unsigned_abs().max(1)));
+    let options = [
+        Some(format!("--plan={}", quoted(was.name.as_str()))),
+        rest.map(|rest| format!("--for={}", quoted(&times::exact(rest)))),
+        reason.as_ref().filter(|reason| !reason.is_empty()).map(|reason| format!("--reason={}", quoted(reason))),
+    ];
+    let options: Vec<_> = options.into_iter().flatten().collect();
+    format!("{plan} && tollgate mode {mode} {}", options.join(" "))
 }
 
 async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow::Result<()> {

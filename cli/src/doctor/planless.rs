@@ -42,12 +42,12 @@ impl Planless {
         }
     }
 
-    /// Describes the buckets that a deleted plan leaves behind, and the command that makes the plan again.
-    pub(crate) fn of_deleted(&self, name: &str, quota: &str) -> Option<String> {
+    /// Describes the buckets that a deleted plan leaves behind, and the commands that make the plan again.
+    pub(crate) fn of_deleted(&self, name: &str, again: &str) -> Option<String> {
         let what = match self.buckets(name) {
             0 => format!("`tollgate list --plan {}` looks through all", quoted(name)),
-            1 => format!("its requests fail from now on; to make it again: {}", mending(name, quota)),
-            _ => format!("their requests fail from now on; to make it again: {}", mending(name, quota)),
+            1 => format!("its requests fail from now on; to make it again: {again}"),
+            _ => format!("their requests fail from now on; to make it again: {again}"),
         };
         self.followers(name).map(|followers| format!("{followers}: {what}"))
     }
@@ -131,7 +131,7 @@ mod tests {
     fn unscanned_table_is_reported() {
         let (_, found) = told(&[(None, 999_990), (Some("gold"), 10)]);
         assert!(found.starts_with("10 buckets of the 1000000 looked at follow plans"), "{found}");
-        let left = |buckets| Planless::of(vec![(None, buckets)]).of_deleted("gold", "10/s");
+        let left = |buckets| Planless::of(vec![(None, buckets)]).of_deleted("gold", "tollgate plan set");
         assert_eq!(left(999_999), None);
         let sought = "no bucket of the 1000000 looked at follows it: `tollgate list --plan gold` looks through all";
         assert_eq!(left(1_000_000).as_deref(), Some(sought));

@@ -113,6 +113,16 @@ impl Database {
         command
     }
 
+    /// Runs a shell command with the CLI in `PATH`, and returns its output.
+    pub(crate) fn shell(&self, line: &str) -> String {
+        let program = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");
+        let path = format!("{}:{}", program.display(), std::env::var("PATH").expect("a path"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{line} 2>&1")]).env("PATH", path).env("DATABASE_URL", &self.url);
+        let output = shell.current_dir(&self.directory).output().expect("a shell");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
     /// The same database, for another user.
     pub(crate) fn url_of(&self, user: &str) -> String {
         with(&self.engine.server().expect("a server"), user, SECRET, &self.name)

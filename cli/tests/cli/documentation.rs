@@ -1,7 +1,5 @@
 //! `docs/cli.md` shows what the CLI prints. The `live` tests check its simulations.
 
-use std::process::Command;
-
 use crate::databases::{Database, Engine};
 
 #[test]
@@ -16,7 +14,7 @@ fn commands_print_the_documented_output() {
     for block in blocks.filter(|block| !block.contains("tollgate simulate ")) {
         for command in format!("\n{block}").split("\n$ ").skip(1) {
             let (line, output) = command.split_once('\n').unwrap_or((command, ""));
-            assert_eq!(steady(&run(&database, line)), steady(output), "of {line}");
+            assert_eq!(steady(&database.shell(line)), steady(output), "of {line}");
             shown += 1;
         }
     }
@@ -45,7 +43,7 @@ fn runbook_commands_do_what_their_rows_state() {
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/runbook.md")).expect("it is there");
     let database = Database::migrated(Engine::Sqlite);
     let ends = |line: &str, code: u8| {
-        let output = run(&database, &format!("{line}; echo exit $?"));
+        let output = database.shell(&format!("{line}; echo exit $?"));
         assert!(output.trim_end().ends_with(&format!("exit {code}")), "{line}: {output}");
     };
     let (take, take_another) = ("tollgate take user:42 --plan free", "tollgate take user:13 --plan free");
@@ -75,16 +73,6 @@ fn runbook_commands_do_what_their_rows_state() {
         }
     }
     assert_eq!(shown, 11, "commands");
-}
-
-/// Runs a shell command with the CLI in `PATH`.
-fn run(database: &Database, line: &str) -> String {
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("a directory");
-    let path = format!("{}:{}", program.display(), std::env::var("PATH").expect("a path"));
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("{line} 2>&1")]).env("PATH", path).env("DATABASE_URL", &database.url);
-    let output = shell.current_dir(&database.directory).output().expect("a shell");
-    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// Removes the parts that differ between runs: times and durations.
