@@ -9,7 +9,7 @@ use tollgate::{SqlStore, store::Migrate};
 
 use crate::clock;
 use crate::doctor::Examine;
-use crate::exit::CliError;
+use crate::exit::{CHECK_FAILED, CliError};
 use crate::output::{note, say, say_json};
 
 mod change;
@@ -23,6 +23,7 @@ use file::Entry;
 /// Creates the entries that are missing, and changes those that differ, one after the other. Deletes nothing: entries that are not
 /// in the file stay, and so do the fields that an entry leaves out. You can repeat it: then it changes nothing.
 #[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag by itself")]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
     /// A TOML file; `-`: standard input
@@ -31,6 +32,12 @@ pub(crate) struct Args {
     /// Print the changes, and make none
     #[arg(long)]
     dry_run: bool,
+    /// As --dry-run, with exit code 1 if the file differs from the database
+    #[arg(long)]
+    check: bool,
+    /// Print the entries that stay unchanged, too
+    #[arg(long, conflicts_with = "json")]
+    verbose: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -41,7 +48,7 @@ pub(crate) struct Args {
 /// The entries of a file, and their effect.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ApplyJson<'a> {
-    /// Whether `--dry-run` was set, so that nothing was changed.
+    /// Whether `--dry-run` or `--check` was set, so that nothing was changed.
     dry_run: bool,
     /// The entries. If an entry fails, the ones before it.
     entries: Vec<EntryJson<'a>>,
@@ -49,7 +56,7 @@ pub(crate) struct ApplyJson<'a> {
 
 impl Args {
     pub(crate) fn only_shows(&self) -> bool {
-        self.dry_run
+        self.dry_run || self.check
     }
 
     /// Reads the whole file, so that an invalid entry stops the command before it connects.
@@ -66,7 +73,7 @@ impl Args {
             changes.push(Change::find(store, entry, now).await?);
         }
         for (done, entry) in self.entries.iter().enumerate() {
-            if !self.dry_run {
+            if !self.only_shows() {
                 match Change::apply(store, entry, now).await {
                     Ok(change) => changes[done] = change,
                     Err(error) => {
@@ -78,8 +85,8 @@ impl Args {
                     }
                 }
             }
-            if !self.json {
-                let said = say(changes[done].line(self.dry_run));
+            if !self.json && (self.verbose || changes[done].status != Status::Unchanged) {
+                let said = say(changes[done].line(self.only_shows()));
                 said.inspect_err(|_| self.unwritten(done + 1))?;
             }
             if changes[done].provisions() {
@@ -89,12 +96,13 @@ impl Args {
         }
         let said = if self.json { say_json(&self.report(&changes)) } else { say(self.summary(&changes)) };
         said.inspect_err(|_| self.unwritten(changes.len()))?;
-        Ok(ExitCode::SUCCESS)
+        let differs = self.check && changes.iter().any(|change| change.status.writes());
+        Ok(ExitCode::from(if differs { CHECK_FAILED } else { 0 }))
     }
 
     /// Prints how far the command came if its output cannot be written.
     fn unwritten(&self, done: usize) {
-        if !self.dry_run {
+        if !self.only_shows() {
             note(&applied(done, self.entries.len()));
         }
     }
@@ -103,14 +111,15 @@ impl Args {
         let number = |status: Status| changes.iter().filter(|change| change.status == status).count();
         let parts = Status::ALL.into_iter().filter_map(|status| match number(status) {
             0 if status.is_rare() => None,
-            number if self.dry_run && status.writes() => Some(format!("{number} to {}", status.planned())),
+            number if self.only_shows() && status.writes() => Some(format!("{number} to {}", status.planned())),
             number => Some(format!("{number} {}", status.word())),
         });
         parts.collect::<Vec<_>>().join(", ")
     }
 
     fn report<'a>(&self, changes: &'a [Change]) -> ApplyJson<'a> {
-        ApplyJson { dry_run: self.dry_run, entries: changes.iter().map(|change| change.json(self.dry_run)).collect() }
+        let dry_run = self.only_shows();
+        ApplyJson { dry_run, entries: changes.iter().map(|change| change.json(dry_run)).collect() }
     }
 }
 
@@ -136,4 +145,5 @@ A file, with every field that an entry can have:
 
 Examples:
   tollgate apply limits.toml --dry-run
-  tollgate apply limits.toml";
+  tollgate apply limits.toml
+  tollgate apply limits.toml --check   # in a pipeline: has the database drifted from the file?";

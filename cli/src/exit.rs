@@ -24,7 +24,7 @@ pub(crate) use unanswered::RequestKind;
 pub(crate) const HELP: &str = "\
 Exit codes:
    0  done; granted
-   1  a check of `doctor` failed; there is no such bucket, plan or override
+   1  a check failed (`doctor`, `apply --check`); there is no such bucket, plan or override
    2  wrong arguments
   64  the request can never be granted: unknown bucket or plan, or cost above the capacity
   66  a file cannot be read or parsed
@@ -40,6 +40,7 @@ Exit codes:
 /// The longest refill time of a bucket.
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
+/// A failed check of `doctor` or `apply --check`.
 const ABSENT: u8 = 1;
 pub(crate) const CHECK_FAILED: u8 = 1;
 pub(crate) const WRONG_ARGUMENTS: u8 = 2;

@@ -46,8 +46,25 @@ fn repeated_apply_changes_nothing() {
         let over = ["quota", "mode", "override_reason", "override_until"].map(|field| state[2][0][field].clone());
         assert_eq!(over, ["1000/s", "block", "ticket 7", "2099-01-31T12:00:00.500Z"].map(Value::from), "{engine:?}");
 
-        assert_eq!(apply(&database, LIMITS, &[]).ended(0).out, UNCHANGED, "{engine:?}");
+        assert_eq!(apply(&database, LIMITS, &["--verbose"]).ended(0).out, UNCHANGED, "{engine:?}");
+        assert_eq!(apply(&database, LIMITS, &[]).ended(0).out, "0 created, 0 changed, 4 unchanged\n", "{engine:?}");
         assert_eq!(self::state(&database), state, "{engine:?}");
+    }
+}
+
+#[test]
+fn check_exits_with_one_if_the_database_differs() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        let empty = state(&database);
+        let missing = apply(&database, LIMITS, &["--check"]).ended(1).says(&["create     plan free", "4 to create"]);
+        assert_eq!((missing.err.as_str(), state(&database)), ("", empty), "{engine:?}");
+        apply(&database, LIMITS, &[]).ended(0);
+        apply(&database, LIMITS, &["--check"]).ended(0).says(&["0 to create, 0 to change, 4 unchanged\n"]);
+        database.run(&["plan", "set", "free", "--quota", "9/s"]).ended(0);
+        apply(&database, LIMITS, &["--check"]).ended(1).says(&["change     plan free: 9/s → 10/s burst 20\n"]);
+        let told = apply(&database, LIMITS, &["--check", "--json"]).ended(1).json();
+        assert_eq!((&told["dry_run"], status(&told, "free")), (&true.into(), "change".into()), "{engine:?}");
     }
 }
 
@@ -151,7 +168,7 @@ fn bucket_gets_own_limits_from_first_use_plan_or_override() {
         for bucket in buckets.as_array().expect("buckets") {
             assert_eq!((&bucket["provisioned"], &bucket["plan"]), (&true.into(), &Value::Null), "{bucket}");
         }
-        let told = apply(&database, &file.replace("7/h", "8/h"), &[]).ended(0);
+        let told = apply(&database, &file.replace("7/h", "8/h"), &["--verbose"]).ended(0);
         let told = told.says(&["unchanged  bucket over: 8/h", "0 created, 0 changed, 3 unchanged"]);
         assert_eq!(told.err, "");
     }
