@@ -57,11 +57,11 @@ pub(crate) const NO_WINDOW: &str =
 /// Parses the limit of a request: a quota or a sliding window.
 pub(crate) fn rule(text: &str) -> Result<Rule, String> {
     let mut words = text.split(|letter: char| !letter.is_alphabetic());
-    match Rule::try_from(text) {
-        Err(QuotaError::InvalidText(_) | QuotaError::InvalidWindowText(_)) if words.any(times::is_calendar_unit) => {
-            Err("months and years vary in length: write minutes as 10/m, and long periods in days, 10/30d".to_owned())
+    match (Rule::try_from(text), words.find_map(times::calendar_unit)) {
+        (Err(QuotaError::InvalidText(_) | QuotaError::InvalidWindowText(_)), Some(wrong)) => {
+            Err(format!("{wrong}: {}", wrong.hint_for_rates()))
         }
-        rule => rule.map_err(|error| error.to_string()),
+        (rule, _) => rule.map_err(|error| error.to_string()),
     }
 }
 

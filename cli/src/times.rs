@@ -17,8 +17,8 @@ pub(crate) fn parse(text: &str) -> Result<Duration, SpanError> {
         let unit = rest.find(char::is_alphabetic).ok_or(SpanError::Invalid)?;
         let length = rest[unit..].find(|c: char| !c.is_alphabetic());
         let end = length.map_or(rest.len(), |length| unit + length);
-        if is_calendar_unit(&rest[unit..end]) {
-            return Err(SpanError::Calendar);
+        if let Some(wrong) = calendar_unit(&rest[unit..end]) {
+            return Err(wrong);
         }
         let part = humantime::parse_duration(&rest[..end]).map_err(|_| SpanError::Invalid)?;
         sum = Some(sum.unwrap_or(Duration::ZERO).checked_add(part).ok_or(SpanError::Invalid)?);
@@ -27,9 +27,14 @@ pub(crate) fn parse(text: &str) -> Result<Duration, SpanError> {
     sum.ok_or(SpanError::Invalid)
 }
 
-/// Reports whether humantime reads the unit as an average month or year. `M` is easily mistaken for minutes.
-pub(crate) fn is_calendar_unit(unit: &str) -> bool {
-    unit == "M" || unit.to_lowercase().starts_with("mo") || unit.to_lowercase().starts_with('y')
+/// Why a unit is refused that humantime reads as an average month or year. `M` is easily mistaken for minutes.
+pub(crate) fn calendar_unit(unit: &str) -> Option<SpanError> {
+    match unit.to_lowercase() {
+        _ if unit == "M" => Some(SpanError::Months),
+        lower if lower.starts_with("mo") => Some(SpanError::Months),
+        lower if lower.starts_with('y') => Some(SpanError::Years),
+        _ => None,
+    }
 }
 
 /// Reports whether the word is the second half of a span written in two words.
@@ -40,8 +45,10 @@ pub(crate) fn is_unit(word: &str) -> bool {
 /// Why a text is not a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SpanError {
-    #[error("months and years vary in length")]
-    Calendar,
+    #[error("months vary in length")]
+    Months,
+    #[error("years vary in length")]
+    Years,
     #[error("not a length of time")]
     Invalid,
 }
@@ -49,8 +56,18 @@ pub(crate) enum SpanError {
 impl SpanError {
     pub(crate) fn hint(self) -> &'static str {
         match self {
-            Self::Calendar => "write minutes as 1m, and long spans in days: 30d",
+            Self::Months => "write minutes as 1m, and months in days: 30d",
+            Self::Years => "write years in days: 365d",
             Self::Invalid => "write each number with its unit, such as 250ms, 10s, 5m, 1h, 1d or 1h 30m",
+        }
+    }
+
+    /// The hint about a quota that contains the span.
+    pub(crate) fn hint_for_rates(self) -> &'static str {
+        match self {
+            Self::Months => "write minutes as 10/m, and months in days, 10/30d",
+            Self::Years => "write years in days, 10/365d",
+            Self::Invalid => self.hint(),
         }
     }
 }
@@ -204,9 +221,17 @@ mod tests {
 
     #[test]
     fn span_in_months_or_years_is_refused() {
-        for wrong in ["1M", "1month", "2 months", "1y", "1Y", "1h 3years"] {
-            assert_eq!(parse(wrong), Err(SpanError::Calendar), "{wrong}");
+        for (wrong, error) in [
+            ("1M", SpanError::Months),
+            ("1month", SpanError::Months),
+            ("2 months", SpanError::Months),
+            ("1y", SpanError::Years),
+            ("1Y", SpanError::Years),
+            ("1h 3years", SpanError::Years),
+        ] {
+            assert_eq!(parse(wrong), Err(error), "{wrong}");
         }
+        assert!(!SpanError::Years.hint().contains("minutes"));
     }
 
     #[test]
