@@ -108,7 +108,7 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
     };
     let store = match (open::<DB>(url, missing).await, &command) {
         (Ok(store), _) => store,
-        (Err(error), Some(Online::Doctor(args))) => return args.unreachable::<DB>(&error),
+        (Err(error), Some(Online::Doctor(args))) => return args.unreachable(&error),
         (Err(error), Some(Online::Run(args))) => return args.unanswered(error),
         (Err(error), _) => return Err(error),
     };

@@ -73,7 +73,7 @@ impl Args {
         let bar = progress("checking");
         if let Err(error) = within_patience(connection(pool, &mut report)).await {
             bar.finish_and_clear();
-            return self.unreachable::<DB>(&error);
+            return self.unreachable(&error);
         }
         let is_migrated = schema(pool, &mut report).await;
         match within_patience(DB::examine(pool, &mut report)).await {
@@ -109,10 +109,10 @@ impl Args {
     }
 
     /// There was no connection: a report of one failure.
-    pub(crate) fn unreachable<DB: sqlx::Database>(&self, error: &anyhow::Error) -> anyhow::Result<ExitCode> {
+    pub(crate) fn unreachable(&self, error: &anyhow::Error) -> anyhow::Result<ExitCode> {
         let mut report = DoctorReport::default();
         let hint = error.downcast_ref::<exit::CliError>().map_or("", |refusal| &refusal.hint);
-        report.fail("connection", format!("{}: {error}", DB::NAME), hint);
+        report.fail("connection", error.to_string(), hint);
         report.say(self.json, width_to_fit(self.wide))?;
         Ok(ExitCode::from(error.downcast_ref::<exit::CliError>().map_or(exit::DATABASE, |refusal| refusal.code)))
     }
@@ -126,7 +126,7 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut DoctorRepo
         connection.ping().await?;
         shortest = shortest.min(start.elapsed());
     }
-    let found = format!("{}, a round trip takes {shortest:.1?}", DB::NAME);
+    let found = format!("a round trip takes {shortest:.1?}");
     if shortest > MAX_ROUND_TRIP {
         report.warn("connection", found, "each decision takes one: move the service and its database closer together");
     } else {

@@ -24,6 +24,7 @@ fn ready_database_has_no_failure() {
         for name in expected {
             assert_eq!(status(&report, name), "ok", "{name} of {engine:?} in {report:#}");
         }
+        assert!(engine != Engine::MariaDb || !report.to_string().contains("MySQL"), "{report:#}");
         assert_eq!(status(&report, "pooler") == "ok", engine == Engine::PgBouncer, "{engine:?}: {report:#}");
     }
 }
