@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
-use tollgate::{Admin as _, MemoryStore};
+use tollgate::MemoryStore;
 
 use crate::database::{Engine, Missing, close, open, rest};
 use crate::exit::{CliError, RequestKind};
 use crate::url::{self, Url};
 use crate::{
-    apply, blockers, completions, create, denied, doctor, each, exit, explain, json_schema, list, man, migrate, mode,
+    apply, blockers, completions, create, delete, denied, doctor, exit, explain, json_schema, list, man, migrate, mode,
     next, peek, plan, redact, request, reset, run, simulate, sweep, take, watch,
 };
 
@@ -50,10 +50,7 @@ enum Online {
     Plan(plan::Command),
     Mode(mode::Args),
     Reset(reset::Args),
-    /// Forget buckets and sliding windows
-    ///
-    /// Later requests for a provisioned bucket fail. Requests with a quota or a plan create the bucket again, full.
-    Delete(each::Args),
+    Delete(delete::Args),
     Sweep(sweep::Args),
     Doctor(doctor::Args),
     Watch(watch::Args),
@@ -167,7 +164,7 @@ impl Online {
         match self {
             Self::Apply(args) => args.run(&store).await,
             Self::Create(args) => args.run(&store).await,
-            Self::Delete(args) => args.run("deleted", async |key| store.delete(key).await).await,
+            Self::Delete(args) => args.run(&store).await,
             Self::Denied(args) => args.run(&store).await,
             Self::Doctor(args) => args.run(&store).await,
             Self::Explain(args) => args.run(&store).await,

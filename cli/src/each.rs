@@ -8,26 +8,7 @@ use tollgate::{Error, Key};
 
 use crate::exit::CliError;
 use crate::output::{plain, say, say_json};
-use crate::quota_args::{distinct, key};
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[arg(required = true, value_name = "KEY", value_parser = key)]
-    keys: Vec<Key>,
-    /// Print a JSON array
-    #[arg(long)]
-    json: bool,
-}
-
-impl Args {
-    pub(crate) async fn run(
-        self,
-        outcome: &str,
-        act: impl AsyncFn(&Key) -> Result<bool, Error>,
-    ) -> anyhow::Result<ExitCode> {
-        on_each(self.keys, self.json, outcome, act).await
-    }
-}
+use crate::quota_args::distinct;
 
 /// Whether a command found a key.
 #[derive(Serialize, JsonSchema)]
@@ -40,20 +21,20 @@ pub(crate) struct FoundJson {
 
 /// Acts on each bucket and prints the outcome. Fails if a bucket does not exist, after it has acted on the others.
 pub(crate) async fn on_each(
-    keys: Vec<Key>,
+    keys: &[Key],
     as_json: bool,
     outcome: &str,
     act: impl AsyncFn(&Key) -> Result<bool, Error>,
 ) -> anyhow::Result<ExitCode> {
-    distinct(&keys, "name each bucket once")?;
+    distinct(keys, "name each bucket once")?;
     let (mut absent, mut found) = (Vec::new(), Vec::new());
     for key in keys {
-        let is_found = act(&key).await?;
+        let is_found = act(key).await?;
         found.push(FoundJson { key: key.to_string(), found: is_found });
         if is_found && !as_json {
             say(format!("{}: {outcome}", plain(key.as_str())))?;
         } else if !is_found {
-            absent.push(key);
+            absent.push(key.clone());
         }
     }
     if as_json {

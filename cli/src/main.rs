@@ -8,6 +8,7 @@ mod commands;
 mod completions;
 mod create;
 mod database;
+mod delete;
 mod denied;
 mod doctor;
 mod each;

@@ -10,7 +10,7 @@ use tollgate::{
 
 use crate::exit::CliError;
 use crate::mode::ModeArg;
-use crate::output::{Cell, Column, Table, note, operand, plain, say, say_change, say_json};
+use crate::output::{Cell, Column, Table, note, operand, plain, quoted, say, say_change, say_json};
 use crate::pages::{PAGE, every, readable};
 use crate::times;
 
@@ -68,6 +68,23 @@ pub(crate) fn note_end(kept: Option<String>, was: Option<DateTime<Utc>>, end: Op
     if let Some(kept) = kept.filter(|_| was != end) {
         note(&format!("the end of {kept} changes too, from {was} to {end}: an override has one end"));
     }
+}
+
+/// Notes on standard error that a deleted bucket's override stays.
+pub(crate) async fn note_kept(store: &impl Admin, key: &Key) -> anyhow::Result<()> {
+    let Some(why) = readable(store.explain(key, None).await)? else { return Ok(()) };
+    let quota = why.quota.filter(|_| why.quota_from == Some(Origin::Override));
+    let mode = (why.mode_from == Some(Origin::Override)).then_some(why.mode);
+    let clears = [
+        quota.map(|_| format!("`tollgate plan override --clear {}`", operand(key.as_str()))),
+        mode.map(|_| format!("`tollgate mode --clear --key={}`", quoted(key.as_str()))),
+    ];
+    let clears = clears.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    if !clears.is_empty() {
+        let (name, set) = (plain(key.as_str()), said(quota, mode));
+        note(&format!("the override of '{name}' stays: {set}; to remove it: {clears}"));
+    }
+    Ok(())
 }
 
 fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {

@@ -40,7 +40,7 @@ impl Args {
 
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
         let Some(prefix) = &self.prefix else {
-            return each::on_each(self.keys, self.json, "full", async |key| store.reset(key).await).await;
+            return each::on_each(&self.keys, self.json, "full", async |key| store.reset(key).await).await;
         };
         let selected = if self.force {
             Selection::of(store, prefix, async |key| store.reset(key).await.map(drop)).await?

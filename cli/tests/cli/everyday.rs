@@ -63,6 +63,27 @@ fn missing_bucket_is_reported_on_standard_error() {
 }
 
 #[test]
+fn deleted_bucket_leaves_its_override_with_a_note() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        database.run(&["create", "a", "--quota", "9/h"]).ended(0);
+        assert_eq!(database.run(&["delete", "a"]).ended(0).err, "");
+        for key in ["a", "b"] {
+            database.run(&["create", key, "--quota", "9/h"]).ended(0);
+        }
+        database.run(&["plan", "override", "a", "--quota", "5/s"]).ended(0);
+        database.run(&["mode", "block", "--key", "a"]).ended(0);
+        let note = database.run(&["delete", "a", "b"]).ended(0).err;
+        let set = "note: the override of 'a' stays: 5/s, mode block; to remove it: `";
+        assert!(note.starts_with(set) && note.lines().count() == 1, "{engine:?}: {note}");
+        for command in note.split('`').skip(1).step_by(2) {
+            database.shell(command);
+        }
+        assert_eq!(database.run(&["plan", "overrides", "--json"]).ended(0).json(), serde_json::json!([]));
+    }
+}
+
+#[test]
 fn request_names_its_sliding_window() {
     let database = Database::migrated(Engine::Sqlite);
     let take = ["take", "a", "--quota", "2 in 1d at 1h"];
