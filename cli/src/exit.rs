@@ -1,6 +1,5 @@
 //! Reports errors, and maps them to exit codes.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +39,8 @@ Exit codes:
 /// The longest refill time of a bucket.
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// A failed check of `doctor` or `apply --check`.
 const ABSENT: u8 = 1;
+/// A failed check of `doctor` or `apply --check`.
 pub(crate) const CHECK_FAILED: u8 = 1;
 pub(crate) const WRONG_ARGUMENTS: u8 = 2;
 pub(crate) const DATABASE: u8 = 69;
@@ -85,11 +84,9 @@ pub(crate) fn never(message: String, hint: &str) -> CliError {
 /// Prints the error and its hint on standard error, and returns the exit code.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     let (code, message, hint) = explain(error);
-    let mut err = anstream::stderr().lock();
-    // Ignores an unwritable standard error.
-    let _ = writeln!(err, "{RED}error:{RED:#} {}", output::lines(&message));
+    output::say_error("error", RED, &message);
     if !hint.is_empty() {
-        let _ = writeln!(err, "{BOLD}hint:{BOLD:#} {}", output::lines(&hint));
+        output::say_error("hint", BOLD, &hint);
     }
     ExitCode::from(code)
 }

@@ -98,9 +98,13 @@ fn is_unseen(c: char) -> bool {
         || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c)
 }
 
-/// Like [`plain`], but keeps line breaks.
-pub(crate) fn lines(text: &str) -> String {
-    text.trim_end().split('\n').map(plain).collect::<Vec<_>>().join("\n      ")
+/// Prints a text behind a label on standard error. Breaks its lines between words if standard error is a terminal.
+pub(crate) fn say_error(label: &str, style: Style, text: &str) {
+    let (width, indent) = (terminal_width(io::stderr().is_terminal()), label.len() + 2);
+    let lines: Vec<_> = text.trim_end().split('\n').map(|line| wrapped(&plain(line), width, indent)).collect();
+    let text = lines.join(&format!("\n{:indent$}", ""));
+    // Ignores an unwritable standard error: the command and its exit code do not depend on it.
+    let _ = writeln!(anstream::stderr().lock(), "{style}{label}:{style:#} {text}");
 }
 
 /// A number with its noun: `1 row`, `2 rows`.
@@ -134,16 +138,14 @@ impl Skipped {
 pub(crate) fn warn_unreadable(rows: u64) {
     if rows > 0 {
         let (many, are) = (counted(rows, "row"), if rows == 1 { "is" } else { "are" });
-        let warning = format!("{YELLOW}warning:{YELLOW:#} {many} cannot be read and {are} not listed");
-        // Ignores a failed write: a warning must not stop the command.
-        let _ = writeln!(anstream::stderr().lock(), "{warning}\nhint: {UNREADABLE_ROWS}");
+        say_error("warning", YELLOW, &format!("{many} cannot be read and {are} not listed"));
+        say_error("hint", Style::new(), UNREADABLE_ROWS);
     }
 }
 
 /// Prints a note on standard error.
 pub(crate) fn note(text: &str) {
-    // Ignores a failed write: a note must not stop the command.
-    let _ = writeln!(anstream::stderr().lock(), "note: {text}");
+    say_error("note", Style::new(), text);
 }
 
 /// The hint about rows that cannot be read.
@@ -215,8 +217,11 @@ fn fitting(characters: impl Iterator<Item = char>, width: usize) -> impl Iterato
 
 /// The width of the terminal, to fit output to it. `None` if `wide` is set or standard output is not a terminal.
 pub(crate) fn width_to_fit(wide: bool) -> Option<usize> {
-    let is_fitted = !wide && io::stdout().is_terminal();
-    let (columns, _) = ratatui::crossterm::terminal::size().ok().filter(|_| is_fitted)?;
+    terminal_width(!wide && io::stdout().is_terminal())
+}
+
+fn terminal_width(is_terminal: bool) -> Option<usize> {
+    let (columns, _) = ratatui::crossterm::terminal::size().ok().filter(|_| is_terminal)?;
     Some(usize::from(columns)).filter(|columns| *columns > 0)
 }
 
@@ -485,11 +490,6 @@ mod tests {
     }
 
     #[test]
-    fn text_wraps_between_words_behind_its_indent() {
-        let text = format!("would be {RED}denied{RED:#}: a token comes in 1d 2h");
-        let broken = |width, indent| wrapped(&text, width, indent);
-        assert_eq!(broken(None, 4), text);
-    #[test]
     fn invisible_characters_are_escaped() {
         let unseen = "\u{7}\u{85}\u{ad}\u{34f}\u{61c}\u{115f}\u{17b4}\u{180e}\u{200b}\u{2028}\u{202e}\u{2065}\u{3164}\u{fe0f}\
                       \u{feff}\u{ffa0}\u{fff9}\u{1d173}\u{e0041}\u{e0100}";
@@ -505,6 +505,11 @@ mod tests {
         }
     }
 
+    #[test]
+    fn text_wraps_between_words_behind_its_indent() {
+        let text = format!("would be {RED}denied{RED:#}: a token comes in 1d 2h");
+        let broken = |width, indent| wrapped(&text, width, indent);
+        assert_eq!(broken(None, 4), text);
         assert_eq!(broken(Some(80), 4), text);
         assert_eq!(broken(Some(23), 4), text, "too narrow");
         let lines = anstream::adapter::strip_str(&broken(Some(24), 4)).to_string();

@@ -6,6 +6,7 @@ mod command;
 #[allow(dead_code, reason = "those of other commands do more with databases")]
 mod databases;
 mod documentation;
+mod messages;
 mod progress;
 mod pty;
 mod simulate;
