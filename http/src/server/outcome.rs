@@ -1,14 +1,20 @@
 use http::response::Parts;
 
-/// Returns whether an answer is a success, in HTTP and in gRPC.
+/// Returns whether an answer is not a failure, in HTTP and in gRPC.
 ///
-/// A failed gRPC call also has status 200, and reports the failure in `grpc-status`. If the call fails after its answer
-/// has begun, `grpc-status` is in the trailers, which are not known yet. Such a call counts as a success.
+/// | status | |
+/// |---|---|
+/// | 1xx, such as 101 for a websocket | success |
+/// | 2xx | success, unless `grpc-status` reports a failure |
+/// | 3xx, such as 303 after a login, and 304 | success |
+/// | 4xx, 5xx | failure |
 ///
-/// Do not use it for a login form that is shown again with 200 after a wrong password. Let the handler insert an
-/// extension into its answer instead, and check for the extension in [`refund`](super::RateLimitLayer::refund).
+/// If a gRPC call fails after its answer has begun, `grpc-status` is in the trailers, which are not known yet. Such a
+/// call counts as a success.
 ///
 /// # Examples
+///
+/// Failed logins of a service that answers 303 to a login, and 401 to a wrong password:
 ///
 /// ```
 /// use tollgate_http::{RateLimitLayer, is_success};
@@ -19,7 +25,19 @@ use http::response::Parts;
 /// # let _ = failures;
 /// # Ok::<(), tollgate::Error>(())
 /// ```
+///
+/// If the service shows its form again with 200 after a wrong password, only the redirect is a success:
+///
+/// ```
+/// # use tollgate_http::RateLimitLayer;
+/// # use tollgate::{Limiter, MemoryStore, Quota};
+/// # let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(5))?;
+/// let failures = RateLimitLayer::new(limiter).refund(|answer, cost| if answer.status.is_redirection() { cost } else { 0 });
+/// # let _ = failures;
+/// # Ok::<(), tollgate::Error>(())
+/// ```
 #[must_use]
 pub fn is_success(answer: &Parts) -> bool {
-    answer.status.is_success() && answer.headers.get("grpc-status").is_none_or(|status| status == "0")
+    let failed = answer.status.is_client_error() || answer.status.is_server_error();
+    !failed && answer.headers.get("grpc-status").is_none_or(|status| status == "0")
 }

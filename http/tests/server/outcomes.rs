@@ -23,16 +23,16 @@ use super::server::Server;
 async fn only_failed_logins_are_counted() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(5))?;
     let login = |Query(form): Query<Login>| async move {
-        if form.password == "right" { StatusCode::NO_CONTENT } else { StatusCode::UNAUTHORIZED }
+        if form.password == "right" { StatusCode::SEE_OTHER } else { StatusCode::UNAUTHORIZED }
     };
     let failed = RateLimitLayer::new(limiter)
         .key(ClientAddr::peer())
-        .refund(|answer, cost| if answer.status.is_success() { cost } else { 0 });
+        .refund(|answer, cost| if is_success(answer) { cost } else { 0 });
     let server = Server::start(Router::new().route("/login", get(login)).layer(failed)).await?;
     let client = Client::new(server.address);
     // Each token is back before the client has the answer.
     for _ in 0..50 {
-        assert_eq!(client.get("/login?password=right").await?.status, StatusCode::NO_CONTENT);
+        assert_eq!(client.get("/login?password=right").await?.status, StatusCode::SEE_OTHER);
     }
     for _ in 0..5 {
         assert_eq!(client.get("/login?password=wrong").await?.status, StatusCode::UNAUTHORIZED);
@@ -60,6 +60,21 @@ async fn only_failures_are_counted_under_a_lease_too() -> anyhow::Result<()> {
 #[derive(serde::Deserialize)]
 struct Login {
     password: String,
+}
+
+#[tokio::test]
+async fn only_client_and_server_errors_count_as_failures() -> anyhow::Result<()> {
+    for (status, left) in [(101, 5), (200, 5), (204, 5), (302, 5), (303, 5), (304, 5), (401, 4), (404, 4), (500, 4)] {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::once(5)?)?;
+        let inner =
+            service_fn(move |_: Request<()>| async move { Response::builder().status(status).body(Body::empty()) });
+        let refund = |answer: &Parts, cost| if is_success(answer) { cost } else { 0 };
+        let service = RateLimitLayer::new(limiter.clone()).key(GlobalKey).refund(refund).layer(inner);
+        assert_eq!(service.oneshot(Request::new(())).await?.status(), status);
+        let level = limiter.store().peek(&Key::try_from("everybody")?).await?;
+        assert_eq!(level.map(|level| level.available), Some(left), "{status}");
+    }
+    Ok(())
 }
 
 #[tokio::test]
