@@ -51,7 +51,7 @@ impl From<&Quota> for BucketQuota {
 impl BucketQuota {
     /// Whether the clock shows nanoseconds. The methods then avoid the division, which is their slowest step.
     #[inline]
-    fn is_continuous(&self) -> bool {
+    pub(crate) fn is_continuous(&self) -> bool {
         self.step_ns == 1 && self.step_ticks == 1
     }
 

@@ -18,11 +18,20 @@ pub struct Decision {
     reset_after: Span,
     /// The limit that was in effect, if it is known: the capacity, and the time from empty to full.
     terms: Option<(u64, Span)>,
+    refilling: Refilling,
     limit: usize,
     /// The answer of each bucket, if the request has several.
     each: Box<[Self]>,
     /// The bucket's record of the grant. With several buckets, `each` has the records.
     taken: Option<GrantRecord>,
+}
+
+/// How a bucket gets its tokens, as far as the decision knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refilling {
+    Continuous { token: Span },
+    FixedWindow,
+    Unknown,
 }
 
 /// Nanoseconds, as the arithmetic uses them, because spans are moved more often than read. A negative span counts as zero.
@@ -83,6 +92,7 @@ impl Decision {
             retry_after: Span::ZERO,
             reset_after: Span::ZERO,
             terms: None,
+            refilling: Refilling::Unknown,
             limit: 0,
             each: Box::default(),
             taken: None,
@@ -104,7 +114,12 @@ impl Decision {
     #[inline]
     pub(crate) fn of_terms(self, terms: &BucketQuota) -> Self {
         let of_terms = (terms.token_ticks > 0).then(|| (terms.capacity.unsigned_abs(), Span(terms.refill_ns())));
-        Self { terms: of_terms, ..self }
+        let refilling = match terms.step_ns {
+            _ if terms.is_continuous() => Refilling::Continuous { token: Span(terms.token_ticks) },
+            NEVER_NS => Refilling::Unknown,
+            _ => Refilling::FixedWindow,
+        };
+        Self { terms: of_terms, refilling, ..self }
     }
 
     /// Sets the sliding window that was in effect.
@@ -214,6 +229,40 @@ impl Decision {
             decides
         })?;
         Some(Self { each, ..merged })
+    }
+
+    /// Returns the values of this grant after `tokens` of it were given back to the bucket.
+    ///
+    /// Reads no bucket, so the values do not include later requests. With several buckets, call it for
+    /// [`each`](Self::each).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::once(10)?)?;
+    /// let reservation = limiter.reserve_all(&limiter.request("user:42")?.cost(5).refundable()).await?;
+    /// let decision = reservation.decision().clone();
+    /// let given_back = reservation.refund(3).await?;
+    /// assert_eq!(decision.after_refund(given_back).remaining(), 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn after_refund(&self, tokens: u64) -> Self {
+        let (mut after, capacity) = (self.clone(), self.capacity().unwrap_or(u64::MAX));
+        // Before a request's scheduled time, the bucket owes tokens, so none are left.
+        if self.wait == Span::ZERO {
+            after.remaining = self.remaining.saturating_add(tokens).min(capacity);
+        }
+        let sooner = match self.refilling {
+            Refilling::Continuous { token } => token.0.saturating_mul(i64::try_from(tokens).unwrap_or(i64::MAX)),
+            Refilling::FixedWindow | Refilling::Unknown => 0,
+        };
+        let sooner = Duration::from_nanos(sooner.unsigned_abs());
+        after.retry_after = self.retry_after.less(sooner);
+        after.reset_after = if after.remaining == capacity { Span::ZERO } else { self.reset_after.less(sooner) };
+        after
     }
 
     /// Returns the capacity of the bucket, or the maximum of the sliding window, under the effective limit.

@@ -2,9 +2,9 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tollgate::{Decision, Take, model::Source};
+use tollgate::{Decision, Limit, Take, model::Source};
 
-use super::gate::Charge;
+use super::gate::{Charge, Refunds};
 use super::headers::{add_policy, add_rate_limit, add_x_rate_limit, is_limited};
 use super::limits::LayerLimit;
 
@@ -15,6 +15,7 @@ pub(super) struct LayerAnswer<'a> {
     /// The limit of each bucket of the request.
     pub(super) limits: Limits<'a>,
     pub(super) charge: Option<Box<dyn Charge>>,
+    pub(super) refunds: Refunds,
 }
 
 /// Limits in the order of the request's buckets.
@@ -26,16 +27,18 @@ impl LayerAnswer<'_> {
         &self.limits[self.decision.limit()].name
     }
 
-    /// Adds `RateLimit` and `RateLimit-Policy` for each limit. Adds nothing if no limit applied to the request.
-    /// `x`: also adds `X-RateLimit-…` for the limit that decided.
+    /// Adds `RateLimit` and `RateLimit-Policy` for each limit, as after the refunds. Adds nothing if no limit applied to
+    /// the request. `x`: also adds `X-RateLimit-…` for the limit that decides.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap, denied: bool, x: bool) {
         let served = self.decision.is_granted();
         if served && self.decision.source() == Source::Fallback {
             return;
         }
-        for decision in self.decision.each() {
+        let each: SmallVec<[(Decision, &Limit); 1]> = self.each_after_refunds().collect();
+        let decides = self.decides(&each);
+        for (decision, asked) in &each {
             let place = decision.limit();
-            let (limit, Some(asked)) = (self.limits[place], self.take.limits().nth(place)) else { continue };
+            let limit = self.limits[place];
             if !served || is_limited(decision) {
                 add_rate_limit(headers, &limit.name, asked.required_remaining(), decision, denied);
                 add_policy(
@@ -46,10 +49,32 @@ impl LayerAnswer<'_> {
                     asked.required_remaining(),
                     decision,
                 );
-                if x && place == self.decision.limit() {
+                if x && place == decides {
                     add_x_rate_limit(headers, asked.rule(), asked.required_remaining(), decision);
                 }
             }
         }
+    }
+
+    /// Iterates over the answers of the buckets, as after the refunds.
+    fn each_after_refunds(&self) -> impl Iterator<Item = (Decision, &Limit)> {
+        self.decision.each().iter().filter_map(|decision| {
+            let asked = self.take.limits().nth(decision.limit())?;
+            let refund = self.refunds.iter().find_map(|(key, tokens)| (key == asked.key()).then_some(*tokens));
+            Some((refund.map_or_else(|| decision.clone(), |tokens| decision.after_refund(tokens)), asked))
+        })
+    }
+
+    /// Returns the place of the limit that decided. After refunds, of the limit with tokens for the fewest equal requests.
+    fn decides(&self, each: &[(Decision, &Limit)]) -> usize {
+        if self.refunds.is_empty() {
+            return self.decision.limit();
+        }
+        // Compares remaining ÷ cost without a division.
+        let suffices = |one: &Decision, other: &Limit| u128::from(one.remaining()) * u128::from(other.tokens());
+        let fewest = each
+            .iter()
+            .min_by(|(one, of_one), (other, of_other)| suffices(one, of_other).cmp(&suffices(other, of_one)));
+        fewest.map_or_else(|| self.decision.limit(), |(decision, _)| decision.limit())
     }
 }

@@ -59,7 +59,7 @@ impl RateLimitLayer {
             PendingDecision::Later(asked) => asked.await,
         };
         let (decision, charge) = asked.map_err(Unanswered::Failed)?;
-        Ok(Some(LayerAnswer { decision, take, limits, charge }))
+        Ok(Some(LayerAnswer { decision, take, limits, charge, refunds: Vec::new() }))
     }
 
     /// Builds the request for tokens from all limits, except those that cost nothing or whose missing key is allowed.

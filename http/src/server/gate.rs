@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use tollgate::telemetry::MiddlewareEvent;
-use tollgate::{Decision, Error, Key, Limit, Limiter, Mode, Receipt, Reservation, Rule, Store, Take};
+use tollgate::{Adjusted, Decision, Error, Key, Limit, Limiter, Mode, Receipt, Rule, Store, Take};
 
 /// A decision that can be ready at once, as from memory. The future is large, so it is created only when needed.
 pub(super) enum PendingDecision<'a> {
@@ -47,8 +47,11 @@ pub(super) type Charged = (Decision, Option<Box<dyn Charge>>);
 /// Tokens that a request has taken.
 pub(super) trait Charge: Send + Sync {
     /// Gives the unused tokens of each bucket back. Returns `None` if there are none.
-    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<u64, Error>>>;
+    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<Refunds, Error>>>;
 }
+
+/// How many tokens buckets got back.
+pub(super) type Refunds = Vec<(Key, u64)>;
 
 impl<S: Store> Gate for Limiter<S> {
     fn request(&self, limit: Limit, own: bool) -> Take {
@@ -87,22 +90,34 @@ impl<S: Store> Gate for Limiter<S> {
                 reservation.wait().await;
             }
             let decision = reservation.decision().clone();
-            let charge = (refundable && decision.is_granted()).then(|| Box::new(reservation) as Box<dyn Charge>);
+            let taken = || Taken { limiter: self.clone(), receipts: reservation.receipts().to_vec() };
+            let charge = (refundable && decision.is_granted()).then(|| Box::new(taken()) as Box<dyn Charge>);
             Ok((decision, charge))
         }))
     }
 }
 
-impl<S: Store> Charge for Reservation<S> {
-    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<u64, Error>>> {
-        let unused: Vec<(Key, u64)> =
-            self.receipts().iter().map(|receipt| (receipt.key().clone(), unused(receipt))).collect();
-        if unused.iter().all(|(_, unused)| *unused == 0) {
+struct Taken<S: Store> {
+    limiter: Limiter<S>,
+    receipts: Vec<Receipt>,
+}
+
+impl<S: Store> Charge for Taken<S> {
+    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<Refunds, Error>>> {
+        let Self { limiter, receipts } = *self;
+        let unused = receipts.into_iter().map(|receipt| (unused(&receipt), receipt)).filter(|(unused, _)| *unused > 0);
+        let (keys, refunds): (Vec<_>, Vec<_>) =
+            unused.map(|(unused, receipt)| (receipt.key().clone(), receipt.refund(unused))).unzip();
+        if refunds.is_empty() {
             return None;
         }
-        let of_key = move |receipt: &Receipt| {
-            unused.iter().find_map(|(key, unused)| (key == receipt.key()).then_some(*unused)).unwrap_or(0)
-        };
-        Some(Box::pin(self.refund_each(of_key)))
+        Some(Box::pin(async move {
+            let adjusted = limiter.adjust(refunds).await?;
+            let given_back = keys.into_iter().zip(adjusted).map(|(key, adjusted)| match adjusted? {
+                Adjusted::Done(tokens) => Ok((key, tokens.unsigned_abs())),
+                _ => Ok((key, 0)),
+            });
+            given_back.collect()
+        }))
     }
 }

@@ -56,7 +56,11 @@ pub(super) fn add_rate_limit(
 /// are available.
 fn left(decision: &Decision, required_remaining: u64) -> (u64, Duration) {
     let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(required_remaining) };
-    (left, if decision.is_granted() && left > 0 { decision.reset_after() } else { decision.retry_after() })
+    if !decision.is_granted() || left == 0 {
+        return (left, decision.retry_after());
+    }
+    // After a refund, the bucket can be full. It gets no more tokens then.
+    (left, Some(decision.reset_after()).filter(|until| !until.is_zero()).unwrap_or(Duration::MAX))
 }
 
 /// Adds the headers `X-RateLimit-…` of the limit that decided, unless an inner layer has added them.

@@ -86,7 +86,8 @@ where
         head.extensions.insert(answer.decision.clone());
     }
     let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
-    if let Some(answer) = answer {
+    if let Some(mut answer) = answer {
+        layer.settle(&mut answer, &head).await;
         if layer.headers == RateLimitHeaders::Always && !layer.shadow {
             // An inner layer or a handler can have denied the request.
             let denied = matches!(head.extensions.get(), Some(Refusal::Denied { .. }));
@@ -96,7 +97,6 @@ where
         if !layer.shadow {
             head.extensions.get_or_insert_with(|| answer.decision.clone());
         }
-        layer.settle(answer, &head).await;
     }
     if let Some(refusal) = refusal {
         head.extensions.get_or_insert_with(|| ShadowRefusal(refusal));
@@ -145,21 +145,22 @@ impl RateLimitLayer {
         (self.respond)(refusal, request)
     }
 
-    /// Gives the unused tokens back.
-    async fn settle(&self, answer: LayerAnswer<'_>, response: &response::Parts) {
-        let LayerAnswer { charge: Some(charge), take, limits, .. } = answer else {
+    /// Gives the unused tokens back, and records how many.
+    async fn settle(&self, answer: &mut LayerAnswer<'_>, response: &response::Parts) {
+        let LayerAnswer { charge, take, limits, refunds, .. } = answer;
+        let Some(charge) = charge.take() else {
             return;
         };
         let refund = charge.refund(&|receipt| {
-            let limit = take.keys().zip(&limits).find_map(|(key, limit)| (key == receipt.key()).then_some(limit));
+            let limit = take.keys().zip(&*limits).find_map(|(key, limit)| (key == receipt.key()).then_some(limit));
             let unused = limit.and_then(|limit| limit.refund.as_ref()).or(self.refund.as_ref());
             unused.map_or(0, |unused| unused(response, receipt.cost()))
         });
         // If the client disconnects now, the refund continues. If the refund fails, the tokens stay taken.
-        if let Some(refund) = refund
-            && let Err(error) = refund.await
-        {
-            self.gate.record(MiddlewareEvent::RefundFailed(&error));
+        let Some(refund) = refund else { return };
+        match refund.await {
+            Ok(given_back) => *refunds = given_back,
+            Err(error) => self.gate.record(MiddlewareEvent::RefundFailed(&error)),
         }
     }
 }

@@ -123,6 +123,60 @@ async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn headers_after_a_refund_state_the_tokens_left() -> anyhow::Result<()> {
+    let now = || anyhow::Ok(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs());
+    for (rule, cost, unused, said, reset) in [
+        // A full bucket has no time: no token is to come.
+        ("2 per 1h", 1, 1, "\"a\";r=2 | \"a\";q=2;w=3600", None),
+        ("2/h", 1, 1, "\"a\";r=2 | \"a\";q=2;w=3600", None),
+        ("10/h", 5, 3, "\"a\";r=8;t=720 | \"a\";q=10;w=3600", Some(720)),
+        // Tokens of a fixed window expire when the next window begins.
+        ("10 per 1h", 5, 3, "\"a\";r=8;t=3600 | \"a\";q=10;w=3600", Some(3600)),
+        ("10/h", 10, 9, "\"a\";r=9;t=360 | \"a\";q=10;w=3600", Some(360)),
+        ("10/h", 5, 0, "\"a\";r=5;t=1800 | \"a\";q=10;w=3600", Some(1800)),
+        ("5 once", 2, 1, "\"a\";r=4 | \"a\";q=5", None),
+        ("5 in 5s at 1s", 1, 1, "\"a\";r=5 | \"a\";q=5;w=5", None),
+    ] {
+        let rule: Rule = rule.try_into()?;
+        let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), rule.clone())?;
+        let layer = RateLimitLayer::new(limiter).name("a").key(GlobalKey).headers(RateLimitHeaders::Always);
+        let layer = layer
+            .x_headers()
+            .cost(move |_| cost)
+            .refund(move |answer, _| if answer.status.is_server_error() { unused } else { 0 });
+        let failing = get(|| async { StatusCode::SERVICE_UNAVAILABLE });
+        let server = Server::start(Router::new().route("/", failing).layer(layer)).await?;
+        let before = now()?;
+        let answer = Client::new(server.address).get("/").await?;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(rate_limit(&answer)?, said, "{rule:?}");
+        let left = said.split([';', ' ']).nth(1).and_then(|left| left.strip_prefix("r="));
+        assert_eq!(answer.header("x-ratelimit-remaining")?, left, "{rule:?}");
+        let until: Option<u64> = answer.header("x-ratelimit-reset")?.map(str::parse).transpose()?;
+        assert_eq!(until.is_some(), reset.is_some(), "{rule:?}: {until:?}");
+        if let (Some(until), Some(reset)) = (until, reset) {
+            assert!((before + reset..=now()? + reset).contains(&until), "{rule:?}: {until}");
+        }
+    }
+    Ok(())
+}
+
+/// The refund of one limit leaves the other limit with the fewest requests.
+#[tokio::test]
+async fn headers_after_a_refund_state_each_limit() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::once(2)?)?;
+    let layer = RateLimitLayer::new(limiter).name("a").key(GlobalKey).headers(RateLimitHeaders::Always).x_headers();
+    let layer = layer.and("b", GlobalKey, Quota::once(9)?)?.cost_of("b", |_| 6)?.refund_of("b", |_, cost| cost)?;
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let answer = Client::new(server.address).get("/").await?;
+    let all = answer.headers.get_all("ratelimit").iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>()?;
+    assert_eq!(all, ["\"a\";r=1", "\"b\";r=9"]);
+    assert_eq!(answer.header("x-ratelimit-limit")?, Some("2"));
+    assert_eq!(answer.header("x-ratelimit-remaining")?, Some("1"));
+    Ok(())
+}
+
+#[tokio::test]
 async fn x_headers_state_the_limit_that_decided() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), Quota::once(9)?)?;
     let layer = RateLimitLayer::new(limiter).name("a").key(GlobalKey).headers(RateLimitHeaders::Always).x_headers();
