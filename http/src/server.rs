@@ -18,6 +18,7 @@ mod key;
 mod layer;
 mod limits;
 mod outcome;
+mod paid_limits;
 mod refusal;
 pub mod respond;
 mod service;

@@ -7,6 +7,7 @@ use super::answer::{LayerAnswer, Limits};
 use super::gate::{PendingDecision, WaitOptions};
 use super::layer::RateLimitLayer;
 use super::limits::Unanswered;
+use super::paid_limits::PaidLimits;
 use super::refusal::Refusal;
 
 /// The layer's result for a request. An exempt request has neither an answer nor a refusal.
@@ -62,7 +63,8 @@ impl RateLimitLayer {
         Ok(Some(LayerAnswer { decision, take, limits, charge, refunds: Vec::new() }))
     }
 
-    /// Builds the request for tokens from all limits, except those that cost nothing or whose missing key is allowed.
+    /// Builds the request for tokens from all limits, except those that cost nothing, those that an outer layer has
+    /// taken, and those whose missing key is allowed.
     fn take(&self, request: &Parts) -> Result<Option<(Take, Limits<'_>)>, Unanswered> {
         let of_request = self.cost.as_ref().map_or(1, |cost| cost(request));
         let (mut take, mut limits, mut is_nobodys) = (None::<Take>, Limits::new(), false);
@@ -78,6 +80,9 @@ impl RateLimitLayer {
                 }
                 key => key?,
             };
+            if PaidLimits::contain(request, self.gate.id(), &key) {
+                continue;
+            }
             let rule = limit.rule(request, &*self.gate)?;
             let asked = own.into_iter().fold(Limit::new(key, rule), Limit::cost);
             let asked = limit.local.into_iter().fold(asked, Limit::fallback_quota);

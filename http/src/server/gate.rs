@@ -26,6 +26,9 @@ pub(super) trait Gate: Send + Sync {
     /// Counts and logs a request for which the limiter was not called, or a failed refund.
     fn record(&self, event: MiddlewareEvent<'_>);
 
+    /// Identifies the limiter and its clones while one of them exists.
+    fn id(&self) -> usize;
+
     /// Whether the limiter is in mode `off` or `shadow`.
     fn lets_pass(&self) -> bool;
 
@@ -68,6 +71,10 @@ impl<S: Store> Gate for Limiter<S> {
 
     fn record(&self, event: MiddlewareEvent<'_>) {
         Self::record(self, event);
+    }
+
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self.store()).addr()
     }
 
     fn lets_pass(&self) -> bool {

@@ -12,6 +12,7 @@ use tower_service::Service;
 use super::answer::LayerAnswer;
 use super::check::Checked;
 use super::headers::set_refused;
+use super::paid_limits::PaidLimits;
 use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, ShadowRefusal};
 
 /// A service behind a [`RateLimitLayer`].
@@ -84,6 +85,10 @@ where
     }
     if let Some(answer) = &answer {
         head.extensions.insert(answer.decision.clone());
+        // A layer in shadow mode must not switch off an inner layer that enforces the same limit.
+        if !layer.shadow {
+            PaidLimits::add(&mut head, layer.gate.id(), answer.take.keys());
+        }
     }
     let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
     if let Some(mut answer) = answer {

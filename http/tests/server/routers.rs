@@ -6,6 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Extension;
 use axum::extract::connect_info::MockConnectInfo;
+use axum::http::request::Parts;
 use axum::http::{Method, Request, StatusCode};
 use axum::routing::get;
 use hyper_util::rt::TokioIo;
@@ -98,6 +99,63 @@ async fn handler_sees_the_decision_of_the_inner_layer() -> anyhow::Result<()> {
     assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS);
     let level = outer.store().peek(&Key::try_from("everybody")?).await?;
     assert_eq!(level.map(|level| level.available), Some(6));
+    Ok(())
+}
+
+#[tokio::test]
+async fn layer_mounted_twice_takes_once_per_request() -> anyhow::Result<()> {
+    type Put = fn(&dyn Fn() -> RateLimitLayer) -> Router;
+    let places: [Put; 4] = [
+        |layer| routes().route_layer(layer()).layer(layer()),
+        |layer| Router::new().route("/a", get(hello).layer(layer())).layer(layer()),
+        |layer| Router::new().nest("/a", Router::new().route("/", get(hello)).layer(layer())).layer(layer()),
+        |layer| routes().layer(layer()).layer(layer()).layer(layer()),
+    ];
+    for (place, put) in places.into_iter().enumerate() {
+        let limiter = limiter(2)?;
+        let layer = RateLimitLayer::new(limiter.clone()).key(GlobalKey).headers(RateLimitHeaders::Always).x_headers();
+        let several = layer.clone().and("b", GlobalKey, Quota::once(9)?)?;
+        // A function that builds the router can also build the layer each time, from clones of the limiter.
+        let anew = move || {
+            let layer = RateLimitLayer::new(limiter.clone()).name("anew").key(GlobalKey);
+            layer.headers(RateLimitHeaders::Always)
+        };
+        let [one, several] = [layer, several].map(|layer| move || layer.clone());
+        let router = [put(&one), put(&several), put(&anew)];
+        for (limits, router) in [1, 2, 1].into_iter().zip(router) {
+            let server = Server::start(router).await?;
+            let answer = Client::new(server.address).get("/a").await?;
+            assert_eq!(answer.status, StatusCode::OK, "{place}");
+            assert_eq!(answer.headers.get_all("ratelimit").iter().count(), limits, "{place}: {answer:?}");
+        }
+        // The first two layers share the bucket of the first limit, and each took one of its two tokens.
+        let denied = Client::new(Server::start(put(&one)).await?.address).get("/a").await?;
+        assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS, "{place}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn layers_of_one_limiter_with_two_keys_both_take() -> anyhow::Result<()> {
+    let limiter = limiter(9)?;
+    let layer = RateLimitLayer::new(limiter.clone()).key(GlobalKey);
+    let router = routes().layer(layer.clone().key(|_: &Parts| Some("user:42"))).layer(layer.clone().name("named"));
+    let server = Server::start(router.layer(layer)).await?;
+    assert_eq!(Client::new(server.address).get("/a").await?.status, StatusCode::OK);
+    let buckets = limiter.store().list(&Filter::default(), None, 9).await?;
+    let keys: Vec<_> = buckets.iter().map(|bucket| bucket.key.as_str()).collect();
+    assert_eq!(keys, ["5=named everybody", "everybody", "user:42"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn outer_shadow_layer_leaves_the_inner_layer_enforced() -> anyhow::Result<()> {
+    let layer = RateLimitLayer::new(limiter(2)?).key(GlobalKey);
+    let server = Server::start(routes().layer(layer.clone()).layer(layer.shadow())).await?;
+    let client = Client::new(server.address);
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        assert_eq!(client.get("/a").await?.status, status);
+    }
     Ok(())
 }
 
