@@ -112,8 +112,9 @@ impl RateLimitLayer {
     /// Limits each request by a plan, instead of the limiter's rule.
     ///
     /// A plan is stored in the database and can change at any time. If the plan does not exist, the layer answers 500.
-    /// The last request's plan applies to its bucket, so clients of two plans need two keys. Default: the limiter's
-    /// rule.
+    /// The last request's plan applies to its bucket. A client that changes its plan keeps its bucket, with its tokens
+    /// up to the new capacity. Clients of different plans must not share a bucket, such as that of their address.
+    /// Default: the limiter's rule.
     ///
     /// # Examples
     ///
@@ -127,7 +128,7 @@ impl RateLimitLayer {
     ///
     /// # let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
     /// let plan = |request: &Parts| if request.extensions.get::<Paid>().is_some() { "paid" } else { "free" };
-    /// let key = (ClientAddr::peer(), move |request: &Parts| Some(plan(request))); // two plans need two keys
+    /// let key = (ClientAddr::peer(), move |request: &Parts| Some(plan(request))); // clients of both can share an address
     /// let layer = RateLimitLayer::new(limiter).key(key).plan(plan);
     /// # let _ = layer;
     /// # Ok::<(), tollgate::Error>(())
