@@ -281,6 +281,14 @@ impl Decision {
         self.terms.map(|(_, refill)| refill.into())
     }
 
+    /// Returns the period of the fixed window, aligned to creation or to the calendar, under the effective limit.
+    ///
+    /// `None`: the limit is of another kind, or the decision was made without the bucket.
+    #[must_use]
+    pub fn fixed_window(&self) -> Option<Duration> {
+        self.refill_time().filter(|_| self.refilling == Refilling::FixedWindow)
+    }
+
     /// Returns the answers of the request's buckets, in the order of the request. Unlimited buckets have no answer, so
     /// [`limit`](Self::limit) states the place of each.
     pub fn each(&self) -> &[Self] {

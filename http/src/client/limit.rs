@@ -60,9 +60,9 @@ struct Other {
 impl<S: Store> ClientLimit<S> {
     /// Creates a limit that takes one token per request, from the bucket of its host, and waits up to 30 seconds.
     ///
-    /// Use a continuous quota, or a fixed window with short periods: see [`Throttle::retry_after`]. A sliding window
-    /// limits requests but cannot be throttled. Refusals then count as [`unreported`](Self::unreported), and no request
-    /// is sent again.
+    /// Use a continuous quota, or a fixed window that is short or equals the upstream's: see
+    /// [`max_throttle`](Self::max_throttle). A sliding window limits requests but cannot be throttled. Refusals then count
+    /// as [`unreported`](Self::unreported), and no request is sent again.
     #[must_use]
     pub fn new(limiter: Limiter<S>) -> Self {
         Self {
@@ -161,8 +161,8 @@ impl<S: Store> ClientLimit<S> {
     /// A shorter [`Throttle::max_wait`] of a closure in [`read_with`](Self::read_with) takes precedence.
     /// Default: one hour.
     ///
-    /// With a fixed window, aligned to creation or to the calendar, tokens come with the first window after the
-    /// throttle: see [`Throttle::retry_after`].
+    /// With a fixed window, tokens come with the first window that begins after the throttle or in its last two seconds.
+    /// Upstreams round seconds up, so a throttle would otherwise end just after the next window has begun.
     #[must_use]
     pub fn max_throttle(self, max_throttle: Duration) -> Self {
         Self { max_throttle, ..self }

@@ -29,7 +29,10 @@ impl<S: Store> UpstreamReporter<S> {
     ///
     /// Settles estimates before it applies the tokens left: the upstream counted them after its own settlement.
     pub(super) async fn report(self, settled: Vec<Adjustment>, held: Vec<UpstreamLimit>) -> bool {
-        let bounded = held.into_iter().map(|held| UpstreamLimit { hold: within(held.hold, self.max_throttle), ..held });
+        let bounded = held.into_iter().map(|limit| UpstreamLimit {
+            hold: until_window(within(limit.hold, self.max_throttle), limit.window),
+            ..limit
+        });
         let of_limiter = self.limiter.rule();
         let held: Vec<_> = bounded.map(|held| (refused_until(&held, &of_limiter), held)).collect();
         for (until, held) in &held {
@@ -81,6 +84,19 @@ impl<S: Store> UpstreamReporter<S> {
 pub(super) fn within(hold: Throttle, max_throttle: Duration) -> Throttle {
     hold.and(Throttle::retry_after(Duration::ZERO).max_wait(max_throttle))
 }
+
+/// Shortens the wait of a limit with a fixed window, whose tokens come only when a window begins. Otherwise a window that
+/// begins just before the end of the wait would be lost. The rest of the current window is always lost.
+fn until_window(hold: Throttle, window: Option<Duration>) -> Throttle {
+    let (wait, Some(window)) = (hold.wait(), window.filter(|_| !hold.wait().is_zero())) else { return hold };
+    let shorter = MAX_LATENESS.min(window.saturating_sub(Duration::from_nanos(1)));
+    let wait = wait.saturating_sub(shorter).max(Duration::from_nanos(1));
+    let hold_for = Throttle::retry_after(wait).max_wait(wait);
+    hold.remaining_tokens().map_or(hold_for, |left| hold_for.and(Throttle::remaining(left)))
+}
+
+/// How much later than an upstream's window its stated wait can end: upstreams round seconds up, and answers travel.
+const MAX_LATENESS: Duration = Duration::from_secs(2);
 
 /// Returns until when this limit refuses requests. `None` if it did not refuse, or if it cannot be throttled.
 fn refused_until(held: &UpstreamLimit, of_limiter: &Rule) -> Option<Instant> {

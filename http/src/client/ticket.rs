@@ -30,6 +30,8 @@ struct ChargedLimit {
     receipt: Option<Receipt>,
     /// Whether the limit could have denied the request. Otherwise it does not throttle the next one either.
     enforced: bool,
+    /// The period of the limit's fixed window, if it has one.
+    window: Option<Duration>,
 }
 
 impl ChargedLimit {
@@ -72,8 +74,8 @@ impl PricedRequest {
         }
         let cost = if limit.has_own_cost() { limit.tokens() } else { self.cost };
         let reading = Arc::clone(reading);
-        let (is_asked, remaining, receipt, enforced) = (true, None, None, true);
-        self.limits.push(ChargedLimit { limit, own, cost, reading, is_asked, remaining, receipt, enforced });
+        let (is_asked, remaining, receipt, enforced, window) = (true, None, None, true, None);
+        self.limits.push(ChargedLimit { limit, own, cost, reading, is_asked, remaining, receipt, enforced, window });
         Ok(())
     }
 
@@ -112,6 +114,7 @@ impl PricedRequest {
                 let receipt = receipts.iter().find(|receipt| receipt.key() == key);
                 limit.receipt = receipt.filter(|_| limit.reading.is_estimated()).cloned();
                 limit.enforced = one.unwrap_or(decision).mode() == Mode::Enforce;
+                limit.window = one.and_then(Decision::fixed_window);
             }
         }
     }
@@ -167,6 +170,8 @@ pub(super) struct UpstreamLimit {
     pub(super) refused: bool,
     /// Whether the limit throttles a retry.
     pub(super) enforced: bool,
+    /// The period of the limit's fixed window, if it has one.
+    pub(super) window: Option<Duration>,
 }
 
 /// An unsettled estimate, and the report of the answer's head for its limit.
@@ -194,10 +199,10 @@ impl Ticket {
                 if refused { Some(headers::refusal(answer.headers, said, &limit.reading.presets)) } else { said };
             let (settled, back) = limit.settled(answer, is_refusal);
             told.settled.extend(settled);
-            let ChargedLimit { limit, own, reading, remaining, receipt, enforced, .. } = limit;
+            let ChargedLimit { limit, own, reading, remaining, receipt, enforced, window, .. } = limit;
             let key = limit.key().clone();
             let limit = (!own).then_some(limit);
-            let held = says.map(|hold| UpstreamLimit { key, limit, hold, refused, enforced });
+            let held = says.map(|hold| UpstreamLimit { key, limit, hold, refused, enforced, window });
             let remaining = remaining.unwrap_or(u64::MAX);
             if let (Some(open), Some(receipt), true) = (&mut told.open, receipt, reading.is_open()) {
                 open.push(OpenEstimate { receipt, said: held.clone().map(|held| HeaderReport { held, remaining }) });

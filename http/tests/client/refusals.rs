@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::{
     Admin, Key, Limit, Limiter, MemoryStore, Mode, Rule, Store, admin::Override, clock::RuntimeClock, layers::Batcher,
 };
-use tollgate_http::{ClientLimit, ClientLimitError};
+use tollgate_http::{ClientLimit, ClientLimitError, GlobalKey, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Memory = MemoryStore<RuntimeClock>;
@@ -113,6 +113,72 @@ async fn sent_of_ten<S: Store>(limiter: Limiter<S>, seconds: Option<u64>) -> Vec
     let outcomes = upstream.asked(&ClientLimit::new(limiter), seconds, 10).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{seconds:?}: {outcomes:?}");
     upstream.sent()
+}
+
+/// The upstream has the same windows, and other clients take one of its three tokens in each.
+#[tokio::test(start_paused = true)]
+async fn refusals_cost_no_window_if_the_upstream_has_equal_windows() -> anyhow::Result<()> {
+    for rule in ["3 per 4s", "3 per calendar 4s"] {
+        let clock = RuntimeClock::default();
+        let upstream = Limiter::new(Memory::with_clock(clock), rule)?;
+        let others = upstream.clone();
+        let others = tokio::spawn(async move {
+            loop {
+                assert!(others.allow("everybody").await.expect("an answer").is_granted());
+                sleep(Duration::from_secs(4)).await;
+            }
+        });
+        tokio::task::yield_now().await;
+        let handler = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+        let server = RateLimitLayer::new(upstream).key(GlobalKey).layer(handler);
+        let travels = service_fn(move |request| {
+            let server = server.clone();
+            async move {
+                sleep(ON_ITS_WAY / 2).await;
+                let answer = server.oneshot(request).await?;
+                sleep(ON_ITS_WAY / 2).await;
+                Ok::<_, Infallible>(answer.map(|_| ()))
+            }
+        });
+        let client = ClientLimit::new(Limiter::new(Memory::with_clock(clock), rule)?).layer(travels);
+        let (begun, mut counts) = (Instant::now(), [0, 0]);
+        for _ in 0..18 {
+            let answer = client.clone().oneshot(Request::get("http://example.com/").body(())?).await;
+            let status = answer.map_err(anyhow::Error::from_boxed)?.status();
+            counts[usize::from(status == StatusCode::TOO_MANY_REQUESTS)] += 1;
+        }
+        others.abort();
+        assert_eq!((counts, begun.elapsed().as_secs()), ([12, 6], 20), "{rule}: two of three in each of six windows");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttle_ends_with_a_window_that_begins_just_before() -> anyhow::Result<()> {
+    for (rule, seconds, expected) in [
+        // The wait ends 100 ms after a window's begin.
+        ("3 per 4s", 4, [0, 0, 0, 4000, 4000, 4000]),
+        ("3 per 4s", 8, [0, 0, 0, 8000, 8000, 8000]),
+        // The wait ends in the first window, and more than two seconds after a window's begin.
+        ("3 per 4s", 1, [0, 0, 0, 4000, 4000, 4000]),
+        ("3 per 4s", 6, [0, 0, 0, 8000, 8000, 8000]),
+        ("3 per calendar 4s", 4, [0, 0, 0, 4000, 4000, 4000]),
+        ("3 per 1s", 2, [0, 0, 0, 2000, 2000, 2000]),
+    ] {
+        let (key, plan) = (Key::try_from("example.com")?, Key::try_from("windows")?);
+        for of in [Rule::try_from(rule)?, Rule::Plan(plan.clone()), Rule::Provisioned] {
+            let (limiter, upstream) = (limiter("1/s")?, Upstream::new());
+            limiter.store().create_plan(&plan, rule.parse()?).await?;
+            if of == Rule::Provisioned {
+                limiter.store().create_bucket(&key, rule.parse()?).await?;
+            }
+            limiter.set_rule(of.clone())?;
+            let outcomes = upstream.asked(&ClientLimit::new(limiter), Some(seconds), 6).await;
+            assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{rule}, {seconds}: {outcomes:?}");
+            assert_eq!(upstream.sent(), expected, "{rule}, {seconds} s, {of:?}");
+        }
+    }
+    Ok(())
 }
 
 #[tokio::test(start_paused = true)]
