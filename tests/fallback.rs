@@ -289,8 +289,6 @@ async fn local_quota_replaces_the_first_and_stored_limits() -> anyhow::Result<()
     assert_eq!(granted("c", everybody()?).await?, 1, "the rest of the shared limit");
     assert_eq!(granted("d", ("tenant", Rule::Plan(Key::try_from("gold")?))).await?, 2);
     assert_eq!(granted("e", ("tenant", Rule::Provisioned)).await?, 0, "the local bucket of the tenant is empty");
-    // A key that is named again has the rule of its second limit.
-    assert_eq!(granted("f", ("f", "4/h".try_into()?)).await?, 4);
     Ok(())
 }
 

@@ -229,6 +229,11 @@ pub enum TakeError {
     /// The request has no id, so the store does not remember it and cannot settle it. Nothing was changed.
     #[error("only a request with an id can be settled: give it one, and say for how long to remember it, by Take::id")]
     MissingId,
+    /// Two limits of the request have this key. A bucket has one limit.
+    #[error(
+        "two limits of the request are of bucket '{0}', which has one: give each limit its own key, such as '{0} by day'"
+    )]
+    RepeatedKey(Key),
     /// The request has several limits, and one of them is a sliding window.
     #[error("'{0}' is under a sliding window, which is decided by itself: ask for it in a request of its own")]
     WindowNotAlone(Key),

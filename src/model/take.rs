@@ -86,7 +86,7 @@ impl Take {
     /// Adds a bucket from which the same number of tokens is taken. The request takes from all buckets or from none, in one
     /// call of the store.
     ///
-    /// Replaces an earlier limit of the same key.
+    /// Each bucket needs its own key: two limits of one key are [`TakeError::RepeatedKey`] when the request is decided.
     #[must_use]
     pub fn and(self, key: Key, rule: Rule) -> Self {
         self.and_limit(Limit::new(key, rule))
@@ -106,9 +106,7 @@ impl Take {
     /// ```
     #[must_use]
     pub fn and_limit(mut self, mut limit: Limit) -> Self {
-        self.own &= self.key() != limit.key();
         limit.follow(self.cost, self.min_remaining);
-        self.limits.retain(|other| other.key != limit.key);
         self.limits.push(limit);
         self.with_limit_values()
     }
@@ -274,12 +272,22 @@ impl Take {
         if self.limits.iter().any(|limit| limit.cost == 0) {
             return Err(TakeError::ZeroCost);
         }
-        if self.limits.len() > 1
-            && let Some(window) = self.limits.iter().find(|limit| matches!(limit.rule, Rule::Window(_)))
-        {
-            return Err(TakeError::WindowNotAlone(window.key.clone()));
+        if self.limits.len() > 1 {
+            self.check_several()?;
         }
         Ok(self.request_at(0))
+    }
+
+    /// Checks that several limits can be decided together.
+    fn check_several(&self) -> Result<(), TakeError> {
+        if let Some(window) = self.limits.iter().find(|limit| matches!(limit.rule, Rule::Window(_))) {
+            return Err(TakeError::WindowNotAlone(window.key.clone()));
+        }
+        let is_repeated = |place: usize, key: &Key| self.limits[..place].iter().any(|other| other.key == *key);
+        match self.keys().enumerate().find(|(place, key)| is_repeated(*place, key)) {
+            Some((_, key)) => Err(TakeError::RepeatedKey(key.clone())),
+            None => Ok(()),
+        }
     }
 
     /// The request for the bucket at a place. The caller has called [`request`](Self::request), which checks it.

@@ -266,6 +266,7 @@ fn kind(error: &Error) -> &'static str {
         Error::Unreadable { .. } => "unreadable",
         Error::Take(
             TakeError::Conflict(_)
+            | TakeError::RepeatedKey(_)
             | TakeError::UnknownBucket(_)
             | TakeError::UnknownPlan { .. }
             | TakeError::WindowNotAlone(_),

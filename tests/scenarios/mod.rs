@@ -114,6 +114,7 @@ macro_rules! for_each_scenario {
             several: a_reservation_of_several_is_cancelled_in_all_of_them,
             several: batch_for_one_or_several_buckets_is_decided_in_order,
             several: unlimited_limit_among_several_limits_nothing,
+            several: two_limits_of_one_key_are_an_error,
             plans: the_transcript_of_a_client_by_plan,
             plans: larger_plan_applies_from_the_next_request,
             plans: smaller_plan_limits_tokens_to_its_capacity,

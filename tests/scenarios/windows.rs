@@ -275,9 +275,11 @@ pub(crate) async fn id_is_charged_in_bucket_and_window_of_one_key(world: &impl W
 pub(crate) async fn window_among_other_limits_is_an_error(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(world, ten_a_second()?);
-    let both = take.clone().and(world.key(), Rule::try_from("10/s")?);
-    let error = world.store().take_one(&both).await?.expect_err("not with others");
-    assert_eq!(error, TakeError::WindowNotAlone(take.key().clone()));
+    for other in [world.key(), take.key().clone()] {
+        let both = take.clone().and(other, Rule::try_from("10/s")?);
+        let error = world.store().take_one(&both).await?.expect_err("not with others");
+        assert_eq!(error, TakeError::WindowNotAlone(take.key().clone()));
+    }
     let outcomes = world.store().take(&[take.clone(), take.clone()]).await?;
     let remaining: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map(|decision| decision.remaining())).collect();
     assert_eq!(remaining, [Ok(9), Ok(8)]);

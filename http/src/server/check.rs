@@ -86,19 +86,17 @@ impl RateLimitLayer {
             let rule = limit.rule(request, &*self.gate)?;
             let asked = own.into_iter().fold(Limit::new(key, rule), Limit::cost);
             let asked = limit.local.into_iter().fold(asked, Limit::fallback_quota);
-            let asked = match take.take() {
-                None => self.gate.request(asked, place == 0),
-                Some(take) => take.and_limit(asked),
-            };
-            limits.push(limit);
-            if asked.keys().count() < limits.len() {
-                // `name` was called after the limits were combined. With two limits on one bucket, only the last one
-                // would apply.
+            if take.iter().flat_map(Take::keys).any(|key| key == asked.key()) {
+                // `name` was called after the limits were combined. The limiter would refuse the request, without the name.
                 let same_name =
                     format!("Two limits of the layer are called '{}'. Give each limit its own name.", limit.name);
                 return Err(Unanswered::MissingKey(MissingKey::server_error(same_name)));
             }
-            take = Some(asked);
+            take = Some(match take {
+                None => self.gate.request(asked, place == 0),
+                Some(take) => take.and_limit(asked),
+            });
+            limits.push(limit);
         }
         if is_nobodys && take.is_none() {
             self.gate.record(MiddlewareEvent::AdmittedWithoutKey);
