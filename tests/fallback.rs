@@ -1,12 +1,15 @@
 //! Answers of a limiter while its store fails or does not answer.
 
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Key, Limit, Limiter, MemoryStore, Quota, Rule, Store, Take, TakeError,
-    Throttle, TokenRequester as _,
+    Adjusted, Adjustment, Admin as _, Error, Fallback, Key, Limit, Limiter, LimiterBuilder, MemoryStore, Quota, Rule,
+    Store, Take, TakeError, Throttle, TokenRequester as _,
     model::{Outcome, Source},
 };
 use uuid::Uuid;
@@ -61,7 +64,7 @@ fn limiter<S: Store>(store: S, fallback: Fallback) -> Result<Limiter<S>, Error> 
 #[tokio::test(start_paused = true)]
 async fn every_method_ends_by_the_deadline() -> anyhow::Result<()> {
     let limiter = limiter(Silent, Fallback::Open)?;
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     let open = limiter.allow("a").await?;
     assert_eq!((open.source(), open.remaining()), (Source::Fallback, u64::MAX));
     assert_eq!(limiter.reserve("a").await?.decision().source(), Source::Fallback);
@@ -69,7 +72,7 @@ async fn every_method_ends_by_the_deadline() -> anyhow::Result<()> {
     assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 3));
 
     let limiter = self::limiter(Keeping(MemoryStore::new()), Fallback::Open)?;
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     assert!(matches!(limiter.reserve("a").await?.cancel().await, Err(Error::DeadlineExceeded(DEADLINE))));
     assert!(matches!(limiter.reserve("b").await?.refund(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
     let settled = limiter.reserve_all(&limiter.request("c")?.id(Uuid::new_v4(), DEADLINE)).await?.settle(1).await;
@@ -78,32 +81,72 @@ async fn every_method_ends_by_the_deadline() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// One task: each of its requests would be the probe.
 #[tokio::test(start_paused = true)]
-async fn open_circuit_lets_one_request_at_a_time_call_the_store() -> anyhow::Result<()> {
-    let store =
-        Arc::new(Recovering { calls: AtomicU32::new(0), answers: AtomicBool::new(false), memory: MemoryStore::new() });
-    let builder = Limiter::builder(Arc::clone(&store)).without_batching();
-    let limiter = builder.fallback(DEADLINE, Fallback::Open).build("1000/h")?;
-    let start = tokio::time::Instant::now();
-    for _ in 0..16 {
+async fn open_circuit_answers_at_once_and_probes_beside() -> anyhow::Result<()> {
+    let store = Arc::new(Recovering::default());
+    let fallback = || builder(&store).fallback(DEADLINE, Fallback::Open);
+    let (with, without) = (fallback().build("3 once")?, builder(&store).deadline(DEADLINE).build("3 once")?);
+    for limiter in [with, without] {
+        store.answers.store(false, Ordering::SeqCst);
+        let falls_back = async || match limiter.allow("a").await {
+            Ok(decision) => Ok(decision.source() == Source::Fallback),
+            Err(Error::DeadlineExceeded(_) | Error::CircuitOpen { .. }) => Ok(true),
+            Err(other) => Err(other),
+        };
+        let (start, calls) = (Instant::now(), store.calls.load(Ordering::SeqCst));
+        let calls = || store.calls.load(Ordering::SeqCst) - calls;
+        for _ in 0..16 {
+            assert!(falls_back().await?);
+        }
+        assert_eq!((start.elapsed(), calls()), (16 * DEADLINE, 16));
+        for _ in 0..100 {
+            assert!(falls_back().await?);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((start.elapsed(), calls()), (16 * DEADLINE, 17), "one probe at a time, and no request waits for it");
+        tokio::time::sleep(DEADLINE).await;
+        assert!(falls_back().await?);
+
+        store.answers.store(true, Ordering::SeqCst);
+        // The probe that the store has not answered.
+        tokio::time::sleep(DEADLINE).await;
+        assert!(falls_back().await?);
+        limiter.close().await?;
+        assert!(!falls_back().await?, "a probe was answered");
+        assert_eq!(limiter.allow("a").await?.remaining(), 1, "the probe gave its token back");
+        assert!(store.memory.reset(&Key::try_from("a")?).await?);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_limiter_leaves_no_probe() -> anyhow::Result<()> {
+    let store = Arc::new(Recovering::default());
+    let limiter = builder(&store).fallback(DEADLINE, Fallback::Open).build("1000/h")?;
+    for _ in 0..17 {
         assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
     }
-    assert_eq!((start.elapsed(), store.calls.load(Ordering::SeqCst)), (16 * DEADLINE, 16));
-    let mut crowd = tokio::task::JoinSet::new();
-    for n in 0..100 {
-        let limiter = limiter.clone();
-        crowd.spawn(async move { limiter.allow(format!("user:{n}")).await.map(|decision| decision.source()) });
-    }
-    for source in crowd.join_all().await {
-        assert_eq!(source?, Source::Fallback);
-    }
-    assert_eq!((start.elapsed(), store.calls.load(Ordering::SeqCst)), (17 * DEADLINE, 17));
+    let start = Instant::now();
+    limiter.close().await?;
+    assert_eq!((start.elapsed(), store.calls.load(Ordering::SeqCst)), (DEADLINE, 17));
+    assert_eq!(Arc::strong_count(&store), 2, "the test's and the limiter's");
+    Ok(())
+}
 
-    store.answers.store(true, Ordering::SeqCst);
-    for _ in 0..100 {
-        assert_eq!(limiter.allow("a").await?.source(), Source::Store);
+#[test]
+fn open_circuit_without_a_runtime_calls_the_store() -> anyhow::Result<()> {
+    let store = Arc::new(Away { is_back: AtomicBool::new(false), memory: MemoryStore::new() });
+    let limiter = Limiter::builder(Arc::clone(&store)).without_batching().without_sweep().build("1000/h")?;
+    let allow = || match pin!(limiter.allow("a")).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("the store answers at once"),
+    };
+    for _ in 0..40 {
+        assert!(matches!(allow(), Err(Error::DeadlineExceeded(DEADLINE))), "each request is the probe");
     }
-    assert_eq!((start.elapsed(), limiter.fallbacks()), (17 * DEADLINE, 116));
+    store.is_back.store(true, Ordering::SeqCst);
+    assert!(allow()?.is_granted());
     Ok(())
 }
 
@@ -128,7 +171,11 @@ struct Away {
 
 impl Store for Away {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        if self.is_back.load(Ordering::SeqCst) { self.memory.take(takes).await } else { Broken.take(takes).await }
+        if self.is_back.load(Ordering::SeqCst) {
+            self.memory.take(takes).await
+        } else {
+            Err(Error::DeadlineExceeded(DEADLINE))
+        }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
@@ -136,7 +183,12 @@ impl Store for Away {
     }
 }
 
+fn builder(store: &Arc<Recovering>) -> LimiterBuilder<Arc<Recovering>> {
+    Limiter::builder(Arc::clone(store)).without_batching()
+}
+
 /// A store that does not answer until `answers` is set.
+#[derive(Default)]
 struct Recovering {
     calls: AtomicU32,
     answers: AtomicBool,
@@ -315,19 +367,14 @@ async fn locally_known_answers_are_given_during_an_outage() -> anyhow::Result<()
     for _ in 0..16 {
         assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
     }
-    let probe = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.allow("a").await }
-    });
-    tokio::task::yield_now().await;
+    assert_eq!(limiter.allow("a").await?.source(), Source::Fallback);
     assert!(matches!(limiter.allow_n("a", 0).await, Err(Error::Take(TakeError::ZeroCost))));
     let waited = limiter.wait_n("a", 0, Duration::from_secs(1)).await;
     assert!(matches!(waited, Err(Error::Take(TakeError::ZeroCost))), "{waited:?}");
     let unlimited = limiter.request("a")?.rule(Quota::unlimited().into());
     assert!(limiter.decide(&unlimited).await?.is_granted());
     assert!(limiter.wait_all(&unlimited).await?.is_granted());
-    assert_eq!(limiter.fallbacks(), 16);
-    assert_eq!(probe.await??.source(), Source::Fallback);
+    assert_eq!(limiter.fallbacks(), 17);
     Ok(())
 }
 
@@ -338,7 +385,7 @@ async fn requests_beyond_a_full_queue_are_answered_at_once() -> anyhow::Result<(
     // Maximum number of waiting requests for one key.
     const MAX_WAITING: usize = 16_384;
     let limiter = limiter(Silent, Fallback::Closed(Duration::from_secs(9)))?;
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     let mut requests = tokio::task::JoinSet::new();
     for _ in 0..MAX_WAITING + 101 {
         let limiter = limiter.clone();

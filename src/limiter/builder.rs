@@ -90,8 +90,8 @@ impl<S: Store> LimiterBuilder<S> {
 
     /// Sets the [`deadline`](Self::deadline), and answers failures of the store by `fallback`. Default: failures are errors.
     ///
-    /// After sixteen failures in a row the fallback answers at once, and one request at a time tests the store. Normal
-    /// service resumes soon after the server accepts connections, usually within 300 ms.
+    /// After sixteen failures in a row the fallback answers at once. Beside it, requests start one probe of the store at a time, so
+    /// normal service resumes with the requests soon after the server accepts connections, usually within 300 ms.
     ///
     /// Without a fallback and a deadline, each call waits for the store's own deadline (default: 5 s) while the database does
     /// not answer.
@@ -101,16 +101,16 @@ impl<S: Store> LimiterBuilder<S> {
 
     /// Makes each request call the store, even during an outage. Use it for jobs that wait rather than fail.
     ///
-    /// Default: after sixteen failures in a row, without an answer to any request, the circuit breaker opens. One request at a
-    /// time then tests the store. The others get the fallback's answer at once, or fail with
-    /// [`CircuitOpen`](Error::CircuitOpen) without a fallback.
+    /// Default: after sixteen failures in a row, without an answer to any request, the circuit breaker opens. Requests then get
+    /// the fallback's answer at once, or fail with [`CircuitOpen`](Error::CircuitOpen) without a fallback. Each starts a task that
+    /// tests the store, unless one is running. The task asks for the request's tokens and gives them back.
     ///
     /// Without a fallback, a failure counts only if the request exceeded its deadline or waited for a second or longer. Fast
     /// errors go to each caller.
     ///
     /// A [`Contended`](Error::Contended) bucket counts as an answer. A bucket that is locked for longer than the deadline
     /// counts as a failure, unless another request is answered meanwhile. If all failures are for one bucket, one request for
-    /// another bucket also tests the store, and its answer closes the circuit breaker.
+    /// another bucket also calls the store, and its answer closes the circuit breaker.
     pub fn without_circuit_breaker(self) -> Self {
         Self { breaks: false, ..self }
     }

@@ -1,16 +1,18 @@
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::model::error::Cause;
 use crate::model::{Error, Key};
 
-/// Opens after several failures in a row. One request at a time then tests the store, so that the others need not wait for an
-/// answer that is unlikely. If all failures were for one bucket, another transaction may have locked only that bucket: then one
-/// request for another bucket also tests the store.
+/// Opens after several failures in a row. One probe at a time then tests the store, in a task of the limiter, so that no request
+/// waits for an answer that is unlikely. If all failures were for one bucket, another transaction may have locked only that bucket:
+/// then one request for another bucket also tests the store.
 ///
 /// The parts are updated without order. At worst, one request more or less calls the store.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(super) struct CircuitBreaker {
     /// The tick of the last answer.
     answered: AtomicU64,
     since: Instant,
+    /// The bound on a probe.
+    probe_timeout: Duration,
     rest: Mutex<ProbeState>,
 }
 
@@ -40,34 +44,61 @@ impl ProbeState {
     }
 }
 
-/// A request that calls the store. If it is dropped without an answer, the circuit breaker stays as it is.
+/// A call of the store by a request, or by a probe that owns its circuit breaker. If it is dropped without an answer, the circuit
+/// breaker stays as it is.
 #[derive(Debug)]
-pub(super) struct Attempt<'a> {
-    circuit_breaker: &'a CircuitBreaker,
+pub(super) struct Attempt<B: Deref<Target = CircuitBreaker>> {
+    circuit_breaker: B,
     since: Instant,
-    /// The place of the probe, if the request is one.
+    /// The place of the probe, if the call is one.
     turn: Option<usize>,
 }
 
 impl CircuitBreaker {
-    pub(super) fn new() -> Self {
-        Self { failed: AtomicU32::new(0), answered: AtomicU64::new(0), since: Instant::now(), rest: Mutex::default() }
+    pub(super) fn new(deadline: Option<Duration>) -> Self {
+        let (failed, answered) = (AtomicU32::new(0), AtomicU64::new(0));
+        let probe_timeout = deadline.unwrap_or(PROBE_TIMEOUT);
+        Self { failed, answered, since: Instant::now(), probe_timeout, rest: Mutex::default() }
     }
 
-    /// Admits the request to the store, or returns [`Error::CircuitOpen`].
-    pub(super) fn ask(&self, key: &Key) -> Result<Attempt<'_>, Error> {
+    fn is_open(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) >= FAILURE_THRESHOLD
+    }
+
+    /// Admits the request to the store, or returns [`Error::CircuitOpen`]: then begin a [probe](Self::probe).
+    ///
+    /// The request is the probe if it is for another bucket than all failures, because that bucket may only be locked. So it is if
+    /// no task can run the probe, because there is no runtime or it does not poll its tasks.
+    pub(super) fn ask(&self, key: &Key) -> Result<Attempt<&Self>, Error> {
         let (now, mut asking) = (Instant::now(), None);
-        if self.failed.load(Ordering::Relaxed) >= FAILURE_THRESHOLD {
+        if self.is_open() {
             let mut rest = self.rest.lock();
             let turn = rest.turn(key);
-            let left = rest.probed[turn].map_or(Duration::ZERO, |probed| PROBE_TIMEOUT.saturating_sub(now - probed));
-            if let Some(source) = rest.why.clone().filter(|_| !left.is_zero()) {
-                return Err(Error::CircuitOpen { retry_after: left, source });
+            let age = rest.probed[turn].map(|probed| now - probed);
+            let spawns = || turn == OF_THE_BUCKET && can_spawn();
+            let has_probe = age.map_or_else(spawns, |age| age < self.probe_timeout + STUCK_PROBE);
+            if let Some(source) = rest.why.clone().filter(|_| has_probe) {
+                let retry_after = self.probe_timeout.saturating_sub(age.unwrap_or_default());
+                return Err(Error::CircuitOpen { retry_after, source });
             }
             rest.probed[turn] = Some(now);
             asking = Some(turn);
         }
         Ok(Attempt { circuit_breaker: self, since: now, turn: asking })
+    }
+
+    /// Begins a probe for the bucket, if the circuit breaker is open and there is none.
+    pub(super) fn probe(self: Arc<Self>, key: &Key) -> Option<Attempt<Arc<Self>>> {
+        let (since, turn) = {
+            let mut rest = self.rest.lock();
+            let (now, turn) = (Instant::now(), rest.turn(key));
+            if !can_spawn() || !self.is_open() || rest.probed[turn].is_some() {
+                return None;
+            }
+            rest.probed[turn] = Some(now);
+            (now, Some(turn))
+        };
+        Some(Attempt { circuit_breaker: self, since, turn })
     }
 
     /// The tenths of a second since the start, from 1. Coarse, so that answers write the shared tick ten times a second at
@@ -78,9 +109,9 @@ impl CircuitBreaker {
     }
 }
 
-impl Attempt<'_> {
+impl<B: Deref<Target = CircuitBreaker>> Attempt<B> {
     pub(super) fn answered(self) {
-        let circuit_breaker = self.circuit_breaker;
+        let circuit_breaker = &*self.circuit_breaker;
         let tick = circuit_breaker.tick(Instant::now());
         // Written only if it changes, because all threads read it for each decision.
         if circuit_breaker.answered.load(Ordering::Relaxed) != tick {
@@ -92,7 +123,7 @@ impl Attempt<'_> {
     }
 
     pub(super) fn failed(self, key: &Key, error: &Error) {
-        let circuit_breaker = self.circuit_breaker;
+        let circuit_breaker = &*self.circuit_breaker;
         // The store answered other requests meanwhile, so the delay is a lock of this bucket or the queue.
         if circuit_breaker.answered.load(Ordering::Relaxed) > circuit_breaker.tick(self.since) {
             return;
@@ -110,13 +141,20 @@ impl Attempt<'_> {
         }
     }
 
-    /// How long the request has waited for its answer.
-    pub(super) fn waited(&self) -> Duration {
-        self.since.elapsed()
+    /// The bound on a probe.
+    pub(super) fn timeout(&self) -> Duration {
+        self.circuit_breaker.probe_timeout
+    }
+
+    /// Whether a later request is better off without such a failure. `falls_back`: whether a fallback answers instead. Without one, a
+    /// fast error is better than an open breaker, because it states what is wrong.
+    pub(super) fn counts(&self, error: &Error, falls_back: bool) -> bool {
+        let is_slow = || self.since.elapsed() >= MIN_OUTAGE_WAIT || matches!(error, Error::DeadlineExceeded(_));
+        falls_back || self.turn.is_some() || is_slow()
     }
 }
 
-impl Drop for Attempt<'_> {
+impl<B: Deref<Target = CircuitBreaker>> Drop for Attempt<B> {
     fn drop(&mut self) {
         if let Some(turn) = self.turn {
             self.circuit_breaker.rest.lock().probed[turn] = None;
@@ -124,11 +162,24 @@ impl Drop for Attempt<'_> {
     }
 }
 
+/// The place of the probe, unless it is for another bucket than all failures.
+const OF_THE_BUCKET: usize = 0;
+
+fn can_spawn() -> bool {
+    Handle::try_current().is_ok()
+}
+
 /// Failures in a row that open the circuit breaker. Fewer can come from one failed call with several requests.
 const FAILURE_THRESHOLD: u32 = 16;
 
-/// After this time another request tests the store, because the caller of a probe may have stopped polling it.
+/// A failure after this time opens the breaker, so that later requests need not wait as long.
+const MIN_OUTAGE_WAIT: Duration = Duration::from_secs(1);
+
+/// The bound on a probe of a limiter without a deadline, whose store can have a longer one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A probe that has not ended this long after its bound is in a task that does not run.
+const STUCK_PROBE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -153,7 +204,7 @@ mod tests {
 
     #[test]
     fn failures_of_one_bucket_allow_one_probe_for_others() {
-        let (circuit_breaker, [held, one, another]) = (CircuitBreaker::new(), [0, 1, 2].map(key));
+        let (circuit_breaker, [held, one, another]) = (CircuitBreaker::new(None), [0, 1, 2].map(key));
         for _ in 0..FAILURE_THRESHOLD {
             circuit_breaker.ask(&held).expect("not yet").failed(&held, &failure());
         }
@@ -175,7 +226,7 @@ mod tests {
 
     #[test]
     fn answer_for_another_bucket_closes_the_circuit() {
-        let (circuit_breaker, [held, one]) = (CircuitBreaker::new(), [0, 1].map(key));
+        let (circuit_breaker, [held, one]) = (CircuitBreaker::new(None), [0, 1].map(key));
         for _ in 0..FAILURE_THRESHOLD {
             circuit_breaker.ask(&held).expect("not yet").failed(&held, &failure());
         }
@@ -187,7 +238,7 @@ mod tests {
 
     #[test]
     fn open_circuit_probes_one_at_a_time_until_an_answer() {
-        let circuit_breaker = CircuitBreaker::new();
+        let circuit_breaker = CircuitBreaker::new(None);
         fail(&circuit_breaker, FAILURE_THRESHOLD);
         let probe = circuit_breaker.ask(&key(0)).expect("one may");
         let Err(Error::CircuitOpen { retry_after, source }) = circuit_breaker.ask(&key(0)) else {
@@ -204,13 +255,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn dropped_probe_blocks_other_probes_only_briefly() {
-        let circuit_breaker = CircuitBreaker::new();
+    async fn probe_in_a_task_admits_no_request_beside_it() {
+        let circuit_breaker = Arc::new(CircuitBreaker::new(Some(Duration::from_secs(1))));
+        let probe = || Arc::clone(&circuit_breaker).probe(&key(0));
+        assert!(probe().is_none(), "the circuit is closed");
         fail(&circuit_breaker, FAILURE_THRESHOLD);
-        let _stuck = circuit_breaker.ask(&key(0)).expect("one may");
+        let Err(Error::CircuitOpen { retry_after, .. }) = circuit_breaker.ask(&key(0)) else { panic!("it is open") };
+        assert_eq!(retry_after, Duration::from_secs(1));
+        let first = probe().expect("one may");
+        assert!(probe().is_none() && circuit_breaker.ask(&key(0)).is_err());
+        first.failed(&key(0), &failure());
+        drop(probe().expect("the next one may"));
+        probe().expect("and the next").answered();
+        assert!(probe().is_none() && circuit_breaker.ask(&key(0)).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stuck_probe_blocks_requests_only_briefly() {
+        let circuit_breaker = Arc::new(CircuitBreaker::new(None));
+        fail(&circuit_breaker, FAILURE_THRESHOLD);
+        let _stuck = Arc::clone(&circuit_breaker).probe(&key(0)).expect("one may");
         assert!(circuit_breaker.ask(&key(0)).is_err());
-        advance(PROBE_TIMEOUT).await;
-        let another = circuit_breaker.ask(&key(0)).expect("another one may");
+        advance(PROBE_TIMEOUT + STUCK_PROBE).await;
+        let another = circuit_breaker.ask(&key(0)).expect("one request may");
         assert!(circuit_breaker.ask(&key(0)).is_err());
         another.answered();
         assert!(circuit_breaker.ask(&key(0)).is_ok());
@@ -218,7 +285,7 @@ mod tests {
 
     #[test]
     fn answer_between_failures_keeps_the_circuit_closed() {
-        let circuit_breaker = CircuitBreaker::new();
+        let circuit_breaker = CircuitBreaker::new(None);
         for request in 0..10 * FAILURE_THRESHOLD {
             let asking = circuit_breaker.ask(&key(0)).expect("no row is so long");
             if request % FAILURE_THRESHOLD == 0 {
@@ -231,7 +298,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn timeout_while_others_succeed_is_not_a_store_failure() {
-        let circuit_breaker = CircuitBreaker::new();
+        let circuit_breaker = CircuitBreaker::new(None);
         for is_answered in [true, false] {
             let waiting: Vec<_> =
                 (0..2 * FAILURE_THRESHOLD).map(|_| circuit_breaker.ask(&key(0)).expect("not yet")).collect();
@@ -243,9 +310,7 @@ mod tests {
             for waiting in waiting {
                 waiting.failed(&key(0), &failure());
             }
-            let (_probe, other) =
-                (circuit_breaker.ask(&key(0)).expect("one may in any case"), circuit_breaker.ask(&key(0)));
-            assert_eq!(other.is_ok(), is_answered);
+            assert_eq!(circuit_breaker.ask(&key(0)).is_ok(), is_answered);
         }
     }
 }

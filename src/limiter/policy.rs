@@ -1,3 +1,4 @@
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use tokio::time::timeout;
 
 use super::circuit_breaker::{Attempt, CircuitBreaker};
 use super::reservation::ScheduledReservation;
-use crate::model::{Decision, Error, Key, Quota, Rule, Source, Take, TakeError, Throttle, ThrottleError};
+use crate::model::{Decision, Error, Key, Outcome, Quota, Rule, Source, Take, TakeError, Throttle, ThrottleError};
 use crate::store::{MemoryStore, Store};
 use crate::telemetry::Decisions;
 
@@ -49,7 +50,7 @@ struct StoreHealth {
     fails: AtomicBool,
     decisions: Arc<Decisions>,
     /// `None` if every request asks the store.
-    circuit_breaker: Option<CircuitBreaker>,
+    circuit_breaker: Option<Arc<CircuitBreaker>>,
 }
 
 impl Policy {
@@ -61,7 +62,8 @@ impl Policy {
     ) -> Self {
         let chosen = |fallback| FallbackCount { instead: FallbackStore::new(fallback), count: AtomicU64::new(0) };
         let (fails, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
-        let asked = StoreHealth { fails, decisions, circuit_breaker: breaks.then(CircuitBreaker::new) };
+        let asked =
+            StoreHealth { fails, decisions, circuit_breaker: breaks.then(|| Arc::new(CircuitBreaker::new(deadline))) };
         Self { deadline, instead: fallback.map(chosen).map(Arc::new), asked: Arc::new(asked) }
     }
 
@@ -78,7 +80,7 @@ impl Policy {
         self.instead.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
     }
 
-    /// The answer to a request by the deadline, or at once if the circuit breaker is open.
+    /// The answer to a request by the deadline, or at once if the circuit breaker is open: then begin a [probe](Self::probe).
     pub(super) async fn bounded<T: HasDecision>(
         &self,
         key: &Key,
@@ -86,39 +88,55 @@ impl Policy {
     ) -> Result<Result<T, TakeError>, Error> {
         let asking = self.asked.circuit_breaker.as_ref().map(|circuit_breaker| circuit_breaker.ask(key)).transpose()?;
         let answer = before_deadline(self.deadline, asked).await;
+        self.learn(asking, key, &answer);
+        answer
+    }
+
+    /// Begins a probe for a task, if the circuit breaker is open and there is no probe yet.
+    pub(super) fn probe(&self, key: &Key) -> Option<Attempt<Arc<CircuitBreaker>>> {
+        Arc::clone(self.asked.circuit_breaker.as_ref()?).probe(key)
+    }
+
+    /// The answer of the store to a probe, if there is one in time.
+    pub(super) async fn probed(
+        &self,
+        probe: Attempt<Arc<CircuitBreaker>>,
+        key: &Key,
+        asked: StoreCall<'_, impl Future<Output = Result<Outcome, Error>>>,
+    ) -> Option<Decision> {
+        let answer = before_deadline(Some(probe.timeout()), asked).await;
+        self.learn(Some(probe), key, &answer);
+        answer.ok()?.ok()
+    }
+
+    /// Records whether the store answered: for the circuit breaker, and in the log.
+    fn learn<T: HasDecision, B: Deref<Target = CircuitBreaker>>(
+        &self,
+        asking: Option<Attempt<B>>,
+        key: &Key,
+        answer: &Result<Result<T, TakeError>, Error>,
+    ) {
         if let Some(asking) = asking {
-            self.learn(asking, key, &answer);
+            match answer {
+                // The store answers, even if it is busy with others.
+                Ok(Ok(answer)) if answer.decision().attempts() > 0 => asking.answered(),
+                Err(Error::Contended { .. }) => asking.answered(),
+                Ok(Err(error)) if is_store_answer(error) => asking.answered(),
+                // The queue of this process is full, which does not show whether the store answers.
+                Err(Error::Overloaded(_)) => {}
+                Err(error) if error.is_failure() && asking.counts(error, self.instead.is_some()) => {
+                    asking.failed(key, error);
+                }
+                // Answers from memory and invalid requests do not show whether the store answers.
+                Ok(_) | Err(_) => {}
+            }
         }
-        match &answer {
+        match answer {
             Ok(Ok(answer)) if answer.decision().attempts() > 0 => self.asked.answers(),
             Err(error) if self.instead.is_none() && error.is_failure() => self.asked.fails(error),
             // Answers from memory and requests that can never be granted do not show whether the store answers.
             Ok(_) | Err(_) => {}
         }
-        answer
-    }
-
-    /// Tells the circuit breaker whether the store answered.
-    fn learn<T: HasDecision>(&self, asking: Attempt<'_>, key: &Key, answer: &Result<Result<T, TakeError>, Error>) {
-        match answer {
-            // The store answers, even if it is busy with others.
-            Ok(Ok(answer)) if answer.decision().attempts() > 0 => asking.answered(),
-            Err(Error::Contended { .. }) => asking.answered(),
-            Ok(Err(error)) if is_store_answer(error) => asking.answered(),
-            // The queue of this process is full, which does not show whether the store answers.
-            Err(Error::Overloaded(_)) => {}
-            Err(error) if error.is_failure() && self.counts_as_failure(error, asking.waited()) => {
-                asking.failed(key, error);
-            }
-            // Answers from memory and invalid requests do not show whether the store answers.
-            Ok(_) | Err(_) => {}
-        }
-    }
-
-    /// Whether later requests are better off without such an answer. Without a fallback, a fast error is better than an open
-    /// breaker, because it states what is wrong.
-    fn counts_as_failure(&self, error: &Error, waited: Duration) -> bool {
-        self.instead.is_some() || waited >= MIN_OUTAGE_WAIT || matches!(error, Error::DeadlineExceeded(_))
     }
 
     /// The fallback's answer to a failure, or the failure.
@@ -184,9 +202,6 @@ pub(super) async fn before_deadline<T>(
         Some(deadline) => timeout(deadline, asked).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline))),
     }
 }
-
-/// A failure after this time opens the breaker, so that later requests need not wait as long.
-const MIN_OUTAGE_WAIT: Duration = Duration::from_secs(1);
 
 /// The answers of a limiter while its store does not answer in time: see
 /// [`LimiterBuilder::fallback`](crate::LimiterBuilder::fallback).

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::reservation::ScheduledReservation;
 use super::settings::CurrentMode;
 use super::{Limiter, Reservation};
-use crate::model::{Decision, Error, Mode, Outcome, Source, Take};
+use crate::model::{Decision, Error, Mode, Outcome, Receipt, Source, Take};
 use crate::store::Store;
 use crate::telemetry::{DecisionTimer, GaugeShare, WAITERS};
 
@@ -60,7 +60,7 @@ impl<S: Store> Limiter<S> {
         let begun = self.decisions.begin();
         let answer = match self.policy.bounded(take.key(), pin!(self.stack.take_one(take))).await {
             Ok(outcome) => outcome.map_err(Error::Take),
-            Err(failure) => self.policy.instead(take, failure),
+            Err(failure) => self.instead(take, failure),
         }
         .map(|decision| CurrentMode::see(mode, decision));
         self.end(begun, take, answer.as_ref());
@@ -138,8 +138,31 @@ impl<S: Store> Limiter<S> {
         };
         match self.policy.bounded(take.key(), pin!(reserving)).await {
             Ok(turn) => turn.map_err(Error::Take),
-            Err(failure) => self.policy.instead(take, failure).map(|decision| self.turn(take, decision)),
+            Err(failure) => self.instead(take, failure).map(|decision| self.turn(take, decision)),
         }
+    }
+
+    /// The fallback's answer to a failure, or the failure.
+    fn instead(&self, take: &Take, failure: Error) -> Result<Decision, Error> {
+        if matches!(failure, Error::CircuitOpen { .. }) {
+            self.probe(take);
+        }
+        self.policy.instead(take, failure)
+    }
+
+    /// Tests the store in a task, by the decision that a request under an open circuit breaker does not get. Gives the tokens back.
+    fn probe(&self, take: &Take) {
+        let Some(probe) = self.policy.probe(take.key()) else { return };
+        let (policy, stack) = (self.policy.clone(), Arc::clone(&self.stack));
+        // The id stays free for a repeated request.
+        let take = Take { id: None, max_wait: Duration::ZERO, ..take.clone().refundable() };
+        self.stack.tasks.spawn(async move {
+            let decision = policy.probed(probe, take.key(), pin!(stack.take_one(&take))).await;
+            if let Some(decision) = decision {
+                // On an error, the tokens count as used, as after other unknown outcomes.
+                drop(Reservation::new(stack, &take, decision).refund_each(Receipt::cost).await);
+            }
+        });
     }
 
     /// Records the answer in metrics, traces and denial counts, and counts the request for the sweeper.

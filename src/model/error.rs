@@ -62,15 +62,15 @@ pub enum Error {
          run `tollgate migrate` or tollgate::migrate(&pool) once, or copy its migrations into your own"
     )]
     NotMigrated(#[source] Cause),
-    /// The circuit breaker is open, because the store answered none of many requests in a row. One request at a time tests
-    /// the store; this request did not call it. Nothing was taken.
+    /// The circuit breaker is open, because the store answered none of many requests in a row. The limiter tests the store;
+    /// this request did not call it. Nothing was taken.
     #[error(
-        "the circuit breaker is open: many requests in a row had no answer; the next test call comes within {} s; \
+        "the circuit breaker is open: many requests in a row had no answer; the test call ends within {} s; \
          set LimiterBuilder::fallback to answer meanwhile",
         retry_after.as_secs() + 1
     )]
     CircuitOpen {
-        /// The longest time until the next request tests the store.
+        /// The longest time until the test of the store ends.
         retry_after: Duration,
         /// The last failure of the store.
         source: Cause,

@@ -94,7 +94,7 @@ async fn local_denial_does_not_count_as_a_store_answer() -> anyhow::Result<()> {
     let limiter = limiter.build("10 in 7d at 7d")?;
     while limiter.allow("full").await?.is_granted() {}
     limiter.store().store().answers_after(Duration::from_hours(1));
-    for number in 0..20 {
+    for number in 0..16 {
         assert!(!limiter.allow("full").await?.is_granted());
         let failed = limiter.allow(format!("user:{number}")).await;
         assert!(matches!(failed, Err(Error::DeadlineExceeded(_))), "{failed:?}");
@@ -102,7 +102,7 @@ async fn local_denial_does_not_count_as_a_store_answer() -> anyhow::Result<()> {
     let crowd = (0..10).map(|number| limiter.allow(format!("crowd:{number}")));
     let circuit_open =
         join_all(crowd).await.into_iter().filter(|answer| matches!(answer, Err(Error::CircuitOpen { .. })));
-    assert_eq!(circuit_open.count(), 9, "one request at a time calls the store");
+    assert_eq!(circuit_open.count(), 10, "no request waits for the store");
     Ok(())
 }
 

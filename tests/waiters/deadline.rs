@@ -108,7 +108,9 @@ async fn last_of_a_long_queue_ends_by_its_deadline() -> anyhow::Result<()> {
     let level = store.store.peek(&key).await?.expect("the bucket exists");
     assert_eq!((level.available, level.granted), (0, 5), "a request that was dropped in the queue takes nothing");
     exceeds_deadline(Limiter::builder(Gated::new()).deadline(DEADLINE).build("1/s")?.wait(&key).await);
-    // The queue of the key accepts new requests.
+    // The limiter has seen no answer yet. Its probe closes the circuit, and the queue of the key accepts new requests.
+    assert!(matches!(limiter.allow(&key).await, Err(Error::CircuitOpen { .. })));
+    limiter.close().await?;
     assert!(!limiter.allow(&key).await?.is_granted());
     assert!(limiter.wait(&key).await?.is_granted());
     Ok(())
