@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::admin::{BucketLevel, level_of_itself};
 use crate::model::{
-    Adjusted, Adjustment, AdminError, Decision, Error, Key, Limit, Mode, Quota, Rule, Take, TakeError, Throttle,
+    Adjusted, Adjustment, AdminError, Decision, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle,
     ThrottleError, WindowLevel,
 };
 use crate::store::{AnyStore, Maintenance, Store};
@@ -27,7 +27,7 @@ mod sweeper;
 
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
-pub use policy::Fallback;
+pub use policy::{Fallback, LocalQuotas};
 pub use reservation::Reservation;
 
 use denial_reporter::DenialReporter;
@@ -75,7 +75,7 @@ pub struct Limiter<S: Store = AnyStore> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Creates a limiter over a store. The rule is a [`Quota`], a [`QuotaBuilder`](crate::model::QuotaBuilder), a
+    /// Creates a limiter over a store. The rule is a [`Quota`](crate::Quota), a [`QuotaBuilder`](crate::model::QuotaBuilder), a
     /// [`Window`](crate::Window), a text such as `10/s burst 20`, or a [`Rule`].
     ///
     /// The limiter has no fallback: while the database does not answer, each call waits for the store's deadline (default: 5 s) and
@@ -286,7 +286,7 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.throttle_under(&key.try_into()?, None, None, hold).await
+        self.throttle_under(&Limit::new(key.try_into()?, self.rule()), true, hold).await
     }
 
     /// Lowers a bucket under another limit than the limiter's, such as an additional limit of a request. See
@@ -298,20 +298,13 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`throttle`](Self::throttle).
     pub async fn throttle_limit(&self, limit: &Limit, hold: Throttle) -> Result<bool, Error> {
-        self.throttle_under(limit.key(), Some(limit.rule()), limit.local.as_deref(), hold).await
+        let own = limit.local.is_none() && *limit.rule() == self.rule();
+        self.throttle_under(limit, own, hold).await
     }
 
-    /// Lowers a bucket under a rule. Default: the limiter's. While the store does not answer, `local` is the limit's quota in this
-    /// process.
-    async fn throttle_under(
-        &self,
-        key: &Key,
-        rule: Option<&Rule>,
-        local: Option<&Quota>,
-        mut hold: Throttle,
-    ) -> Result<bool, Error> {
-        let of_limiter = self.rule();
-        let (rule, own) = (rule.unwrap_or(&of_limiter), rule.is_none_or(|rule| *rule == of_limiter && local.is_none()));
+    /// Lowers the bucket of a limit. `own`: the limit is the limiter's.
+    async fn throttle_under(&self, limit: &Limit, own: bool, mut hold: Throttle) -> Result<bool, Error> {
+        let (key, rule) = (limit.key(), limit.rule());
         if CurrentMode::answer(self.mode()).is_some() {
             return Ok(false);
         }
@@ -329,7 +322,7 @@ impl<S: Store> Limiter<S> {
         let lowered = self.policy.within_deadline(pin!(lowering)).await;
         self.decisions.throttled(key, hold, lowered.as_ref().copied());
         if let Some(instead) = lowered.as_ref().err().and_then(|error| self.policy.fallback_for(error)) {
-            instead.throttle(key, rule, own, local, hold);
+            instead.throttle(limit, own, hold);
         }
         lowered
     }

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -345,6 +345,36 @@ async fn local_quota_replaces_the_first_and_stored_limits() -> anyhow::Result<()
 }
 
 #[tokio::test]
+async fn local_quota_by_limit_applies_to_each_plan() -> anyhow::Result<()> {
+    let quota = |limit: &Limit| match limit.rule() {
+        Rule::Plan(plan) if plan.as_str() == "paid" => QUOTAS[0],
+        Rule::Plan(plan) if plan.as_str() == "internal" => Quota::unlimited(),
+        _ => QUOTAS[1],
+    };
+    let limiter = limiter(Broken, Fallback::local_by(quota))?;
+    let under = |key: &str, plan: &str| anyhow::Ok(Limit::new(Key::try_from(key)?, Rule::Plan(Key::try_from(plan)?)));
+    let granted = async |take: &Take| {
+        let mut granted = 0;
+        for _ in 0..20 {
+            granted += u64::from(limiter.decide(take).await?.is_granted());
+        }
+        anyhow::Ok(granted)
+    };
+    assert_eq!(granted(&limiter.request_for(under("a", "paid")?)).await?, 9);
+    assert_eq!(granted(&limiter.request_for(under("b", "free")?)).await?, 2);
+    assert_eq!(granted(&limiter.request_for(under("c", "internal")?)).await?, 20);
+    assert_eq!(granted(&limiter.request("d")?).await?, 2, "under the limiter's own rule");
+    let both = limiter.request_for(under("e", "internal")?).and_limit(under("f", "paid")?);
+    assert_eq!(granted(&both.and(Key::try_from("g")?, "4 once".try_into()?)).await?, 4, "as the request states");
+
+    // A throttle lowers the bucket under the quota of its plan.
+    let tokens = under("h", "paid")?;
+    assert!(limiter.throttle_limit(&tokens, Throttle::remaining(5)).await.is_err());
+    assert_eq!(granted(&limiter.request_for(tokens)).await?, 5);
+    Ok(())
+}
+
+#[tokio::test]
 async fn fallback_grant_is_never_given_back_to_the_store() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Open)?;
     let reservation = limiter.reserve("a").await?;
@@ -377,6 +407,9 @@ async fn locally_known_answers_are_given_during_an_outage() -> anyhow::Result<()
     assert_eq!(limiter.fallbacks(), 17);
     Ok(())
 }
+
+/// The local quotas of a paid plan and of all others.
+static QUOTAS: LazyLock<[Quota; 2]> = LazyLock::new(|| [9, 2].map(|tokens| Quota::once(tokens).expect("a quota")));
 
 const DEADLINE: Duration = Duration::from_millis(50);
 

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,7 +9,9 @@ use tokio::time::timeout;
 
 use super::circuit_breaker::{Attempt, CircuitBreaker};
 use super::reservation::ScheduledReservation;
-use crate::model::{Decision, Error, Key, Outcome, Quota, Rule, Source, Take, TakeError, Throttle, ThrottleError};
+use crate::model::{
+    Decision, Error, Key, Limit, Outcome, Quota, Rule, Source, Take, TakeError, Throttle, ThrottleError,
+};
 use crate::store::{MemoryStore, Store};
 use crate::telemetry::Decisions;
 
@@ -205,7 +208,7 @@ pub(super) async fn before_deadline<T>(
 
 /// The answers of a limiter while its store does not answer in time: see
 /// [`LimiterBuilder::fallback`](crate::LimiterBuilder::fallback).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Fallback {
     /// Grants every request.
@@ -219,6 +222,51 @@ pub enum Fallback {
     /// provisioned buckets). Other limits keep the quotas that the request states, in each process by itself. A limit that counts
     /// something else [states its own quota](crate::Limit::fallback_quota).
     Local(Quota),
+    /// Decides as [`Local`](Self::Local), with a quota for each limit: see [`local_by`](Self::local_by).
+    LocalBy(LocalQuotas),
+}
+
+impl Fallback {
+    /// Decides as [`Local`](Self::Local) does, under the quota that a function returns for a limit, such as one for each plan.
+    ///
+    /// Applies to the limits that the quota of `Local` would replace. [`Quota::unlimited`] grants all requests. If the function
+    /// returns another quota than before, the local bucket of the key keeps its tokens, up to the new capacity.
+    ///
+    /// ```
+    /// use tollgate::{Fallback, Limit, Quota, Rule};
+    ///
+    /// // For each of ten processes.
+    /// let (paid, free) = (Quota::per_second(10).build()?, Quota::per_second(1).build()?);
+    /// let fallback = Fallback::local_by(move |limit: &Limit| match limit.rule() {
+    ///     Rule::Plan(plan) if plan.as_str() == "paid" => paid,
+    ///     _ => free,
+    /// });
+    /// # let _ = fallback;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn local_by(quota: impl Fn(&Limit) -> Quota + Send + Sync + 'static) -> Self {
+        Self::LocalBy(LocalQuotas(Arc::new(quota)))
+    }
+
+    /// The quota for a limit, if this process decides.
+    fn local_quota(&self, limit: &Limit) -> Option<Quota> {
+        match self {
+            Self::Open | Self::Closed(_) => None,
+            Self::Local(quota) => Some(*quota),
+            Self::LocalBy(LocalQuotas(quota)) => Some(quota(limit)),
+        }
+    }
+}
+
+/// The local quota of each limit while the store does not answer: see [`Fallback::local_by`].
+#[derive(Clone)]
+pub struct LocalQuotas(Arc<dyn Fn(&Limit) -> Quota + Send + Sync>);
+
+impl fmt::Debug for LocalQuotas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalQuotas").finish_non_exhaustive()
+    }
 }
 
 /// The fallback with its local buckets.
@@ -237,13 +285,13 @@ impl FallbackStore {
         let decision = match &self.fallback {
             Fallback::Open => Decision::grant(u64::MAX),
             Fallback::Closed(retry_after) => Decision::denial(*retry_after),
-            Fallback::Local(quota) => {
+            Fallback::Local(_) | Fallback::LocalBy(_) => {
                 let mut local = take.clone();
                 // Local grants cannot be settled and a fresh id is never repeated, so the id need not be remembered.
                 local.id = local.id.filter(|_| !take.has_fresh_id());
                 for (place, limit) in local.limits.iter_mut().enumerate() {
                     let own = place == 0 && take.own;
-                    if let Some(quota) = stands_for(*quota, &limit.rule, own, limit.local.as_deref()) {
+                    if let Some(quota) = self.stands_for(limit, own) {
                         (limit.rule, limit.min_remaining) = (Rule::Quota(quota), 0);
                     }
                 }
@@ -259,32 +307,35 @@ impl FallbackStore {
         Ok(decision.by(Source::Fallback).untaken())
     }
 
-    /// Lowers the local bucket of a limit to what an upstream states. `own`: the limit is the limiter's. `local`: the limit's
-    /// [own quota](crate::Limit::fallback_quota).
-    pub(super) fn throttle(&self, key: &Key, rule: &Rule, own: bool, local: Option<&Quota>, hold: Throttle) {
-        let Fallback::Local(quota) = &self.fallback else { return };
+    /// Lowers the local bucket of a limit to what an upstream states. `own`: the limit is the limiter's.
+    pub(super) fn throttle(&self, limit: &Limit, own: bool, hold: Throttle) {
+        if matches!(self.fallback, Fallback::Open | Fallback::Closed(_)) {
+            return;
+        }
         let lower = |rule: &Rule| {
-            let lowered = self.local.lower(key, rule, hold);
+            let lowered = self.local.lower(limit.key(), rule, hold);
             match (&lowered, hold.remaining_tokens()) {
                 (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(left)) => {
-                    self.local.lower(key, rule, Throttle::remaining(left))
+                    self.local.lower(limit.key(), rule, Throttle::remaining(left))
                 }
                 _ => lowered,
             }
         };
         // Another quota would rescale the owed tokens, so this lowers the bucket under its current quota, or else its future one.
         if matches!(lower(&Rule::Provisioned), Err(Error::Take(TakeError::UnknownBucket(_)))) {
-            let quota = stands_for(*quota, rule, own, local).map(Rule::Quota);
+            let quota = self.stands_for(limit, own).map(Rule::Quota);
             // Ignores a full store and a bucket that cannot be lowered.
-            drop(lower(quota.as_ref().unwrap_or(rule)));
+            drop(lower(quota.as_ref().unwrap_or(&limit.rule)));
         }
     }
-}
 
-/// The quota under which this process decides, if it replaces the request's rule.
-fn stands_for(quota: Quota, rule: &Rule, own: bool, local: Option<&Quota>) -> Option<Quota> {
-    let for_others = own || matches!(rule, Rule::Plan(_) | Rule::Provisioned);
-    local.copied().or_else(|| for_others.then_some(quota))
+    /// The quota under which this process decides, if it replaces the request's rule. A limit can state
+    /// [its own](crate::Limit::fallback_quota). `own`: the limit is the limiter's.
+    fn stands_for(&self, limit: &Limit, own: bool) -> Option<Quota> {
+        let is_replaced = own || matches!(limit.rule, Rule::Plan(_) | Rule::Provisioned);
+        let instead = || if is_replaced { self.fallback.local_quota(limit) } else { None };
+        limit.local.as_deref().copied().or_else(instead)
+    }
 }
 
 const LOCAL_KEYS: usize = 100_000;

@@ -116,6 +116,8 @@ impl RateLimitLayer {
     /// up to the new capacity. Clients of different plans must not share a bucket, such as that of their address.
     /// Default: the limiter's rule.
     ///
+    /// While the store does not answer, [`Fallback::local_by`](tollgate::Fallback::local_by) gives each plan its own quota.
+    ///
     /// # Examples
     ///
     /// ```
@@ -312,8 +314,9 @@ impl RateLimitLayer {
 
     /// Sets the quota of the named limit, per process, while the store does not answer.
     ///
-    /// The quota applies only if the limiter's fallback is a [local quota](tollgate::Fallback::Local). It replaces that
-    /// fallback quota, or the quota that [`and`](Self::and) set for the limit. Set it if the [cost](Self::cost_of) of
+    /// The quota applies only if the limiter's fallback is a [local quota](tollgate::Fallback::Local), also
+    /// [by limit](tollgate::Fallback::local_by). It replaces that fallback quota, or the quota that [`and`](Self::and) set
+    /// for the limit. Set it if the [cost](Self::cost_of) of
     /// the limit is not in requests.
     ///
     /// # Errors

@@ -386,6 +386,28 @@ async fn shared_limit_stays_when_the_database_stops() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn local_fallback_by_plan_applies_in_a_layer() -> anyhow::Result<()> {
+    let (paid, free) = (Quota::per_hour(4).build()?, Quota::per_hour(1).build()?);
+    let fallback = Fallback::local_by(move |limit| match limit.rule() {
+        Rule::Plan(plan) if plan.as_str() == "paid" => paid,
+        _ => free,
+    });
+    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
+    let plan = |request: &Parts| request.headers.get("x-plan")?.to_str().ok().map(ToOwned::to_owned);
+    let layer = RateLimitLayer::new(limiter).key(plan).plan(move |request| plan(request).unwrap_or_default());
+    let server = Server::start(hello().layer(layer)).await?;
+    let client = Client::new(server.address);
+    for (name, expected) in [("paid", 4), ("free", 1)] {
+        let mut granted = 0;
+        for _ in 0..6 {
+            granted += u32::from(client.get_with("/", &[("x-plan", name)]).await?.status == StatusCode::OK);
+        }
+        assert_eq!(granted, expected, "{name}");
+    }
+    Ok(())
+}
+
 fn three() -> anyhow::Result<Limiter<MemoryStore>> {
     Ok(Limiter::new(MemoryStore::new(), Quota::per_hour(3))?)
 }
