@@ -122,10 +122,11 @@ impl Dialect for Postgres {
         let code = error.code().unwrap_or_default();
         match &*code {
             // serialization failure, deadlock, snapshot too old; a key inserted twice by tollgate; timeouts of a
-            // statement and of a transaction; prepared statements that a pooler or a migration removed
+            // statement and of a transaction
             "55P03" => ErrorClass::Locked,
-            "40001" | "40P01" | "72000" | "23505" | "57014" | "25P04" | "26000" | "42P05" => ErrorClass::RolledBack,
-            "0A000" if error.message().contains("cached plan") => ErrorClass::RolledBack,
+            "40001" | "40P01" | "72000" | "23505" | "57014" | "25P04" => ErrorClass::RolledBack,
+            "26000" | "42P05" => ErrorClass::Unprepared,
+            "0A000" if error.message().contains("cached plan") => ErrorClass::Unprepared,
             "42883" | "42P01" | "3F000" => ErrorClass::NotMigrated,
             "42501" => ErrorClass::NotPermitted,
             "25006" => ErrorClass::ReadOnly,

@@ -44,7 +44,7 @@ impl Retry {
             };
             let pause = jitter(attempts);
             let again = match failure.class {
-                ErrorClass::RolledBack => true,
+                ErrorClass::RolledBack | ErrorClass::Unprepared => true,
                 ErrorClass::Locked => !IS_REPEATED_BY_KEY.try_with(|repeated| *repeated).unwrap_or(false),
                 _ => false,
             };
@@ -100,7 +100,7 @@ impl Failure {
             ErrorClass::NotMigrated => Error::NotMigrated(source),
             ErrorClass::NotPermitted => Error::NotPermitted(source),
             ErrorClass::ReadOnly => Error::ReadOnly(source),
-            ErrorClass::Refused => Error::Database(source),
+            ErrorClass::Refused | ErrorClass::Unprepared => Error::Database(source),
             ErrorClass::Locked | ErrorClass::RolledBack => Error::Contended { attempts, source },
             ErrorClass::TimedOut => Error::DeadlineExceeded(deadline),
             ErrorClass::Unavailable => Error::Unavailable(source),
@@ -128,6 +128,9 @@ pub enum ErrorClass {
     TimedOut,
     /// Nothing was sent.
     Unavailable,
+    /// Nothing was applied: a pooler or a migration removed the prepared statement, or another session's has its name. Another
+    /// attempt may succeed.
+    Unprepared,
     /// The request may have been applied.
     Unknown,
 }

@@ -18,7 +18,8 @@ pub fn cases() -> Vec<Case> {
         a_failure_at_commit_is_retried,
         a_failure_of_a_batch_at_commit_is_retried_as_a_whole,
         persistent_commit_failures_end_after_the_attempts,
-        persistent_commit_failures_end_by_the_deadline)
+        persistent_commit_failures_end_by_the_deadline,
+        lost_prepared_statement_is_not_contention)
     .into()
 }
 
@@ -42,7 +43,7 @@ async fn a_concurrent_writer_costs_the_higher_levels_a_retry(rig: Rig) -> anyhow
 async fn a_failure_at_commit_is_retried(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-    fail_commits(&scratch.rig, "2").await?;
+    fail_commits(&scratch.rig, "2", "40001").await?;
 
     let decision = scratch.rig.take(&key).await?;
     assert!(decision.is_granted());
@@ -55,7 +56,7 @@ async fn a_failure_at_commit_is_retried(rig: Rig) -> anyhow::Result<()> {
 async fn a_failure_of_a_batch_at_commit_is_retried_as_a_whole(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let rig = &scratch.rig;
-    fail_commits(rig, "2").await?;
+    fail_commits(rig, "2", "40001").await?;
     for kind in 0..3 {
         rig.pool.run("alter sequence failures restart").await?;
         let mut keys = Vec::new();
@@ -109,7 +110,7 @@ async fn concurrent_writer_costs_a_batch_one_retry_at_higher_levels(rig: Rig) ->
 async fn persistent_commit_failures_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-    fail_commits(&scratch.rig, "1000000").await?;
+    fail_commits(&scratch.rig, "1000000", "40001").await?;
 
     let error = take(scratch.rig.store().max_attempts(3).deadline(LONG), &key).await?.expect_err("no commit succeeds");
     assert!(matches!(error, Error::Contended { attempts: 3, .. }), "{error:?}");
@@ -121,7 +122,7 @@ async fn persistent_commit_failures_end_after_the_attempts(rig: Rig) -> anyhow::
 async fn persistent_commit_failures_end_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-    fail_commits(&scratch.rig, "1000000").await?;
+    fail_commits(&scratch.rig, "1000000", "40001").await?;
 
     let store = scratch.rig.store().max_attempts(u32::MAX).deadline(Duration::from_secs(1));
     match take(store, &key).await?.expect_err("no commit succeeds") {
@@ -133,15 +134,30 @@ async fn persistent_commit_failures_end_by_the_deadline(rig: Rig) -> anyhow::Res
     Ok(())
 }
 
-/// Makes the next `n` grants fail at commit.
-async fn fail_commits(rig: &Rig, n: &str) -> Result<(), sqlx::Error> {
+/// A pooler without prepared statements answers these codes to any statement.
+async fn lost_prepared_statement_is_not_contention(rig: Rig) -> anyhow::Result<()> {
+    for code in ["42P05", "26000"] {
+        let scratch = Scratch::migrated(&rig).await?;
+        let key = scratch.rig.bucket(a_hundred_a_day()).await?;
+        fail_commits(&scratch.rig, "2", code).await?;
+        let error =
+            take(scratch.rig.store().max_attempts(2).deadline(LONG), &key).await?.expect_err("two commits fail");
+        assert!(matches!(error, Error::Database(_)) && !error.is_outcome_unknown(), "{code}: {error:?}");
+        assert!(scratch.rig.take(&key).await?.is_granted(), "{code}: the next attempt succeeds");
+        assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(1), "{code}");
+    }
+    Ok(())
+}
+
+/// Makes the next `n` grants fail at commit, with this code.
+async fn fail_commits(rig: &Rig, n: &str, code: &str) -> Result<(), sqlx::Error> {
     rig.pool
         .run(format!(
             "create sequence failures;
              create function fail_at_commit() returns trigger language plpgsql as $$
              begin
                if nextval('public.failures') <= {n} then
-                 raise exception 'provoked at commit' using errcode = 'serialization_failure';
+                 raise exception 'provoked at commit' using errcode = '{code}';
                end if;
                return null;
              end $$;
