@@ -162,11 +162,12 @@ fn explain(error: &anyhow::Error) -> (u8, String, String) {
             format!("bucket '{}' is provisioned with another limit", plain(key.as_str())),
             "take from it without --quota and --plan".to_owned(),
         ),
-        Error::Take(TakeError::ExceedsCapacity { key, cost, min_remaining, capacity }) => {
+        Error::Take(TakeError::ExceedsCapacity { key, cost, min_remaining, capacity, window }) => {
             let kept = if *min_remaining > 0 { format!(", with {min_remaining} to remain,") } else { String::new() };
             let exceeds = if *cost == 1 { "exceeds" } else { "exceed" };
             let (tokens, name) = (counted(*cost, "token"), plain(key.as_str()));
-            let message = format!("{tokens}{kept} {exceeds} the capacity of {capacity}: {name}");
+            let bound = if *window { "maximum" } else { "capacity" };
+            let message = format!("{tokens}{kept} {exceeds} the {bound} of {capacity}: {name}");
             (NEVER, message, wider(key, cost.saturating_add(*min_remaining)))
         }
         // Escaped to one line: a key may contain newlines.

@@ -122,6 +122,7 @@ impl BucketAnswer {
                 cost: *cost,
                 min_remaining: *min_remaining,
                 capacity: state.map_or(0, |(terms, _)| terms.capacity).unsigned_abs(),
+                window: false,
             }),
             (OutcomeCode::Unknown, _) => Err(TakeError::UnknownBucket(key())),
             (OutcomeCode::Unplanned, _) => Err(TakeError::UnknownPlan { key: key(), plan: rule.plan().cloned() }),

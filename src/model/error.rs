@@ -189,20 +189,23 @@ pub enum TakeError {
     /// The bucket was provisioned with another limit than the quota or plan of the request.
     #[error("bucket '{0}' is provisioned with another limit: take from it without a quota, or use another key")]
     Conflict(Key),
-    /// The cost and the minimum remaining exceed the capacity of the bucket.
+    /// The cost and the minimum remaining exceed the capacity of the bucket, or the maximum of the sliding window.
     #[error(
-        "a cost of {cost}{} exceeds the capacity of bucket '{key}': {capacity}",
-        if *min_remaining > 0 { format!(" plus a minimum remaining of {min_remaining}") } else { String::new() }
+        "a cost of {cost}{} exceeds the {} '{key}': {capacity}",
+        if *min_remaining > 0 { format!(" plus a minimum remaining of {min_remaining}") } else { String::new() },
+        if *window { "maximum of window" } else { "capacity of bucket" }
     )]
     ExceedsCapacity {
-        /// The bucket.
+        /// The bucket or the window.
         key: Key,
         /// The tokens asked for.
         cost: u64,
         /// The tokens that had to remain.
         min_remaining: u64,
-        /// The tokens that the bucket holds when full.
+        /// The tokens that the bucket holds when full, or the maximum of the window.
         capacity: u64,
+        /// Whether the key is under a sliding window.
+        window: bool,
     },
     /// The store holds the maximum number of keys, and none of their buckets is full.
     #[error(

@@ -222,6 +222,7 @@ impl WindowUsage {
                     cost: take.cost,
                     min_remaining: take.min_remaining,
                     capacity: window.max_requests(),
+                    window: true,
                 });
             }
             OutcomeCode::Reused => return Err(TakeError::IdReused(take.id.unwrap_or_default())),

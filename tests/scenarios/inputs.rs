@@ -25,7 +25,14 @@ pub(crate) async fn impossible_request_is_the_same_error_in_a_batch<W: World>(wo
                 let refused = |outcome: &Outcome| match outcome {
                     Err(TakeError::ZeroCost) => cost == 0,
                     Err(error) => {
-                        *error == TakeError::ExceedsCapacity { key: key.clone(), cost, min_remaining, capacity: 5 }
+                        *error
+                            == TakeError::ExceedsCapacity {
+                                key: key.clone(),
+                                cost,
+                                min_remaining,
+                                capacity: 5,
+                                window: false,
+                            }
                             && cost > 0
                     }
                     Ok(_) => false,

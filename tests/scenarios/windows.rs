@@ -296,7 +296,7 @@ pub(crate) async fn impossible_window_request_is_the_same_error_in_a_batch(world
             let asked = take.clone().cost(cost).min_remaining(min_remaining).max_wait(max_wait);
             let identified = asked.clone().id(Uuid::new_v4(), Duration::MAX);
             let key = take.key().clone();
-            let never = TakeError::ExceedsCapacity { key, cost, min_remaining, capacity: 10 };
+            let never = TakeError::ExceedsCapacity { key, cost, min_remaining, capacity: 10, window: true };
             let error = if cost == 0 { TakeError::ZeroCost } else { never };
             assert_eq!(world.store().take_one(&asked).await?, Err(error.clone()));
             let outcomes = world.store().take(&[asked.clone(), identified, asked]).await?;

@@ -37,7 +37,8 @@ async fn request_beyond_the_capacity_is_an_error(rig: Rig) -> anyhow::Result<()>
         for (cost, min_remaining) in [(6, 0), (5, 1), (1, 5), (most, 0), (1, most), (most, most), (most / 2, most / 2)]
         {
             for max_wait in [Duration::ZERO, Duration::MAX] {
-                let never = TakeError::ExceedsCapacity { key: key.clone(), cost, min_remaining, capacity: 5 };
+                let never =
+                    TakeError::ExceedsCapacity { key: key.clone(), cost, min_remaining, capacity: 5, window: false };
                 let take = Take::from(key.clone()).cost(cost).min_remaining(min_remaining).max_wait(max_wait);
                 assert_eq!(ask(&rig, take.clone()).await?, Err(never.clone()));
                 let outcomes = rig.store().take(&[take, Take::from(rig.key())]).await?;
