@@ -47,7 +47,7 @@ pub trait TokenRequester: Send + Sync {
 
     /// Waits until a token is available, and takes it. Denies only if there will never be a token.
     ///
-    /// The default implementation sleeps until a token can be available and requests it again. A
+    /// The default implementation sleeps until a token can be available, 30 s at most, and requests it again. A
     /// [`Bound`](crate::Bound) limiter waits in the bucket's queue instead.
     ///
     /// # Errors

@@ -156,6 +156,9 @@ impl<S: Store> TokenRequester for Bound<S> {
 
     /// Waits in the queue. If the wait would exceed the [longest wait](crate::LimiterBuilder::max_wait), queues again after a
     /// pause, until the token is granted or can never be.
+    ///
+    /// The pause is 30 s at most. So a raised plan, a reset or the end of a mode takes effect within 30 s. A token that is
+    /// scheduled keeps its time.
     async fn wait_for_token(&self) -> Result<Decision, Error> {
         self.wait_for_tokens(1).await
     }
