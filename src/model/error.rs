@@ -1,4 +1,5 @@
 use std::error::Error as StdError;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,6 +157,9 @@ impl From<std::convert::Infallible> for Error {
 
 /// The server's reason for refusing the connection, or likely causes if there is none.
 fn unavailable(cause: &Cause) -> String {
+    if let Some(file) = cause.downcast_ref::<FileError>() {
+        return file.to_string();
+    }
     let refusal = refusal(cause).unwrap_or_default();
     if refusal.is_empty() {
         "no connection to the database: is it up, is the URL right, and is the pool large enough?".to_owned()
@@ -177,6 +181,16 @@ fn refusal(cause: &Cause) -> Option<&str> {
 #[cfg(not(feature = "_sql"))]
 fn refusal(_: &Cause) -> Option<&str> {
     None
+}
+
+/// The reason why no call can use the connections to a database file.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "_sql"), expect(dead_code, reason = "only SQL stores have files"))]
+pub(crate) enum FileError {
+    #[error("the database file {} is missing: put it back", .0.display())]
+    Missing(PathBuf),
+    #[error("the database file {} was replaced while it was open: the store opens the new file for later calls", .0.display())]
+    Replaced(PathBuf),
 }
 
 /// The underlying error of an [`Error`]. Shared, so that one failed call can answer several callers.

@@ -6,6 +6,7 @@ mod answers;
 mod call;
 mod connect;
 mod dialect;
+mod file;
 mod instant;
 mod migrate;
 #[cfg(feature = "mysql")]

@@ -1,4 +1,5 @@
 use std::fmt::Debug;
+use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -45,6 +46,13 @@ pub trait Dialect: Operations {
         url: &str,
         durability: Durability,
     ) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
+
+    #[doc(hidden)]
+    /// The file that connections open, if the database is one.
+    #[must_use]
+    fn file(_: &<Self::Connection as Connection>::Options) -> Option<&Path> {
+        None
+    }
 
     #[doc(hidden)]
     /// The server's settings with which a crash can forget answers, if connections cannot choose them.

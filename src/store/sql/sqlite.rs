@@ -87,6 +87,10 @@ impl Dialect for Sqlite {
         Ok(options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous))
     }
 
+    fn file(options: &SqliteConnectOptions) -> Option<&Path> {
+        Some(options.get_filename())
+    }
+
     async fn take(
         connection: &mut SqliteConnection,
         asks: &[SqlRequest],

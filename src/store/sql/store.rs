@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
 use super::connect::Reconnect;
 use super::dialect::{ChangeTime, Dialect, Operation};
+use super::file::DatabaseFile;
 use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish, finish_change, finish_statement};
 use super::runs::{Run, TakeAllBatch, TakeBatch, runs};
 use crate::admin::{Admin, BucketLevel, DenialCount, SweepResult};
@@ -34,6 +35,7 @@ pub struct SqlStore<DB: Dialect> {
     isolation: Option<Isolation>,
     retry: Retry,
     reconnect: Reconnect,
+    file: DatabaseFile,
 }
 
 /// The isolation level of transactions: see [`SqlStore::isolation`](crate::SqlStore::isolation).
@@ -73,7 +75,8 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
-        Self { pool, clock, isolation: None, retry: Retry::default(), reconnect: Reconnect::default() }
+        let file = DatabaseFile::of(&pool);
+        Self { pool, clock, isolation: None, retry: Retry::default(), reconnect: Reconnect::default(), file }
     }
 
     /// The time that checks an operator's ends.
@@ -189,8 +192,15 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
+        self.file.check(&self.pool)?;
         match timeout_at(deadline, self.reconnect.acquire(&self.pool)).await {
-            Ok(Ok(connection)) => Ok(connection),
+            Ok(Ok(mut connection)) => match self.file.check_again() {
+                Ok(()) => Ok(connection),
+                Err(failure) => {
+                    connection.close_on_drop();
+                    Err(failure)
+                }
+            },
             Ok(Err(error)) => match classify::<DB>(&error) {
                 ErrorClass::NotPermitted => Err(Failure::new(ErrorClass::NotPermitted, error)),
                 _ => Err(Failure::new(ErrorClass::Unavailable, error)),
@@ -238,7 +248,8 @@ type Conversing<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + 
 
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), clock: self.clock.clone(), reconnect: self.reconnect.clone(), ..*self }
+        let (pool, clock, reconnect) = (self.pool.clone(), self.clock.clone(), self.reconnect.clone());
+        Self { pool, clock, reconnect, file: self.file.clone(), ..*self }
     }
 }
 

@@ -17,6 +17,7 @@ mod interrupted;
 mod journal;
 mod leased;
 mod lost;
+mod replaced;
 mod secrets;
 mod sessions;
 mod unreachable;
@@ -38,6 +39,7 @@ pub fn cases() -> Vec<Case> {
         journal::cases(),
         leased::cases(),
         lost::cases(),
+        replaced::cases(),
         secrets::cases(),
         sessions::cases(),
         unreachable::cases(),
