@@ -1,4 +1,4 @@
-//! Passwords in URLs.
+//! Passwords in URLs, and URLs that are refused.
 
 use tollgate::{MySqlStore, PgStore, SqliteStore, store::Durability};
 
@@ -18,4 +18,22 @@ async fn unknown_parameter_of_a_url_reaches_no_log() -> anyhow::Result<()> {
     let ignored = "unknown parameters of the database's URL are ignored engine=\"postgres\" parameters=3";
     assert!(told.contains(" WARN ") && told.contains(ignored), "{told}");
     Ok(())
+}
+
+#[tokio::test]
+async fn in_memory_url_is_refused_with_a_hint() {
+    for url in [
+        "sqlite::memory:",
+        "sqlite://:memory:",
+        "sqlite:",
+        "sqlite:%3Amemory%3A",
+        "sqlite:file::memory:?cache=shared",
+        "sqlite:file:a?mode=memory&cache=shared",
+        "sqlite:a?mode=memory",
+        "sqlite:file:/a?vfs=memdb",
+    ] {
+        let refused = SqliteStore::connect(url, Durability::Synchronous).map(drop).expect_err(url);
+        assert!(format!("{refused:?}").contains("use MemoryStore, or name a file"), "{url}: {refused:?}");
+    }
+    SqliteStore::connect("sqlite:mode=memory?mode=ro", Durability::Synchronous).expect("the name of a file");
 }

@@ -43,7 +43,7 @@ pub enum Durability {
 impl<DB: Dialect> SqlStore<DB> {
     /// Creates a store with a small pool of its own: for hosts that use another driver, or whose limits need not be as
     /// durable as their data. The pool connects at the first request. On SQLite it creates a missing file, for this
-    /// user alone (0600).
+    /// user alone (0600), and refuses an in-memory database: use [`MemoryStore`](crate::MemoryStore).
     ///
     /// On `MySQL` and `MariaDB` only an administrator sets the durability, for all connections
     /// (`innodb_flush_log_at_trx_commit`, `sync_binlog`). If you ask for [`Synchronous`](Durability::Synchronous) and
@@ -66,7 +66,8 @@ impl<DB: Dialect> SqlStore<DB> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is not one of this database, if it names several hosts, or outside a Tokio runtime.
+    /// Returns an error if the URL is not one of this database, if it names several hosts or no file, or outside a Tokio
+    /// runtime.
     pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
         let wrong = |error| Failure::new(ErrorClass::Unavailable, error).into_error(1, Duration::ZERO);
         // A SQLite file can have any name, even the URL of another database's server with its password.

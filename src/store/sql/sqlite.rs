@@ -37,16 +37,18 @@ impl SqliteStore {
 
 /// Creates a missing file for this user alone: SQLite would let other users read the file. The journals get the same
 /// permissions. SQLite reports a file that cannot be created.
-fn create_private(url: &str, file: &Path) {
-    let (_, query) = url.split_once('?').unwrap_or((url, ""));
-    let makes_none = query.split('&').any(|parameter| ["mode=memory", "mode=ro"].contains(&parameter));
-    if makes_none || file.as_os_str().is_empty() || file.to_string_lossy().starts_with("file:sqlx-in-memory-") {
-        return;
-    }
+fn create_private(file: &Path) {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let _ = options.write(true).create_new(true).open(file);
+}
+
+/// Whether a URL names a database without a file.
+fn is_in_memory(parameters: &[&str], file: &Path) -> bool {
+    let name = file.to_string_lossy();
+    let has_no_file = name.is_empty() || name == ":memory:" || name.starts_with("file:sqlx-in-memory-");
+    has_no_file || ["mode=memory", "vfs=memdb"].iter().any(|parameter| parameters.contains(parameter))
 }
 
 impl Dialect for Sqlite {
@@ -82,9 +84,17 @@ impl Dialect for Sqlite {
             Durability::Asynchronous => SqliteSynchronous::Normal,
             Durability::Synchronous => SqliteSynchronous::Full,
         };
-        let options = Self::parse_url(url)?.create_if_missing(true);
-        create_private(url, options.get_filename());
-        Ok(options.journal_mode(SqliteJournalMode::Wal).synchronous(synchronous))
+        let options = Self::parse_url(url)?;
+        let (_, query) = url.split_once('?').unwrap_or((url, ""));
+        let parameters: Vec<&str> = query.split(['&', '#']).collect();
+        if is_in_memory(&parameters, options.get_filename()) {
+            let lost = "an in-memory database loses its buckets with a connection: use MemoryStore, or name a file";
+            return Err(sqlx::Error::Configuration(lost.into()));
+        }
+        if !parameters.contains(&"mode=ro") {
+            create_private(options.get_filename());
+        }
+        Ok(options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).synchronous(synchronous))
     }
 
     fn file(options: &SqliteConnectOptions) -> Option<&Path> {
