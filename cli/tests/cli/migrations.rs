@@ -49,6 +49,10 @@ async fn sqlite_files_are_readable_by_their_owner_only() {
     std::fs::set_permissions(&migrated, PermissionsExt::from_mode(0o640)).expect("it is its owner's");
     database.run(&["migrate"]).ended(0);
     assert_eq!(mode(migrated), 0o640);
+    // SQLite creates the file behind a link.
+    std::os::unix::fs::symlink("target.db", database.directory.join("link.db")).expect("a link");
+    database.run(&["--database-url", "sqlite:link.db", "migrate"]).ended(0);
+    assert_eq!(mode(database.directory.join("target.db")), 0o600);
 }
 
 #[test]

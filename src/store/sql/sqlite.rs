@@ -38,6 +38,12 @@ impl SqliteStore {
 /// Creates a missing file for this user alone: SQLite would let other users read the file. The journals get the same
 /// permissions. SQLite reports a file that cannot be created.
 fn create_private(file: &Path) {
+    let mut file = file.to_owned();
+    // A symbolic link can name a missing file, which SQLite would create.
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = std::fs::read_link(&file) else { break };
+        file = file.parent().unwrap_or(&file).join(target);
+    }
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -188,6 +194,9 @@ async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Sqli
         connection.begin_with("begin immediate").await
     }
 }
+
+/// More links than a system follows.
+const MAX_LINKS: usize = 40;
 
 const SQLITE_ERROR: i32 = 1;
 const SQLITE_BUSY: i32 = 5;
