@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -12,7 +13,8 @@ impl Examine for Sqlite {
         let mut connection = pool.acquire().await?;
         let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&mut *connection).await?;
         report.ok("server", format!("none: SQLite {version}, linked in; its clock is this host's"));
-        journal(&mut connection, report).await?;
+        let options = pool.connect_options();
+        journal(&mut connection, options.get_filename(), report).await?;
         busy(&mut connection, report).await?;
         writer(&mut connection, report).await?;
         size(&mut connection, report).await
@@ -46,9 +48,15 @@ impl Examine for Sqlite {
     }
 }
 
-async fn journal(connection: &mut SqliteConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
+async fn journal(connection: &mut SqliteConnection, file: &Path, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     let mode: String = sqlx::query_scalar("pragma journal_mode").fetch_one(&mut *connection).await?;
-    if mode == "wal" {
+    let wal = std::fs::metadata(format!("{}-wal", file.display())).map_or(0, |wal| wal.len()) / MIB;
+    if mode == "wal" && wal >= MAX_WAL_MIB {
+        let found = format!("wal of {wal} MiB: a reader keeps its transaction open, or did, and reads become slow");
+        let advice = "end long reads, then `pragma wal_checkpoint(truncate)`; `pragma journal_size_limit = 8388608` on each \
+                      connection, which `SqliteStore::connect` sets, bounds the file after the next long read";
+        report.warn("journal", found, advice);
+    } else if mode == "wal" {
         report.ok("journal", "wal: readers and the writer do not wait for each other");
     } else {
         let advice = "pragma journal_mode = wal, once; it stays with the file";
@@ -118,6 +126,11 @@ async fn size(connection: &mut SqliteConnection, report: &mut DoctorReport) -> R
     report.ok("file", format!("{used} KiB used, {free} KiB free for new rows"));
     Ok(())
 }
+
+const MIB: u64 = 1024 * 1024;
+
+/// More than writes without a long read leave.
+const MAX_WAL_MIB: u64 = 32;
 
 /// Longer than a write takes.
 const MIN_LOCK_WAIT: Duration = Duration::from_millis(500);

@@ -476,6 +476,35 @@ fn read_only_sqlite_file_is_reported() {
     database.run(&["doctor"]).ended(0).says(&["ok    write lock"]);
 }
 
+#[test]
+fn grown_sqlite_wal_is_a_warning_and_shrinks_after_the_read() {
+    use sqlx::SqliteConnection;
+    use tollgate::{SqliteStore, store::Durability};
+
+    let database = Database::migrated(Engine::Sqlite);
+    let url = format!("sqlite:{}", database.directory.join("app.db").display());
+    let wal = database.directory.join("app.db-wal");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let store = SqliteStore::connect(&url, Durability::Asynchronous).expect("a URL");
+        let mut reader = SqliteConnection::connect(&url).await.expect("a connection");
+        let execute = async |sql: &'static str| sqlx::raw_sql(sql).execute(store.pool()).await.expect("a statement");
+        execute("create table host (n blob)").await;
+        sqlx::raw_sql("begin; select * from host").execute(&mut reader).await.expect("a read");
+        for _ in 0..40 {
+            execute("insert into host values (randomblob(1024 * 1024))").await;
+        }
+        database.run(&["doctor"]).ended(0).says(&["warn  journal", "wal of 4", "→ end long reads"]);
+        sqlx::raw_sql("commit").execute(&mut reader).await.expect("its end");
+        for _ in 0..3 {
+            execute("insert into host values (1)").await;
+        }
+        let left = wal.metadata().expect("a file").len();
+        assert!(left <= 8 * 1024 * 1024, "{left} bytes");
+        database.run(&["doctor"]).ended(0).says(&["ok    journal"]);
+    });
+}
+
 fn check<'r>(report: &'r Value, name: &str) -> &'r Value {
     let checks = report["checks"].as_array().expect("checks");
     checks.iter().find(|check| check["name"] == name).unwrap_or(&Value::Null)

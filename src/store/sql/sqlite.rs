@@ -100,7 +100,11 @@ impl Dialect for Sqlite {
         if !parameters.contains(&"mode=ro") {
             create_private(options.get_filename());
         }
-        Ok(options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).synchronous(synchronous))
+        Ok(options
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(synchronous)
+            .pragma("journal_size_limit", MAX_IDLE_WAL))
     }
 
     fn file(options: &SqliteConnectOptions) -> Option<&Path> {
@@ -194,6 +198,9 @@ async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Sqli
         connection.begin_with("begin immediate").await
     }
 }
+
+/// To how many bytes the WAL shrinks after a long read let it grow: twice the size at which SQLite copies it to the file.
+const MAX_IDLE_WAL: &str = "8388608";
 
 /// More links than a system follows.
 const MAX_LINKS: usize = 40;
