@@ -15,6 +15,8 @@ impl Examine for Sqlite {
         report.ok("server", format!("none: SQLite {version}, linked in; its clock is this host's"));
         let options = pool.connect_options();
         journal(&mut connection, options.get_filename(), report).await?;
+        #[cfg(unix)]
+        access(options.get_filename(), report);
         busy(&mut connection, report).await?;
         writer(&mut connection, report).await?;
         size(&mut connection, report).await
@@ -74,6 +76,30 @@ async fn journal(connection: &mut SqliteConnection, file: &Path, report: &mut Do
             .ok("durability", "synchronous is full here: a power failure forgets no grant; each program sets its own"),
     }
     Ok(())
+}
+
+/// Reports a file that other accounts of this host can open.
+#[cfg(unix)]
+fn access(file: &Path, report: &mut DoctorReport) {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let Ok(path) = file.canonicalize() else { return };
+    let mode = |path: &Path| path.metadata().map_or(0, |found| found.mode());
+    let is_reachable = path.ancestors().skip(1).all(|directory| mode(directory) & 0o001 != 0);
+    let (mode, name) = (mode(&path) & 0o777, file.display());
+    let can = match mode & 0o006 {
+        0 => None,
+        4 => Some("read its keys"),
+        _ => Some("change it"),
+    };
+    match can.filter(|_| is_reachable) {
+        None => report.ok("access", format!("{mode:04o}: not open to every account of this host")),
+        Some(can) => report.warn(
+            "access",
+            format!("{mode:04o}: every account of this host can {can}"),
+            format!("chmod o= {name}*"),
+        ),
+    }
 }
 
 async fn busy(connection: &mut SqliteConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {

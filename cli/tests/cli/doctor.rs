@@ -15,6 +15,9 @@ fn ready_database_has_no_failure() {
         let report = database.run(&["doctor", "--json"]).ended(0).json();
         let mut expected = vec!["calls", "connection", "durability", "mode", "schema", "server"];
         expected.extend(match engine {
+            #[cfg(unix)]
+            Engine::Sqlite => &["access", "busy timeout", "file", "journal", "write lock"][..],
+            #[cfg(not(unix))]
             Engine::Sqlite => &["busy timeout", "file", "journal", "write lock"][..],
             Engine::Postgres | Engine::PgBouncer => {
                 &["clock", "encryption", "grants", "isolation", "prepared statements", "table"]
@@ -474,6 +477,30 @@ fn read_only_sqlite_file_is_reported() {
     run(&["take", "a"]).ended(77).says(&["file or its URL is read-only", "leave mode=ro"]);
     run(&["peek", "a"]).ended(0);
     database.run(&["doctor"]).ended(0).says(&["ok    write lock"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn sqlite_file_open_to_other_accounts_is_a_warning() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let database = Database::migrated(Engine::Sqlite);
+    let set = |name, mode| {
+        let path = database.directory.join(name);
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("it is its owner's");
+    };
+    for (mode, found) in [
+        (0o640, "ok    access        0640: not open to every account of this host"),
+        (0o644, "warn  access        0644: every account of this host can read its keys"),
+        (0o666, "warn  access        0666: every account of this host can change it"),
+    ] {
+        set("app.db", mode);
+        database.run(&["doctor"]).ended(0).says(&[found]);
+    }
+    database.run(&["doctor"]).says(&["→ chmod o= app.db*"]);
+    set(".", 0o750);
+    database.run(&["doctor"]).ended(0).says(&["ok    access        0666: not open"]);
+    set(".", 0o755);
 }
 
 #[test]
