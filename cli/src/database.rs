@@ -100,6 +100,11 @@ impl Engine for Sqlite {
                 let hint = format!("name another file: {}", Self::EXAMPLE);
                 return Err(CliError::database(format!("{address} is not a database of SQLite's"), hint).into());
             }
+            // SQLite creates no files beside an immutable one.
+            #[cfg(unix)]
+            if !["immutable=1", "immutable=true"].iter().any(|parameter| url.contains(parameter)) {
+                crate::sidecars::require_shared(file)?;
+            }
             return Ok((options.create_if_missing(false), address));
         }
         if missing == Missing::Refuse {

@@ -31,6 +31,8 @@ mod redact;
 mod request;
 mod reset;
 mod run;
+#[cfg(unix)]
+mod sidecars;
 mod signals;
 mod simulate;
 mod sweep;

@@ -32,8 +32,14 @@ impl Examine for Sqlite {
         Ok(Utc::now().timestamp_micros())
     }
 
-    async fn mending(_: &SqlitePool, _: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
-        Ok(None)
+    async fn mending(_: &SqlitePool, said: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
+        // Extended result codes carry the primary one in their lowest byte.
+        let code = said.code().and_then(|code| code.parse::<i32>().ok()).map(|code| code & 0xff);
+        Ok(match code {
+            Some(SQLITE_BUSY | SQLITE_LOCKED) => None,
+            Some(SQLITE_PERM | SQLITE_READONLY | SQLITE_CANTOPEN) => Some(exit::READ_ONLY_HINT.to_owned()),
+            _ => Some("check the disk, and run `pragma integrity_check`".to_owned()),
+        })
     }
 
     async fn planless(pool: &SqlitePool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
@@ -157,6 +163,12 @@ const MIB: u64 = 1024 * 1024;
 
 /// More than writes without a long read leave.
 const MAX_WAL_MIB: u64 = 32;
+
+const SQLITE_PERM: i32 = 3;
+const SQLITE_BUSY: i32 = 5;
+const SQLITE_LOCKED: i32 = 6;
+const SQLITE_READONLY: i32 = 8;
+const SQLITE_CANTOPEN: i32 = 14;
 
 /// Longer than a write takes.
 const MIN_LOCK_WAIT: Duration = Duration::from_millis(500);

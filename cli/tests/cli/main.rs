@@ -1,5 +1,7 @@
 //! Runs the CLI `tollgate` on real databases.
 
+#[cfg(unix)]
+mod accounts;
 mod apply;
 mod clients;
 mod command;
