@@ -26,6 +26,7 @@ pub use server::{
 /// Compiles the programs in the book.
 #[cfg(all(doctest, feature = "axum", feature = "tonic", feature = "reqwest"))]
 #[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../docs/api-keys.md")]
 #[doc = include_str!("../../docs/http-client.md")]
 #[doc = include_str!("../../docs/http-server.md")]
 #[doc = include_str!("../../docs/personal-data.md")]

@@ -29,7 +29,9 @@ impl Header {
 
     /// Uses a header that is secret. Only its SHA-256 hash reaches the database, the metrics and the logs.
     ///
-    /// The hash does not protect values that can be guessed.
+    /// The hash does not protect values that can be guessed. A client gets a bucket for each value that it invents. For
+    /// API keys, use the rule [`Provisioned`](tollgate::Rule::Provisioned): only values whose bucket exists are then
+    /// served.
     #[must_use]
     pub const fn secret(name: HeaderName) -> Self {
         Self { name, secret: true }

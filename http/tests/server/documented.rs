@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use tokio::process::Command;
 
 use super::client::{Answer, Client};
-use super::process::Process;
+use super::process::{OwnDatabase, Process};
 
 #[tokio::test]
 async fn http_plans_answers_as_documented() -> anyhow::Result<()> {
@@ -29,6 +29,38 @@ async fn http_plans_answers_as_documented() -> anyhow::Result<()> {
         }
     }
     anyhow::bail!("ten thousand requests were served")
+}
+
+#[tokio::test]
+async fn http_api_keys_answers_as_documented() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("../docs/api-keys.md"))?;
+    let program = std::fs::read_to_string(root.join("examples/http_api_keys.rs"))?;
+    let (_, code) = program.split_once("\n\n").context("it begins with its purpose")?;
+    ensure!(page.contains(&format!("```rust,no_run\n{code}```\n")), "docs/api-keys.md does not show {code}");
+    let mut shown = page.split("$ curl -i ").skip(1).filter_map(|rest| rest.split_once('\n'));
+    let mut next = || anyhow::Ok(shown.next().context("there are two answers")?.1);
+    let (served, denied) = (next()?, next()?.split("```").next().context("it ends")?);
+    let served = served.split("$ curl").next().context("it ends")?;
+
+    let database = OwnDatabase::create().await?;
+    let example = Process::start("http_api_keys", &[&database.url, "127.0.0.1:0"]).await?;
+    let client = Client::new(example.address);
+    let get = async || client.get_with("/", &[("x-api-key", "key-of-ada")]).await;
+    assert_eq!(as_curl_prints(&get().await?)?, served);
+    // Ten tokens return each second, so the loop must be faster than that to be denied.
+    let denial = async || {
+        for _ in 0..10_000 {
+            let answer = get().await?;
+            if answer.status == StatusCode::TOO_MANY_REQUESTS {
+                return anyhow::Ok(answer);
+            }
+        }
+        anyhow::bail!("ten thousand requests were served")
+    };
+    assert_eq!(as_curl_prints(&denial().await?)?, denied.trim_end());
+    drop(example);
+    database.drop().await
 }
 
 /// Runs curl itself, as readers do.

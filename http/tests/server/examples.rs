@@ -9,7 +9,7 @@ use anyhow::{bail, ensure};
 use axum::http::StatusCode;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tollgate::{Admin, Key, PgStore, Quota};
+use tollgate::{Admin, Key, PgStore, Quota, admin::Filter};
 
 use super::client::{Answer, Client};
 use super::process::{OwnDatabase, Process, SERVERS};
@@ -189,6 +189,39 @@ async fn two_processes_of_http_plans_share_a_limit_on_every_server() -> anyhow::
         drop((one, two));
         database.drop().await?;
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_api_keys_serves_known_keys_also_in_an_outage() -> anyhow::Result<()> {
+    let database = OwnDatabase::create().await?;
+    let store = PgStore::from(database.pool().await?);
+    for (plan, tokens) in [("free", 2), ("paid", 3)] {
+        store.create_plan(&Key::try_from(plan)?, Quota::once(tokens)?).await?;
+    }
+    let example = Process::start("http_api_keys", &[&database.url, "127.0.0.1:0"]).await?;
+    let client = Client::new(example.address);
+    let get = async |key: &str| client.get_with("/", &[("x-api-key", key)]).await;
+    for (client, tokens) in [("ada", 2), ("bob", 3)] {
+        let key = format!("key-of-{client}");
+        for left in (0..tokens).rev() {
+            let answer = get(&key).await?;
+            assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, format!("hello {client}\n").as_bytes()));
+            assert_eq!(answer.header("ratelimit")?, Some(&*format!("\"default\";r={left}")));
+        }
+        assert_eq!(get(&key).await?.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    for key in ["", "invented", "key-of-eve"] {
+        assert_eq!(get(key).await?.status, StatusCode::UNAUTHORIZED, "{key}");
+    }
+    let buckets = store.list(&Filter::default(), None, 9).await?;
+    assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["ada", "bob"]);
+
+    // Without the database, the fallback decides for the clients that are known.
+    database.drop().await?;
+    poll("the fallback grants", async || Ok(get("key-of-ada").await?.status == StatusCode::OK)).await?;
+    poll("the fallback denies", async || Ok(get("key-of-ada").await?.status == StatusCode::TOO_MANY_REQUESTS)).await?;
+    assert_eq!(get("invented").await?.status, StatusCode::SERVICE_UNAVAILABLE);
     Ok(())
 }
 

@@ -11,10 +11,12 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use proptest::prelude::*;
-use tollgate::{Admin, Fallback, Key, Limiter, MemoryStore, Quota, admin::Filter, model::KeySecret};
+use tollgate::{
+    Admin, Error, Fallback, Key, Limiter, MemoryStore, Quota, Rule, TakeError, admin::Filter, model::KeySecret,
+};
 use tollgate_http::{
-    ClientAddr, GlobalKey, Header, KeyExtractor, MatchedRoute, MissingKey, RateLimitHeaders, RateLimitLayer, UrlPath,
-    extension, hashed,
+    ClientAddr, GlobalKey, Header, KeyExtractor, MatchedRoute, MissingKey, RateLimitHeaders, RateLimitLayer, Refusal,
+    UrlPath, extension, hashed, respond,
 };
 
 use super::broken::Broken;
@@ -71,6 +73,28 @@ async fn unnamed_and_named_layers_never_share_a_key() -> anyhow::Result<()> {
     let client = Client::new(server.address);
     assert_eq!(client.get_with("/search", &[("x-user", "5=login 127.0.0.1")]).await?.status, StatusCode::OK);
     assert_eq!(client.get("/login").await?.status, StatusCode::OK, "nobody has used its token");
+    Ok(())
+}
+
+#[tokio::test]
+async fn provisioned_rule_serves_only_known_secrets() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Rule::Provisioned)?;
+    let known = Key::try_from("sha256=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")?;
+    limiter.store().create_bucket(&known, Quota::once(1)?).await?;
+    let name = HeaderName::from_static("x-api-key");
+    let layer = RateLimitLayer::new(limiter.clone()).key(Header::secret(name)).respond(|refusal, request| {
+        let mut response = respond::problem(refusal, request);
+        if let Refusal::Failed(Error::Take(TakeError::UnknownBucket(_))) = refusal {
+            *response.status_mut() = StatusCode::UNAUTHORIZED;
+        }
+        response
+    });
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for (key, status) in [("test", 200), ("test", 429), ("Test", 401), ("invented", 401), (known.as_str(), 401)] {
+        assert_eq!(client.get_with("/", &[("x-api-key", key)]).await?.status, status, "{key}");
+    }
+    assert_eq!(limiter.store().list(&Filter::default(), None, 9).await?.len(), 1);
     Ok(())
 }
 

@@ -1,0 +1,136 @@
+//! Limits per API key in axum, with plans from the database: see `docs/api-keys.md`.
+//!
+//! ```text
+//! cargo run -p tollgate-http --example http_api_keys -- postgres://localhost/app                # at http://127.0.0.1:3000
+//! cargo run -p tollgate-http --example http_api_keys -- postgres://localhost/app 127.0.0.1:3001 # and a second one beside it
+//! ```
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Extension, Request, State};
+use axum::http::{StatusCode, request::Parts};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::{Router, routing::get};
+use sqlx::PgPool;
+use tollgate::{Fallback, Key, Limiter, MemoryStore, PgStore, Quota, Rule};
+use tollgate_http::{RateLimitHeaders, RateLimitLayer, extension, respond};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let url = arguments.next().unwrap_or_else(|| "postgres://localhost/app".to_owned());
+    let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let pool = PgPool::connect(&url).await?;
+    tollgate::migrate(&pool).await?;
+    sqlx::raw_sql(SETUP).execute(&pool).await?;
+
+    // If the database does not answer within 100 ms: for each client, in each process.
+    let fallback = Fallback::Local(Quota::per_second(5).build()?);
+    let limiter = Limiter::builder(PgStore::from(pool.clone()))
+        .fallback(Duration::from_millis(100), fallback)
+        .build(Rule::Plan(Key::try_from("free")?))?;
+    let limit = RateLimitLayer::new(limiter)
+        .key(extension(|client: &Client| client.id.clone()))
+        .plan(plan)
+        .headers(RateLimitHeaders::Always)
+        .respond(respond::message);
+    // Keys that clients invent: each address can try 200 at once, and then one a second, in each process.
+    let unknown_keys = RateLimitLayer::new(Limiter::new(MemoryStore::new(), Quota::per_second(1).burst(200))?)
+        .name("unknown keys")
+        .refund(|answer, cost| if answer.status == StatusCode::UNAUTHORIZED { 0 } else { cost });
+
+    // The last layer is the outermost, and runs first.
+    let router = Router::new()
+        .route("/", get(hello))
+        .layer(limit)
+        .layer(from_fn_with_state(Arc::new(ApiKeys::new(pool)), authenticate))
+        .layer(unknown_keys);
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+async fn hello(Extension(client): Extension<Client>) -> String {
+    format!("hello {}\n", client.id)
+}
+
+/// The owner of an API key. `authenticate` inserts it into the request.
+#[derive(Clone)]
+struct Client {
+    id: String,
+    plan: String,
+}
+
+fn plan(request: &Parts) -> String {
+    request.extensions.get::<Client>().map_or_else(|| "free".to_owned(), |client| client.plan.clone())
+}
+
+/// Lets only known keys pass. An invented key gets 401 and no bucket.
+async fn authenticate(State(keys): State<Arc<ApiKeys>>, mut request: Request, next: Next) -> Response {
+    let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok()).unwrap_or_default().to_owned();
+    match keys.client(&key).await {
+        Ok(Some(client)) => {
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
+        Ok(None) => (StatusCode::UNAUTHORIZED, "send a valid key in X-Api-Key\n").into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error).into_response(),
+    }
+}
+
+/// The table of keys, with a cache of the known ones.
+struct ApiKeys {
+    pool: PgPool,
+    known: Mutex<HashMap<String, (Client, Instant)>>,
+}
+
+impl ApiKeys {
+    fn new(pool: PgPool) -> Self {
+        Self { pool, known: Mutex::default() }
+    }
+
+    async fn client(&self, key: &str) -> Result<Option<Client>, &'static str> {
+        let known = self.known.lock().expect("no panic").get(key).cloned();
+        if let Some((client, since)) = &known
+            && since.elapsed() < MAX_AGE
+        {
+            return Ok(Some(client.clone()));
+        }
+        let found = sqlx::query_as("select client, plan from api_keys where hash = sha256($1)")
+            .bind(key.as_bytes())
+            .fetch_optional(&self.pool);
+        let found = match tokio::time::timeout(Duration::from_millis(500), found).await {
+            Ok(Ok(found)) => found.map(|(id, plan)| Client { id, plan }),
+            // An outage: a client that was known is still known.
+            _ => Some(known.ok_or("the database does not answer: try again later\n")?.0),
+        };
+        let mut known = self.known.lock().expect("no panic");
+        match &found {
+            Some(client) => known.insert(key.to_owned(), (client.clone(), Instant::now())),
+            None => known.remove(key),
+        };
+        Ok(found)
+    }
+}
+
+/// For how long a process does not notice a revoked key or a client's new plan.
+const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// Belongs into your migrations. The table has the hashes of the keys, so a leaked copy of it opens nothing.
+const SETUP: &str = "
+    create table if not exists api_keys (
+      hash   bytea primary key,
+      client text not null,
+      plan   text not null
+    );
+    insert into api_keys values (sha256('key-of-ada'), 'ada', 'free'), (sha256('key-of-bob'), 'bob', 'paid')
+      on conflict do nothing;
+    insert into tollgate.token_plans (name, capacity, refill_seconds) values ('free', 10, 1), ('paid', 100, 1)
+      on conflict do nothing;
+";
