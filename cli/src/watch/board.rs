@@ -48,9 +48,9 @@ pub(crate) struct BoardRow {
     pub(crate) denied: Option<u64>,
     /// Requests denied per second, over the last looks.
     pub(crate) denied_rate: Option<f64>,
-    /// Tokens granted per second between the last two looks.
+    /// Tokens granted per second, smoothed over about `SMOOTHING`.
     pub(crate) rate: Option<f64>,
-    /// The rates until now, oldest first.
+    /// The rates between two reads until now, oldest first.
     pub(crate) past: VecDeque<f64>,
 }
 
@@ -83,11 +83,15 @@ impl Board {
             let (denied, denied_rate) = (self.denials.now.get(&level.key), self.denials.of(&level.key));
             let known = before.remove(&level.key);
             let granted = known.as_ref().and_then(|known| Some(level.granted_since(known.level.as_ref()?)));
+            let before = known.as_ref().and_then(|known| known.rate);
             let mut row = BoardRow::new(level.key.clone(), denied, Some(level));
             row.denied_rate = denied_rate;
             row.past = known.map(|known| known.past).unwrap_or_default();
-            row.rate = granted.and_then(|granted| passed.map(|passed| granted / passed.as_secs_f64()));
-            row.past.extend(row.rate);
+            if let (Some(granted), Some(passed)) = (granted, passed) {
+                let rate = granted / passed.as_secs_f64();
+                row.past.push_back(rate);
+                row.rate = Some(smoothed(before, rate, passed));
+            }
             if row.past.len() > HISTORY {
                 row.past.pop_front();
             }
@@ -146,14 +150,7 @@ impl Board {
 
     /// Of all buckets, as far as they are known.
     pub(crate) fn totals(&self) -> Totals {
-        let rows = || self.rows.values();
-        let levels = || rows().filter_map(|row| row.level.as_ref());
-        let of_rows = || Totals {
-            buckets: levels().count(),
-            empty: levels().filter(|level| level.available < 1).count(),
-            rate: rows().filter_map(|row| row.rate).reduce(|one, other| one + other),
-        };
-        self.toured.map_or_else(of_rows, |toured| toured.totals)
+        self.toured.map_or_else(|| Totals::of(self.rows.values()), |toured| toured.totals)
     }
 }
 
@@ -190,6 +187,14 @@ impl Rates for BucketLevel {
         self.granted.saturating_sub(before.granted) as f64
     }
 }
+
+/// A rate in which what was before counts the less, the longer ago it was. Else the order would change with each read.
+fn smoothed(before: Option<f64>, rate: f64, passed: Duration) -> f64 {
+    let weight = (-passed.as_secs_f64() / SMOOTHING.as_secs_f64()).exp();
+    before.map_or(rate, |before| rate + (before - rate) * weight)
+}
+
+const SMOOTHING: Duration = Duration::from_secs(10);
 
 /// How many rows of a large table are shown. The reader reads the first rows of two orders one by one.
 pub(crate) const MAX_ROWS: usize = 50;
@@ -255,7 +260,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn rate_is_grants_between_two_snapshots() {
+    async fn rate_is_grants_between_reads_smoothed() {
         let mut world = World::new();
         world.take("a", "100 per 1h", 60);
         world.look().await;
@@ -268,9 +273,17 @@ pub(crate) mod tests {
         world.pass(4);
         world.take("b", "100 per 1h", 2);
         world.look().await;
-        assert_eq!((world.shown(), world.rates()), (vec!["b", "a"], vec![Some(0.5), Some(0.0)]));
-        assert_eq!(world.board.totals().rate, Some(0.5));
-        assert_eq!(world.board.visible()[1].past, [5.0, 0.0]);
+        // One quiet read does not make a bucket cold.
+        let after = |seconds: f64| 5.0 * (-seconds / 10.0).exp();
+        assert_eq!((world.shown(), world.rates()), (vec!["a", "b"], vec![Some(after(4.0)), Some(0.5)]));
+        assert_eq!(world.board.totals().rate, Some(after(4.0) + 0.5));
+        assert_eq!(world.board.visible()[0].past, [5.0, 0.0]);
+        for _ in 0..20 {
+            world.pass(1);
+            world.take("b", "100 per 1h", 1);
+            world.look().await;
+        }
+        assert_eq!(world.shown(), ["b", "a"]);
     }
 
     #[tokio::test]

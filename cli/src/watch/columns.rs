@@ -31,21 +31,26 @@ pub(super) type Values = [String; ALL.len()];
 impl ScreenColumns {
     /// Makes each column of values as wide as its widest value. The longest key takes the space that the values leave, and the
     /// sparklines take the rest. Leaves out empty columns. Drops the columns of `DROP_ORDER`, and at last the column `sorted` by, while a
-    /// key has less than `MIN_KEY_WIDTH`.
+    /// key has less than `MIN_KEY_WIDTH`, or a sparkline less than its title.
     pub(super) fn within(width: usize, longest: usize, rows: &[Values], sorted: Option<ValueColumn>) -> Self {
         let is_empty = |column: ValueColumn| !rows.is_empty() && rows.iter().all(|row| row[column.place()].is_empty());
         let shown = ALL.into_iter().filter(|column| !is_empty(*column));
         let mut values: Vec<_> = shown.map(|column| (column, column.width_of(rows))).collect();
-        for dropped in DROP_ORDER.into_iter().filter(|column| Some(*column) != sorted).chain(sorted) {
-            if width >= MIN_KEY_WIDTH.min(longest.max(KEY_TITLE.len())) + taken(&values) {
+        let mut has_lately = true;
+        for dropped in DROP_ORDER.into_iter().filter(|column| sorted.is_none() || *column != sorted).chain([sorted]) {
+            let lately = if has_lately { HISTORY_TITLE.len() + 1 } else { 0 };
+            if width >= MIN_KEY_WIDTH.min(longest.max(KEY_TITLE.len())) + taken(&values) + lately {
                 break;
             }
-            values.retain(|(column, _)| *column != dropped);
+            match dropped {
+                Some(dropped) => values.retain(|(column, _)| *column != dropped),
+                None => has_lately = false,
+            }
         }
         let free = width.saturating_sub(taken(&values));
-        let lately = Some(free.saturating_sub(longest.max(MIN_KEY_WIDTH) + 1).min(HISTORY));
-        let lately = lately.filter(|places| *places >= HISTORY_TITLE.len()).unwrap_or(0);
-        let key = if lately > 0 { free - lately - 1 } else { free };
+        let rest = free.saturating_sub(longest.max(MIN_KEY_WIDTH) + 1);
+        let lately = if has_lately { rest.clamp(HISTORY_TITLE.len(), HISTORY) } else { 0 };
+        let key = if has_lately { free - lately - 1 } else { free };
         Self { key, values, lately }
     }
 
@@ -94,9 +99,16 @@ fn taken(values: &[(ValueColumn, usize)]) -> usize {
 const ALL: [ValueColumn; 5] =
     [ValueColumn::Quota, ValueColumn::Tokens, ValueColumn::Granted, ValueColumn::DeniedRate, ValueColumn::Denied];
 
-/// The columns to drop, in this order. A key without its tokens is of least use, so the tokens are last.
-const DROP_ORDER: [ValueColumn; 5] =
-    [ValueColumn::Denied, ValueColumn::DeniedRate, ValueColumn::Quota, ValueColumn::Granted, ValueColumn::Tokens];
+/// The columns to drop, in this order; `None` is the sparklines. Columns that change from read to read stay longer. A key without its
+/// tokens is of least use, so the tokens are last.
+const DROP_ORDER: [Option<ValueColumn>; 6] = [
+    Some(ValueColumn::Denied),
+    Some(ValueColumn::Quota),
+    None,
+    Some(ValueColumn::DeniedRate),
+    Some(ValueColumn::Granted),
+    Some(ValueColumn::Tokens),
+];
 
 pub(super) const KEY_TITLE: &str = "bucket";
 const HISTORY_TITLE: &str = "lately";
@@ -112,16 +124,17 @@ mod tests {
     }
 
     #[test]
-    fn keys_get_width_before_sparklines() {
+    fn keys_get_width_and_sparklines_outlast_quotas() {
         // The values take 25 + 14 + 10 + 9 + 7 places.
         for (width, longest, key, columns, lately) in [
             (200, 20, 104, 5, 30),
             (120, 16, 24, 5, 30),
             (120, 40, 40, 5, 14),
-            (120, 50, 55, 5, 0),
-            (120, 255, 55, 5, 0),
-            (80, 40, 22, 4, 0),
-            (60, 40, 36, 2, 0),
+            (120, 50, 48, 5, 6),
+            (120, 255, 48, 5, 6),
+            (80, 16, 16, 3, 30),
+            (80, 40, 40, 3, 6),
+            (60, 40, 20, 3, 6),
             (40, 40, 16, 2, 0),
             (36, 40, 22, 1, 0),
             (20, 40, 20, 0, 0),

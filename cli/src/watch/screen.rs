@@ -12,6 +12,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::board::{Board, BoardRow};
 use super::columns::{KEY_TITLE, ScreenColumns, ValueColumn, Values};
+use super::tour::Totals;
 use crate::output::{counted, plain, shortened, truncated};
 use crate::times;
 
@@ -46,13 +47,18 @@ fn title(board: &Board, every: Duration, width: usize) -> Line<'static> {
 
 fn summary(board: &Board, width: usize) -> Line<'static> {
     let first = if board.toured.is_some_and(|toured| !toured.all) { "the first " } else { "" };
-    let totals = board.totals();
-    let (granted, denied) = (rate(totals.rate), rate(board.denials.all()));
-    let text = format!(
-        "{first}{}, {} empty, {granted} tokens granted/s, {denied} requests denied/s",
-        counted(totals.buckets as u64, "bucket"),
-        totals.empty,
-    );
+    let all = board.totals();
+    let buckets = format!("{first}{}", counted(all.buckets as u64, "bucket"));
+    let (buckets, totals, denied) = if board.filter.is_empty() {
+        (buckets, all, board.denials.all())
+    } else {
+        let rows = board.visible();
+        let shown = Totals::of(rows.iter().copied());
+        let denied = rows.iter().filter_map(|row| row.denied_rate).reduce(|one, other| one + other);
+        (format!("{} of {buckets}", shown.buckets), shown, denied)
+    };
+    let (empty, granted, denied) = (totals.empty, rate(totals.rate), rate(denied));
+    let text = format!("{buckets}, {empty} empty, {granted} tokens granted/s, {denied} requests denied/s");
     fitted([Span::from(text)], width)
 }
 
@@ -193,7 +199,7 @@ mod tests {
 
     use super::super::board::tests::World;
     use super::super::order::WatchOrder;
-    use super::super::tour::{ScanTotals, Totals};
+    use super::super::tour::ScanTotals;
     use super::*;
 
     /// The lines of a screen with these columns.
@@ -230,10 +236,10 @@ mod tests {
         let world = world().await;
         let lines = lines(&world.board);
         assert_eq!(lines[0], "sqlite:app.db  hottest first, every 2s");
-        assert_eq!(lines[1], "2 buckets, 1 empty, 1.0 tokens granted/s, 2.5 requests denied/s");
+        assert_eq!(lines[1], "2 buckets, 1 empty, 4.8 tokens granted/s, 2.5 requests denied/s");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
         assert_eq!(words(2), ["bucket", "quota", "tokens", "granted/s", "denied/s", "denied", "lately"]);
-        assert_eq!(words(3), ["user:2", "1000", "once", "947/1000", "1.0", "0.0", "█▄▁"]);
+        assert_eq!(words(3), ["user:2", "1000", "once", "947/1000", "4.8", "0.0", "█▄▁"]);
         assert_eq!(words(4), ["user:1", "10", "once", "0/10", "0.0", "2.5", "1140"]);
         assert!(lines[6].starts_with("q quit  s sort"), "{}", lines[6]);
     }
@@ -242,16 +248,18 @@ mod tests {
     async fn last_line_shows_filter_error_and_overflow() {
         let mut world = world().await;
         let totals = Totals { buckets: 7500, empty: 3, rate: Some(12.0) };
-        world.board.toured = Some(ScanTotals { totals, all: false });
         world.board.filter = "1".to_owned();
+        let filtered = "1 of 2 buckets, 1 empty, 0.0 tokens granted/s, 2.5 requests denied/s";
+        assert_eq!(lines(&world.board)[1], filtered);
+        world.board.toured = Some(ScanTotals { totals, all: false });
         let shown = lines(&world.board);
-        assert!(shown[1].starts_with("the first 7500 buckets, 3 empty, 12.0 tokens granted/s"), "{}", shown[1]);
+        assert!(shown[1].starts_with("1 of the first 7500 buckets, 1 empty, 0.0 tokens granted/s"), "{}", shown[1]);
         assert!(shown[3].starts_with("user:1") && shown[4].is_empty(), "{shown:?}");
         let status = &shown[6];
         assert!(status.starts_with("only '1', Esc shows all   q quit"), "{status}");
         assert!(status.ends_with("read in turn: choose by --prefix"), "{status}");
         world.board.toured = Some(ScanTotals { totals, all: true });
-        assert!(lines(&world.board)[1].starts_with("7500 buckets"));
+        assert!(lines(&world.board)[1].starts_with("1 of 7500 buckets"));
         world.board.unreadable = 2;
         assert!(lines(&world.board)[6].starts_with("2 rows cannot be read: tollgate doctor   only '1'"));
         world.board.trouble = Some("it is down".to_owned());
@@ -329,7 +337,7 @@ mod tests {
         let world = world().await;
         let shown = lines_of(70, &world.board);
         let words: Vec<_> = shown[3].split_whitespace().collect();
-        assert_eq!(words, ["user:2", "1000", "once", "947/1000", "1.0", "0.0", "█▄▁"]);
+        assert_eq!(words, ["user:2", "1000", "once", "947/1000", "4.8", "0.0", "█▄▁"]);
     }
 
     #[tokio::test]
@@ -341,8 +349,8 @@ mod tests {
         world.look().await;
         for (columns, titles, values) in [
             (40, "tokens granted/s", "988/1000         …"),
-            (60, "tokens granted/s denied/s", "988/1000         …        …"),
-            (80, "tokens granted/s denied/s denied", "988/1000         …        …      3"),
+            (60, "tokens granted/s denied/s lately", "988/1000         …        …"),
+            (80, "tokens granted/s denied/s denied lately", "988/1000         …        …      3"),
         ] {
             let lines = lines_of(columns, &world.board);
             assert!(lines[2].ends_with(titles), "{columns}: {lines:#?}");

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tollgate::{Key, admin::BucketLevel};
 
+use super::board::BoardRow;
+
 /// Totals of buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
@@ -16,6 +18,16 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// The totals of rows. A row without a bucket counts for nothing.
+    pub(crate) fn of<'a>(rows: impl Iterator<Item = &'a BoardRow>) -> Self {
+        let mut totals = Self::default();
+        for row in rows {
+            totals.add(row.level.as_slice());
+            totals.rate = totals.rate.map_or(row.rate, |sum| Some(sum + row.rate.unwrap_or(0.0)));
+        }
+        totals
+    }
+
     pub(crate) fn add(&mut self, levels: &[BucketLevel]) {
         self.buckets += levels.len();
         self.empty += levels.iter().filter(|level| level.available < 1).count();
