@@ -123,6 +123,30 @@ fn empty_and_simultaneous_traffic_are_drawn() {
 }
 
 #[test]
+fn steady_traffic_is_drawn_as_equal_bars() {
+    let svg = simulate(&["10/s burst 20", "--pattern", "steady:5/s", "--svg", "-"], "").ended(0).out;
+    let bars = svg.lines().filter(|line| line.starts_with("<rect") && line.contains("fill=\"#08306B\""));
+    let heights: Vec<_> = bars.map(|bar| attribute(bar, "height")).collect();
+    assert!(heights.len() >= 20 && heights.iter().all(|height| *height == heights[0]), "{heights:?}");
+}
+
+#[test]
+fn label_is_above_the_curve_of_waiting_requests() {
+    let svg = simulate(&["2/s", "--pattern", "steady:10/s", "--max-wait", "30s", "--svg", "-"], "").ended(0).out;
+    let (label, _) = svg.split_once("\ntokens left\n").expect("a label");
+    let bottom: i64 = attribute(label.lines().last().unwrap_or_default(), "y").parse().expect("a number");
+    let curve = svg.lines().find(|line| line.starts_with("<polyline") && line.contains("#0A9187")).expect("a curve");
+    let heights = attribute(curve, "points").split([',', ' ']).skip(1).step_by(2).map_while(|y| y.parse::<i64>().ok());
+    assert!(heights.min() >= Some(bottom + 16), "{bottom} and {curve}");
+}
+
+/// An attribute of an SVG element.
+fn attribute<'a>(element: &'a str, name: &str) -> &'a str {
+    let value = element.split_once(&format!(" {name}=\"")).expect("the attribute").1;
+    value.split('"').next().unwrap_or_default()
+}
+
+#[test]
 fn the_largest_costs_are_counted_and_drawn() {
     let largest = "3155760000000000000";
     let traffic = (0..9).map(|second| format!("{second} {largest}")).collect::<Vec<_>>().join("\n");

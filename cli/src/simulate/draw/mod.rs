@@ -94,13 +94,13 @@ impl Panel<'_> {
 
     /// The position of a time on the axis.
     fn x(&self, at: i64) -> f64 {
-        float(at - self.begin) / self.unit().1
+        float(at - self.begin) / float(self.unit().1)
     }
 
     /// The unit of the time axis, and its nanoseconds.
-    fn unit(&self) -> (&'static str, f64) {
-        let lasts = float(self.end - self.begin);
-        let fits = |unit: &&(&str, f64)| lasts >= 10.0 * unit.1;
+    fn unit(&self) -> (&'static str, i64) {
+        let lasts = self.end - self.begin;
+        let fits = |unit: &&(&str, i64)| lasts >= 10 * unit.1;
         *UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0])
     }
 }
@@ -121,5 +121,10 @@ fn float(n: i64) -> f64 {
     n as f64
 }
 
-const UNITS: [(&str, f64); 5] =
-    [("milliseconds", 1e6), ("seconds", 1e9), ("minutes", 60e9), ("hours", 3_600e9), ("days", 86_400e9)];
+const UNITS: [(&str, i64); 5] = [
+    ("milliseconds", 1_000_000),
+    ("seconds", 1_000_000_000),
+    ("minutes", 60_000_000_000),
+    ("hours", 3_600_000_000_000),
+    ("days", 86_400_000_000_000),
+];

@@ -4,14 +4,14 @@ use plotters::prelude::*;
 
 use super::super::run::{RequestOutcome, SimulatedRequest};
 use super::style::{DENIED, GRANTED, GREY, PALE};
-use super::{Area, Panel, float, label, line};
+use super::{Area, Panel, label, line};
 
 /// The height of the chart in its units.
 pub(super) fn top(panel: &Panel<'_>) -> f64 {
     if panel.is_sparse() {
         return 3.5;
     }
-    panel.time_bins().iter().map(|moment| moment.came.max(moment.used + moment.denied)).fold(0.0, f64::max) * 1.35
+    panel.time_bins().iter().map(|bin| bin.came.max(bin.used + bin.denied)).fold(0.0, f64::max) * 1.35
 }
 
 pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
@@ -61,15 +61,12 @@ fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
         .y_desc(format!("per {}", panel.unit().0.trim_end_matches('s')))
         .label_style(("sans-serif", 15))
         .draw()?;
-    let time_bins = panel.time_bins();
-    let x = |moment: usize| panel.x(panel.end) * float(moment.try_into().unwrap_or(i64::MAX)) / float(BINS);
     let mut came = Vec::new();
-    for (n, moment) in time_bins.iter().enumerate() {
-        let (left, right, used) = (x(n), x(n + 1), moment.used);
-        let bars = [(0.0, used, GRANTED.filled()), (used, used + moment.denied, DENIED.stroke_width(1))];
+    for TimeBin { left, right, came: asked, used, denied } in panel.time_bins() {
+        let bars = [(0.0, used, GRANTED.filled()), (used, used + denied, DENIED.stroke_width(1))];
         let bars = bars.into_iter().filter(|(from, to, _)| to > from);
         chart.draw_series(bars.map(|(from, to, style)| Rectangle::new([(left, from), (right, to)], style)))?;
-        came.extend([(left, moment.came), (right, moment.came)]);
+        came.extend([(left, asked), (right, asked)]);
     }
     line(&mut chart, came, GREY, 1)?;
     panel.text(&mut chart, "asked", (0.02, 0.03), GREY)?;
@@ -77,9 +74,10 @@ fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
     panel.text(&mut chart, "denied, open", (0.36, 0.03), DENIED)
 }
 
-/// Requests per unit of time, within one bin.
-#[derive(Clone, Copy, Default)]
+/// Requests per unit of time, within one bin of the time axis.
 struct TimeBin {
+    left: f64,
+    right: f64,
     came: f64,
     used: f64,
     denied: f64,
@@ -87,24 +85,61 @@ struct TimeBin {
 
 impl Panel<'_> {
     fn time_bins(&self) -> Vec<TimeBin> {
-        let mut time_bins = vec![TimeBin::default(); usize::try_from(BINS).expect("a hundred or so")];
-        let lasts = i128::from((self.end - self.begin).max(1));
-        let place = |at: i64| {
-            let place = i128::from(at - self.begin) * i128::from(BINS) / lasts;
-            usize::try_from(place.clamp(0, i128::from(BINS) - 1)).expect("a moment")
-        };
-        let one = float(BINS) / self.x(self.end);
+        let lasts = self.end - self.begin;
+        let length = bin_length(lasts, self.run.asked.len(), self.unit().1);
+        // The last bin takes what is left of the span.
+        let count = usize::try_from(lasts / length).unwrap_or(1).max(1);
+        let edge =
+            |n: usize| self.x(self.begin.saturating_add(length.saturating_mul(n.try_into().unwrap_or(i64::MAX))));
+        let mut time_bins: Vec<_> = (0..count)
+            .map(|n| (edge(n), if n + 1 == count { self.x(self.end) } else { edge(n + 1) }))
+            .map(|(left, right)| TimeBin { left, right, came: 0.0, used: 0.0, denied: 0.0 })
+            .collect();
+        let place = |at: i64| usize::try_from((at - self.begin) / length).unwrap_or(0).min(count - 1);
         for &SimulatedRequest { arrival, answer } in &self.run.asked {
             let came = place(arrival.at);
-            time_bins[came].came += one;
+            let one = |bin: &TimeBin| 1.0 / (bin.right - bin.left);
+            time_bins[came].came += one(&time_bins[came]);
             match answer {
-                RequestOutcome::Granted(at) => time_bins[place(at)].used += one,
-                RequestOutcome::Denied | RequestOutcome::Never => time_bins[came].denied += one,
+                RequestOutcome::Granted(at) => time_bins[place(at)].used += one(&time_bins[place(at)]),
+                RequestOutcome::Denied | RequestOutcome::Never => time_bins[came].denied += one(&time_bins[came]),
             }
         }
         time_bins
     }
 }
 
-/// The number of bins in the span.
-const BINS: i64 = 120;
+/// The length of a time bin in nanoseconds: 1, 2 or 5 of a decimal part of the unit, so that the bins of a steady rate are equal.
+/// Bins hold about five requests or more, so that one more does not change the rate by much.
+fn bin_length(lasts: i64, requests: usize, unit: i64) -> i64 {
+    let most = i64::try_from(requests / MIN_REQUESTS_IN_BIN).unwrap_or(MAX_BINS).clamp(1, MAX_BINS);
+    let powers = std::iter::successors(Some(unit / 1_000_000), |power| power.checked_mul(10));
+    let mut lengths = powers.flat_map(|power| [1, 2, 5].map(|times| power.saturating_mul(times)));
+    lengths.find(|length| lasts / length <= most).unwrap_or(lasts)
+}
+
+const MAX_BINS: i64 = 120;
+const MIN_REQUESTS_IN_BIN: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_of_steady_traffic_are_equal() {
+        let (second, minute) = (1_000_000_000, 60_000_000_000);
+        for (lasts, requests, unit, expected) in [
+            // 5/s, 10/s, 1000/s and 3/s for a minute, and 2/s for an hour.
+            (minute, 300, second, second),
+            (minute, 600, second, second / 2),
+            (minute, 60_000, second, second / 2),
+            (minute, 180, second, 2 * second),
+            (60 * minute, 7200, minute, minute / 2),
+            (1_000_000, 5000, 1_000_000, 10_000),
+            (i64::MAX, 101, 86_400 * second, 10_000 * 86_400 * second),
+        ] {
+            let length = bin_length(lasts, requests, unit);
+            assert_eq!(length, expected, "{requests} in {lasts} ns");
+        }
+    }
+}

@@ -8,8 +8,10 @@ use super::{Area, Panel, float, label, line};
 pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
     let tokens = || panel.run.tokens.iter().map(|(_, tokens)| *tokens);
     let asked = panel.run.asked.iter().fold(0_i64, |asked, one| asked.saturating_add_unsigned(one.arrival.cost));
-    let most = tokens().max().unwrap_or(0).max(if panel.is_sparse() { asked } else { 1 });
-    let mut chart = panel.chart(area, float(tokens().min().unwrap_or(0).min(0)) * 1.1, float(most) * 1.2)?;
+    let most = float(tokens().max().unwrap_or(0).max(if panel.is_sparse() { asked } else { 1 }));
+    let least = float(tokens().min().unwrap_or(0).min(0));
+    // Leaves room for the labels above the curves, also if most of the height is below zero.
+    let mut chart = panel.chart(area, least * 1.1, most + 0.2 * (most - least))?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
