@@ -223,9 +223,10 @@ pub trait Maintenance: Send + Sync {
 
     /// Deletes expired rows in one bounded step that reads about `limit` rows. On a server, a step reads at most 1000 rows.
     ///
-    /// Expired rows are full buckets that were not provisioned, windows in which no request counts, expired receipts and
-    /// overrides, and denial counts that are two days old. Deleting a full bucket changes no decision, because a bucket
-    /// that is created again is full.
+    /// Expired rows are buckets that were not provisioned and have been full for a minute, and windows in which no request
+    /// has counted for a minute. A [`MemoryStore`](crate::MemoryStore) does not wait for the minute. Expired receipts and
+    /// overrides, and denial counts that are two days old, are deleted as well. Deleting a full bucket changes no decision,
+    /// because a bucket that is created again is full.
     ///
     /// The store remembers where a step ended, and the next step of any process continues there. A store that keeps no
     /// rows of its own does nothing.

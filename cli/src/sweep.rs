@@ -8,8 +8,8 @@ use crate::output::{counted, progress, say, say_json};
 
 /// Delete expired rows, in short steps that do not block requests
 ///
-/// Deletes full buckets that a first request created, empty sliding windows, and expired receipts and overrides. Continues
-/// where the last sweep stopped. Does nothing while another session sweeps. Limiters of the Rust crate sweep by themselves,
+/// Deletes buckets that a first request created and that have been full for a minute, sliding windows that have been empty
+/// for a minute, and expired receipts and overrides. Continues where the last sweep stopped. Does nothing while another session sweeps. Limiters of the Rust crate sweep by themselves,
 /// in the same steps.
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -175,7 +175,7 @@ create table if not exists token_receipts (
 ) engine = InnoDB comment = 'Grants that must be known again';
 
 -- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
--- rows: request_tokens_in_window creates them, and the sweep deletes a row when none of its requests counts.
+-- rows: request_tokens_in_window creates them, and the sweep deletes a row that has been empty for a minute.
 create table if not exists token_windows (
   id            varbinary(255) not null primary key,
   max_requests          bigint not null comment 'the limits of the last count: requests in any interval',

@@ -337,16 +337,16 @@ end;
 -- Errors:    none
 -- Locks:     rows that can have expired; skips rows that another session has locked
 --
--- Expired are full buckets that were not provisioned, windows without counts, receipts, overrides, and denials after two days.
--- A bucket or window stays while one of its requests can be settled. Each table is read by its primary key, because every
--- decision would have to update an index on expiry.
+-- Expired are buckets that were not provisioned and windows, after a minute full or empty; receipts, overrides, and denials
+-- after two days. A bucket or window stays while one of its requests can be settled. Each table is read by its primary key: an
+-- index on expiry would cost every decision an update.
 drop procedure if exists token_sweep_step;
 create procedure token_sweep_step(
   in p_after varbinary(300), in p_limit bigint, out o_deleted bigint, out o_next varbinary(300))
 modifies sql data
 sql security definer
 begin
-  declare v_now bigint;
+  declare v_now, v_unused bigint;
   declare v_table varbinary(300) default coalesce(substring_index(p_after, '/', 1), 'buckets');
   declare v_after varbinary(300) default coalesce(substring(p_after, length(v_table) + 2), '');
   declare v_last varbinary(300);
@@ -358,9 +358,9 @@ begin
   declare v_done boolean default false;
   declare v_buckets cursor for
     select id from token_buckets
-     where id > v_after and id <= v_last and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+     where id > v_after and id <= v_last and not provisioned and full_at <= (v_unused - anchor) div step_ns * step_ticks;
   declare v_windows cursor for
-    select id from token_windows where id > v_after and id <= v_last and newest + interval_ns <= v_now;
+    select id from token_windows where id > v_after and id <= v_last and newest + interval_ns <= v_unused;
   declare v_receipts cursor for
     select id, bucket from token_receipts
      where id >= v_from and (id > v_from or bucket > v_after) and id <= v_to and (id < v_to or bucket <= v_last)
@@ -376,7 +376,8 @@ begin
   declare continue handler for not found set v_done = true;
 
   call token_clock(v_now);
-  set o_deleted = 0, o_next = null;
+  -- Deletes what was full or empty then, because most clients return sooner.
+  set v_unused = v_now - 60000000000, o_deleted = 0, o_next = null;
 
   if v_table = 'buckets' then
     select count(*), max(id) into v_count, v_last
@@ -393,7 +394,7 @@ begin
                select 1 from token_receipts force index (token_receipts_open)
                 where bucket = v_id and state = 'open' and expires_at > v_now limit 1 for update) then
         delete from token_buckets
-         where id = v_id and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+         where id = v_id and not provisioned and full_at <= (v_unused - anchor) div step_ns * step_ticks;
         set o_deleted = o_deleted + row_count();
       end if;
     end loop;
@@ -413,7 +414,7 @@ begin
          and not exists (
                select 1 from token_receipts force index (token_receipts_open)
                 where bucket = concat(x'01', v_id) and state = 'open' and expires_at > v_now limit 1 for update) then
-        delete from token_windows where id = v_id and newest + interval_ns <= v_now;
+        delete from token_windows where id = v_id and newest + interval_ns <= v_unused;
         set o_deleted = o_deleted + row_count();
       end if;
     end loop;

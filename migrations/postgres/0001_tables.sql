@@ -151,7 +151,7 @@ with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index if not exists token_receipts_open on tollgate.token_receipts (bucket, expires_at) where state = 'open';
 
 -- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
--- rows: request_tokens_in_window creates them, and the sweep deletes a row when none of its requests counts.
+-- rows: request_tokens_in_window creates them, and the sweep deletes a row that has been empty for a minute.
 --
 -- Pages keep free space for new versions of some rows, so that updates are heap-only: a row grows with the number of counts.
 create table if not exists tollgate.token_windows (

@@ -246,9 +246,9 @@ $$;
 -- Errors:    none
 -- Locks:     the rows that the step deletes; skips rows that another session has locked
 --
--- Expired are full buckets that were not provisioned, windows without counts, receipts, overrides, and denials after two days.
--- A bucket or window stays while one of its requests can be settled. Each table is read by its primary key, because every
--- decision would have to update an index on expiry. Receipts are looked up by index for each row: a join could read them all.
+-- Expired are buckets that were not provisioned and windows, after a minute full or empty; receipts, overrides, and denials
+-- after two days. A bucket or window stays while one of its requests can be settled. Each table is read by its primary key: an
+-- index on expiry would cost every decision an update. Receipts are looked up by index for each row: a join could read them all.
 create or replace function tollgate.sweep_step(p_after text, p_limit bigint, out deleted bigint, out next text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -256,6 +256,7 @@ set enable_seqscan = off
 as $$
 declare
   v_now     constant bigint := tollgate.clock();
+  v_unused  constant bigint := v_now - 60000000000; -- deletes what was full or empty then, because most clients return sooner
   v_table   text collate "C" := coalesce(split_part(p_after, '/', 1), 'buckets');
   v_after   text collate "C" := coalesce(substr(p_after, length(v_table) + 2), '');
   v_left    bigint := least(greatest(coalesce(p_limit, 1000), 1), 1000);
@@ -271,11 +272,11 @@ begin
     delete from tollgate.token_buckets b
      using (select c.id from tollgate.token_buckets c
              where c.id > v_after and c.id <= v_last
-               and not c.provisioned and c.full_at <= tollgate.bucket_clock(c, v_now)
+               and not c.provisioned and c.full_at <= tollgate.bucket_clock(c, v_unused)
                and (select true from tollgate.token_receipts r
                      where r.bucket = c.id and r.state = 'open' and r.expires_at > v_now limit 1) is null
              order by c.id for update skip locked) f
-     where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock(b, v_now);
+     where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock(b, v_unused);
     get diagnostics deleted = row_count;
     if v_count = v_left then
       next := 'buckets/' || v_last;
@@ -294,7 +295,7 @@ begin
     delete from tollgate.token_windows w
      using (select e.id from tollgate.token_windows e
              where e.id > v_after and e.id <= v_last
-               and coalesce(e.ends[array_length(e.ends, 1)], 0) + e.interval_ns <= v_now
+               and coalesce(e.ends[array_length(e.ends, 1)], 0) + e.interval_ns <= v_unused
                and (select true from tollgate.token_receipts r
                      where r.bucket = chr(1) || e.id and r.state = 'open' and r.expires_at > v_now limit 1) is null
              order by e.id for update skip locked) e

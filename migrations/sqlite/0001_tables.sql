@@ -182,7 +182,7 @@ create table if not exists token_receipts (
 create index if not exists token_receipts_open on token_receipts (bucket, expires_at) where state = 'open';
 
 -- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
--- rows: the first request creates a row, and the sweep deletes a row when none of its requests counts.
+-- rows: the first request creates a row, and the sweep deletes a row that has been empty for a minute.
 create table if not exists token_windows (
   id            text not null primary key,
   max_requests          integer not null,   -- the limits of the last counted request

@@ -198,8 +198,12 @@ fn sweep_deletes_full_buckets_made_on_first_use() {
         database.run(&["take", &format!("user:{n}"), "--quota", "1000000/s"]).ended(0);
     }
     database.run(&["create", "api", "--quota", "1/s"]).ended(0);
+    database.run(&["sweep"]).ended(0).says(&["0 rows deleted"]);
+    // As if the last request was a minute ago.
+    database.sql("update token_buckets set full_at = full_at - 60000000000 where not provisioned");
     database.run(&["sweep", "--step", "2"]).ended(0).says(&["7 rows deleted"]);
     database.run(&["take", "user:7", "--quota", "1000000/s"]).ended(0);
+    database.sql("update token_buckets set full_at = full_at - 60000000000 where not provisioned");
     assert_eq!(database.run(&["sweep"]).ended(0).out, "1 row deleted\n");
     database.run(&["take", "api", "--cost", "2"]).ended(64).says(&["error: 2 tokens exceed the capacity of 1: api"]);
     database.run(&["list"]).ended(0).says(&["api"]);

@@ -127,8 +127,9 @@ impl Shard {
         if self.len() + keys > self.max_keys { Err(TakeError::TooManyKeys(key.clone())) } else { Ok(()) }
     }
 
-    /// Forgets full buckets that were not provisioned: they are full again when they are created again. While there is
-    /// room, keeps the buckets of requests that can be settled, because settling can charge more.
+    /// Forgets full buckets that were not provisioned: they are full again when they are created again. Forgets them at
+    /// once, because creating one is cheap here. While there is room, keeps the buckets of requests that can be settled,
+    /// because settling can charge more.
     pub(super) fn sweep(&mut self, now: i64, for_room: bool) {
         let mut earliest = NEVER_NS;
         let open = if for_room { HashSet::new() } else { self.receipts.open(now) };

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use chrono::{TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use tollgate::{
-    Adjusted, Admin, Key, Limiter, Mode, Receipt, Rule, Store, Take, Throttle, Window,
+    Adjusted, Admin, Key, Limiter, Mode, Quota, Receipt, Rule, Store, Take, Throttle, Window,
     admin::{Filter, Override},
     store::Maintenance,
 };
@@ -14,31 +14,37 @@ use uuid::Uuid;
 use crate::engines::Kind;
 use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::Scratch;
+use crate::pools::{Scratch, injected};
 use crate::rig::{AnyPool, Rig};
 use crate::store::AnyStore;
 
 mod leftovers;
 
+pub(super) use leftovers::age_buckets;
 use leftovers::{Says, TABLES, Table, rows};
 
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
-        Levels::Pools, Time::Real, |_| true;
+        Levels::Pools, Time::Injected, |_| true;
+        full_bucket_and_empty_window_stay_for_a_minute,
+        client_that_returns_within_a_minute_keeps_its_row,
         sweep_deletes_expired_rows_in_bounded_steps,
-        a_sweep_walks_through_thousands_of_windows_ids_and_overrides,
         decisions_are_the_same_after_a_sweep,
+        unsettled_receipt_is_kept_until_its_end,
+    )
+    .into();
+    cases.extend(list!(
+        Levels::Pools, Time::Real, |_| true;
+        a_sweep_walks_through_thousands_of_windows_ids_and_overrides,
         limiter_sweeps_keys_used_once,
         limiter_sweeps_windows_and_ids_used_once,
         sweep_rate_bounds_expired_rows_beside_live_ones,
         a_sweep_deletes_denials_of_more_than_two_days_ago,
         cancelled_reservation_is_kept_until_its_scheduled_time,
-        unsettled_receipt_is_kept_until_its_end,
         sweep_goes_on_where_another_store_stopped,
         throttled_bucket_is_not_swept,
         forged_receipt_is_forgotten_within_a_year,
-    )
-    .into();
+    ));
     cases.extend(list!(
         Levels::Pools, Time::Real, |engine| engine.has_routines;
         one_sql_call_runs_all_sweep_steps,
@@ -60,9 +66,59 @@ fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
     Ok(Take::from(key.clone()).rule(Rule::try_from(quota)?))
 }
 
+/// A database for one case, under an injected clock that shows [`START`].
+async fn alone(rig: Rig) -> anyhow::Result<(Option<Scratch>, Rig)> {
+    let (scratch, rig) = if rig.engine.has_routines {
+        let (scratch, session) = injected(&rig).await?;
+        (Some(scratch), session)
+    } else {
+        (None, rig)
+    };
+    rig.at(START).await?;
+    Ok((scratch, rig))
+}
+
+/// Most clients come back, and creating a row costs more than updating it.
+async fn full_bucket_and_empty_window_stay_for_a_minute(rig: Rig) -> anyhow::Result<()> {
+    let (_scratch, rig) = alone(rig).await?;
+    let store = rig.store();
+    // Full after 0.1 s, at the end of the first period, and at the end of a calendar's minute. Empty 1 s after its second.
+    let limits: [(Rule, i64); 4] = [
+        ("10/s".parse::<Quota>()?.into(), SECOND / 10),
+        (Rule::Window("5 in 1s at 1s".parse()?), 2 * SECOND),
+        ("10 per 10s".parse::<Quota>()?.into(), 10 * SECOND),
+        (Quota::calendar(10, Duration::from_mins(1))?.into(), 60 * SECOND),
+    ];
+    for (rule, _) in &limits {
+        ensure!(rig.decide(Take::from(rig.key()).rule(rule.clone())).await?.is_granted());
+    }
+    for (rule, unused_from) in limits {
+        rig.at(START + unused_from + MINUTE - 1).await?;
+        assert_eq!(store.sweep(100).await?.deleted, 0, "{rule:?}");
+        rig.at(START + unused_from + MINUTE).await?;
+        assert_eq!(store.sweep(100).await?.deleted, 1, "{rule:?}");
+    }
+    Ok(())
+}
+
+async fn client_that_returns_within_a_minute_keeps_its_row(rig: Rig) -> anyhow::Result<()> {
+    let (_scratch, rig) = alone(rig).await?;
+    let (key, store) = (rig.key(), rig.store());
+    let window = Take::from(key.clone()).rule(Rule::Window("5 in 1s at 1s".parse()?));
+    for visit in 0..3 {
+        rig.at(START + visit * 59 * SECOND).await?;
+        assert_eq!(store.sweep(100).await?.deleted, 0);
+        ensure!(rig.decide(under(&key, "100/s")?).await?.is_granted());
+        ensure!(rig.decide(window.clone()).await?.is_granted());
+    }
+    assert_eq!(store.peek(&key).await?.map(|level| level.granted), Some(3));
+    assert_eq!(store.peek_window(&key).await?.map(|level| level.granted), Some(3));
+    Ok(())
+}
+
 async fn sweep_deletes_expired_rows_in_bounded_steps(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let (_scratch, rig) = alone(rig).await?;
+    let (rig, store) = (&rig, rig.store());
     let (full, owing) = (keys("full", 10), keys("owing", 3));
     for key in &full {
         ensure!(rig.decide(under(key, "1000/s")?).await?.is_granted());
@@ -81,12 +137,12 @@ async fn sweep_deletes_expired_rows_in_bounded_steps(rig: Rig) -> anyhow::Result
         let take = under(&owing[0], "10/h")?.id(Uuid::new_v4(), Duration::from_millis(hold));
         ensure!(rig.decide(take).await?.is_granted());
     }
-    let soon = Utc::now() + TimeDelta::milliseconds(300);
+    let soon = DateTime::from_timestamp_nanos(START) + TimeDelta::milliseconds(300);
     for (key, end) in full.iter().zip([soon, soon + TimeDelta::hours(1)]) {
         let over = Override { mode: Some(Mode::Off), expires_at: Some(end), ..Override::default() };
         store.set_override(key, over).await?;
     }
-    rig.until(soon.timestamp_millis() * MS + MS).await?;
+    rig.at(START + SECOND + MINUTE).await?;
 
     assert_eq!(pass(&store, 4).await?, (13, 6), "ten buckets of 14, a window, a receipt and an override of two each");
     assert_eq!(rows(rig, "token_windows").await?, 1);
@@ -138,23 +194,23 @@ async fn cancelled_reservation_is_kept_until_its_scheduled_time(rig: Rig) -> any
 }
 
 async fn unsettled_receipt_is_kept_until_its_end(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    let limiter = Limiter::new(scratch.rig.store(), "1000/s")?;
+    let (_scratch, rig) = alone(rig).await?;
+    let (rig, store) = (&rig, rig.store());
+    let limiter = Limiter::new(rig.store(), "1000/s")?;
     let (hour, key) = (Duration::from_hours(1), rig.key());
     let window = Window::new(10, Duration::from_millis(1), Duration::from_millis(1))?;
     let in_window = Take::from(rig.key()).rule(window.into());
     let of_bucket = limiter.reserve_all(&under(&key, "1000/s")?.cost(100).id(Uuid::new_v4(), hour)).await?;
     let of_window = limiter.reserve_all(&in_window.clone().id(Uuid::new_v4(), hour)).await?;
     let without_id = limiter.reserve_all(&under(&rig.key(), "1000/s")?.cost(5)).await?;
-    rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    rig.at(START + 2 * MINUTE).await?;
     assert_eq!(store.sweep(100).await?.deleted, 1, "all are full, and two can be settled");
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
     assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
     assert_eq!(store.peek(&key).await?.map(|level| level.granted), Some(150));
     // The swept bucket was full, so nothing can be given back to it.
     assert_eq!(without_id.refund(2).await?, 0);
-    rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    rig.at(START + 4 * MINUTE).await?;
     assert_eq!(store.sweep(100).await?.deleted, 2, "what was settled stays settled");
     Ok(())
 }
@@ -255,6 +311,7 @@ async fn open_sweep_stops_no_operator_and_no_request(rig: Rig) -> anyhow::Result
     store.create_plan(&plan, "10/h".parse()?).await?;
     Table::Overrides.fill(rig, "gone", 5, Says::Nothing).await?;
     rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    age_buckets(rig).await?;
     let mut open = Held::open(rig).await?;
     open.run("select tollgate.sweep_v1(10)").await?;
     store.set_mode(Mode::Shadow, None, None).await?;
@@ -316,6 +373,7 @@ async fn sweep_reads_only_receipts_of_its_buckets(rig: Rig) -> anyhow::Result<()
     sqlx::query(others).execute(pool).await?;
     sqlx::query("analyze tollgate.token_receipts").execute(pool).await?;
     rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    age_buckets(rig).await?;
     let mut sweep = pool.begin().await?;
     let step = "select deleted from tollgate.sweep_v1(20)";
     assert_eq!(sqlx::query_scalar::<_, i64>(step).fetch_one(&mut *sweep).await?, 20);
@@ -326,14 +384,15 @@ async fn sweep_reads_only_receipts_of_its_buckets(rig: Rig) -> anyhow::Result<()
 }
 
 async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let (_scratch, rig) = alone(rig).await?;
+    let (rig, store) = (&rig, rig.store());
     let plan = rig.key();
     store.create_plan(&plan, "3/d".parse()?).await?;
     let life = async |sweeps: bool| {
         let (used, idle, planned) = (rig.key(), rig.key(), rig.key());
         let mut granted = Vec::new();
-        for cost in [2, 1, 1] {
+        for (visit, cost) in (0..).zip([2, 1, 1]) {
+            rig.at(START + visit * 2 * MINUTE).await?;
             for take in [
                 under(&used, "3/d")?,
                 under(&idle, "3 per 1ms")?,
@@ -342,7 +401,7 @@ async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
                 let decision = rig.decide(take.cost(cost)).await?;
                 granted.push((decision.is_granted(), decision.remaining()));
             }
-            rig.until(rig.now().await? + MS).await?;
+            rig.at(START + (visit + 1) * 2 * MINUTE).await?;
             if sweeps {
                 ensure!(store.sweep(1000).await?.finished);
                 ensure!(store.peek(&idle).await?.is_none() && store.peek(&used).await?.is_some());
@@ -359,6 +418,7 @@ async fn limiter_sweeps_keys_used_once(rig: Rig) -> anyhow::Result<()> {
     // A busy machine takes long for so many requests.
     let store = scratch.rig.store().deadline(Duration::from_secs(60));
     use_once(&store, 20_000).await?;
+    age_buckets(&scratch.rig).await?;
     // The limiter also counts requests that need no store call.
     let sweeping = Limiter::new(store.clone(), "unlimited")?;
     for _ in 0..1000 {
@@ -458,4 +518,8 @@ async fn is_empty(store: &AnyStore) -> anyhow::Result<bool> {
     Ok(store.list(&Filter::default(), None, 1).await?.is_empty())
 }
 
+/// In the future, because ends must be in the future by the server's own clock, too. A minute of the calendar begins.
+const START: i64 = 2_524_608_000_000_000_000;
 const MS: i64 = 1_000_000;
+const SECOND: i64 = 1000 * MS;
+const MINUTE: i64 = 60 * SECOND;

@@ -4,6 +4,7 @@ use sqlx::sqlite::SqliteConnection;
 use super::HostClock;
 use super::admin::forget_denials;
 use crate::admin::SweepResult;
+use crate::model::quota::SECOND_NS;
 
 /// Makes one bounded step of a sweep: reads up to `limit` rows of all tables together, each by its primary key.
 pub(super) async fn step(
@@ -60,7 +61,8 @@ struct SweptTable {
     name: &'static str,
     /// Counts the rows behind `?1`, at most `?2`, and returns the id of the last.
     look: &'static str,
-    /// Deletes rows behind `?1` and up to `?2` that have expired at `?3`, and that no open receipt needs.
+    /// Deletes rows behind `?1` and up to `?2` that have expired at `?3`, and that no open receipt needs. Buckets and windows
+    /// expire when they were full or empty at `?4`.
     sweep: &'static str,
 }
 
@@ -81,7 +83,8 @@ impl SweptTable {
         last: &[u8],
         clock: &HostClock,
     ) -> Result<u64, sqlx::Error> {
-        let delete = sqlx::query(self.sweep).bind(after).bind(last).bind(clock.now());
+        let now = clock.now();
+        let delete = sqlx::query(self.sweep).bind(after).bind(last).bind(now).bind(now - UNUSED_NS);
         Ok(delete.execute(connection).await?.rows_affected())
     }
 }
@@ -93,7 +96,7 @@ const TABLES: [SweptTable; 4] = [
                  from (select id from token_buckets where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_buckets
                  where id > cast(?1 as text) and id <= cast(?2 as text) and not provisioned
-                   and full_at <= (?3 - anchor) / step_ns * step_ticks
+                   and full_at <= (?4 - anchor) / step_ns * step_ticks
                    and not exists (select receipt.id from token_receipts receipt
                                     where receipt.bucket = token_buckets.id and receipt.state = 'open'
                                       and receipt.expires_at > ?3)",
@@ -103,7 +106,7 @@ const TABLES: [SweptTable; 4] = [
         look: "select count(*), cast(max(id) as blob)
                  from (select id from token_windows where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_windows
-                 where id > cast(?1 as text) and id <= cast(?2 as text) and empty_at <= ?3
+                 where id > cast(?1 as text) and id <= cast(?2 as text) and empty_at <= ?4
                    and not exists (select receipt.id from token_receipts receipt
                                     where receipt.bucket = char(1) || token_windows.id and receipt.state = 'open'
                                       and receipt.expires_at > ?3)",
@@ -128,6 +131,10 @@ const TABLES: [SweptTable; 4] = [
                    and cast(round(unixepoch(expires_at, 'subsec') * 1000) as integer) * 1000000 <= ?3",
     },
 ];
+
+/// How long a bucket stays when it is full, and a window when it is empty. Most clients return sooner, and creating a row costs
+/// more than updating it.
+const UNUSED_NS: i64 = 60 * SECOND_NS;
 
 const BUCKETS: &str = "buckets";
 const DENIALS: &str = "denials";

@@ -13,6 +13,7 @@ use tollgate::{
 };
 
 use super::granted;
+use crate::cases::sweeping::age_buckets;
 use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
@@ -41,6 +42,7 @@ async fn sweep_deletes_only_full_buckets(rig: Rig) -> anyhow::Result<()> {
     let mut histories = vec![Vec::new(); keys.len()];
     while swept.load(Ordering::Relaxed) < SWEPT {
         rig.until(rig.now().await? + nanoseconds(REFILL)).await?;
+        age_buckets(rig).await?;
         let mut takers = JoinSet::new();
         for taker in 0..TAKERS {
             let place = taker % keys.len();

@@ -68,6 +68,12 @@ impl Table {
     }
 }
 
+/// Makes all continuous buckets full for a minute longer.
+pub(in super::super) async fn age_buckets(rig: &Rig) -> anyhow::Result<()> {
+    let longer = format!("update {} set full_at = full_at - 60000000000 where refill = 'continuous'", rig.table());
+    Ok(rig.pool.run(longer).await?)
+}
+
 fn uuid(kind: Kind) -> String {
     let id = Uuid::new_v4();
     if kind == Kind::MySql { format!("x'{}'", hex(id.as_bytes())) } else { format!("'{id}'") }
