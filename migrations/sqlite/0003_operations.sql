@@ -2,11 +2,11 @@
 --
 --   select * from token_most_denied order by denied desc limit 10;
 --
---   denied          requests; the true number can be higher
+--   denied          requests, at most 10^17 for each hour, so that the sum cannot overflow; the true number can be higher
 --   last_denied_at  accurate to a few seconds
 drop view if exists token_most_denied;
 create view token_most_denied as
-select id, sum(denied) as denied, max(last_denied_at) as last_denied_at
+select id, sum(max(min(denied, 100000000000000000), -1)) as denied, max(last_denied_at) as last_denied_at
   from token_stats
  where hour > datetime('now', '-24 hours')
  group by id;

@@ -1,6 +1,6 @@
 //! Rows out of bounds, written past the database's own checks: reads skip and count them.
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use tollgate::{
     Admin, Error, Key, Mode, Quota, Window,
     admin::{Filter, Override},
@@ -32,6 +32,7 @@ pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
         lists_skip_and_count_rows_out_of_bounds,
         read_names_the_row_that_is_out_of_bounds,
+        huge_counts_take_no_view_away,
         windows_and_denials_take_no_invalid_id)
     .into()
 }
@@ -91,6 +92,58 @@ async fn read_names_the_row_that_is_out_of_bounds(rig: Rig) -> anyhow::Result<()
     assert!(matches!(&error, Error::Unreadable { key: named, .. } if *named == sound), "{error:?}");
     assert_eq!(store.peek(&sound).await?.map(|level| level.available), Some(5));
     Ok(())
+}
+
+/// Denials of two hours and counts of two sub-intervals have sums that no integer of 64 bits can hold.
+async fn huge_counts_take_no_view_away(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store) = (&scratch.rig, scratch.rig.store());
+    let [huge, sound] = ["huge", "sound"].map(|key| Key::try_from(key).expect("short enough"));
+    let (schema, hours) = match rig.engine.kind {
+        Kind::Postgres => ("tollgate.", ["date_trunc('hour', now(), 'UTC')", "now() - interval '1 hour'"]),
+        Kind::MySql => ("", ["date_format(utc_timestamp(), '%Y-%m-%d %H:00:00')", "utc_timestamp() - interval 1 hour"]),
+        Kind::Sqlite => {
+            ("", ["strftime('%Y-%m-%d %H:00:00.000', 'now')", "strftime('%Y-%m-%d %H:%M:%f', 'now', '-1 hours')"])
+        }
+    };
+    for hour in hours {
+        let row = format!("({hour}, 'huge', {}, {hour})", i64::MAX);
+        rig.pool
+            .run(format!("insert into {schema}token_stats (hour, id, denied, last_denied_at) values {row}"))
+            .await?;
+    }
+    store.count_denials(&[(huge.clone(), 5), (sound.clone(), 3)]).await?;
+    let denied = store.most_denied(10).await?;
+    assert_eq!(denied.iter().map(|denials| &denials.key).collect::<Vec<_>>(), [&huge, &sound]);
+    let denied = rig.sql(format!("select denied from {schema}token_most_denied order by denied")).await?;
+    assert_eq!(denied.len(), 2);
+    ensure!(denied[0].number("denied")? == 3 && denied[1].number("denied")? >= 100_000_000_000_000_000, "{denied:?}");
+
+    for key in [&huge, &sound] {
+        store.count(key, &"5 in 1h at 1min".parse::<Window>()?, 1).await?;
+    }
+    damage_window(rig, &huge).await?;
+    let listed = match rig.engine.kind {
+        Kind::MySql => "call token_list_windows(null, null, 10)".to_owned(),
+        _ => format!("select id, counted from {schema}token_window_levels order by id"),
+    };
+    let listed = rig.sql(listed).await?;
+    assert_eq!(listed.len(), 2);
+    assert_eq!(listed[1].text("counted")?, Some("1"));
+    Ok(())
+}
+
+/// Writes counts that no request can have made.
+async fn damage_window(rig: &Rig, key: &Key) -> anyhow::Result<()> {
+    let (id, most, end) = (rig.literal(key), i64::MAX, rig.now().await?);
+    let (table, counts) = match rig.engine.kind {
+        Kind::Postgres => {
+            ("tollgate.token_windows", format!("ends = array[{end}, {end} + 1], counts = array[{most}, {most}]"))
+        }
+        Kind::MySql => ("token_windows", format!("counts = '[[{end}, {most}], [{end}, {most}]]'")),
+        Kind::Sqlite => ("token_windows", format!("counts = '{end} {most}, {end} {most}'")),
+    };
+    Ok(rig.pool.run(format!("update {table} set {counts} where id = {id}")).await?)
 }
 
 async fn windows_and_denials_take_no_invalid_id(rig: Rig) -> anyhow::Result<()> {

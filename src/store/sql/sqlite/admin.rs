@@ -285,7 +285,8 @@ async fn count_denials(
         sqlx::query(
             "insert into token_stats (hour, id, denied, last_denied_at) values (?1, ?2, ?3, ?4)
              on conflict (hour, id) do update
-                set denied = denied + excluded.denied, last_denied_at = max(last_denied_at, excluded.last_denied_at)",
+                set denied = min(denied, 9223372036854775807 - excluded.denied) + excluded.denied,
+                    last_denied_at = max(last_denied_at, excluded.last_denied_at)",
         )
         .bind(hour(now))
         .bind(key.as_str())
@@ -320,7 +321,7 @@ async fn most_denied(
 ) -> Result<Vec<RowResult<DenialCount>>, sqlx::Error> {
     let now = DateTime::from_timestamp_nanos(clock.now());
     let most = sqlx::query(
-        "select id, sum(min(denied, 100000000000000000)) as denied, cast(round(unixepoch(max(last_denied_at), 'subsec') * 1000) as integer)
+        "select id, sum(max(min(denied, 100000000000000000), -1)) as denied, cast(round(unixepoch(max(last_denied_at), 'subsec') * 1000) as integer)
            from token_stats where hour > ?1 group by id order by denied desc, id limit ?2 offset ?3",
     )
     .bind(timestamp(now - TimeDelta::hours(24)))
