@@ -179,7 +179,8 @@ impl PageRow for DenialCount {
     }
 }
 
-fn unreadable(key: &Key, why: sqlx::Error) -> Error {
+/// The error about the row of a key that cannot be decoded.
+pub(super) fn unreadable(key: &Key, why: sqlx::Error) -> Error {
     Error::Unreadable { key: key.clone(), source: Arc::new(why) }
 }
 

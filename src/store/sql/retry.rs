@@ -100,12 +100,21 @@ impl Failure {
             ErrorClass::NotMigrated => Error::NotMigrated(source),
             ErrorClass::NotPermitted => Error::NotPermitted(source),
             ErrorClass::ReadOnly => Error::ReadOnly(source),
-            ErrorClass::Refused | ErrorClass::Unprepared => Error::Database(source),
+            ErrorClass::Refused => unreadable(&source).unwrap_or(Error::Database(source)),
+            ErrorClass::Unprepared => Error::Database(source),
             ErrorClass::Locked | ErrorClass::RolledBack => Error::Contended { attempts, source },
             ErrorClass::TimedOut => Error::DeadlineExceeded(deadline),
             ErrorClass::Unavailable => Error::Unavailable(source),
             ErrorClass::Unknown => Error::OutcomeUnknown(source),
         }
+    }
+}
+
+/// The error about a row that cannot be decoded, if that is the cause.
+fn unreadable(cause: &Cause) -> Option<Error> {
+    match cause.downcast_ref()? {
+        sqlx::Error::Decode(error) => error.downcast_ref().cloned(),
+        _ => None,
     }
 }
 

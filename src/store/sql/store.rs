@@ -420,6 +420,8 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> ErrorClass {
     match error {
         sqlx::Error::Database(error) => DB::classify(error.as_ref()),
         sqlx::Error::Encode(_) | sqlx::Error::InvalidArgument(_) => ErrorClass::Refused,
+        // A row in the file cannot be decoded, so nothing was written.
+        sqlx::Error::Decode(error) if error.is::<Error>() => ErrorClass::Refused,
         // The connection broke, or the answer cannot be read. The request may have reached the server.
         _ => ErrorClass::Unknown,
     }

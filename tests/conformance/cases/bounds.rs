@@ -2,7 +2,7 @@
 
 use anyhow::{bail, ensure};
 use tollgate::{
-    Admin, Error, Key, Mode, Quota, Window,
+    Admin, Error, Key, Mode, Quota, Rule, Store, Take, Window,
     admin::{Filter, Override},
     store::{Maintenance, SharedWindows},
 };
@@ -29,12 +29,15 @@ macro_rules! all {
 }
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true;
+    let mut cases: Vec<Case> = list!(Levels::Pools, Time::Real, |_| true;
         lists_skip_and_count_rows_out_of_bounds,
         read_names_the_row_that_is_out_of_bounds,
         huge_counts_take_no_view_away,
         windows_and_denials_take_no_invalid_id)
-    .into()
+    .into();
+    cases
+        .extend(list!(Levels::Pools, Time::Real, |engine| !engine.has_routines; request_for_damaged_row_names_the_row));
+    cases
 }
 
 async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
@@ -130,6 +133,34 @@ async fn huge_counts_take_no_view_away(rig: Rig) -> anyhow::Result<()> {
     let listed = rig.sql(listed).await?;
     assert_eq!(listed.len(), 2);
     assert_eq!(listed[1].text("counted")?, Some("1"));
+    Ok(())
+}
+
+/// The routines of a server deny the request.
+async fn request_for_damaged_row_names_the_row(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let (rig, store, key) = (&scratch.rig, scratch.rig.store(), rig.key());
+    let window = "5 in 1h at 1min".parse::<Window>()?;
+    let take = Take::from(key.clone()).rule(Rule::Window(window));
+    ensure!(rig.decide(take.clone()).await?.is_granted());
+    damage_window(rig, &key).await?;
+    let mut errors = vec![store.take(&[take]).await.expect_err("its counts are out of bounds")];
+    errors.push(store.count(&key, &window, 1).await.expect_err("its counts are out of bounds"));
+
+    store.create_bucket(&key, "5/h".parse()?).await?;
+    let (off, on) = ("pragma ignore_check_constraints = on", "pragma ignore_check_constraints = off");
+    rig.pool.run(format!("{off}; update token_buckets set refill = 'never'; {on}")).await?;
+    let take = Take::from(key.clone());
+    let (two, other) = (
+        take.clone().and(rig.bucket("5/h".parse()?).await?, Rule::Provisioned),
+        Take::from(rig.key()).rule("5/h".try_into()?),
+    );
+    for takes in [vec![take.clone()], vec![take, other], vec![two]] {
+        errors.push(store.take(&takes).await.expect_err("its refill is unknown"));
+    }
+    for error in errors {
+        ensure!(matches!(&error, Error::Unreadable { key: named, .. } if *named == key), "{error:?}");
+    }
     Ok(())
 }
 

@@ -18,6 +18,7 @@ use crate::model::decide::{BucketRow, StoredReceipt};
 use crate::model::window::WindowRow;
 use crate::model::{Adjusted, Adjustment, Key};
 use crate::store::sql::call::AdjustedColumns;
+use crate::store::sql::dialect::RowResult;
 
 /// Makes adjustments, and returns their outcomes in order.
 pub(super) async fn adjust(
@@ -88,9 +89,9 @@ impl AdjustmentRows {
     /// Reads a row of `adjust.sql`.
     fn enter(&mut self, line: &ResultRow<'_>) -> Result<(), sqlx::Error> {
         match line.word(0) {
-            "bucket" => self.buckets.enter(line.number(1)?, line.bucket()?),
-            "window" => self.windows.enter(line.number(1)?, windows::of_line(line)?),
-            _ => self.receipts.enter(line.number(1)?, rows::receipt_of_line(line)?),
+            "bucket" => self.buckets.enter(line.number(1)?, line.bucket(), |key| key),
+            "window" => self.windows.enter(line.number(1)?, windows::of_line(line), |key| key),
+            _ => self.receipts.enter(line.number(1)?, rows::receipt_of_line(line), |(_, key)| key),
         }
     }
 
@@ -131,9 +132,11 @@ impl<K: Clone + Eq + Hash, R> KeyedRows<K, R> {
         })
     }
 
-    fn enter(&mut self, number: i64, row: R) -> Result<(), sqlx::Error> {
+    /// Enters a row, or names its key if the row cannot be decoded.
+    fn enter(&mut self, number: i64, row: RowResult<R>, key_of: fn(&K) -> &Key) -> Result<(), sqlx::Error> {
         let place = usize::try_from(number).ok().and_then(|place| self.rows.get_mut(place));
-        place.ok_or_else(|| sqlx::Error::Protocol(format!("the row {number}")))?.1 = Some(row);
+        let (key, found, _) = place.ok_or_else(|| sqlx::Error::Protocol(format!("the row {number}")))?;
+        *found = Some(row.map_err(rows::unreadable(key_of(key)))?);
         Ok(())
     }
 

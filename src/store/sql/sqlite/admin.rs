@@ -100,7 +100,8 @@ impl Operations for Sqlite {
             let row = rows::find(&mut transaction, key).await?;
             let found = window || row.is_some();
             if let Some(mut row) = row {
-                let chosen = rules::find(&mut transaction, key, row.plan.as_deref()).await??;
+                let chosen = rules::find(&mut transaction, key, row.plan.as_deref()).await?;
+                let chosen = chosen.map_err(rows::unreadable(key))?;
                 decide::reset(&mut row, &(&chosen).into(), clock.now());
                 rows::write(&mut transaction, key, &row).await?;
             }
@@ -257,7 +258,8 @@ impl Operations for Sqlite {
                 Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_deref()),
                 rule => rule.plan(),
             };
-            let chosen = KeyRules::from(&rules::find(&mut transaction, key, plan).await??);
+            let chosen = rules::find(&mut transaction, key, plan).await?.map_err(rows::unreadable(key))?;
+            let chosen = KeyRules::from(&chosen);
             let now = clock.now();
             let mut ruled = match decide::rule(found.clone(), rule, &chosen, now) {
                 Ok(ruled) => ruled,

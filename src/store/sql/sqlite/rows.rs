@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use uuid::Uuid;
 
-use super::super::admin::{key, quota, switch};
+use super::super::admin::{self, key, quota, switch};
 use super::super::dialect::{PageStart, RowResult};
 use super::json::{Array, Value};
 use super::lock::{Script, closing};
@@ -23,7 +23,21 @@ pub(super) async fn peek(
 }
 
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<BucketRow>, sqlx::Error> {
-    columns(connection, key).await?.map(|columns| of_columns(&columns, 0)).transpose()
+    let found = columns(connection, key).await?;
+    found.map(|columns| of_columns(&columns, 0)).transpose().map_err(unreadable(key))
+}
+
+/// Names the key of a row that cannot be decoded.
+pub(super) fn unreadable(key: &Key) -> impl FnOnce(sqlx::Error) -> sqlx::Error {
+    |why| sqlx::Error::Decode(Box::new(admin::unreadable(key, why)))
+}
+
+/// Names the table of the mode of every key, whose row cannot be decoded.
+pub(super) fn unreadable_mode(why: sqlx::Error) -> sqlx::Error {
+    match Key::try_from("token_mode") {
+        Ok(table) => unreadable(&table)(why),
+        Err(_) => why,
+    }
 }
 
 async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<SqliteRow>, sqlx::Error> {
@@ -166,6 +180,7 @@ pub(super) async fn find_receipt(
     found
         .map(|(cost, granted, scheduled_at, state, expires_at)| held(cost, granted, scheduled_at, &state, expires_at))
         .transpose()
+        .map_err(unreadable(key))
 }
 
 /// Reads a receipt from a row of `adjust.sql`.

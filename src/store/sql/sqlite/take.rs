@@ -192,7 +192,7 @@ async fn run_take(
     let found = |columns: &SqliteRow| {
         Ok(FoundBucket { granted: columns.try_get(0)?, ruled: columns.try_get(1)?, row: rows::of_columns(columns, 2)? })
     };
-    rows.first().map(found).transpose()
+    rows.first().map(found).transpose().map_err(rows::unreadable(ask.key()))
 }
 
 /// Runs `take_all.sql`: returns the buckets after a grant, or else the existing buckets as they are.
@@ -222,9 +222,13 @@ async fn run_take_all(
         .bind(quotas.into_text());
     let rows = of_first(connection, query).await?;
     let found = |columns: &SqliteRow| {
-        let line = ResultRow::from(columns.try_get::<&str, _>(1)?);
+        let (id, line) = (columns.try_get::<&str, _>(0)?, ResultRow::from(columns.try_get::<&str, _>(1)?));
         let granted = if line.word(0) == "granted" { Some(line.number(1)?) } else { None };
-        Ok((columns.try_get(0)?, FoundBucket { granted, ruled: line.word(0) == "ruled", row: line.bucket()? }))
+        let row = line.bucket().map_err(|error| match ask.take.keys().find(|key| key.as_str() == id) {
+            Some(key) => rows::unreadable(key)(error),
+            None => error,
+        })?;
+        Ok((id.to_owned(), FoundBucket { granted, ruled: line.word(0) == "ruled", row }))
     };
     rows.iter().map(found).collect()
 }
@@ -436,15 +440,18 @@ impl<'c, 'a> Locked<'c, 'a> {
         match line.word(0) {
             "bucket" => {
                 let bucket = self.bucket(line.number(1)?)?;
-                bucket.found = Some(line.bucket()?);
+                bucket.found = Some(line.bucket().map_err(rows::unreadable(bucket.key))?);
                 bucket.row.clone_from(&bucket.found);
             }
-            "override" => self.bucket(line.number(1)?)?.over = Some(line.over()?),
+            "override" => {
+                let bucket = self.bucket(line.number(1)?)?;
+                bucket.over = Some(line.over().map_err(rows::unreadable(bucket.key))?);
+            }
             "plan" => {
                 let (name, plan) = line.plan()?;
                 self.plans.insert(name, plan);
             }
-            _ => self.all = line.setting()?,
+            _ => self.all = line.setting().map_err(rows::unreadable_mode)?,
         }
         Ok(())
     }

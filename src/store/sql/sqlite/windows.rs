@@ -24,7 +24,8 @@ pub(super) async fn take(
     now: i64,
 ) -> Result<WindowUsage, sqlx::Error> {
     let (key, window) = (ask.key(), ask.window()?);
-    let mode = KeyRules::from(&rules::find(connection, key, None).await??).mode(None, now);
+    let chosen = rules::find(connection, key, None).await?.map_err(rows::unreadable(key))?;
+    let mode = KeyRules::from(&chosen).mode(None, now);
     let held = match ask.id() {
         Some(id) => rows::find_receipt(connection, id, &key.of_window()).await?.filter(|held| held.expires_at > now),
         None => None,
@@ -50,7 +51,7 @@ pub(super) async fn take(
 }
 
 async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<WindowRow>, sqlx::Error> {
-    peek(connection, key).await?.transpose()
+    peek(connection, key).await?.transpose().map_err(rows::unreadable(key))
 }
 
 /// Reads a window for an operator, with an inner error if its row cannot be decoded.
