@@ -94,7 +94,8 @@ begin
     create type tollgate.decided as (
       answers tollgate.answers_v1,  -- the entries with an answer: number of requests, and the state after the last one
       partial bigint[],             -- the entries among them with fewer answers than requests; null: none
-      late    bigint[]              -- the entries whose rows were locked more than 2 ms after their instant; null: none
+      late    bigint[]              -- the entries to compute at a later instant, because their rows were locked more than
+                                    -- 2 ms after theirs, or were created and are empty; null: none
     );
   end if;
 end
@@ -260,9 +261,10 @@ begin
           array_agg(m.granted), array_agg(m.burst), array_agg(m.anchor), array_agg(m.step_ns), array_agg(m.step_ticks),
           array_agg(m.token_ticks))::tollgate.answers_v1,
          array_agg(n.place) filter (where n.times < n.wanted),
-         -- Entries that waited for another session's row, whose insert was rolled back.
+         -- Entries that waited for another session's row, whose insert was rolled back, and those that emptied their bucket.
          array_agg(n.place) filter (
-           where (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
+           where n.times < n.wanted
+                 or (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
     into v_decided
     from made m
     join new n on n.id = m.id;
@@ -338,8 +340,8 @@ $$;
 --
 -- Three statements decide: one grants, one denies and one creates buckets. The first bucket tells in which order they run,
 -- because the buckets of a batch are usually alike. take_v1 decides the rest: small batches, buckets with a mode, an override or
--- other limits, and buckets that changed between the statements. After a wait for a lock, grants move to the later instant, and
--- denials are decided again.
+-- other limits, and buckets that changed between the statements. After a wait for a lock, one statement moves the grants to the
+-- later instant, and grants what the locked rows afford then.
 create or replace function tollgate.take_batch_v1(
   p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[],
   p_rules bigint[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[])
@@ -364,8 +366,8 @@ declare
   v_answers    tollgate.answers_v1;
   v_now        bigint;
   v_done       bigint[] := '{}';               -- the entries that are answered
-  v_left       bigint[] := '{}';               -- the entries for take_v1, with the number of requests of each
-  v_rest       bigint[] := '{}';
+  v_left       bigint[];                       -- the entries for take_v1, with the number of requests of each
+  v_rest       bigint[];
 begin
   if (1 <= all (p_times) and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
       and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings) and array_position(p_ids, null) is null
@@ -424,25 +426,31 @@ begin
       v_now := tollgate.clock();
       with moved as (
         update tollgate.token_buckets t
-           set full_at = tollgate.bucket_clock(t, v_now) + d.times * p_costs[d.place] * t.token_ticks
-          from unnest(v_answers.entries, v_answers.times) d (place, times)
-         where d.place = any (v_part.late) and t.id = p_ids[d.place]
-           and t.full_at < tollgate.bucket_clock(t, v_now) + d.times * p_costs[d.place] * t.token_ticks
-        returning d.place, t.full_at)
-      select array_agg(case when d.place = any (v_part.late) then v_now else d.now end order by d.nth),
-             array_agg(coalesce(m.full_at, d.full_at) order by d.nth)
-        into v_answers.now, v_answers.full_at
-        from unnest(v_answers.entries, v_answers.now, v_answers.full_at) with ordinality as d (place, now, full_at, nth)
+           set (granted_requests, granted, full_at) = (
+                 select m.times, t.granted + (m.times - d.times) * d.cost,
+                        greatest(t.full_at, tollgate.bucket_clock(t, v_now) + d.times * d.cost * t.token_ticks)
+                        + (m.times - d.times) * d.cost * t.token_ticks
+                   from (select least(d.wanted, d.times + tollgate.bucket_affords(t, d.cost, d.keep, v_now),
+                                      (t.burst / t.token_ticks - d.keep) / d.cost) as times) m)
+          from (select u.place, u.times, p_times[u.place] as wanted, p_costs[u.place] as cost,
+                       p_min_remainings[u.place] as keep
+                  from unnest(v_answers.entries, v_answers.times) u (place, times)
+                 where u.place = any (v_part.late)) d
+         where t.id = p_ids[d.place]
+           and (d.times < d.wanted or t.full_at < tollgate.bucket_clock(t, v_now) + d.times * d.cost * t.token_ticks)
+        returning d.place, t.granted_requests as times, t.full_at, t.granted)
+      select array_agg(coalesce(m.times, d.times) order by d.nth),
+             array_agg(case when d.place = any (v_part.late) then v_now else d.now end order by d.nth),
+             array_agg(coalesce(m.full_at, d.full_at) order by d.nth),
+             array_agg(coalesce(m.granted, d.granted) order by d.nth)
+        into v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted
+        from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted) with ordinality
+             as d (place, times, now, full_at, granted, nth)
         left join moved m on m.place = d.place;
     end if;
     return next tollgate.shortened(v_answers);
 
     if v_part.partial is not null then
-      -- New tokens can have arrived during a wait for a lock, or while buckets were created.
-      select v_left || array_agg(d.place), v_rest || array_agg(p_times[d.place] - d.times)
-        into v_left, v_rest
-        from unnest(v_answers.entries, v_answers.times) d (place, times)
-       where d.place = any (v_part.partial) and (v_step = 'make' or d.place = any (v_part.late));
       return query
         select array_agg(d.place), array_agg(p_times[d.place] - d.times), 'denied', null, array_agg(d.now),
                null::bigint[], array_agg(d.full_at), array_agg(d.granted), array_agg(d.burst), array_agg(d.anchor),
@@ -450,17 +458,15 @@ begin
           from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted,
                       v_answers.burst, v_answers.anchor, v_answers.step_ns, v_answers.step_ticks, v_answers.token_ticks)
                as d (place, times, now, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
-         where d.place = any (v_part.partial) and (v_step = 'make' or d.place = any (v_part.late)) is not true
+         where d.times < p_times[d.place]
         having count(*) > 0;
     end if;
   end loop;
 
   if cardinality(v_done) < cardinality(p_ids) then
-    select v_left || array_agg(u.place), v_rest || array_agg(u.times)
+    select array_agg(u.place), array_agg(u.times)
       into v_left, v_rest
       from unnest(p_times) with ordinality u (times, place) where u.place <> all (v_done);
-  end if;
-  if v_left <> '{}' then
     return query
       select t.*
         from (select array_agg(p_ids[l.place]) as ids, array_agg(p_costs[l.place]) as costs,
@@ -488,7 +494,7 @@ $$;
 --
 -- Several times faster than a batch of one entry, because a statement for many rows takes longer to start than to change a row.
 -- All requests are granted if the locked row affords them, and fewer if the row is unchanged since the read. Otherwise the
--- attempt starts again. take_each_v1 decides buckets with a mode, an override or other limits, and missing buckets.
+-- attempt starts again. take_each_v1 decides buckets with a mode, an override or other limits.
 create or replace function tollgate.take_equal_v1(
   p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)
@@ -505,7 +511,8 @@ declare
   v_now      bigint;
   v_clock    bigint;
   v_granted  bigint;
-  v_late     boolean;
+  v_more     bigint;
+  v_full_at  bigint;
   c_stale    constant bigint := 2000000;
 begin
   for v_attempt in 1 .. 3 loop
@@ -523,6 +530,10 @@ begin
     end if;
     select t.* into b from tollgate.token_buckets t where t.id = p_id and not t.overridden;
     v_now := tollgate.clock();  -- read after the row, as in take_v1
+    if b.id is null and v_capacity is not null then
+      perform from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false);
+      continue;
+    end if;
     exit when b.id is null;
     -- has_limits in the query would prepare a search for the plan each time.
     if v_capacity is not null then
@@ -549,25 +560,26 @@ begin
     returning t.full_at, t.granted into b.full_at, b.granted;
     continue when not found;
 
-    v_late := tollgate.clock() - v_now > c_stale;
-    if v_late then
+    if tollgate.clock() - v_now > c_stale then
+      -- The row had to be waited for: the grants move to the later instant, at which the row can afford more.
       v_now := tollgate.clock();
-      if b.full_at < tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks then
-        b.full_at := tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks;
-        update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
+      v_full_at := b.full_at;
+      b.full_at := greatest(b.full_at, tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks);
+      v_more := least(p_times - v_granted, tollgate.bucket_affords(b, p_cost, p_min_remaining, v_now));
+      v_granted := v_granted + v_more;
+      b.full_at := b.full_at + v_more * p_cost * b.token_ticks;
+      b.granted := b.granted + v_more * p_cost;
+      if b.full_at > v_full_at then
+        update tollgate.token_buckets t set full_at = b.full_at, granted = b.granted where t.id = p_id;
       end if;
     end if;
     return next tollgate.answers_of(1, v_granted, ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
                                                    b.step_ns, b.step_ticks, b.token_ticks));
-    p_times := p_times - v_granted;
-    if p_times = 0 then
-      return;
-    elsif not v_late then
-      return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
-                                                   b.step_ns, b.step_ticks, b.token_ticks));
-      return;
+    if p_times > v_granted then
+      return next tollgate.answers_of(1, p_times - v_granted, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst,
+                                                               b.anchor, b.step_ns, b.step_ticks, b.token_ticks));
     end if;
-    -- New tokens can have arrived during the wait for the row.
+    return;
   end loop;
   return query
     select t.*
