@@ -44,9 +44,9 @@ $$;
 -- Locks:     the bucket's row, if the request is granted or has an id; then the receipt. A denied request without an id
 --            writes nothing and waits for no lock, once the bucket exists.
 --
--- The first read is unlocked, so that a denial costs no write. The UPDATE checks the tokens again under the row's lock. If they
--- are gone or the limits changed, the attempt starts again. A decision counts from the moment its row is locked: after a wait,
--- a grant moves to the later instant and a denial is decided again.
+-- Without an id, the first read is unlocked, so that a denial costs no write. The UPDATE checks the tokens again under the row's
+-- lock. If they are gone or the limits changed, the attempt starts again. A decision counts from the moment its row is locked:
+-- if the clock has advanced since, a grant moves to the later instant. No attempt that holds the lock starts again for time.
 create or replace function tollgate.take_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint,
   p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)
@@ -82,10 +82,15 @@ begin
   -- Rounded like the column.
   p_refill_seconds := round(p_refill_seconds, 9);
   for v_attempt in 1 .. 100 loop
+    if p_receipt is null then
+      select t.* into b from tollgate.token_buckets t where t.id = p_id;
+    else
+      -- All routines lock the bucket before the receipt, so that they cannot deadlock.
+      select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
+    end if;
     -- Null if the row of token_mode is missing; null leads to the call of rule.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
       into v_ruled from tollgate.token_mode g;
-    select t.* into b from tollgate.token_buckets t where t.id = p_id;
     -- Read after the row: other sessions can only have taken more since, so a denial holds at this instant.
     v_now := tollgate.clock();
     v_scheduled_at := v_now;
@@ -118,10 +123,6 @@ begin
     v_wait := case v_mode when 'shadow' then 0 else p_max_wait end;
 
     if p_receipt is not null then
-      -- All routines lock the bucket before the receipt, so that they cannot deadlock.
-      perform from tollgate.token_buckets t where t.id = p_id for no key update;
-      -- After a wait for the lock: the next attempt reads the locked row and does not wait.
-      continue when tollgate.clock() - v_now > c_stale;
       delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
       select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
       if found then
@@ -152,12 +153,6 @@ begin
       exit;
     end if;
 
-    if p_receipt is not null then
-      insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
-      values (p_receipt, p_id, p_cost, 0, v_now, 'open', v_now + p_hold)
-      on conflict do nothing;
-      continue when not found;
-    end if;
     if v_wait = 0 then
       update tollgate.token_buckets t
          set room = null,
@@ -186,7 +181,7 @@ begin
     if found then
       v_outcome := 'granted';
       v_mode := null;
-      if tollgate.clock() - v_now > c_stale then
+      if p_receipt is null and tollgate.clock() - v_now > c_stale then
         v_now := tollgate.clock();
         if b.full_at < tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks then
           b.full_at := tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks;
@@ -198,12 +193,10 @@ begin
         v_scheduled_at := greatest(v_now, tollgate.bucket_instant(b, b.full_at + p_min_remaining * b.token_ticks - b.burst));
       end if;
       if p_receipt is not null then
-        update tollgate.token_receipts t set granted = b.granted, scheduled_at = v_scheduled_at
-         where t.id = p_receipt and t.bucket = p_id;
+        insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
+        values (p_receipt, p_id, p_cost, b.granted, v_scheduled_at, 'open', v_now + p_hold);
       end if;
       exit;
-    elsif p_receipt is not null then
-      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
     end if;
   end loop;
 

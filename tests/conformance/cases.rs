@@ -35,6 +35,7 @@ mod routines;
 mod runbook;
 mod scenarios;
 mod sequences;
+mod slow_storage;
 mod sweeping;
 mod terms;
 mod throttling;
@@ -76,6 +77,7 @@ pub fn all() -> Vec<Case> {
         clocks::cases(),
         terms::cases(),
         transcripts::cases(),
+        slow_storage::cases(),
         updates::cases(),
         upgrades::cases(),
         routines::cases(),

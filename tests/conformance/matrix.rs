@@ -162,6 +162,8 @@ const BENEATH: &[&str] = &[
     "cases::round_trips",
     // Uses SQL only.
     "cases::routines",
+    // Counts attempts, and how often a session reads the clock.
+    "cases::slow_storage",
     // Uses operators' functions.
     "cases::sweeping",
     // Uses SQL only, as the documents show it.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, Connection, Database, Executor, Pool};
@@ -95,7 +96,7 @@ pub fn small<DB: Database>(connections: u32) -> PoolOptions<DB> {
 pub async fn all_given_back(pool: &AnyPool) {
     // Not "less": while a connection is returned, the pool can count one fewer than there are.
     while with_pool!(pool, pool => pool.num_idle() != pool.size() as usize) {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -159,6 +160,15 @@ pub async fn injected(rig: &Rig) -> anyhow::Result<(Scratch, Rig)> {
     };
     let (session, _) = with_session(&scratch.rig, clock).await?;
     Ok((scratch, session))
+}
+
+/// On a server, makes each read of the clock by a routine take a while.
+pub async fn slow_clock(pool: &AnyPool, delay: Duration) -> anyhow::Result<()> {
+    match pool {
+        AnyPool::MySql(pool) => mysql::slow_clock(pool, delay).await,
+        AnyPool::Postgres(pool) => postgres::slow_clock(pool, delay).await,
+        AnyPool::Sqlite(_) => anyhow::bail!("a file has no routines"),
+    }
 }
 
 impl Drop for Scratch {

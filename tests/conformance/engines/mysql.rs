@@ -1,4 +1,5 @@
 use std::str::FromStr;
+use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::{AssertSqlSafe, Connection, MySql, MySqlConnection, MySqlPool};
@@ -43,23 +44,12 @@ pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
     sqlx::query("create table if not exists time_is_injected (it_is boolean)").execute(&mut *connection).await?;
     let done: i64 = sqlx::query_scalar("select count(*) from time_is_injected").fetch_one(&mut *connection).await?;
     if done == 0 {
-        let mut clocks = 0;
-        let all: Vec<String> = tollgate::store::migrations::<MySql>()
-            .iter()
-            .flat_map(|migration| migration.statements().map(without_comments))
-            .collect();
-        for (drop, sql) in all.iter().zip(&all[1..]) {
-            if sql.starts_with("create procedure") && sql.contains(CLOCK) {
-                let sql = format!("{drop} {}", sql.replace(CLOCK, "@tollgate_test_now"));
-                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
-                clocks += 1;
-            }
-        }
+        replace_clock(&mut connection, "@tollgate_test_now").await?;
         // A view cannot read a session variable, but can call a function that does.
         let function = "create function token_test_clock() returns bigint no sql return @tollgate_test_now";
         sqlx::raw_sql(function).execute(&mut *connection).await?;
         let mut views = 0;
-        for sql in all {
+        for sql in statements() {
             if sql.starts_with("create or replace sql security definer view") && sql.contains(VIEWS_CLOCK) {
                 let view = sql.replace(VIEWS_CLOCK, "token_test_clock()");
                 sqlx::raw_sql(AssertSqlSafe(view)).execute(&mut *connection).await?;
@@ -67,15 +57,54 @@ pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
             }
         }
         anyhow::ensure!(views == 2, "{views} views read the clock: token_bucket_levels and token_most_denied should");
-        anyhow::ensure!(
-            clocks == 3,
-            "{clocks} routines read the clock: token_clock, token_take_v1 and token_take_uniform_v1 should"
-        );
         sqlx::query("insert into time_is_injected values (true)").execute(&mut *connection).await?;
     }
     sqlx::query("do release_lock('tollgate_test')").execute(&mut *connection).await?;
     drop(connection);
     set_time(pool, 0).await
+}
+
+/// Replaces the clock in each routine that reads it by one that takes a while, and counts the reads of a session.
+pub async fn slow_clock(pool: &MySqlPool, delay: Duration) -> anyhow::Result<()> {
+    let mut connection = pool.acquire().await?;
+    let function = format!(
+        "drop function if exists token_test_slow_clock;
+         create function token_test_slow_clock() returns bigint no sql
+         begin
+           declare v_uuid char(36) character set ascii;
+           set @tollgate_test_reads = coalesce(@tollgate_test_reads, 0) + 1;
+           do sleep({});
+           set v_uuid = uuid();
+           return {CLOCK};
+         end",
+        delay.as_secs_f64()
+    );
+    sqlx::raw_sql(AssertSqlSafe(function)).execute(&mut *connection).await?;
+    replace_clock(&mut connection, "token_test_slow_clock()").await
+}
+
+/// Replaces the expression for the clock in each routine that reads it.
+async fn replace_clock(connection: &mut MySqlConnection, clock: &str) -> anyhow::Result<()> {
+    let mut clocks = 0;
+    let all = statements();
+    for (drop, sql) in all.iter().zip(&all[1..]) {
+        if sql.starts_with("create procedure") && sql.contains(CLOCK) {
+            let sql = format!("{drop} {}", sql.replace(CLOCK, clock));
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
+            clocks += 1;
+        }
+    }
+    anyhow::ensure!(
+        clocks == 3,
+        "{clocks} routines read the clock: token_clock, token_take_v1 and token_take_uniform_v1 should"
+    );
+    Ok(())
+}
+
+/// The statements of the migrations.
+fn statements() -> Vec<String> {
+    let migrations = tollgate::store::migrations::<MySql>();
+    migrations.iter().flat_map(|migration| migration.statements().map(without_comments)).collect()
 }
 
 /// Sets the injected clock, in nanoseconds since 1970. The pool must have one connection.

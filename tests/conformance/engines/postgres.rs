@@ -1,4 +1,5 @@
 use std::str::FromStr;
+use std::time::Duration;
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
@@ -81,6 +82,21 @@ pub async fn inject_time(pool: &PgPool) -> anyhow::Result<()> {
     }
     transaction.commit().await?;
     set_time(pool, 0).await
+}
+
+/// Replaces the function that reads the clock by one that takes a while, and counts the reads of a session.
+pub async fn slow_clock(pool: &PgPool, delay: Duration) -> anyhow::Result<()> {
+    let sql = format!(
+        "create or replace function tollgate.clock() returns bigint language plpgsql volatile as $$ begin
+           perform set_config('tollgate_test.reads', (coalesce(
+                     nullif(current_setting('tollgate_test.reads', true), ''), '0')::bigint + 1)::text, false),
+                   pg_sleep({});
+           return (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000;
+         end $$",
+        delay.as_secs_f64()
+    );
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await?;
+    Ok(())
 }
 
 /// Sets the injected clock, in nanoseconds since 1970. The pool must have one connection.

@@ -11,37 +11,57 @@ use tollgate::{
     clock::{Clock, SystemClock},
     store::take_within,
 };
+use uuid::Uuid;
 
 use super::granted;
 use crate::checker::Call;
 use crate::crowd::Crowd;
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};
-use crate::pools::{with_pool, with_session};
+use crate::pools::{Scratch, slow_clock, with_pool, with_session};
 use crate::rig::Rig;
 use crate::workers::{faults, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Every, Time::Real, |engine: &Engine| engine.has_sessions;
-            waiters_for_a_lock_have_one_burst, lock_waiters_get_what_the_holder_left)
+            waiters_for_a_lock_have_one_burst, lock_waiters_with_ids_have_one_burst,
+            lock_waiters_get_what_the_holder_left)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_sessions;
             lock_waiters_with_token_waits_share_one_burst)
+        .to_vec(),
+        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_routines && engine.has_sessions;
+            lock_waiters_on_slow_storage_have_one_burst)
         .to_vec(),
     ]
     .concat()
 }
 
 async fn waiters_for_a_lock_have_one_burst(rig: Rig) -> anyhow::Result<()> {
-    have_one_burst(&rig, Duration::ZERO).await
+    have_one_burst(&rig, |take| take).await
 }
 
 async fn lock_waiters_with_token_waits_share_one_burst(rig: Rig) -> anyhow::Result<()> {
-    have_one_burst(&rig, Duration::from_millis(1)).await
+    have_one_burst(&rig, |take| take.max_wait(Duration::from_millis(1))).await
 }
 
-async fn have_one_burst(rig: &Rig, max_wait: Duration) -> anyhow::Result<()> {
+async fn lock_waiters_with_ids_have_one_burst(rig: Rig) -> anyhow::Result<()> {
+    have_one_burst(&rig, with_id).await
+}
+
+async fn lock_waiters_on_slow_storage_have_one_burst(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    slow_clock(&scratch.rig.pool, Duration::from_millis(3)).await?;
+    have_one_burst(&scratch.rig, |take| take).await?;
+    have_one_burst(&scratch.rig, with_id).await
+}
+
+fn with_id(take: Take) -> Take {
+    take.id(Uuid::new_v4(), Duration::from_hours(1))
+}
+
+async fn have_one_burst(rig: &Rig, request: fn(Take) -> Take) -> anyhow::Result<()> {
     let key = rig.bucket(quota()?).await?;
     let holder = holder(rig).await?;
     holder.pool.run(begin(rig)).await?;
@@ -49,8 +69,7 @@ async fn have_one_burst(rig: &Rig, max_wait: Duration) -> anyhow::Result<()> {
         holder.pool.run(format!("select 1 from {} where id = {} for update", rig.table(), rig.literal(&key))).await?;
     }
 
-    let take = Take::from(key.clone()).max_wait(max_wait);
-    let calls = released_after_two_seconds(rig, take, &holder, "rollback").await?;
+    let calls = released_after_two_seconds(rig, &key, request, &holder, "rollback").await?;
     assert!(granted(&calls) >= 10, "{} of the 10 that were there", granted(&calls));
     check(rig, &key, &calls).await
 }
@@ -76,7 +95,7 @@ async fn lock_waiters_get_what_the_holder_left(rig: Rig) -> anyhow::Result<()> {
         holder.pool.run(begin(&rig)).await?;
     }
 
-    let mut calls = released_after_two_seconds(&rig, Take::from(key.clone()), &holder, "commit").await?;
+    let mut calls = released_after_two_seconds(&rig, &key, |take| take, &holder, "commit").await?;
     assert!(granted(&calls) >= 8, "{} of the 8 that were there: 4 left, and 2 a second", granted(&calls));
     calls.push(own);
     check(&rig, &key, &calls).await
@@ -84,20 +103,26 @@ async fn lock_waiters_get_what_the_holder_left(rig: Rig) -> anyhow::Result<()> {
 
 /// Thirty callers request a token and wait, and the lock is released after two seconds. Then each requests another token,
 /// because the remaining tokens must not be credited with the wait again.
-async fn released_after_two_seconds(rig: &Rig, take: Take, holder: &Rig, end: &str) -> anyhow::Result<Vec<Call>> {
+async fn released_after_two_seconds(
+    rig: &Rig,
+    key: &Key,
+    request: fn(Take) -> Take,
+    holder: &Rig,
+    end: &str,
+) -> anyhow::Result<Vec<Call>> {
     let since = rig.now().await?;
     let crowd = Crowd::new(rig, CALLERS).await?;
     let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let asked = Arc::new(AtomicUsize::new(0));
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
-        let (store, take, asked) = (store.clone(), [take.clone()], Arc::clone(&asked));
+        let (store, key, asked) = (store.clone(), key.clone(), Arc::clone(&asked));
         callers.spawn(async move {
             let mut calls = Vec::new();
             for _ in 0..2 {
                 asked.fetch_add(1, Ordering::SeqCst);
                 let sent = SystemClock.now();
-                let decision = store.take(&take).await?.remove(0)?;
+                let decision = store.take(&[request(Take::from(key.clone()))]).await?.remove(0)?;
                 let done = SystemClock.now() + nanoseconds(decision.wait());
                 calls.push(Call { sent, done, at: None, cost: 1, granted: decision.is_granted() });
             }
