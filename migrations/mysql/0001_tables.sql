@@ -43,7 +43,7 @@ create table if not exists token_buckets (
   step_ticks     bigint not null default (if(refill in ('continuous', 'once'), 1, capacity)),
   token_ticks    bigint not null default (
                    if(refill = 'continuous',
-                      cast(ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) as signed), 1)),
+                      (least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1, 1)),
   burst          bigint not null default (
                    cast(least(cast(capacity as decimal(40, 0)) * token_ticks, 9223372036854775807) as signed))
                  comment 'ticks from empty to full',
@@ -67,7 +67,7 @@ create table if not exists token_buckets (
     refill_seconds * 1000000000 >= capacity or refill = 'once'),
   constraint token_bucket_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
-    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+    or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
        <= least(refill_seconds * 1001000000, 3155760000000000000))
 ) engine = InnoDB comment = 'Token buckets; read them through token_bucket_levels';
 
@@ -100,7 +100,7 @@ create table if not exists token_plans (
     refill_seconds * 1000000000 >= capacity or refill = 'once'),
   constraint token_plan_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
-    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+    or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
        <= least(refill_seconds * 1001000000, 3155760000000000000)),
   constraint token_plan_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'Plans that token buckets follow';
@@ -154,7 +154,7 @@ create table if not exists token_overrides (
     refill_seconds * 1000000000 >= capacity or refill = 'once'),
   constraint token_override_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
-    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+    or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
        <= least(refill_seconds * 1001000000, 3155760000000000000)),
   constraint token_override_mode_is_enforce_shadow_off_or_block check (
     cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))

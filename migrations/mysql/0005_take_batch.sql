@@ -40,7 +40,8 @@ begin
      and (new_refill = 'once'
           or new_seconds > 0 and new_seconds <= 3155760000 and new_seconds * 1000000000 >= new_capacity
              and (new_refill <> 'continuous'
-                  or ceiling(new_seconds * 1000000000 / greatest(new_capacity, 1)) * new_capacity
+                  or ((least(new_seconds, 9000000000) * 1000000000 - 1) div greatest(new_capacity, 1) + 1)
+                       * cast(new_capacity as decimal(40, 0))
                      <= least(new_seconds * 1001000000, 3155760000000000000)))
    order by r.id
       on duplicate key update id = token_buckets.id;
@@ -100,18 +101,19 @@ begin
       select capacity, refill_seconds, refill into v_capacity, v_seconds, v_refill
         from token_plans where name = v_plan and mode is null;
     end if;
+    set v_token_ticks = if(v_refill = 'continuous',
+                           (least(v_seconds, 9000000000) * 1000000000 - 1) div greatest(v_capacity, 1) + 1, 1);
     if ((p_plan is null or p_capacity is null) and p_min_remaining between 0 and v_capacity and p_cost between 1 and v_capacity - p_min_remaining
         and v_capacity <= 3155760000000000000 and v_refill in ('interval', 'calendar', 'continuous', 'once')
         and (v_refill = 'once' or v_seconds <= 3155760000 and v_seconds * 1000000000 >= v_capacity)
         and (v_refill <> 'continuous'
-             or ceiling(v_seconds * 1000000000 / greatest(v_capacity, 1)) * v_capacity
-                <= least(v_seconds * 1001000000, 3155760000000000000))) is not true then
+             or v_token_ticks * cast(v_capacity as decimal(40, 0)) <= least(v_seconds * 1001000000, 3155760000000000000)))
+       is not true then
       leave at_once;
     end if;
     set v_step_ns = case v_refill when 'continuous' then 1 when 'once' then 9223372036854775807
                       else v_seconds * 1000000000 end,
         v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
-        v_token_ticks = if(v_refill = 'continuous', ceiling(v_seconds * 1000000000 / v_capacity), 1),
         v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_min_remaining) div p_cost;
     -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated.
     set innodb_lock_wait_timeout = if(p_own or p_ids like '%"%"%"%', least(v_wait, 1), v_wait),

@@ -7,6 +7,7 @@ use tollgate::{Key, Quota, Rule, Store, Take, model::QuotaError};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
+use crate::pools::with_session;
 use crate::rig::Rig;
 
 mod requests;
@@ -33,6 +34,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(list!(
         Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
         routines_take_double_precision_and_refuse_fractions,
+    ));
+    cases.extend(list!(
+        Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+        precision_of_divisions_admits_no_other_limits,
     ));
     cases.extend(requests::cases());
     cases
@@ -137,6 +142,22 @@ async fn database_refuses_invalid_plan_and_override_values(rig: Rig) -> anyhow::
         for table in ["token_plans", "token_overrides"] {
             rig.refusal(insert(&rig, table, &rig.key(), figures)).await?;
         }
+    }
+    Ok(())
+}
+
+/// These take just over a nanosecond per token.
+async fn precision_of_divisions_admits_no_other_limits(rig: Rig) -> anyhow::Result<()> {
+    for precision in ["select 1", "set div_precision_increment = 0"] {
+        let (session, _) = with_session(&rig, precision).await?;
+        for figures in ["3000000000, 3.000000001", "3000000000000000000, 3000000000.000000001"] {
+            for table in ["token_buckets", "token_plans", "token_overrides"] {
+                let key = rig.key();
+                session.refusal(insert(&rig, table, &key, &format!("{figures}, 'continuous'"))).await?;
+            }
+        }
+        let longest = insert(&rig, "token_plans", &rig.key(), "3155760000000000000, 3155760000, 'continuous'");
+        session.sql(longest).await?;
     }
     Ok(())
 }
