@@ -76,6 +76,7 @@ begin
   declare v_own boolean default false;
   declare v_made, v_taken, v_again, v_evaluated boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
+  declare v_big boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_length bigint unsigned default @@group_concat_max_len;
   declare v_plan varbinary(1024) default cast(p_plan as binary);
@@ -90,7 +91,8 @@ begin
   declare v_answers longtext character set ascii;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_safe;
+    set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_safe,
+        sql_big_selects = v_big;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -115,9 +117,10 @@ begin
                       else v_seconds * 1000000000 end,
         v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
         v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_min_remaining) div p_cost;
-    -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated.
+    -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated. A join
+    -- can exceed the session's max_join_size.
     set innodb_lock_wait_timeout = if(p_own or p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
-        group_concat_max_len = 1000000000;
+        group_concat_max_len = 1000000000, sql_big_selects = 1;
     -- Checked before any row is locked: another routine decides requests under a mode or an override.
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_ruled, v_overrides
       from token_mode where one = true;
@@ -256,7 +259,7 @@ begin
       if v_safe then set sql_safe_updates = 1; end if;
     end if;
   end at_once;
-  set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length;
+  set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_big_selects = v_big;
   if v_own then commit and no chain no release; end if;
   select v_now as now, v_burst as burst, 0 as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,
          v_token_ticks as token_ticks, if(v_evaluated, v_answers, null) as answers;
@@ -290,6 +293,7 @@ begin
   declare v_own boolean default false;
   declare v_done, v_made, v_again, v_evaluated boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
+  declare v_big boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_requests, v_ids, v_odd, v_missing, v_planned bigint;
   declare v_grants, v_ruled bigint default 0;
@@ -317,7 +321,7 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe, sql_big_selects = v_big;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -325,8 +329,8 @@ begin
   call token_begin(p_own, v_own);
   at_once: loop
     call token_clock(v_now);
-    -- A session that holds a bucket delays the other requests by a second at most.
-    set innodb_lock_wait_timeout = if(p_own or p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
+    -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
+    set innodb_lock_wait_timeout = if(p_own or p_requests like '%[%[%[%', least(v_wait, 1), v_wait), sql_big_selects = 1;
     select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
            sum(planned and word is not null), sum(word is null), sum(grants),
            json_arrayagg(concat_ws(
@@ -491,7 +495,7 @@ begin
            b.granted = d.granted;
     if v_safe then set sql_safe_updates = 1; end if;
   end if;
-  set innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
   if v_each <> '' then
     set v_answers = json_merge_preserve(v_answers, concat('[', substr(v_each, 2), ']'));
   end if;

@@ -28,6 +28,7 @@ begin
   declare v_all boolean default true;
   declare v_again, v_taken boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
+  declare v_big boolean default @@sql_big_selects;
   declare v_mode_rules, v_overrides boolean;
   declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
   declare v_pass int default 1;  -- 1: lock and prepare, 2: evaluate, 3: take
@@ -48,14 +49,14 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set sql_safe_updates = v_safe;
-    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+    set sql_safe_updates = v_safe, sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
-  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
+  -- A join can exceed the session's max_join_size.
+  set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
   at_once: loop
     if (p_receipt is null and p_max_wait between 0 and 31622400000000000) is not true then
       leave at_once;
@@ -226,7 +227,7 @@ begin
   if not v_spare and v_taken then
     release savepoint tollgate_decide_all;
   end if;
-  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
   if v_spare then
     set o_answers = replace(o_answers, ' granted ', ' spared ');
@@ -262,6 +263,7 @@ begin
   declare v_own boolean default false;
   declare v_made, v_again boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
+  declare v_big boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_mode_rules, v_overrides boolean;
   declare v_now, v_after, v_limits, v_requests, v_missing, v_denials bigint;
@@ -273,7 +275,7 @@ begin
   declare v_answers longtext character set utf8mb4;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe, sql_big_selects = v_big;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -281,8 +283,8 @@ begin
   call token_begin(p_own, v_own);
   at_once: loop
     call token_clock(v_now);
-    -- A session that holds a bucket delays the other requests by a second at most.
-    set innodb_lock_wait_timeout = least(v_wait, 1);
+    -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
+    set innodb_lock_wait_timeout = least(v_wait, 1), sql_big_selects = 1;
     with asked as (
       select request, place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
         from json_table(p_requests, '$[*]' columns (
@@ -422,7 +424,7 @@ begin
     end if;
     set v_request = v_request + 1;
   end while;
-  set innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
   set o_rest = concat('[', substr(v_each, 2), ']');
   if v_own then commit and no chain no release; end if;
 end;

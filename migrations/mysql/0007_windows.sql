@@ -163,6 +163,7 @@ begin
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_big boolean default @@sql_big_selects;
   declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
 
@@ -177,16 +178,17 @@ begin
       'tollgate: a window needs a cost and maximum of 1 or more, at most a year, and 1 to 1000 parts of 1000 ns or more';
   end if;
   call token_begin(p_own, v_own);
-  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
 
   decide: begin
     declare exit handler for sqlexception
     begin
-      if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+      set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
+    -- A join can exceed the session's max_join_size.
+    set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
     set o_outcome = 'granted', o_counts = '[]', o_resolution = p_resolution, v_newest = 0;
     call token_clock(o_now);
     set o_scheduled_at = o_now;
@@ -285,7 +287,7 @@ begin
     end if;
   end decide;
 
-  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
 end;
 

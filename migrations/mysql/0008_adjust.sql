@@ -267,10 +267,11 @@ begin
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
+  declare v_big boolean default @@sql_big_selects;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
-    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+    set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -282,9 +283,10 @@ begin
     call token_require_whole_number('token_adjust_window_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
-  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
+  -- A join can exceed the session's max_join_size.
+  set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
   call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
-  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
@@ -313,6 +315,7 @@ begin
   declare v_own boolean default false;
   declare v_done boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_big boolean default @@sql_big_selects;
   declare v_place, v_granted, v_scheduled_at, v_max_debt, v_given_back bigint;
   declare v_cost, v_tokens decimal(40, 20);
   declare v_in_window boolean;
@@ -331,12 +334,13 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait;
+    set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   -- A session that holds a key delays the others by a second at most.
   if p_own or (select min(id) < max(id)
         from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as asked) then
@@ -366,7 +370,7 @@ begin
     set o_answers = concat(o_answers, if(o_answers = '[', '"', ',"'), v_place, ' ', v_outcome, ' ', v_given_back, '"');
   end loop;
   close v_sorted;
-  set innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
   set o_answers = concat(o_answers, ']');
   if v_own then commit and no chain no release; end if;
 end;

@@ -205,8 +205,14 @@ create procedure request_tokens_many(in p_requests longtext character set utf8mb
 modifies sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_requests longtext character set utf8mb4;
   declare v_answers json;
+  declare exit handler for sqlexception
+  begin
+    set sql_big_selects = v_big;
+    resignal;
+  end;
 
   -- Without strict mode, the server has replaced each byte that it could not convert by ?.
   if (p_requests like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
@@ -234,6 +240,7 @@ begin
       'tollgate: group_concat_max_len is too small for so many requests: raise it, or send fewer requests at once';
   end if;
   call token_take_batch_v1(v_requests, false, v_answers);
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   select id, outcome,
          case
            when outcome not in ('granted', 'denied') then null
@@ -272,6 +279,7 @@ begin
                            limit 1000000000) as a  -- materialized once instead of per request
                       on a.place = r.place and a.times > 0) as d) as answers
    order by given;
+  set sql_big_selects = v_big;
 end;
 
 -- rate_limiting_request: takes one token from a bucket that its first request creates, full, with continuous refill.
@@ -358,7 +366,13 @@ begin
   declare v_max_requests bigint default p_max_requests;
   declare v_tokens bigint default p_tokens;
   declare v_max_wait_ms bigint default p_max_wait_ms;
+  declare v_big boolean default @@sql_big_selects;
   declare v_now, v_scheduled_at, v_resolution, v_interval, v_newest, v_counted, v_next bigint;
+  declare exit handler for sqlexception
+  begin
+    set sql_big_selects = v_big;
+    resignal;
+  end;
 
   if p_max_requests <> floor(p_max_requests) then
     call token_require_whole_number('request_tokens_in_window', 'max_requests', p_max_requests);
@@ -387,9 +401,11 @@ begin
   if v_outcome = 'never' then
     signal sqlstate '22023' set message_text = 'tollgate: the request exceeds the maximum of this window: request fewer tokens';
   end if;
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   select coalesce(max(e), 0), coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) into v_newest, v_counted
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
   call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_max_requests - v_tokens, v_now, v_next);
+  set sql_big_selects = v_big;
   if v_mode = 'block' then
     set v_next = v_scheduled_at;
   end if;
@@ -505,8 +521,14 @@ create procedure token_peek_window(in p_id varchar(256) character set utf8mb4)
 reads sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_most, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_scheduled_at bigint;
   declare v_counts longtext character set ascii default '[]';
+  declare exit handler for sqlexception
+  begin
+    set sql_big_selects = v_big;
+    resignal;
+  end;
 
   select max_requests, interval_ns, resolution_ns, counts, newest, granted, last_wait
     into v_most, v_interval, v_resolution, v_counts, v_newest, v_granted, v_last_wait
@@ -522,6 +544,7 @@ begin
     -- After a backward step of the clock, requests counted by the old clock count from now on.
     set v_now = v_newest - v_resolution;
   end if;
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_most - 1, v_now, v_scheduled_at);
   select v_most as max_requests, v_interval * 0.000000001 as interval_seconds,
          v_resolution * 0.000000001 as resolution_seconds,
@@ -529,6 +552,7 @@ begin
          (v_scheduled_at - v_now + 999999) div 1000000 as retry_after_ms
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
   having v_granted <> 0;
+  set sql_big_selects = v_big;
 end;
 
 insert into token_migrations (version, name) values (9, '0009_requests') on duplicate key update applied_at = utc_timestamp(6);

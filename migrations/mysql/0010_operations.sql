@@ -21,12 +21,19 @@ create procedure token_list_windows(
 reads sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_now bigint;
   declare v_prefix, v_after varbinary(1024) default '';
+  declare exit handler for sqlexception
+  begin
+    set sql_big_selects = v_big;
+    resignal;
+  end;
 
   set v_prefix = coalesce(cast(p_prefix as binary), ''), v_after = coalesce(cast(p_after as binary), '');
   set p_limit = coalesce(p_limit, 0);
   call token_clock(v_now);
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   select convert(s.id using utf8mb4) as id, s.max_requests, s.interval_ns * 0.000000001 as interval_seconds,
          s.resolution_ns * 0.000000001 as resolution_seconds,
          if(min(s.c) < 0, null, cast(coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed)) as counted,
@@ -57,6 +64,7 @@ begin
             left join json_table(w.counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j on true) s
    group by s.id, s.max_requests, s.interval_ns, s.resolution_ns, s.newest, s.granted, s.now
    order by s.id;
+  set sql_big_selects = v_big;
 end;
 
 -- token_create_bucket: provisions a bucket. A repeated call with equal values changes nothing.
@@ -493,6 +501,7 @@ create procedure token_sweep_v1(in p_limit bigint)
 modifies sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_deleted bigint default 0;
   declare v_position varbinary(300);
   declare exit handler for 1568
@@ -505,10 +514,12 @@ begin
     declare continue handler for not found set v_is_mine = false;
     declare exit handler for sqlexception
     begin
+      set sql_big_selects = v_big;
       rollback and no chain no release;
       resignal;
     end;
 
+    set sql_big_selects = 1;  -- a step can exceed the session's max_join_size
     select swept_to into v_position from token_sweep_position where one = true for update skip locked;
     -- Locked, or not made yet.
     if not v_is_mine and not exists (select 1 from token_sweep_position) then
@@ -519,6 +530,7 @@ begin
       call token_sweep_step(v_position, p_limit, v_deleted, v_position);
       update token_sweep_position set swept_to = v_position where one = true;
     end if;
+    set sql_big_selects = v_big;
     commit and no chain no release;
   end;
   select v_deleted as deleted, v_position is null as finished;
@@ -535,6 +547,7 @@ create procedure token_sweep()
 modifies sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_deleted bigint;
   declare v_total bigint default 0;
   declare v_after varbinary(300);
@@ -547,13 +560,15 @@ begin
     begin
       declare exit handler for sqlexception
       begin
+        set sql_big_selects = v_big;
         rollback and no chain no release;
         resignal;
       end;
+      set sql_big_selects = 1;  -- a step can exceed the session's max_join_size
       call token_sweep_step(v_after, 1000, v_deleted, v_after);
       commit and no chain no release;
     end;
-    set v_total = v_total + v_deleted;
+    set v_total = v_total + v_deleted, sql_big_selects = v_big;
   until v_after is null end repeat;
   select v_total as deleted;
 end;

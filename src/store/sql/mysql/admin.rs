@@ -68,7 +68,8 @@ impl Operations for MySql {
         // Ids that are not UTF-8 sort after every key.
         let last = if filter.prefix.is_some() { last.into_bytes() } else { vec![0xff; 256] };
         let page = sqlx::query(
-            "select id_bytes, capacity, refill_seconds, refill, plan_bytes, provisioned, overridden, available, granted,
+            "/*M! set statement sql_big_selects = 1 for */ select /*+ set_var(sql_big_selects = 1) */
+                    id_bytes, capacity, refill_seconds, refill, plan_bytes, provisioned, overridden, available, granted,
                     full_at, next_refill_at
                from token_bucket_levels
               where id_bytes > ? and id_bytes >= ? and id_bytes <= ?
@@ -289,7 +290,8 @@ impl Operations for MySql {
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>> {
         let most = sqlx::query(
-            "select id_bytes as id, denied, last_denied_at
+            "/*M! set statement sql_big_selects = 1 for */ select /*+ set_var(sql_big_selects = 1) */
+                    id_bytes as id, denied, last_denied_at
                from token_most_denied order by denied desc, id limit ? offset ?",
         )
         .bind(limit)

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool};
-use tollgate::{Adjusted, Admin, Mode, Quota, Receipt, Rule, Store, Take, Window};
+use tollgate::{
+    Adjusted, Admin, Key, Mode, Quota, Receipt, Rule, Store, Take, Window, admin::Filter, store::Maintenance,
+};
 use uuid::Uuid;
 
 use crate::engines::Kind;
@@ -20,7 +22,7 @@ pub fn cases() -> Vec<Case> {
             store_commits_its_writes_without_autocommit)
         .to_vec(),
         list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            id_is_not_truncated_without_strict_mode)
+            id_is_not_truncated_without_strict_mode, max_join_size_refuses_no_call)
         .to_vec(),
     ]
     .concat()
@@ -159,7 +161,7 @@ async fn id_is_not_truncated_without_strict_mode(rig: Rig) -> anyhow::Result<()>
     let (session, _) = with_session(rig, "set sql_mode = ''").await?;
     for (letter, bytes) in [("x", 1), ("€", 3), ("🦀", 4)] {
         let longest = letter.repeat(255 / bytes);
-        let key = tollgate::Key::try_from(longest.clone())?;
+        let key = Key::try_from(longest.clone())?;
         rig.create(&key, Quota::interval(2, A_DAY)?).await?;
         for longer in [256 / bytes + 1, 256, 257, 300, 1000, 1024, 1025, 5000].map(|length| letter.repeat(length)) {
             for call in [
@@ -180,6 +182,46 @@ async fn id_is_not_truncated_without_strict_mode(rig: Rig) -> anyhow::Result<()>
     let AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MySQL is needed") };
     let buckets: i64 = sqlx::query_scalar("select count(*) from token_buckets").fetch_one(pool).await?;
     assert_eq!(buckets, 3);
+    Ok(())
+}
+
+/// With more rows of each table than a session can join by default.
+async fn max_join_size_refuses_no_call(rig: Rig) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&rig).await?;
+    let rig = &scratch.rig;
+    let made = Rule::Quota(Quota::continuous(9, A_DAY)?);
+    let keys: Vec<Key> = (0..100).map(|_| rig.key()).collect();
+    let takes: Vec<Take> = keys.iter().map(|key| Take::from(key.clone()).rule(made.clone())).collect();
+    for outcome in rig.store().take(&takes).await? {
+        assert!(outcome?.is_granted());
+    }
+    let denials: Vec<_> = keys.iter().map(|key| (key.clone(), 1)).collect();
+    rig.store().count_denials(&denials).await?;
+    rig.pool.run("analyze table token_buckets, token_stats").await?;
+
+    let (session, _) = with_session(rig, "set max_join_size = 50").await?;
+    let store = session.store();
+    let uneven = takes.iter().cloned().zip([1, 2].into_iter().cycle()).map(|(take, cost)| take.cost(cost)).collect();
+    let pair = |(take, other): (&Take, &Key)| take.clone().and(other.clone(), made.clone());
+    let pairs: Vec<Take> = takes.iter().zip(&keys[1..]).map(pair).take(20).collect();
+    let window = Take::from(rig.key()).rule(Window::new(9, A_DAY, A_DAY / 2)?.into()).id(Uuid::new_v4(), A_DAY);
+    for requests in [takes, uneven, pairs[..1].to_vec(), pairs, vec![window.clone()]] {
+        for outcome in store.take(&requests).await? {
+            assert!(outcome?.is_granted());
+        }
+    }
+    assert_eq!(store.list(&Filter::default(), None, 99).await?.len(), 99);
+    assert_eq!(store.most_denied(99).await?.len(), 99);
+    assert_eq!(store.windows(None, None, 99).await?.len(), 1);
+    assert!(store.peek_window(window.key()).await?.is_some());
+    store.count_denials(&denials).await?;
+    assert!(store.sweep(1000).await?.finished);
+    session.pool.run("call token_sweep()").await?;
+    let many: Vec<String> = keys.iter().map(|key| format!(r#"["{key}", 1]"#)).collect();
+    session.pool.run(format!("call request_tokens_many('[{}]')", many.join(","))).await?;
+    session.pool.run("call request_tokens_in_window('w', 9, 60, 1, 1, 0)").await?;
+    let setting = session.sql("select @@sql_big_selects as big").await?;
+    assert_eq!(setting[0].number("big")?, 0, "as it was");
     Ok(())
 }
 
@@ -236,6 +278,7 @@ fn forgeries(kind: Kind) -> &'static [&'static str] {
             "set lc_time_names = 'ja_JP', character_set_results = null",
             "set session transaction isolation level read uncommitted",
             "set autocommit = 0",
+            "set max_join_size = 50",
             "set completion_type = 'CHAIN'",
         ],
         Kind::Postgres => &[
