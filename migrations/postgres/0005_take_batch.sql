@@ -589,7 +589,4 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (5, '0005_take_batch') on conflict do nothing;

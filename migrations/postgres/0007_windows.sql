@@ -279,7 +279,4 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (7, '0007_windows') on conflict do nothing;

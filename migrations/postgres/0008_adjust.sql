@@ -328,7 +328,4 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (8, '0008_adjust') on conflict do nothing;

@@ -523,7 +523,4 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (9, '0009_requests') on conflict do nothing;

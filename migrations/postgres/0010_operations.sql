@@ -533,7 +533,4 @@ select s.relname::text as name, s.n_live_tup as live_rows, s.n_dead_tup as dead_
 
 comment on view tollgate.token_sizes is 'Each table: rows, bytes, ratio of updates that wrote no index';
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (10, '0010_operations') on conflict do nothing;

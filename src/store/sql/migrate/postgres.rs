@@ -8,22 +8,46 @@ use crate::model::Error;
 impl Migrate for Postgres {
     const GRANTS: Option<&'static str> = Some(include_str!("../../../../migrations/grants/postgres.sql"));
 
-    /// Each file resolves no name in a schema in which others can create objects, such as `public`. The last statement
-    /// restores the host's search path for tools that write a ledger of their own in the same transaction.
+    /// Each file resolves no name in a schema in which others can create objects, such as `public`. At its end, the objects
+    /// that it created are their owner's alone, whatever the default privileges, and `PUBLIC` has no privileges. Existing
+    /// objects keep their grants. The last statement restores the host's search path for tools that write a ledger of their
+    /// own in the same transaction.
     const MIGRATIONS: &'static [Migration] = files!(
         "postgres",
         "do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
 ",
         "
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 ",
@@ -73,15 +97,15 @@ $$;
 
     async fn needs(pool: &PgPool, said: &str) -> Result<Option<String>, sqlx::Error> {
         let needs = if said.contains("for database") {
-            "select pg_catalog.format('grant create on database %I to %I', current_database(), current_user)"
+            "select pg_catalog.format('grant create on database %I to %I', pg_catalog.current_database(), current_user)"
         } else if said.contains("for schema") {
             "select pg_catalog.format('grant usage, create on schema tollgate to %I', current_user)"
         } else {
             "select pg_catalog.format('migrate as %I, which owns what is there', r.rolname)
                from pg_catalog.pg_namespace n
-               join pg_catalog.pg_class c on c.relnamespace = n.oid
-               join pg_catalog.pg_roles r on r.oid = c.relowner
-              where n.nspname = 'tollgate' and c.relname = 'migrations'"
+               join pg_catalog.pg_class c on c.relnamespace operator(pg_catalog.=) n.oid
+               join pg_catalog.pg_roles r on r.oid operator(pg_catalog.=) c.relowner
+              where n.nspname operator(pg_catalog.=) 'tollgate' and c.relname operator(pg_catalog.=) 'migrations'"
         };
         sqlx::query_scalar(needs).fetch_optional(pool).await
     }
@@ -120,16 +144,22 @@ async fn holder(connection: &mut PgConnection) -> Result<Option<(String, String)
     .await
 }
 
-/// Reads the catalog's tables: a lookup by name can answer from before another instance migrated.
+/// Reads the catalog's tables: a lookup by name can answer from before another instance migrated. Names each schema,
+/// because the host's search path may list `public` before `pg_catalog`.
 async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
     let (names, reads): (Vec<String>, bool) = sqlx::query_as(
-        "select array(select relname::text from pg_catalog.pg_class where relnamespace = n.oid
-                       union all select proname::text from pg_catalog.pg_proc where pronamespace = n.oid
-                       union all select tgname::text from pg_catalog.pg_trigger t
-                                   join pg_catalog.pg_class c on c.oid = t.tgrelid where c.relnamespace = n.oid),
-                coalesce((select has_table_privilege(oid, 'select') from pg_catalog.pg_class
-                           where relnamespace = n.oid and relname = 'migrations'), false)
-           from (values (coalesce((select oid from pg_catalog.pg_namespace where nspname = 'tollgate'), 0))) n (oid)",
+        "select array(select c.relname::pg_catalog.text from pg_catalog.pg_class c
+                       where c.relnamespace operator(pg_catalog.=) n.oid
+                       union all select p.proname::pg_catalog.text from pg_catalog.pg_proc p
+                                  where p.pronamespace operator(pg_catalog.=) n.oid
+                       union all select t.tgname::pg_catalog.text from pg_catalog.pg_trigger t
+                                   join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) t.tgrelid
+                                  where c.relnamespace operator(pg_catalog.=) n.oid),
+                coalesce((select pg_catalog.has_table_privilege(c.oid, 'select') from pg_catalog.pg_class c
+                           where c.relnamespace operator(pg_catalog.=) n.oid
+                             and c.relname operator(pg_catalog.=) 'migrations'), false)
+           from (values (coalesce((select s.oid from pg_catalog.pg_namespace s
+                                    where s.nspname operator(pg_catalog.=) 'tollgate'), 0))) n (oid)",
     )
     .fetch_one(&mut *connection)
     .await?;
