@@ -42,9 +42,12 @@ impl Migrate for MySql {
     async fn needs(pool: &MySqlPool, _: &str) -> Result<Option<String>, sqlx::Error> {
         let mut connection = pool.acquire().await?.detach();
         let needs = sqlx::query_scalar(
-            "select concat('grant all on `', replace(database(), '`', '``'), '`.* to ',
+            // `_` and `%` stand for other characters in the name of a granted database. The backslash that escapes them is
+            // not a literal, because the SQL mode decides what a literal backslash is.
+            "select concat('grant all on `', replace(replace(replace(database(), '`', '``'), '_', concat(h.`escape`, '_')),
+                                                     '%', concat(h.`escape`, '%')), '`.* to ',
                            quote(left(current_user(), length(current_user()) - length(h.host) - 1)), '@', quote(h.host))
-               from (select substring_index(current_user(), '@', -1) as host) h",
+               from (select substring_index(current_user(), '@', -1) as host, char(92 using utf8mb4) as `escape`) h",
         )
         .fetch_optional(&mut connection)
         .await;

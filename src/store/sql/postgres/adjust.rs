@@ -28,7 +28,7 @@ async fn adjust_one(
         return sqlx::query_as(concat!(
             "select t.* from tollgate.adjust_window_v1(",
             locking!("$1", "$7"),
-            ", $2::text::uuid, $3, $4, $5, $6) t"
+            ", $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6) t"
         ))
         .bind(kind)
         .bind(receipt.id.hyphenated().to_string())
@@ -43,7 +43,7 @@ async fn adjust_one(
     sqlx::query_as(concat!(
         "select t.* from tollgate.adjust_v1(",
         locking!("$1", "$9"),
-        ", $2::text::uuid, $3, $4, $5, $6, $7, $8) t"
+        ", $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6, $7, $8) t"
     ))
     .bind(kind)
     .bind(receipt.id.hyphenated().to_string())
@@ -67,8 +67,8 @@ async fn adjust_many(
     let figures = || adjustments.iter().map(|adjustment| adjustment.kind.figures());
     let (outcomes, given_back): (Vec<String>, Vec<i64>) = sqlx::query_as(concat!(
         "select t.* from tollgate.adjust_batch_v1(",
-        locking!("$1::text[]", "$10"),
-        ", $2::text[]::uuid[], $3, $4, $5, $6, $7, $8, $9) t"
+        locking!("$1::pg_catalog.text[]", "$10"),
+        ", $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4, $5, $6, $7, $8, $9) t"
     ))
     .bind(figures().map(|(kind, _)| kind).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.id.hyphenated().to_string()).collect::<Vec<_>>())

@@ -1,8 +1,8 @@
 //! An operator's statements.
 //!
-//! The statements run under the host's search path. There, PostgreSQL prefers an operator or function of `public` that
-//! matches the types better. So the statements call only routines of `tollgate`, name `pg_catalog` for arithmetic, and
-//! compare equal types.
+//! The statements run under the host's search path, which may even list `public` before `pg_catalog`. So each operator,
+//! function and type names its schema. A setting of the path would cost a round trip, and a pooler would pass it on to
+//! other clients.
 
 use sqlx::FromRow as _;
 use sqlx::postgres::{PgConnection, Postgres};
@@ -20,14 +20,21 @@ use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
 /// An end, clamped to instants that Rust's types hold. An end after the year 9999 counts as none.
 macro_rules! end {
     ($column:literal) => {
-        concat!("case when ", $column, " < '10000-01-01Z' then greatest(", $column, ", '1970-01-01Z') end")
+        concat!(
+            "case when ",
+            $column,
+            " operator(pg_catalog.<) '10000-01-01Z' then greatest(",
+            $column,
+            ", '1970-01-01Z') end"
+        )
     };
 }
 
 /// A numeric as a `bigint`. A number out of range becomes 0, so that the page skips its row instead of failing.
 macro_rules! whole {
     ($($number:literal)+) => {
-        concat!("case when ", $($number,)+ " between 0::numeric and 9223372036854775807::numeric then (", $($number,)+
+        concat!("case when ", $($number,)+ " operator(pg_catalog.>=) 0::numeric and ", $($number,)+
+                " operator(pg_catalog.<=) 9223372036854775807::numeric then (", $($number,)+
                 ")::bigint when ", $($number,)+ " is not null then 0 end")
     };
 }
@@ -65,7 +72,7 @@ impl Operations for Postgres {
         (key, quota): &'c (Key, Quota),
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
-        let create = sqlx::query("select tollgate.create_bucket($1, $2, $3::text::numeric, $4)")
+        let create = sqlx::query("select tollgate.create_bucket($1, $2, $3::pg_catalog.text::numeric, $4)")
             .bind(key.as_str())
             .bind(quota.capacity_i64())
             .bind(quota.refill_seconds())
@@ -117,8 +124,9 @@ impl Operations for Postgres {
             nanoseconds!("refill_seconds"),
             ", refill, plan, provisioned, overridden, available, granted, full_at, next_refill_at
                from tollgate.token_bucket_levels
-              where id > $1 and id >= $2 and id <= $3
-                and ($4::text is null or plan = $4) and ($5::boolean is null or provisioned = $5)
+              where id operator(pg_catalog.>) $1 and id operator(pg_catalog.>=) $2 and id operator(pg_catalog.<=) $3
+                and ($4::pg_catalog.text is null or plan operator(pg_catalog.=) $4)
+                and ($5::boolean is null or provisioned operator(pg_catalog.=) $5)
               order by id limit $6 offset $7"
         ))
         .bind(after.key.as_ref().map_or("", Key::as_str))
@@ -144,7 +152,7 @@ impl Operations for Postgres {
                     (resolution_seconds operator(pg_catalog.*) 1000000000::numeric)::bigint,
                     counted, granted, retry_after_ms
                from tollgate.token_window_levels
-              where id > $1 and id >= $2 and id <= $3
+              where id operator(pg_catalog.>) $1 and id operator(pg_catalog.>=) $2 and id operator(pg_catalog.<=) $3
               order by id limit $4 offset $5",
         )
         .bind(after.key.as_ref().map_or("", Key::as_str))
@@ -194,7 +202,7 @@ impl Operations for Postgres {
         (name, quota): &'c (Key, Quota),
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
-        let create = sqlx::query("select tollgate.create_plan($1, $2, $3::text::numeric, $4)")
+        let create = sqlx::query("select tollgate.create_plan($1, $2, $3::pg_catalog.text::numeric, $4)")
             .bind(name.as_str())
             .bind(quota.capacity_i64())
             .bind(quota.refill_seconds())
@@ -208,7 +216,7 @@ impl Operations for Postgres {
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, bool> {
         let set =
-            sqlx::query("update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name = $1")
+            sqlx::query("update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name operator(pg_catalog.=) $1")
                 .bind(name.as_str())
                 .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
                 .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
@@ -221,7 +229,7 @@ impl Operations for Postgres {
         name: &'c Key,
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, Option<RowResult<Plan>>> {
-        let plan = sqlx::query(concat!(planned!(), " where name = $1")).bind(name.as_str());
+        let plan = sqlx::query(concat!(planned!(), " where name operator(pg_catalog.=) $1")).bind(name.as_str());
         Box::pin(
             async move { Ok(plan.fetch_optional(connection).await?.map(|row| Planned::from_row(&row)?.try_into())) },
         )
@@ -232,10 +240,11 @@ impl Operations for Postgres {
         (after, limit): &'c (PageStart, u32),
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, Vec<RowResult<Plan>>> {
-        let plans = sqlx::query(concat!(planned!(), " where name > $1 order by name limit $2 offset $3"))
-            .bind(after.key.as_ref().map_or("", Key::as_str))
-            .bind(i64::from(*limit))
-            .bind(after.skip);
+        let plans =
+            sqlx::query(concat!(planned!(), " where name operator(pg_catalog.>) $1 order by name limit $2 offset $3"))
+                .bind(after.key.as_ref().map_or("", Key::as_str))
+                .bind(i64::from(*limit))
+                .bind(after.skip);
         Box::pin(async move {
             Ok(plans.fetch_all(connection).await?.iter().map(|row| Planned::from_row(row)?.try_into()).collect())
         })
@@ -246,7 +255,8 @@ impl Operations for Postgres {
         name: &'c Key,
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, bool> {
-        let delete = sqlx::query("delete from tollgate.token_plans where name = $1").bind(name.as_str());
+        let delete =
+            sqlx::query("delete from tollgate.token_plans where name operator(pg_catalog.=) $1").bind(name.as_str());
         Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
     }
 
@@ -281,7 +291,7 @@ impl Operations for Postgres {
     ) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into tollgate.token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
-             values ($1, $2, $3::text::numeric, coalesce($4, 'continuous'), $5, $6, $7)
+             values ($1, $2, $3::pg_catalog.text::numeric, coalesce($4, 'continuous'), $5, $6, $7)
              on conflict (id) do update
                 set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill,
                     mode = excluded.mode, reason = excluded.reason, expires_at = excluded.expires_at",
@@ -301,7 +311,8 @@ impl Operations for Postgres {
         key: &'c Key,
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, bool> {
-        let clear = sqlx::query("delete from tollgate.token_overrides where id = $1").bind(key.as_str());
+        let clear =
+            sqlx::query("delete from tollgate.token_overrides where id operator(pg_catalog.=) $1").bind(key.as_str());
         Box::pin(async move { Ok(clear.execute(connection).await?.rows_affected() > 0) })
     }
 
@@ -317,7 +328,7 @@ impl Operations for Postgres {
             nanoseconds!("refill_seconds"),
             ", refill, mode, reason, ",
             end!("expires_at"),
-            " from tollgate.token_overrides where id > $1 order by id limit $2 offset $3"
+            " from tollgate.token_overrides where id operator(pg_catalog.>) $1 order by id limit $2 offset $3"
         ))
         .bind(after.key.as_ref().map_or("", Key::as_str))
         .bind(i64::from(*limit))
@@ -376,7 +387,7 @@ impl Operations for Postgres {
         let lower = sqlx::query_scalar(concat!(
             "select tollgate.throttle_v1(",
             locking!("$1", "$8"),
-            ", $2, $3, $4, $5::text::numeric, $6, $7)"
+            ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7)"
         ))
         .bind(key.as_str())
         .bind(hold.remaining)

@@ -32,7 +32,7 @@ async fn take_one(
         "select 1::bigint, 1::bigint, t.*
            from tollgate.take_v1(",
         locking!("$1", "$11"),
-        ", $2, $3, $4, $5, $6::text::numeric, $7, $8, $9::text::uuid, $10) t"
+        ", $2, $3, $4, $5, $6::pg_catalog.text::numeric, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
     ))
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
@@ -58,7 +58,7 @@ async fn take_times(
     let rows = sqlx::query_as(concat!(
         "select t.* from tollgate.take_equal_v1(",
         locking!("$1", "$9"),
-        ", $2, $3, $4, $5::text::numeric, $6, $7, $8) t"
+        ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7, $8) t"
     ))
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
@@ -109,8 +109,8 @@ async fn take_batch(
     });
     let rows = sqlx::query_as(concat!(
         "select t.* from tollgate.take_batch_v1(",
-        locking!("$1::text[]", "$10"),
-        ", $2, $3, $4, $5, $6, $7::text[]::numeric[], $8, $9) t"
+        locking!("$1::pg_catalog.text[]", "$10"),
+        ", $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9) t"
     ))
     .bind(column(sorted(), |ask| ask.key().as_str()))
     .bind(column(sorted(), |ask| ask.times))
@@ -146,8 +146,8 @@ async fn take_each(
     let rows = sqlx::query_as(concat!(
         "select t.*
            from tollgate.take_each_v1(",
-        locking!("array(select generate_series(1, cardinality($1)))", "$12"),
-        ", $1, $2, $3, $4, $5, $6, $7::text[]::numeric[], $8, $9, $10::text[]::uuid[], $11) t"
+        locking!("array(select pg_catalog.generate_series(1, pg_catalog.cardinality($1)))", "$12"),
+        ", $1, $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9, $10::pg_catalog.text[]::pg_catalog.uuid[], $11) t"
     ))
     .bind(column(asks, |ask| ask.key().as_str()))
     .bind(column(asks, |ask| ask.times))
@@ -191,8 +191,8 @@ async fn take_all_one(
     let rows: Vec<AnswerColumns> = sqlx::query_as(concat!(
         "select t.entry, 1::bigint, (t.taken).*
            from tollgate.take_all_v1(",
-        locking!("$1::text[]", "$11"),
-        ", $2, $3, $4, $5::text[]::numeric[], $6, $7, $8, $9::text::uuid, $10) t"
+        locking!("$1::pg_catalog.text[]", "$11"),
+        ", $2, $3, $4, $5::pg_catalog.text[]::numeric[], $6, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
     ))
     .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
     .bind(places.clone().map(|place| ask.request_at(place).cost).collect::<Vec<_>>())
@@ -225,7 +225,7 @@ async fn take_all_many(
         "select t.standing, (t.answers).*
            from tollgate.take_all_batch_v1(",
         locking!("$1::bigint[]", "$9"),
-        ", $2, $3, $4, $5, $6::text[]::numeric[], $7, $8) t"
+        ", $2, $3, $4, $5, $6::pg_catalog.text[]::numeric[], $7, $8) t"
     ))
     .bind(places.iter().map(|(request, _)| i64::try_from(*request).unwrap_or(i64::MAX)).collect::<Vec<_>>())
     .bind(bucket_column(asks, &places, |ask, place| ask.take.limits[place].key.as_str().to_owned()))
@@ -265,7 +265,7 @@ pub(super) async fn take_window(
     let (outcome, mode, now, scheduled_at, ends, counts, resolution) = sqlx::query_as(concat!(
         "select t.* from tollgate.take_window_v1(",
         locking!("$1", "$11"),
-        ", $2, $3, $4, $5, $6, $7, $8::text::uuid, $9, $10) t"
+        ", $2, $3, $4, $5, $6, $7, $8::pg_catalog.text::pg_catalog.uuid, $9, $10) t"
     ))
     .bind(ask.key().as_str())
     .bind(ask.request.cost)
