@@ -88,6 +88,7 @@ fn at(dialect: ScriptDialect, version: i64) -> String {
         ScriptDialect::Postgres => format!(
             "do $$\n\
              begin\n  \
+               perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);\n  \
                if (select count(*) <> {version} or max(version) <> {version} from tollgate.migrations) then\n    \
                  raise exception 'the_database_is_not_at_version_{version}';\n  \
                end if;\n\

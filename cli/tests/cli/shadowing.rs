@@ -11,6 +11,7 @@ use tollgate::{
     store::Maintenance,
 };
 
+use crate::command::{Ran, tollgate};
 use crate::databases::{Database, Engine};
 
 #[test]
@@ -31,6 +32,52 @@ fn objects_in_public_are_never_called() {
     std::fs::write(database.directory.join("limits.toml"), limits).expect("a file");
     for arguments in COMMANDS {
         database.run(arguments).ended(0);
+    }
+}
+
+/// The path may list `public` first, where even exact matches are the owner's of the database.
+#[test]
+fn objects_of_a_first_public_are_never_called() {
+    for place in ["database", "role"] {
+        let database = Database::empty(Engine::Postgres);
+        database.sql(BETTER_MATCHES);
+        let types = ["text", "uuid", "name", "interval", "timestamptz"]
+            .map(|name| format!("create domain public.{name} as pg_catalog.{name} check (value is null);"));
+        database.sql(&types.concat());
+        let role = format!("tg_path_{}", &Uuid::new_v4().simple().to_string()[..20]);
+        database.sql(&format!("create role {role} login superuser"));
+        let whose = if place == "role" { &*role } else { database.name() };
+        database.sql(&format!("alter {place} {whose} set search_path = public, pg_catalog"));
+        let url = database.url_of(&role);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let run = |arguments: &[&str]| {
+            let ran = tollgate(Some(&url), &database.directory).args(arguments).output();
+            Ran::new(ran.expect("it starts"))
+        };
+        let limits = "plans.pro.quota = '10/s'\nbuckets.api.quota = '9/h'\n";
+        std::fs::write(database.directory.join("limits.toml"), limits).expect("a file");
+        let mut ran = vec![run(&["migrate"]), run(&["migrate"])];
+        let library = runtime.block_on(async {
+            let pool = PgPool::connect(&url).await.expect("it connects");
+            let exact = "select 'a'::pg_catalog.name = 'a'::pg_catalog.name";
+            let error = sqlx::query(exact).fetch_all(&pool).await.expect_err(exact).to_string();
+            assert!(error.contains("entered"), "{error}");
+            let store = PgStore::from(pool.clone());
+            let library = match decides(&store).await {
+                Ok(()) => administers(&store).await,
+                error => error,
+            };
+            let again = tollgate::migrate(&pool).await.map(drop);
+            pool.close().await;
+            library.and(again)
+        });
+        ran.extend(COMMANDS.iter().copied().map(run));
+        database.sql(&format!("reassign owned by {role} to postgres; drop owned by {role}; drop role {role}"));
+        for ran in ran {
+            assert!(!format!("{ran:?}").contains("entered"), "{place}: {ran:?}");
+            assert_eq!(ran.code, 0, "{place}: {ran:?}");
+        }
+        library.expect("a set path");
     }
 }
 
