@@ -125,15 +125,23 @@ pub(crate) async fn hint<DB: Blockers>(pool: &Pool<DB>) -> String {
             let told = |blocker: &Blocker| format!("{}; {} ends it; ", blocker.told::<DB>(), blocker.end::<DB>());
             blockers.iter().map(told).collect()
         }
-        Ok(Ok(None)) => format!("an account with {} sees whose lock it was by `tollgate doctor`; ", DB::NEEDS),
+        Ok(Ok(None)) => format!(
+            "an administrator, whose account has {0}, sees whose lock it was by `tollgate doctor`, or lets this account see \
+             it: `grant {0} on *.* to ACCOUNT`; ",
+            DB::NEEDS
+        ),
         _ => String::new(),
     }
 }
 
 /// Reports the sessions that block others now.
 pub(crate) async fn examine<DB: Blockers>(pool: &Pool<DB>, report: &mut DoctorReport) {
-    let Ok(Ok(Some(blockers))) = timeout(LOCK_TIMEOUT, DB::blockers(pool)).await else { return };
-    for blocker in blockers {
+    let Ok(Ok(found)) = timeout(LOCK_TIMEOUT, DB::blockers(pool)).await else { return };
+    if found.is_none() {
+        let needs = DB::NEEDS;
+        report.ok("locks", format!("this account cannot see who holds locks, without `grant {needs} on *.* to` it"));
+    }
+    for blocker in found.unwrap_or_default() {
         report.warn(
             "locks",
             blocker.told::<DB>(),

@@ -5,7 +5,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::error::DatabaseError;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -17,7 +18,7 @@ use tollgate::{
 };
 
 use crate::doctor::Examine;
-use crate::exit::CliError;
+use crate::exit::{CliError, DATABASE, GRANT_HINT, NOT_PERMITTED};
 use crate::redact::redact;
 
 /// How to handle an SQLite file that does not exist.
@@ -40,6 +41,11 @@ pub(crate) trait Engine: Migrate + Examine {
     /// The connection options, and the address without the password.
     fn options(url: &str, missing: Missing) -> anyhow::Result<(<Self::Connection as Connection>::Options, String)>;
 
+    /// The exit code and the hint for a server that answers, and refuses the connection for a reason of its own.
+    fn refusal(_: &dyn DatabaseError) -> Option<(u8, String)> {
+        None
+    }
+
     /// Prepares a new connection.
     fn prepare(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
@@ -60,6 +66,20 @@ impl Engine for Postgres {
         let address = format!("{database} at {place} as {}", options.get_username());
         Ok((options, address))
     }
+
+    fn refusal(error: &dyn DatabaseError) -> Option<(u8, String)> {
+        Some(match &*error.code()? {
+            "42501" => {
+                (NOT_PERMITTED, format!("let the role connect: `grant connect on database … to …`; {GRANT_HINT}"))
+            }
+            "53300" => (DATABASE, "end sessions, or raise max_connections or the role's connection limit".to_owned()),
+            "28P01" => (
+                DATABASE,
+                "correct the user or the password of the URL; it may have expired (`valid until`)".to_owned(),
+            ),
+            _ => return None,
+        })
+    }
 }
 
 impl Engine for MySql {
@@ -77,9 +97,24 @@ impl Engine for MySql {
         Ok((options, address))
     }
 
+    fn refusal(error: &dyn DatabaseError) -> Option<(u8, String)> {
+        Some(match error.try_downcast_ref::<MySqlDatabaseError>()?.number() {
+            NO_DATABASE_PRIVILEGE => (NOT_PERMITTED, GRANT_HINT.to_owned()),
+            TOO_MANY_CONNECTIONS | TOO_MANY_USER_CONNECTIONS | USER_LIMIT => {
+                let hint = "end sessions, or raise max_connections, max_user_connections or the account's own limit";
+                (DATABASE, hint.to_owned())
+            }
+            EXPIRED_PASSWORD | EXPIRED_PASSWORD_LOGIN => {
+                (DATABASE, "set a new password: `alter user … identified by …`".to_owned())
+            }
+            _ => return None,
+        })
+    }
+
     /// Sets a lock timeout below the store's deadline, so that no statement waits for a lock after its command has ended.
+    /// The second statement fails here if the password has expired, when MariaDB accepts the first.
     async fn prepare(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql("set innodb_lock_wait_timeout = 4").execute(connection).await.map(drop)
+        sqlx::raw_sql("set innodb_lock_wait_timeout = 4; do 0").execute(connection).await.map(drop)
     }
 }
 
@@ -161,8 +196,9 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     // The pool retries without reporting the cause, so a separate connection finds it.
     let diagnosis = async {
         sleep(CLOSE_TIMEOUT).await;
-        match options.connect().await {
-            Ok(_) => std::future::pending().await,
+        let prepared = async { DB::prepare(&mut options.connect().await?).await };
+        match prepared.await {
+            Ok(()) => std::future::pending().await,
             Err(error) => error,
         }
     };
@@ -174,7 +210,10 @@ pub(crate) async fn open<DB: Engine>(url: &str, missing: Missing) -> anyhow::Res
     connected.map(drop).map_err(|error| match error {
         sqlx::Error::PoolTimedOut => unreachable::<DB>(&address, &format!("no answer within {CONNECT_TIMEOUT:?}")),
         // Omits the source lines that the server adds.
-        sqlx::Error::Database(error) => unreachable::<DB>(&address, error.message()),
+        sqlx::Error::Database(error) => match DB::refusal(&*error) {
+            Some((code, hint)) => CliError { code, hint, ..unreachable::<DB>(&address, error.message()) },
+            None => unreachable::<DB>(&address, error.message()),
+        },
         error => unreachable::<DB>(&address, &error.to_string()),
     })?;
     // Waits for the idle connection, so that the first call does not connect again.
@@ -216,6 +255,13 @@ pub(crate) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
 fn unreachable<DB: Engine>(address: &str, cause: &str) -> CliError {
     CliError::database(format!("cannot connect to {address}: {}", redact(cause)), DB::UNREACHABLE)
 }
+
+const TOO_MANY_CONNECTIONS: u16 = 1040;
+const NO_DATABASE_PRIVILEGE: u16 = 1044;
+const TOO_MANY_USER_CONNECTIONS: u16 = 1203;
+const USER_LIMIT: u16 = 1226;
+const EXPIRED_PASSWORD: u16 = 1820;
+const EXPIRED_PASSWORD_LOGIN: u16 = 1862;
 
 const MAX_CONNECTIONS: u32 = 4;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);

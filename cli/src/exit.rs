@@ -49,7 +49,7 @@ pub(crate) const NEVER: u8 = 64;
 pub(crate) const INTERNAL: u8 = 70;
 const UNREADABLE: u8 = 66;
 const UNWRITABLE: u8 = 73;
-const NOT_PERMITTED: u8 = 77;
+pub(crate) const NOT_PERMITTED: u8 = 77;
 const NOT_MIGRATED: u8 = 78;
 
 const DOCTOR_HINT: &str = "run `tollgate doctor` to find the cause";
@@ -67,7 +67,7 @@ pub(crate) fn missing_grants() -> CliError {
 }
 
 /// The hint that grants a role its privileges.
-pub(crate) const GRANT_HINT: &str = "`grant tollgate_app to ROLE` allows it to take tokens and to read a key; tollgate_operator allows everything. `tollgate migrate --print grants` creates both roles: run it after each upgrade, with the database's `--prefix` if it has one";
+pub(crate) const GRANT_HINT: &str = "`grant tollgate_app to ROLE` allows it to take tokens and to read a key; tollgate_operator allows everything. `tollgate migrate --print grants` creates both roles: run it after each upgrade, with the database's `--prefix` if it has one. On MySQL and MariaDB, also make the role the account's default: `set default role tollgate_app to ACCOUNT` (MariaDB: `for`)";
 
 /// The hint about a database that is newer than the CLI.
 pub(crate) const UPDATE_HINT: &str = "install a newer `tollgate`: the version of the crate that the services use";
