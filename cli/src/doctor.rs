@@ -16,6 +16,7 @@ use crate::output::{counted, progress, width_to_fit};
 use crate::{clock, exit, migrate, pages, times};
 
 mod clocks;
+mod documented;
 mod encryption;
 mod mysql;
 mod planless;

@@ -10,6 +10,7 @@ use super::{DoctorReport, Examine, clocks, encryption};
 use crate::output::counted;
 
 mod definer;
+mod excess;
 
 impl Examine for MySql {
     async fn examine(pool: &MySqlPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
@@ -18,7 +19,7 @@ impl Examine for MySql {
         let settings = settings(&mut connection).await?;
         server(&settings, report);
         let names = Names::find(&mut connection).await?;
-        if grants(&mut connection, report).await? {
+        if grants(&mut connection, &names, report).await? {
             temporary_tables(&mut connection, &names, report).await?;
         }
         let before = SystemTime::now();
@@ -92,8 +93,8 @@ async fn now(connection: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
 async fn settings(connection: &mut MySqlConnection) -> Result<Settings, sqlx::Error> {
     let settings: Vec<(String, String)> = sqlx::query_as(
         "show variables where variable_name in
-           ('autocommit', 'binlog_format', 'event_scheduler', 'innodb_flush_log_at_trx_commit', 'log_bin',
-            'max_statement_time', 'read_only', 'super_read_only', 'sync_binlog', 'transaction_isolation', 'tx_isolation', 'version', 'version_comment')",
+           ('autocommit', 'binlog_format', 'event_scheduler', 'innodb_flush_log_at_trx_commit', 'innodb_rollback_on_timeout',
+            'log_bin',            'max_statement_time', 'read_only', 'super_read_only', 'sync_binlog', 'transaction_isolation', 'tx_isolation', 'version', 'version_comment')",
     )
     .fetch_all(connection)
     .await?;
@@ -122,7 +123,7 @@ fn server(settings: &Settings, report: &mut DoctorReport) {
     }
 }
 
-/// The account of the session, as statements write it.
+/// The account of the session and its database, as grants write them.
 struct Names {
     account: String,
     database: String,
@@ -132,7 +133,7 @@ impl Names {
     async fn find(connection: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
         let (account, database): (String, String) =
             sqlx::query_as("select current_user(), database()").fetch_one(connection).await?;
-        Ok(Self { account: quoted_account(&account), database: format!("`{}`", database.replace('`', "``")) })
+        Ok(Self { account: quoted_account(&account), database: quoted_pattern(&database) })
     }
 }
 
@@ -142,12 +143,21 @@ fn quoted_account(account: &str) -> String {
     format!("{}@{}", quoted_text(user), quoted_text(host))
 }
 
+/// The tables of one database in a grant, where `_` and `%` stand for other characters.
+fn quoted_pattern(database: &str) -> String {
+    format!("`{}`.*", database.replace('`', "``").replace('_', r"\_").replace('%', r"\%"))
+}
+
 fn quoted_text(text: &str) -> String {
     format!("'{}'", text.replace('\\', r"\\").replace('\'', "''"))
 }
 
 /// Says whether there is something that the account may call.
-async fn grants(connection: &mut MySqlConnection, report: &mut DoctorReport) -> Result<bool, sqlx::Error> {
+async fn grants(
+    connection: &mut MySqlConnection,
+    names: &Names,
+    report: &mut DoctorReport,
+) -> Result<bool, sqlx::Error> {
     if sqlx::raw_sql("select 1 from token_migrations limit 0").execute(&mut *connection).await.is_err() {
         return Ok(false);
     }
@@ -161,7 +171,9 @@ async fn grants(connection: &mut MySqlConnection, report: &mut DoctorReport) -> 
         }
     }
     let operates = may_call(connection, "token_create_bucket").await?;
-    report.grants(&account, &taking, &beside, operates);
+    let excess = excess::of_session(connection, names, operates, report).await?;
+    report.grants(&account, &taking, &beside, operates, excess);
+    excess::of_others(connection, names, report).await?;
     Ok(true)
 }
 
@@ -212,7 +224,8 @@ async fn granted_temporary_tables(connection: &mut MySqlConnection, names: &Name
     let place: Option<String> = sqlx::query_scalar(
         "select concat('`', replace(table_schema, '`', '``'), '`.*')
            from information_schema.schema_privileges
-          where grantee = ? and privilege_type = 'CREATE TEMPORARY TABLES' and database() like table_schema
+          where grantee = ? and privilege_type = 'CREATE TEMPORARY TABLES'
+            and database() like replace(replace(table_schema, '|', '||'), char(92 using utf8mb4), '|') escape '|'
          union all
          select '*.*' from information_schema.user_privileges
           where grantee = ? and privilege_type = 'CREATE TEMPORARY TABLES'
@@ -230,7 +243,7 @@ async fn granted_temporary_tables(connection: &mut MySqlConnection, names: &Name
     let roles: Vec<String> = sqlx::query_scalar(
         "select distinct role_name from information_schema.enabled_roles where role_name is not null order by 1",
     )
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
     .await
     .unwrap_or_default();
     let roles: Vec<_> = roles.iter().map(|role| quoted_text(role)).collect();
@@ -239,7 +252,19 @@ async fn granted_temporary_tables(connection: &mut MySqlConnection, names: &Name
         [role] => role.clone(),
         roles => format!("whichever of {} has it", roles.join(", ")),
     };
-    (format!("{}.*", names.database), owner)
+    // A REVOKE must write the name as the GRANT did, here of a role.
+    let grants: Vec<String> = sqlx::raw_sql("show grants")
+        .fetch_all(&mut *connection)
+        .await
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|row| row.try_get(0).ok())
+        .collect();
+    let unescaped = names.database.replace('\\', "");
+    let is_unescaped =
+        |grant: &String| grant.contains("CREATE TEMPORARY TABLES") && grant.contains(&format!(" ON {unescaped} "));
+    let place = if grants.iter().any(is_unescaped) { unescaped } else { names.database.clone() };
+    (place, owner)
 }
 
 fn durability(settings: &Settings, report: &mut DoctorReport) {
@@ -261,6 +286,11 @@ fn sessions(settings: &Settings, account: &str, report: &mut DoctorReport) {
     if !settings.is_on("autocommit") {
         let found = "autocommit is off: after a call in SQL, the bucket stays locked until the caller commits";
         report.warn("autocommit", found, "set global autocommit = on, and look into init_connect");
+    }
+    if settings.is_on("innodb_rollback_on_timeout") {
+        let found = "innodb_rollback_on_timeout is on: a transaction of yours that calls tollgate and waits too long for a \
+                     lock loses its own changes";
+        report.warn("rollback", found, "call tollgate outside your transactions, or set it off and restart the server");
     }
     // MariaDB's alone.
     let longest: f64 = settings.get("max_statement_time").parse().unwrap_or(0.0);
@@ -371,6 +401,16 @@ mod tests {
             let settings = [("autocommit", "ON"), ("event_scheduler", "ON"), ("max_statement_time", longest)];
             sessions(&set(&settings), "'app'@'%'", &mut report);
             assert_eq!(report.warnings(), warned, "max_statement_time {longest}");
+        }
+    }
+
+    #[test]
+    fn rollback_on_timeout_is_a_warning() {
+        for (value, warned) in [("OFF", &[][..]), ("ON", &["rollback"])] {
+            let mut report = DoctorReport::default();
+            let settings = [("autocommit", "ON"), ("event_scheduler", "ON"), ("innodb_rollback_on_timeout", value)];
+            sessions(&set(&settings), "'app'@'%'", &mut report);
+            assert_eq!(report.warnings(), warned, "{value}");
         }
     }
 

@@ -4,11 +4,12 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{PgConnection, PgPool, Postgres};
 
+use super::documented::documented;
 use super::encryption::Tls;
 use super::settings::Settings;
 use super::{DoctorReport, Examine, clocks, encryption};
 use crate::database::begin;
-use crate::output::plain;
+use crate::output::{counted, plain};
 
 impl Examine for Postgres {
     async fn examine(pool: &PgPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
@@ -19,6 +20,7 @@ impl Examine for Postgres {
         pooler(&mut connection, pool.connect_options().get_port(), report).await?;
         grants(&mut connection, report).await?;
         public(&mut connection, report).await?;
+        row_security(&mut connection, report).await?;
         let before = SystemTime::now();
         let now = now(&mut *pool.acquire().await?).await?;
         clocks::compare(before, now, SystemTime::now(), report);
@@ -124,8 +126,9 @@ async fn encryption(
 }
 
 async fn now(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
-    // Under the role's own search path, so the multiplication names its schema.
-    let now = "select (extract(epoch from clock_timestamp()) operator(pg_catalog.*) 1000000::numeric)::bigint";
+    // Under the role's own search path, so each name has its schema.
+    let now =
+        "select (extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000000::numeric)::bigint";
     sqlx::query_scalar(now).fetch_one(connection).await
 }
 
@@ -228,10 +231,172 @@ async fn grants(connection: &mut PgConnection, report: &mut DoctorReport) -> Res
                    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
                   where n.nspname = 'tollgate') p",
     )
-    .fetch_one(connection)
+    .fetch_one(&mut *connection)
     .await?;
-    if is_there {
-        report.grants(&role, &taking, &beside, operates);
+    if !is_there {
+        return Ok(());
+    }
+    let all = Excess::find(connection).await?;
+    let advice = match all.iter().filter(|one| one.is_holder && one.is_ours).map(Excess::revoke).collect::<Vec<_>>() {
+        revokes if revokes.is_empty() => "revoke its memberships, such as pg_write_all_data".to_owned(),
+        revokes => format!("{}; then run the grants again", revokes.join("; ")),
+    };
+    let own = all.iter().find(|one| one.is_session);
+    report.grants(&role, &taking, &beside, operates, own.map(|own| (own.told(), advice)));
+    for other in all.iter().filter(|one| one.is_holder && !one.is_session) {
+        let found = format!("{} may do more than the grants allow: {}", other.role, other.told());
+        report.warn("privileges", found, format!("{}; then run the grants again", other.revoke()));
+    }
+    Ok(())
+}
+
+type ExcessColumns = (String, bool, bool, bool, Vec<String>, Vec<String>);
+
+/// The privileges of a role beyond those of the printed grants, as after `alter default privileges`.
+struct Excess {
+    /// The name, quoted.
+    role: String,
+    /// Whether it is the role of the session.
+    is_session: bool,
+    /// Whether the session has its privileges.
+    is_ours: bool,
+    /// Whether privileges were granted to it, and not only to a role that it is a member of.
+    is_holder: bool,
+    /// The privileges on tables, columns and the schema.
+    tables: Vec<String>,
+    functions: Vec<String>,
+}
+
+impl Excess {
+    /// Compares the effective privileges of each role that has a grant on tollgate's objects, and of the session's. Skips
+    /// superusers and members of the owner. A role that cannot create buckets may still read what an operator may read.
+    async fn find(connection: &mut PgConnection) -> Result<Vec<Self>, sqlx::Error> {
+        let documented = documented(tollgate::store::grants::<Postgres>().unwrap_or_default());
+        let (mut objects, mut columns, mut privileges, mut of_operator) = (vec![], vec![], vec![], vec![]);
+        for one in documented {
+            objects.push(one.object);
+            columns.push(one.column);
+            privileges.push(one.privilege);
+            of_operator.push(one.of_operator);
+        }
+        let rows: Vec<ExcessColumns> = sqlx::query_as(
+            "with documented as (
+               select replace(replace(object, ', ', ','), 'timestamptz', 'timestamp with time zone') as object,
+                      col, privilege, of_operator
+                 from unnest($1::text[], $2::text[], $3::text[], $4::boolean[])
+                        d (object, col, privilege, of_operator)
+             ), object as (
+               select 'n' as kind, oid, nspname::text as name, nspacl as acl, nspowner as owner
+                 from pg_namespace where nspname = 'tollgate'
+                union all
+               select 'r', oid, oid::regclass::text, relacl, relowner from pg_class
+                where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+                union all
+               select 'f', oid, oid::regprocedure::text, coalesce(proacl, acldefault('f', proowner)), proowner from pg_proc
+                where pronamespace = 'tollgate'::regnamespace
+             ), acl as (
+               select grantee, privilege_type from object cross join aclexplode(acl)
+                union all
+               select a.grantee, a.privilege_type from pg_attribute t cross join aclexplode(t.attacl) a
+                where t.attrelid in (select oid from object where kind = 'r')
+             ), role as (
+               select r.oid, r.rolname, r.rolname = current_user as is_session,
+                      r.oid in (select grantee from acl) as is_holder, pg_has_role(r.oid, 'usage') as is_ours,
+                      exists (select from object o where o.name like 'tollgate.create\\_bucket(%' and has_function_privilege(r.oid, o.oid, 'execute'))
+                        as operates
+                 from pg_roles r
+                where (r.rolname = current_user or r.oid in (select grantee from acl)) and not r.rolsuper
+                  and not exists (select from object o where pg_has_role(r.oid, o.owner, 'usage'))
+             ), held as (
+               select r.oid as role, o.kind, o.oid, o.name, p.privilege, null::name as col
+                 from role r cross join object o
+                cross join unnest(case o.kind when 'n' then '{create,usage}' when 'f' then '{execute}'
+                                              else '{delete,truncate,references,trigger}' end::text[]) as p (privilege)
+                where case o.kind when 'n' then has_schema_privilege(r.oid, o.oid, p.privilege)
+                                  when 'f' then has_function_privilege(r.oid, o.oid, p.privilege)
+                                  else has_table_privilege(r.oid, o.oid, p.privilege) end
+                union all
+               select r.oid, o.kind, o.oid, o.name, p.privilege, t.attname
+                 from role r cross join object o
+                 join pg_attribute t on t.attrelid = o.oid and t.attnum > 0 and not t.attisdropped
+                cross join unnest('{select,insert,update}'::text[]) as p (privilege)
+                where o.kind = 'r' and has_column_privilege(r.oid, o.oid, t.attnum, p.privilege)
+             ), excess as (
+               select h.role, h.kind, h.name, string_agg(distinct h.privilege, ', ') as privileges
+                 from held h join role r on r.oid = h.role
+                where not exists (select from documented d
+                                   where d.object = h.name and d.privilege = h.privilege and coalesce(d.col = h.col, true)
+                                     and (not d.of_operator or r.operates or d.privilege = 'select'))
+                group by 1, 2, 3
+             )
+             select quote_ident(r.rolname) as role, r.is_session, r.is_ours, r.is_holder,
+                    coalesce(array_agg(e.privileges || ' on ' || e.name order by e.name) filter (where e.kind <> 'f'), '{}')
+                      as tables,
+                    coalesce(array_agg(e.name order by e.name) filter (where e.kind = 'f'), '{}') as functions
+               from role r join excess e on e.role = r.oid
+              group by r.rolname, r.is_session, r.is_ours, r.is_holder
+              order by r.rolname",
+        )
+        .bind(objects)
+        .bind(columns)
+        .bind(privileges)
+        .bind(of_operator)
+        .fetch_all(connection)
+        .await?;
+        let excess = |(role, is_session, is_ours, is_holder, tables, functions)| Self {
+            role,
+            is_session,
+            is_ours,
+            is_holder,
+            tables,
+            functions,
+        };
+        Ok(rows.into_iter().map(excess).collect())
+    }
+
+    fn told(&self) -> String {
+        let functions = self.functions.first().map(|first| {
+            let rest = self.functions.len() - 1;
+            let others = if rest == 0 { String::new() } else { format!(" and {}", counted(rest, "other function")) };
+            format!("execute {first}{others}")
+        });
+        self.tables.iter().cloned().chain(functions).collect::<Vec<_>>().join("; ")
+    }
+
+    fn revoke(&self) -> String {
+        let role = &self.role;
+        let mut revokes = Vec::new();
+        if !self.tables.is_empty() {
+            revokes.push(format!("revoke all on all tables in schema tollgate from {role}"));
+            revokes.push(format!("revoke create on schema tollgate from {role}"));
+        }
+        if !self.functions.is_empty() {
+            revokes.push(format!("revoke all on all functions in schema tollgate from {role}"));
+        }
+        revokes.join("; ")
+    }
+}
+
+/// Row level security hides rows without a policy that shows them: plans from operators and, where it is forced, blocked
+/// keys from the routines.
+async fn row_security(connection: &mut PgConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select c.oid::regclass::text from pg_class c
+          where c.relnamespace = to_regnamespace('tollgate') and c.relrowsecurity
+            and (exists (select from pg_policy p where p.polrelid = c.oid and not p.polpermissive)
+                 or not exists (select from pg_policy p
+                                 where p.polrelid = c.oid and p.polpermissive and p.polcmd = '*' and 0 = any (p.polroles)
+                                   and pg_get_expr(p.polqual, c.oid) = 'true'
+                                   and coalesce(pg_get_expr(p.polwithcheck, c.oid), 'true') = 'true'))
+          order by 1",
+    )
+    .fetch_all(connection)
+    .await?;
+    if !tables.is_empty() {
+        let disable =
+            |table: &String| format!("alter table {table} disable row level security, no force row level security");
+        let found = format!("row level security hides rows of {}: blocked keys may be granted", tables.join(", "));
+        report.fail("row security", found, tables.iter().map(disable).collect::<Vec<_>>().join("; "));
     }
     Ok(())
 }

@@ -70,7 +70,19 @@ impl DoctorReport {
     }
 
     /// Reports the privileges of a role by the routines that it cannot call: those that take tokens, and the limiter's others.
-    pub(super) fn grants(&mut self, role: &str, taking: &[String], beside: &[String], operates: bool) {
+    /// `excess` is what the role may do beyond the printed grants, with the remedy.
+    pub(super) fn grants(
+        &mut self,
+        role: &str,
+        taking: &[String],
+        beside: &[String],
+        operates: bool,
+        excess: Option<(String, String)>,
+    ) {
+        let has_excess = excess.is_some();
+        if let Some((excess, advice)) = excess {
+            self.fail("grants", format!("{role} may do more than the grants allow: {excess}"), advice);
+        }
         if !taking.is_empty() {
             let names = taking.join(", ");
             let found = format!("{role} may not do all that a limiter does: it may not call {names}");
@@ -80,7 +92,7 @@ impl DoctorReport {
             let found =
                 format!("{role} may take tokens, but not all that a limiter does beside: it may not call {names}");
             self.warn("grants", found, GRANT_HINT);
-        } else {
+        } else if !has_excess {
             let operate = if operates { " and operate" } else { ", and not operate" };
             self.ok("grants", format!("{role} may take tokens{operate}"));
         }

@@ -75,7 +75,7 @@ fn doctor_names_session_that_blocks_schema_change() {
         as_root(&["doctor"]).ended(0).says(&["warn  locks", "has held locks in an open transaction for", &end]);
         if engine.is_mysql() {
             let ran = database.run(&["mode", "off", "--all"]).ended(69);
-            ran.says(&["the change was rolled back", "an account with PROCESS sees whose lock it was"]);
+            ran.says(&["the change was rolled back", "whose account has PROCESS", "`grant PROCESS on *.* to"]);
         }
         drop(held);
         database.run(&["mode"]).ended(0).says(&["enforce"]);
@@ -92,7 +92,7 @@ fn doctor_names_privilege_that_shows_lock_owner() {
         let hold = sqlx::raw_sql("start transaction; select * from token_buckets for update").execute(&mut holder);
         runtime.block_on(hold).expect("it is held");
         let ran = database.run(&["doctor"]).ended(1);
-        ran.says(&["fail  calls", "Lock wait timeout", "→ an account with PROCESS sees whose lock it was"]);
+        ran.says(&["fail  calls", "Lock wait timeout", "ok    locks", "→ an administrator, whose account has PROCESS"]);
     }
 }
 
@@ -411,11 +411,14 @@ fn account_with_only_temporary_tables_is_a_warning() {
         let database = Database::migrated(engine);
         let name = database.url.rsplit('/').next().expect("a name").to_owned();
         let id = &uuid::Uuid::new_v4().simple().to_string()[..20];
-        let (account, role) = (format!("tg_app_{id}"), format!("tg_role_{id}"));
+        let (account, prefix) = (format!("tg_app_{id}"), format!("tg_{}", &id[..12]));
+        let role = format!("{prefix}_app");
         let default = if engine == Engine::MySql { "to" } else { "for" };
+        let grants = database.run(&["migrate", "--print", "grants", "--prefix", &prefix]).ended(0).out;
+        database.sql(&grants);
         database.sql(&format!(
-            "create user '{account}'@'%' identified by '{SECRET}'; create role {role};
-             grant select, execute on {name}.* to '{account}'@'%'; grant {role} to '{account}'@'%';
+            "create user '{account}'@'%' identified by '{SECRET}';
+             grant {role} to '{account}'@'%';
              set default role {role} {default} '{account}'@'%'"
         ));
         let doctor = || {
@@ -427,12 +430,13 @@ fn account_with_only_temporary_tables_is_a_warning() {
         database.sql(&format!("grant create temporary tables on {name}.* to {role}"));
         let by_role = doctor();
         database.sql(&format!(
-            "drop role {role}; revoke select, execute on {name}.* from '{account}'@'%';
-             grant select, execute, create temporary tables on `{}`.* to '{account}'@'%'",
+            "drop role {role}; {grants} grant {role} to '{account}'@'%';
+             set default role {role} {default} '{account}'@'%';
+             grant create temporary tables on `{}`.* to '{account}'@'%'",
             name.replace('_', "\\_")
         ));
         let by_pattern = doctor();
-        database.sql(&format!("drop user '{account}'@'%'"));
+        database.sql(&format!("drop user '{account}'@'%'; drop role {role}, {prefix}_operator"));
         let owner = database.run(&["doctor", "--json"]);
         let of_role = format!("revoke create temporary tables on `{name}`.* from '{role}'");
         let of_account =

@@ -106,7 +106,7 @@ fn prefix_reserved_by_postgres_is_refused() {
     for prefix in ["pg", "pg_shop"] {
         print(prefix).ended(2).says(&[&format!("that begin with pg_: --prefix {prefix}"), "reserves"]);
     }
-    print("pgshop").ended(0).says(&["create role pgshop_app"]);
+    print("pgshop").ended(0).says(&["array '{pgshop_app,pgshop_operator}'"]);
 }
 
 /// A database on a shared server, with its own roles and a login for each.

@@ -21,8 +21,10 @@ mod migration_files;
 mod migrations;
 mod modes;
 mod plans;
+mod privileges;
 #[cfg(unix)]
 mod processes;
+mod refused;
 mod restores;
 mod running;
 mod schema;

@@ -145,7 +145,8 @@ fn role_without_migration_rights_gets_the_grant_statement() {
         let (create, hints) = if engine.is_mysql() {
             let create =
                 format!("create user {role} identified by '{SECRET}'; grant select on {}.* to {role}", database.name());
-            (create, vec![format!("grant all on `{}`.* to {role}", database.name())])
+            // An underscore would also stand for other letters.
+            (create, vec![format!("grant all on `{}`.* to {role}", database.name().replace('_', "\\_"))])
         } else {
             let hints = vec![format!("grant create on database {} to {role}", database.name())];
             (format!("create role {role} login"), hints)

@@ -73,7 +73,7 @@ fn routines_of_an_account_without_rights_are_repaired() {
             }
             let report = to.run(&["doctor"]).ended(1).says(&["fail  calls", &definer, "tollgate migrate --repair"]);
             if !is_gone {
-                let grant = format!("grant all on `{}`.* to {definer}", to.name());
+                let grant = format!("grant all on `{}`.* to {definer}", to.name().replace('_', "\\_"));
                 report.says(&["denied to user", &grant]);
                 to.sql(&grant);
                 to.run(&["doctor"]).ended(0).says(&["ok    calls"]);

@@ -9,7 +9,7 @@ use tollgate::store::migrations;
 
 use super::super::DoctorReport;
 use super::super::settings::Settings;
-use super::{NOT_GRANTED, REQUIRED_ROUTINES, may_call, quoted_account};
+use super::{NOT_GRANTED, REQUIRED_ROUTINES, may_call, quoted_account, quoted_pattern};
 
 /// The advice for a call that the server refused like this. If the definer is gone or has no rights here, no grant to the caller helps.
 pub(super) async fn mending(
@@ -20,10 +20,11 @@ pub(super) async fn mending(
     let (definer, database): (Option<String>, String) = sqlx::query_as(
         "select (select definer from information_schema.routines
                   where routine_schema = database() and routine_name = 'token_take_v1'),
-                concat('`', replace(database(), '`', '``'), '`')",
+                database()",
     )
     .fetch_one(&mut *connection)
     .await?;
+    let database = quoted_pattern(&database);
     let definer = definer.map(|definer| quoted_account(&definer));
     // Hidden from an account that may not see it, which the server names all the same.
     let definer = definer.or_else(|| account(said.message()).map(str::to_owned)).unwrap_or_default();
@@ -32,7 +33,7 @@ pub(super) async fn mending(
         NOT_GRANTED | NOT_GRANTED_TABLE | NOT_GRANTED_DATABASE
             if may_call(connection, REQUIRED_ROUTINES[0]).await? =>
         {
-            Some(format!("the routines run as {definer}: grant all on {database}.* to {definer}; or {REPAIR}"))
+            Some(format!("the routines run as {definer}: grant all on {database} to {definer}; or {REPAIR}"))
         }
         READ_ONLY_OPTION | READ_ONLY_MODE => Some("connect to the primary, or set global read_only = off".to_owned()),
         READ_ONLY_TRANSACTION => {
