@@ -9,12 +9,22 @@
 -- grants. Roles belong to the whole server, but these privileges apply to this database only.
 --
 -- Then grant a role to each of your accounts. The accounts must not have privileges on the whole database, which would include
--- the tables. Nor CREATE TEMPORARY TABLES: a temporary table hides the table of its name, even from the routines.
+-- the tables and cannot be revoked for these alone: the last statement lists such accounts. Nor CREATE TEMPORARY TABLES: a
+-- temporary table hides the table of its name, even from the routines.
 --
 --   grant tollgate_app to my_service@'%';
 --   set default role tollgate_app to my_service@'%';    -- MySQL
 --   set default role tollgate_app for my_service@'%';   -- MariaDB
 create role if not exists tollgate_app, tollgate_operator;
+
+-- MySQL takes an account of that name for the role, with its password. Fails before it gains privileges.
+drop temporary table if exists tollgate_role;
+create temporary table tollgate_role (
+  logins int, constraint the_role_is_an_account_that_can_log_in_use_a_prefix check (logins = 0));
+insert into tollgate_role
+select count(*) from mysql.user
+ where user in ('tollgate_app', 'tollgate_operator') and host = '%' /*!80000 and account_locked = 'N' */ /*M! and false */;
+drop temporary table tollgate_role;
 
 grant execute on procedure token_take_v1 to tollgate_app;
 grant execute on procedure token_take_batch_v1 to tollgate_app;
@@ -67,3 +77,17 @@ grant select, insert (id, capacity, refill_seconds, refill, plan),
 grant select, insert, update, delete on token_plans to tollgate_operator;
 grant select, insert, update, delete on token_overrides to tollgate_operator;
 grant select, insert (mode, reason, until), update (mode, reason, until) on token_mode to tollgate_operator;
+
+-- The members of the roles: those of existing roles have just gained these privileges.
+select /*!80000 from_user */ /*M! role */ as role, /*!80000 to_user */ /*M! user */ as member
+  from mysql./*!80000 role_edges */ /*M! roles_mapping */
+ where /*!80000 from_user */ /*M! role */ in ('tollgate_app', 'tollgate_operator')
+   and /*!80000 to_user */ /*M! user */ <> 'tollgate_operator';
+
+-- The other accounts that can write every bucket by a grant on the whole database.
+select distinct grantee as can_write_every_bucket, table_schema as by_a_grant_on
+  from information_schema.schema_privileges
+ where privilege_type in ('UPDATE', 'DELETE', 'INSERT')
+   and database() like replace(replace(table_schema, '|', '||'), char(92 using utf8mb4), '|') escape '|'
+   and grantee not in (select concat('''', replace(definer, '@', '''@'''), '''') from information_schema.routines
+                        where routine_schema = database() and routine_name = 'token_take_v1');

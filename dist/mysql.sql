@@ -49,7 +49,7 @@ create table if not exists token_buckets (
   step_ticks     bigint not null default (if(refill in ('continuous', 'once'), 1, capacity)),
   token_ticks    bigint not null default (
                    if(refill = 'continuous',
-                      cast(ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) as signed), 1)),
+                      (least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1, 1)),
   burst          bigint not null default (
                    cast(least(cast(capacity as decimal(40, 0)) * token_ticks, 9223372036854775807) as signed))
                  comment 'ticks from empty to full',
@@ -73,7 +73,7 @@ create table if not exists token_buckets (
     refill_seconds * 1000000000 >= capacity or refill = 'once'),
   constraint token_bucket_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
-    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+    or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
        <= least(refill_seconds * 1001000000, 3155760000000000000))
 ) engine = InnoDB comment = 'Token buckets; read them through token_bucket_levels'
 //
@@ -107,7 +107,7 @@ create table if not exists token_plans (
     refill_seconds * 1000000000 >= capacity or refill = 'once'),
   constraint token_plan_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
-    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+    or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
        <= least(refill_seconds * 1001000000, 3155760000000000000)),
   constraint token_plan_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'Plans that token buckets follow'
@@ -164,7 +164,7 @@ create table if not exists token_overrides (
     refill_seconds * 1000000000 >= capacity or refill = 'once'),
   constraint token_override_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
-    or ceiling(refill_seconds * 1000000000 / greatest(capacity, 1)) * capacity
+    or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
        <= least(refill_seconds * 1001000000, 3155760000000000000)),
   constraint token_override_mode_is_enforce_shadow_off_or_block check (
     cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
@@ -187,7 +187,7 @@ create table if not exists token_receipts (
 //
 
 -- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
--- rows: request_tokens_in_window creates them, and the sweep deletes a row when none of its requests counts.
+-- rows: request_tokens_in_window creates them, and the sweep deletes a row that has been empty for a minute.
 create table if not exists token_windows (
   id            varbinary(255) not null primary key,
   max_requests          bigint not null comment 'the limits of the last count: requests in any interval',
@@ -685,6 +685,7 @@ end
 --                             returns all results as one row
 -- Errors:    22023 arguments out of range · 23514 invalid limits
 --            40001 the bucket changed during each of 100 attempts
+--            1205 p_own, and another session locked the bucket for a second: the caller tries again while it waits
 -- Locks:     the bucket's row, before the clock is read; then the receipt. In the caller's transaction (or with autocommit
 --            off), unless p_own, the locks last until it ends. Otherwise the routine has its own transaction.
 --
@@ -706,6 +707,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default @@autocommit or p_own;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_clock, v_max_granted_wait, v_due, v_until bigint;
   declare v_plan varbinary(1024);
@@ -722,6 +724,7 @@ begin
     end if;
   declare exit handler for sqlexception
   begin
+    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -732,6 +735,7 @@ begin
   if v_own then
     start transaction;
   end if;
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
 
   decide: begin
     if (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
@@ -859,6 +863,7 @@ begin
     end if;
   end decide;
 
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
 end
 //
@@ -910,7 +915,8 @@ begin
      and (new_refill = 'once'
           or new_seconds > 0 and new_seconds <= 3155760000 and new_seconds * 1000000000 >= new_capacity
              and (new_refill <> 'continuous'
-                  or ceiling(new_seconds * 1000000000 / greatest(new_capacity, 1)) * new_capacity
+                  or ((least(new_seconds, 9000000000) * 1000000000 - 1) div greatest(new_capacity, 1) + 1)
+                       * cast(new_capacity as decimal(40, 0))
                      <= least(new_seconds * 1001000000, 3155760000000000000)))
    order by r.id
       on duplicate key update id = token_buckets.id;
@@ -948,6 +954,7 @@ begin
   declare v_own boolean default false;
   declare v_made, v_taken, v_again, v_evaluated boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
+  declare v_big boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_length bigint unsigned default @@group_concat_max_len;
   declare v_plan varbinary(1024) default cast(p_plan as binary);
@@ -962,7 +969,8 @@ begin
   declare v_answers longtext character set ascii;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_safe;
+    set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_safe,
+        sql_big_selects = v_big;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -973,22 +981,24 @@ begin
       select capacity, refill_seconds, refill into v_capacity, v_seconds, v_refill
         from token_plans where name = v_plan and mode is null;
     end if;
+    set v_token_ticks = if(v_refill = 'continuous',
+                           (least(v_seconds, 9000000000) * 1000000000 - 1) div greatest(v_capacity, 1) + 1, 1);
     if ((p_plan is null or p_capacity is null) and p_min_remaining between 0 and v_capacity and p_cost between 1 and v_capacity - p_min_remaining
         and v_capacity <= 3155760000000000000 and v_refill in ('interval', 'calendar', 'continuous', 'once')
         and (v_refill = 'once' or v_seconds <= 3155760000 and v_seconds * 1000000000 >= v_capacity)
         and (v_refill <> 'continuous'
-             or ceiling(v_seconds * 1000000000 / greatest(v_capacity, 1)) * v_capacity
-                <= least(v_seconds * 1001000000, 3155760000000000000))) is not true then
+             or v_token_ticks * cast(v_capacity as decimal(40, 0)) <= least(v_seconds * 1001000000, 3155760000000000000)))
+       is not true then
       leave at_once;
     end if;
     set v_step_ns = case v_refill when 'continuous' then 1 when 'once' then 9223372036854775807
                       else v_seconds * 1000000000 end,
         v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
-        v_token_ticks = if(v_refill = 'continuous', ceiling(v_seconds * 1000000000 / v_capacity), 1),
         v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_min_remaining) div p_cost;
-    -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated.
-    set innodb_lock_wait_timeout = if(p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
-        group_concat_max_len = 1000000000;
+    -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated. A join
+    -- can exceed the session's max_join_size.
+    set innodb_lock_wait_timeout = if(p_own or p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
+        group_concat_max_len = 1000000000, sql_big_selects = 1;
     -- Checked before any row is locked: another routine decides requests under a mode or an override.
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_ruled, v_overrides
       from token_mode where one = true;
@@ -1127,7 +1137,7 @@ begin
       if v_safe then set sql_safe_updates = 1; end if;
     end if;
   end at_once;
-  set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length;
+  set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_big_selects = v_big;
   if v_own then commit and no chain no release; end if;
   select v_now as now, v_burst as burst, 0 as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,
          v_token_ticks as token_ticks, if(v_evaluated, v_answers, null) as answers;
@@ -1164,6 +1174,7 @@ begin
   declare v_own boolean default false;
   declare v_done, v_made, v_again, v_evaluated boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
+  declare v_big boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_requests, v_ids, v_odd, v_missing, v_planned bigint;
   declare v_grants, v_ruled bigint default 0;
@@ -1191,7 +1202,7 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe, sql_big_selects = v_big;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -1199,8 +1210,8 @@ begin
   call token_begin(p_own, v_own);
   at_once: loop
     call token_clock(v_now);
-    -- A session that holds a bucket delays the other requests by a second at most.
-    set innodb_lock_wait_timeout = if(p_requests like '%[%[%[%', least(v_wait, 1), v_wait);
+    -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
+    set innodb_lock_wait_timeout = if(p_own or p_requests like '%[%[%[%', least(v_wait, 1), v_wait), sql_big_selects = 1;
     select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
            sum(planned and word is not null), sum(word is null), sum(grants),
            json_arrayagg(concat_ws(
@@ -1365,7 +1376,7 @@ begin
            b.granted = d.granted;
     if v_safe then set sql_safe_updates = 1; end if;
   end if;
-  set innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
   if v_each <> '' then
     set v_answers = json_merge_preserve(v_answers, concat('[', substr(v_each, 2), ']'));
   end if;
@@ -1404,10 +1415,12 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
   declare v_again, v_taken boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
+  declare v_big boolean default @@sql_big_selects;
   declare v_mode_rules, v_overrides boolean;
   declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
   declare v_pass int default 1;  -- 1: lock and prepare, 2: evaluate, 3: take
@@ -1428,12 +1441,14 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set sql_safe_updates = v_safe;
+    set sql_safe_updates = v_safe, sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
+  -- A join can exceed the session's max_join_size.
+  set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
   at_once: loop
     if (p_receipt is null and p_max_wait between 0 and 31622400000000000) is not true then
       leave at_once;
@@ -1604,6 +1619,7 @@ begin
   if not v_spare and v_taken then
     release savepoint tollgate_decide_all;
   end if;
+  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
   if v_spare then
     set o_answers = replace(o_answers, ' granted ', ' spared ');
@@ -1642,6 +1658,7 @@ begin
   declare v_own boolean default false;
   declare v_made, v_again boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
+  declare v_big boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_mode_rules, v_overrides boolean;
   declare v_now, v_after, v_limits, v_requests, v_missing, v_denials bigint;
@@ -1653,7 +1670,7 @@ begin
   declare v_answers longtext character set utf8mb4;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe;
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe, sql_big_selects = v_big;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -1661,8 +1678,8 @@ begin
   call token_begin(p_own, v_own);
   at_once: loop
     call token_clock(v_now);
-    -- A session that holds a bucket delays the other requests by a second at most.
-    set innodb_lock_wait_timeout = least(v_wait, 1);
+    -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
+    set innodb_lock_wait_timeout = least(v_wait, 1), sql_big_selects = 1;
     with asked as (
       select request, place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
         from json_table(p_requests, '$[*]' columns (
@@ -1802,7 +1819,7 @@ begin
     end if;
     set v_request = v_request + 1;
   end while;
-  set innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
   set o_rest = concat('[', substr(v_each, 2), ']');
   if v_own then commit and no chain no release; end if;
 end
@@ -1985,7 +2002,9 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
+  declare v_big boolean default @@sql_big_selects;
   declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
 
@@ -2004,10 +2023,13 @@ begin
   decide: begin
     declare exit handler for sqlexception
     begin
+      set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
+    -- A join can exceed the session's max_join_size.
+    set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
     set o_outcome = 'granted', o_counts = '[]', o_resolution = p_resolution, v_newest = 0;
     call token_clock(o_now);
     set o_scheduled_at = o_now;
@@ -2106,6 +2128,7 @@ begin
     end if;
   end decide;
 
+  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
 end
 //
@@ -2251,10 +2274,12 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
+    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -2266,8 +2291,10 @@ begin
     call token_require_whole_number('token_adjust_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
   call token_adjust(p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens, null, v_outcome,
                            v_given_back);
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end
@@ -2387,10 +2414,13 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
+  declare v_big boolean default @@sql_big_selects;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
+    set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -2402,7 +2432,10 @@ begin
     call token_require_whole_number('token_adjust_window_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
+  -- A join can exceed the session's max_join_size.
+  set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
   call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
+  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end
@@ -2434,6 +2467,7 @@ begin
   declare v_own boolean default false;
   declare v_done boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_big boolean default @@sql_big_selects;
   declare v_place, v_granted, v_scheduled_at, v_max_debt, v_given_back bigint;
   declare v_cost, v_tokens decimal(40, 20);
   declare v_in_window boolean;
@@ -2452,14 +2486,15 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait;
+    set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   -- A session that holds a key delays the others by a second at most.
-  if (select min(id) < max(id)
+  if p_own or (select min(id) < max(id)
         from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as asked) then
     set innodb_lock_wait_timeout = least(v_wait, 1);
   end if;
@@ -2487,7 +2522,7 @@ begin
     set o_answers = concat(o_answers, if(o_answers = '[', '"', ',"'), v_place, ' ', v_outcome, ' ', v_given_back, '"');
   end loop;
   close v_sorted;
-  set innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
   set o_answers = concat(o_answers, ']');
   if v_own then commit and no chain no release; end if;
 end
@@ -2518,6 +2553,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_now, v_until, v_capacity, v_clock, v_before, v_to bigint;
@@ -2526,6 +2562,7 @@ begin
   declare v_attempt int default 0;
   declare exit handler for sqlexception
   begin
+    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -2535,6 +2572,7 @@ begin
       'tollgate: throttling takes a bucket, 0 tokens or more, and a wait of 0 to a year';
   end if;
   call token_begin(p_own, v_own);
+  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
 
   held: begin
     ready: loop
@@ -2589,6 +2627,7 @@ begin
     end if;
   end held;
 
+  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
 end
 //
@@ -2820,8 +2859,14 @@ create procedure request_tokens_many(in p_requests longtext character set utf8mb
 modifies sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_requests longtext character set utf8mb4;
   declare v_answers json;
+  declare exit handler for sqlexception
+  begin
+    set sql_big_selects = v_big;
+    resignal;
+  end;
 
   -- Without strict mode, the server has replaced each byte that it could not convert by ?.
   if (p_requests like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
@@ -2849,6 +2894,7 @@ begin
       'tollgate: group_concat_max_len is too small for so many requests: raise it, or send fewer requests at once';
   end if;
   call token_take_batch_v1(v_requests, false, v_answers);
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   select id, outcome,
          case
            when outcome not in ('granted', 'denied') then null
@@ -2887,6 +2933,7 @@ begin
                            limit 1000000000) as a  -- materialized once instead of per request
                       on a.place = r.place and a.times > 0) as d) as answers
    order by given;
+  set sql_big_selects = v_big;
 end
 //
 
@@ -2979,7 +3026,13 @@ begin
   declare v_max_requests bigint default p_max_requests;
   declare v_tokens bigint default p_tokens;
   declare v_max_wait_ms bigint default p_max_wait_ms;
+  declare v_big boolean default @@sql_big_selects;
   declare v_now, v_scheduled_at, v_resolution, v_interval, v_newest, v_counted, v_next bigint;
+  declare exit handler for sqlexception
+  begin
+    set sql_big_selects = v_big;
+    resignal;
+  end;
 
   if p_max_requests <> floor(p_max_requests) then
     call token_require_whole_number('request_tokens_in_window', 'max_requests', p_max_requests);
@@ -3008,9 +3061,11 @@ begin
   if v_outcome = 'never' then
     signal sqlstate '22023' set message_text = 'tollgate: the request exceeds the maximum of this window: request fewer tokens';
   end if;
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   select coalesce(max(e), 0), coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) into v_newest, v_counted
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
   call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_max_requests - v_tokens, v_now, v_next);
+  set sql_big_selects = v_big;
   if v_mode = 'block' then
     set v_next = v_scheduled_at;
   end if;
@@ -3138,8 +3193,14 @@ create procedure token_peek_window(in p_id varchar(256) character set utf8mb4)
 reads sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_most, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_scheduled_at bigint;
   declare v_counts longtext character set ascii default '[]';
+  declare exit handler for sqlexception
+  begin
+    set sql_big_selects = v_big;
+    resignal;
+  end;
 
   select max_requests, interval_ns, resolution_ns, counts, newest, granted, last_wait
     into v_most, v_interval, v_resolution, v_counts, v_newest, v_granted, v_last_wait
@@ -3155,6 +3216,7 @@ begin
     -- After a backward step of the clock, requests counted by the old clock count from now on.
     set v_now = v_newest - v_resolution;
   end if;
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_most - 1, v_now, v_scheduled_at);
   select v_most as max_requests, v_interval * 0.000000001 as interval_seconds,
          v_resolution * 0.000000001 as resolution_seconds,
@@ -3162,6 +3224,7 @@ begin
          (v_scheduled_at - v_now + 999999) div 1000000 as retry_after_ms
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
   having v_granted <> 0;
+  set sql_big_selects = v_big;
 end
 //
 
@@ -3193,12 +3256,19 @@ create procedure token_list_windows(
 reads sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_now bigint;
   declare v_prefix, v_after varbinary(1024) default '';
+  declare exit handler for sqlexception
+  begin
+    set sql_big_selects = v_big;
+    resignal;
+  end;
 
   set v_prefix = coalesce(cast(p_prefix as binary), ''), v_after = coalesce(cast(p_after as binary), '');
   set p_limit = coalesce(p_limit, 0);
   call token_clock(v_now);
+  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   select convert(s.id using utf8mb4) as id, s.max_requests, s.interval_ns * 0.000000001 as interval_seconds,
          s.resolution_ns * 0.000000001 as resolution_seconds,
          if(min(s.c) < 0, null, cast(coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed)) as counted,
@@ -3229,6 +3299,7 @@ begin
             left join json_table(w.counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j on true) s
    group by s.id, s.max_requests, s.interval_ns, s.resolution_ns, s.newest, s.granted, s.now
    order by s.id;
+  set sql_big_selects = v_big;
 end
 //
 
@@ -3525,9 +3596,9 @@ end
 -- Errors:    none
 -- Locks:     rows that can have expired; skips rows that another session has locked
 --
--- Expired are full buckets that were not provisioned, windows without counts, receipts, overrides, and denials after two days.
--- A bucket or window stays while one of its requests can be settled. Each table is read by its primary key, because every
--- decision would have to update an index on expiry.
+-- Expired are buckets that were not provisioned and windows, after a minute full or empty; receipts, overrides, and denials
+-- after two days. A bucket or window stays while one of its requests can be settled. Each table is read by its primary key: an
+-- index on expiry would cost every decision an update.
 drop procedure if exists token_sweep_step
 //
 
@@ -3536,7 +3607,7 @@ create procedure token_sweep_step(
 modifies sql data
 sql security definer
 begin
-  declare v_now bigint;
+  declare v_now, v_unused bigint;
   declare v_table varbinary(300) default coalesce(substring_index(p_after, '/', 1), 'buckets');
   declare v_after varbinary(300) default coalesce(substring(p_after, length(v_table) + 2), '');
   declare v_last varbinary(300);
@@ -3548,9 +3619,9 @@ begin
   declare v_done boolean default false;
   declare v_buckets cursor for
     select id from token_buckets
-     where id > v_after and id <= v_last and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+     where id > v_after and id <= v_last and not provisioned and full_at <= (v_unused - anchor) div step_ns * step_ticks;
   declare v_windows cursor for
-    select id from token_windows where id > v_after and id <= v_last and newest + interval_ns <= v_now;
+    select id from token_windows where id > v_after and id <= v_last and newest + interval_ns <= v_unused;
   declare v_receipts cursor for
     select id, bucket from token_receipts
      where id >= v_from and (id > v_from or bucket > v_after) and id <= v_to and (id < v_to or bucket <= v_last)
@@ -3566,7 +3637,8 @@ begin
   declare continue handler for not found set v_done = true;
 
   call token_clock(v_now);
-  set o_deleted = 0, o_next = null;
+  -- Deletes what was full or empty then, because most clients return sooner.
+  set v_unused = v_now - 60000000000, o_deleted = 0, o_next = null;
 
   if v_table = 'buckets' then
     select count(*), max(id) into v_count, v_last
@@ -3583,7 +3655,7 @@ begin
                select 1 from token_receipts force index (token_receipts_open)
                 where bucket = v_id and state = 'open' and expires_at > v_now limit 1 for update) then
         delete from token_buckets
-         where id = v_id and not provisioned and full_at <= (v_now - anchor) div step_ns * step_ticks;
+         where id = v_id and not provisioned and full_at <= (v_unused - anchor) div step_ns * step_ticks;
         set o_deleted = o_deleted + row_count();
       end if;
     end loop;
@@ -3603,7 +3675,7 @@ begin
          and not exists (
                select 1 from token_receipts force index (token_receipts_open)
                 where bucket = concat(x'01', v_id) and state = 'open' and expires_at > v_now limit 1 for update) then
-        delete from token_windows where id = v_id and newest + interval_ns <= v_now;
+        delete from token_windows where id = v_id and newest + interval_ns <= v_unused;
         set o_deleted = o_deleted + row_count();
       end if;
     end loop;
@@ -3685,6 +3757,7 @@ create procedure token_sweep_v1(in p_limit bigint)
 modifies sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_deleted bigint default 0;
   declare v_position varbinary(300);
   declare exit handler for 1568
@@ -3697,10 +3770,12 @@ begin
     declare continue handler for not found set v_is_mine = false;
     declare exit handler for sqlexception
     begin
+      set sql_big_selects = v_big;
       rollback and no chain no release;
       resignal;
     end;
 
+    set sql_big_selects = 1;  -- a step can exceed the session's max_join_size
     select swept_to into v_position from token_sweep_position where one = true for update skip locked;
     -- Locked, or not made yet.
     if not v_is_mine and not exists (select 1 from token_sweep_position) then
@@ -3711,6 +3786,7 @@ begin
       call token_sweep_step(v_position, p_limit, v_deleted, v_position);
       update token_sweep_position set swept_to = v_position where one = true;
     end if;
+    set sql_big_selects = v_big;
     commit and no chain no release;
   end;
   select v_deleted as deleted, v_position is null as finished;
@@ -3730,6 +3806,7 @@ create procedure token_sweep()
 modifies sql data
 sql security definer
 begin
+  declare v_big boolean default @@sql_big_selects;
   declare v_deleted bigint;
   declare v_total bigint default 0;
   declare v_after varbinary(300);
@@ -3742,13 +3819,15 @@ begin
     begin
       declare exit handler for sqlexception
       begin
+        set sql_big_selects = v_big;
         rollback and no chain no release;
         resignal;
       end;
+      set sql_big_selects = 1;  -- a step can exceed the session's max_join_size
       call token_sweep_step(v_after, 1000, v_deleted, v_after);
       commit and no chain no release;
     end;
-    set v_total = v_total + v_deleted;
+    set v_total = v_total + v_deleted, sql_big_selects = v_big;
   until v_after is null end repeat;
   select v_total as deleted;
 end

@@ -4,6 +4,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -25,8 +30,6 @@ begin
   end if;
 end
 $$;
-
-revoke all on schema tollgate from public;
 
 -- The migrations that have run.
 create table if not exists tollgate.migrations (
@@ -160,7 +163,7 @@ with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index if not exists token_receipts_open on tollgate.token_receipts (bucket, expires_at) where state = 'open';
 
 -- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
--- rows: request_tokens_in_window creates them, and the sweep deletes a row when none of its requests counts.
+-- rows: request_tokens_in_window creates them, and the sweep deletes a row that has been empty for a minute.
 --
 -- Pages keep free space for new versions of some rows, so that updates are heap-only: a row grows with the number of counts.
 create table if not exists tollgate.token_windows (
@@ -201,14 +204,44 @@ create table if not exists tollgate.token_sweep_position (
 
 insert into tollgate.token_sweep_position default values on conflict do nothing;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
+-- Shows every row where an event trigger or an administrator enables row level security. Without a policy, it hides all rows
+-- from operators. Where it is forced, it hides them from the routines too, which then grant blocked keys.
+do $$
+declare
+  v_table record;
+begin
+  for v_table in
+    select c.oid::regclass as name from pg_class c
+     where c.relnamespace = 'tollgate'::regnamespace and c.relkind = 'r'
+       and not exists (select from pg_policy p where p.polrelid = c.oid and p.polname = 'all_rows')
+  loop
+    execute format('create policy all_rows on %s using (true)', v_table.name);
+  end loop;
+end
+$$;
 
 insert into tollgate.migrations (version, name) values (1, '0001_tables') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -216,6 +249,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -344,14 +382,28 @@ as $$
           - greatest(p_bucket.full_at - tollgate.bucket_clock(p_bucket, p_now), 0)) / (p_cost * p_bucket.token_ticks)
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (2, '0002_arithmetic') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -359,6 +411,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -697,14 +754,28 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (3, '0003_rules') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -712,6 +783,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -761,9 +837,9 @@ $$;
 -- Locks:     the bucket's row, if the request is granted or has an id; then the receipt. A denied request without an id
 --            writes nothing and waits for no lock, once the bucket exists.
 --
--- The first read is unlocked, so that a denial costs no write. The UPDATE checks the tokens again under the row's lock. If they
--- are gone or the limits changed, the attempt starts again. A decision counts from the moment its row is locked: after a wait,
--- a grant moves to the later instant and a denial is decided again.
+-- Without an id, the first read is unlocked, so that a denial costs no write. The UPDATE checks the tokens again under the row's
+-- lock. If they are gone or the limits changed, the attempt starts again. A decision counts from the moment its row is locked:
+-- if the clock has advanced since, a grant moves to the later instant. No attempt that holds the lock starts again for time.
 create or replace function tollgate.take_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint,
   p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)
@@ -799,10 +875,15 @@ begin
   -- Rounded like the column.
   p_refill_seconds := round(p_refill_seconds, 9);
   for v_attempt in 1 .. 100 loop
+    if p_receipt is null then
+      select t.* into b from tollgate.token_buckets t where t.id = p_id;
+    else
+      -- All routines lock the bucket before the receipt, so that they cannot deadlock.
+      select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
+    end if;
     -- Null if the row of token_mode is missing; null leads to the call of rule.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
       into v_ruled from tollgate.token_mode g;
-    select t.* into b from tollgate.token_buckets t where t.id = p_id;
     -- Read after the row: other sessions can only have taken more since, so a denial holds at this instant.
     v_now := tollgate.clock();
     v_scheduled_at := v_now;
@@ -835,10 +916,6 @@ begin
     v_wait := case v_mode when 'shadow' then 0 else p_max_wait end;
 
     if p_receipt is not null then
-      -- All routines lock the bucket before the receipt, so that they cannot deadlock.
-      perform from tollgate.token_buckets t where t.id = p_id for no key update;
-      -- After a wait for the lock: the next attempt reads the locked row and does not wait.
-      continue when tollgate.clock() - v_now > c_stale;
       delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
       select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
       if found then
@@ -869,12 +946,6 @@ begin
       exit;
     end if;
 
-    if p_receipt is not null then
-      insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
-      values (p_receipt, p_id, p_cost, 0, v_now, 'open', v_now + p_hold)
-      on conflict do nothing;
-      continue when not found;
-    end if;
     if v_wait = 0 then
       update tollgate.token_buckets t
          set room = null,
@@ -903,7 +974,7 @@ begin
     if found then
       v_outcome := 'granted';
       v_mode := null;
-      if tollgate.clock() - v_now > c_stale then
+      if p_receipt is null and tollgate.clock() - v_now > c_stale then
         v_now := tollgate.clock();
         if b.full_at < tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks then
           b.full_at := tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks;
@@ -915,12 +986,10 @@ begin
         v_scheduled_at := greatest(v_now, tollgate.bucket_instant(b, b.full_at + p_min_remaining * b.token_ticks - b.burst));
       end if;
       if p_receipt is not null then
-        update tollgate.token_receipts t set granted = b.granted, scheduled_at = v_scheduled_at
-         where t.id = p_receipt and t.bucket = p_id;
+        insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
+        values (p_receipt, p_id, p_cost, b.granted, v_scheduled_at, 'open', v_now + p_hold);
       end if;
       exit;
-    elsif p_receipt is not null then
-      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
     end if;
   end loop;
 
@@ -933,14 +1002,28 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (4, '0004_take') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -948,6 +1031,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -1047,7 +1135,8 @@ begin
     create type tollgate.decided as (
       answers tollgate.answers_v1,  -- the entries with an answer: number of requests, and the state after the last one
       partial bigint[],             -- the entries among them with fewer answers than requests; null: none
-      late    bigint[]              -- the entries whose rows were locked more than 2 ms after their instant; null: none
+      late    bigint[]              -- the entries to compute at a later instant, because their rows were locked more than
+                                    -- 2 ms after theirs, or were created and are empty; null: none
     );
   end if;
 end
@@ -1213,9 +1302,10 @@ begin
           array_agg(m.granted), array_agg(m.burst), array_agg(m.anchor), array_agg(m.step_ns), array_agg(m.step_ticks),
           array_agg(m.token_ticks))::tollgate.answers_v1,
          array_agg(n.place) filter (where n.times < n.wanted),
-         -- Entries that waited for another session's row, whose insert was rolled back.
+         -- Entries that waited for another session's row, whose insert was rolled back, and those that emptied their bucket.
          array_agg(n.place) filter (
-           where (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
+           where n.times < n.wanted
+                 or (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
     into v_decided
     from made m
     join new n on n.id = m.id;
@@ -1291,8 +1381,8 @@ $$;
 --
 -- Three statements decide: one grants, one denies and one creates buckets. The first bucket tells in which order they run,
 -- because the buckets of a batch are usually alike. take_v1 decides the rest: small batches, buckets with a mode, an override or
--- other limits, and buckets that changed between the statements. After a wait for a lock, grants move to the later instant, and
--- denials are decided again.
+-- other limits, and buckets that changed between the statements. After a wait for a lock, one statement moves the grants to the
+-- later instant, and grants what the locked rows afford then.
 create or replace function tollgate.take_batch_v1(
   p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[],
   p_rules bigint[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[])
@@ -1317,8 +1407,8 @@ declare
   v_answers    tollgate.answers_v1;
   v_now        bigint;
   v_done       bigint[] := '{}';               -- the entries that are answered
-  v_left       bigint[] := '{}';               -- the entries for take_v1, with the number of requests of each
-  v_rest       bigint[] := '{}';
+  v_left       bigint[];                       -- the entries for take_v1, with the number of requests of each
+  v_rest       bigint[];
 begin
   if (1 <= all (p_times) and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
       and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings) and array_position(p_ids, null) is null
@@ -1377,25 +1467,31 @@ begin
       v_now := tollgate.clock();
       with moved as (
         update tollgate.token_buckets t
-           set full_at = tollgate.bucket_clock(t, v_now) + d.times * p_costs[d.place] * t.token_ticks
-          from unnest(v_answers.entries, v_answers.times) d (place, times)
-         where d.place = any (v_part.late) and t.id = p_ids[d.place]
-           and t.full_at < tollgate.bucket_clock(t, v_now) + d.times * p_costs[d.place] * t.token_ticks
-        returning d.place, t.full_at)
-      select array_agg(case when d.place = any (v_part.late) then v_now else d.now end order by d.nth),
-             array_agg(coalesce(m.full_at, d.full_at) order by d.nth)
-        into v_answers.now, v_answers.full_at
-        from unnest(v_answers.entries, v_answers.now, v_answers.full_at) with ordinality as d (place, now, full_at, nth)
+           set (granted_requests, granted, full_at) = (
+                 select m.times, t.granted + (m.times - d.times) * d.cost,
+                        greatest(t.full_at, tollgate.bucket_clock(t, v_now) + d.times * d.cost * t.token_ticks)
+                        + (m.times - d.times) * d.cost * t.token_ticks
+                   from (select least(d.wanted, d.times + tollgate.bucket_affords(t, d.cost, d.keep, v_now),
+                                      (t.burst / t.token_ticks - d.keep) / d.cost) as times) m)
+          from (select u.place, u.times, p_times[u.place] as wanted, p_costs[u.place] as cost,
+                       p_min_remainings[u.place] as keep
+                  from unnest(v_answers.entries, v_answers.times) u (place, times)
+                 where u.place = any (v_part.late)) d
+         where t.id = p_ids[d.place]
+           and (d.times < d.wanted or t.full_at < tollgate.bucket_clock(t, v_now) + d.times * d.cost * t.token_ticks)
+        returning d.place, t.granted_requests as times, t.full_at, t.granted)
+      select array_agg(coalesce(m.times, d.times) order by d.nth),
+             array_agg(case when d.place = any (v_part.late) then v_now else d.now end order by d.nth),
+             array_agg(coalesce(m.full_at, d.full_at) order by d.nth),
+             array_agg(coalesce(m.granted, d.granted) order by d.nth)
+        into v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted
+        from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted) with ordinality
+             as d (place, times, now, full_at, granted, nth)
         left join moved m on m.place = d.place;
     end if;
     return next tollgate.shortened(v_answers);
 
     if v_part.partial is not null then
-      -- New tokens can have arrived during a wait for a lock, or while buckets were created.
-      select v_left || array_agg(d.place), v_rest || array_agg(p_times[d.place] - d.times)
-        into v_left, v_rest
-        from unnest(v_answers.entries, v_answers.times) d (place, times)
-       where d.place = any (v_part.partial) and (v_step = 'make' or d.place = any (v_part.late));
       return query
         select array_agg(d.place), array_agg(p_times[d.place] - d.times), 'denied', null, array_agg(d.now),
                null::bigint[], array_agg(d.full_at), array_agg(d.granted), array_agg(d.burst), array_agg(d.anchor),
@@ -1403,17 +1499,15 @@ begin
           from unnest(v_answers.entries, v_answers.times, v_answers.now, v_answers.full_at, v_answers.granted,
                       v_answers.burst, v_answers.anchor, v_answers.step_ns, v_answers.step_ticks, v_answers.token_ticks)
                as d (place, times, now, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)
-         where d.place = any (v_part.partial) and (v_step = 'make' or d.place = any (v_part.late)) is not true
+         where d.times < p_times[d.place]
         having count(*) > 0;
     end if;
   end loop;
 
   if cardinality(v_done) < cardinality(p_ids) then
-    select v_left || array_agg(u.place), v_rest || array_agg(u.times)
+    select array_agg(u.place), array_agg(u.times)
       into v_left, v_rest
       from unnest(p_times) with ordinality u (times, place) where u.place <> all (v_done);
-  end if;
-  if v_left <> '{}' then
     return query
       select t.*
         from (select array_agg(p_ids[l.place]) as ids, array_agg(p_costs[l.place]) as costs,
@@ -1441,7 +1535,7 @@ $$;
 --
 -- Several times faster than a batch of one entry, because a statement for many rows takes longer to start than to change a row.
 -- All requests are granted if the locked row affords them, and fewer if the row is unchanged since the read. Otherwise the
--- attempt starts again. take_each_v1 decides buckets with a mode, an override or other limits, and missing buckets.
+-- attempt starts again. take_each_v1 decides buckets with a mode, an override or other limits.
 create or replace function tollgate.take_equal_v1(
   p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text,
   p_times bigint)
@@ -1458,7 +1552,8 @@ declare
   v_now      bigint;
   v_clock    bigint;
   v_granted  bigint;
-  v_late     boolean;
+  v_more     bigint;
+  v_full_at  bigint;
   c_stale    constant bigint := 2000000;
 begin
   for v_attempt in 1 .. 3 loop
@@ -1476,6 +1571,10 @@ begin
     end if;
     select t.* into b from tollgate.token_buckets t where t.id = p_id and not t.overridden;
     v_now := tollgate.clock();  -- read after the row, as in take_v1
+    if b.id is null and v_capacity is not null then
+      perform from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false);
+      continue;
+    end if;
     exit when b.id is null;
     -- has_limits in the query would prepare a search for the plan each time.
     if v_capacity is not null then
@@ -1502,25 +1601,26 @@ begin
     returning t.full_at, t.granted into b.full_at, b.granted;
     continue when not found;
 
-    v_late := tollgate.clock() - v_now > c_stale;
-    if v_late then
+    if tollgate.clock() - v_now > c_stale then
+      -- The row had to be waited for: the grants move to the later instant, at which the row can afford more.
       v_now := tollgate.clock();
-      if b.full_at < tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks then
-        b.full_at := tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks;
-        update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
+      v_full_at := b.full_at;
+      b.full_at := greatest(b.full_at, tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks);
+      v_more := least(p_times - v_granted, tollgate.bucket_affords(b, p_cost, p_min_remaining, v_now));
+      v_granted := v_granted + v_more;
+      b.full_at := b.full_at + v_more * p_cost * b.token_ticks;
+      b.granted := b.granted + v_more * p_cost;
+      if b.full_at > v_full_at then
+        update tollgate.token_buckets t set full_at = b.full_at, granted = b.granted where t.id = p_id;
       end if;
     end if;
     return next tollgate.answers_of(1, v_granted, ('granted', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
                                                    b.step_ns, b.step_ticks, b.token_ticks));
-    p_times := p_times - v_granted;
-    if p_times = 0 then
-      return;
-    elsif not v_late then
-      return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
-                                                   b.step_ns, b.step_ticks, b.token_ticks));
-      return;
+    if p_times > v_granted then
+      return next tollgate.answers_of(1, p_times - v_granted, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst,
+                                                               b.anchor, b.step_ns, b.step_ticks, b.token_ticks));
     end if;
-    -- New tokens can have arrived during the wait for the row.
+    return;
   end loop;
   return query
     select t.*
@@ -1530,14 +1630,28 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (5, '0005_take_batch') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -1545,6 +1659,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -2026,14 +2145,28 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (6, '0006_take_all') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -2041,6 +2174,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -2325,14 +2463,28 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (7, '0007_windows') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -2340,6 +2492,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -2673,14 +2830,28 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (8, '0008_adjust') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -2688,6 +2859,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -3216,14 +3392,28 @@ begin
 end
 $$;
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (9, '0009_requests') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 
@@ -3231,6 +3421,11 @@ do $$
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  perform set_config('tollgate.existing',
+                     array(select oid from pg_namespace where nspname = 'tollgate'
+                            union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
+                            union all select oid from pg_proc where pronamespace = to_regnamespace('tollgate'))::text,
+                     true);
 end
 $$;
 
@@ -3482,9 +3677,9 @@ $$;
 -- Errors:    none
 -- Locks:     the rows that the step deletes; skips rows that another session has locked
 --
--- Expired are full buckets that were not provisioned, windows without counts, receipts, overrides, and denials after two days.
--- A bucket or window stays while one of its requests can be settled. Each table is read by its primary key, because every
--- decision would have to update an index on expiry. Receipts are looked up by index for each row: a join could read them all.
+-- Expired are buckets that were not provisioned and windows, after a minute full or empty; receipts, overrides, and denials
+-- after two days. A bucket or window stays while one of its requests can be settled. Each table is read by its primary key: an
+-- index on expiry would cost every decision an update. Receipts are looked up by index for each row: a join could read them all.
 create or replace function tollgate.sweep_step(p_after text, p_limit bigint, out deleted bigint, out next text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -3492,6 +3687,7 @@ set enable_seqscan = off
 as $$
 declare
   v_now     constant bigint := tollgate.clock();
+  v_unused  constant bigint := v_now - 60000000000; -- deletes what was full or empty then, because most clients return sooner
   v_table   text collate "C" := coalesce(split_part(p_after, '/', 1), 'buckets');
   v_after   text collate "C" := coalesce(substr(p_after, length(v_table) + 2), '');
   v_left    bigint := least(greatest(coalesce(p_limit, 1000), 1), 1000);
@@ -3507,11 +3703,11 @@ begin
     delete from tollgate.token_buckets b
      using (select c.id from tollgate.token_buckets c
              where c.id > v_after and c.id <= v_last
-               and not c.provisioned and c.full_at <= tollgate.bucket_clock(c, v_now)
+               and not c.provisioned and c.full_at <= tollgate.bucket_clock(c, v_unused)
                and (select true from tollgate.token_receipts r
                      where r.bucket = c.id and r.state = 'open' and r.expires_at > v_now limit 1) is null
              order by c.id for update skip locked) f
-     where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock(b, v_now);
+     where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock(b, v_unused);
     get diagnostics deleted = row_count;
     if v_count = v_left then
       next := 'buckets/' || v_last;
@@ -3530,7 +3726,7 @@ begin
     delete from tollgate.token_windows w
      using (select e.id from tollgate.token_windows e
              where e.id > v_after and e.id <= v_last
-               and coalesce(e.ends[array_length(e.ends, 1)], 0) + e.interval_ns <= v_now
+               and coalesce(e.ends[array_length(e.ends, 1)], 0) + e.interval_ns <= v_unused
                and (select true from tollgate.token_receipts r
                      where r.bucket = chr(1) || e.id and r.state = 'open' and r.expires_at > v_now limit 1) is null
              order by e.id for update skip locked) e
@@ -3768,14 +3964,28 @@ select s.relname::text as name, s.n_live_tup as live_rows, s.n_dead_tup as dead_
 
 comment on view tollgate.token_sizes is 'Each table: rows, bytes, ratio of updates that wrote no index';
 
-revoke all on all tables in schema tollgate from public;
-revoke all on all functions in schema tollgate from public;
-
 insert into tollgate.migrations (version, name) values (10, '0010_operations') on conflict do nothing;
 
 do $$
+declare
+  v_grant record;
 begin
-  perform pg_catalog.set_config('search_path', pg_catalog.current_setting('tollgate.host_search_path'), true);
+  for v_grant in
+    select distinct o.name, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end as grantee
+      from (select oid, 'schema tollgate' as name, coalesce(nspacl, acldefault('n', nspowner)) as acl, nspowner as owner
+              from pg_namespace where nspname = 'tollgate'
+             union all
+            select oid, 'table ' || oid::regclass, coalesce(relacl, acldefault('r', relowner)), relowner
+              from pg_class where relnamespace = 'tollgate'::regnamespace and relkind in ('r', 'v')
+             union all
+            select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
+              from pg_proc where pronamespace = 'tollgate'::regnamespace) o
+     cross join aclexplode(o.acl) a
+     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+  loop
+    execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
+  end loop;
+  perform set_config('search_path', current_setting('tollgate.host_search_path'), true);
 end
 $$;
 

@@ -185,7 +185,7 @@ create table if not exists token_receipts (
 create index if not exists token_receipts_open on token_receipts (bucket, expires_at) where state = 'open';
 
 -- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
--- rows: the first request creates a row, and the sweep deletes a row when none of its requests counts.
+-- rows: the first request creates a row, and the sweep deletes a row that has been empty for a minute.
 create table if not exists token_windows (
   id            text not null primary key,
   max_requests          integer not null,   -- the limits of the last counted request
@@ -256,15 +256,24 @@ select id, burst / token_ticks as capacity,
 --   available       requests that can still be granted; negative: promised
 --   granted         requests granted since the creation of the window
 --   retry_after_ms  milliseconds until one more request is granted with mode 'enforce'; 0: now
+--
+-- counted is null if the row's values are out of bounds, so that one row cannot fail the whole read.
 drop view if exists token_window_levels;
 create view token_window_levels as
-with windows as (
-  select w.*, '[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]' as entries,
-         coalesce((select max(json_extract(value, '$[0]'))
-                     from json_each('[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]')), 0) as newest,
+with texts as (
+  select *, '[[' || replace(replace(counts, ', ', '],['), ' ', ',') || ']]' as text from token_windows where granted > 0
+), windows as (
+  select w.*, coalesce((select max(json_extract(value, '$[0]')) from json_each(w.entries)), 0) as newest,
          (select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000 + 999999) as clock
-    from token_windows w
-   where granted > 0
+    from (select *, case when json_valid(text) and max_requests >= 1 and interval_ns between 1 and 31622400000000000
+                              and resolution_ns between 1 and 31622400000000000
+                              and last_wait between 0 and 31622400000000000
+                              and not exists (
+                                    select 1 from json_each(case when json_valid(text) then text end)
+                                     where json_extract(value, '$[0]') not between 0 and 4611686018427387903
+                                        or json_extract(value, '$[1]') not between 0 and 1000000000000000)
+                         then text end as entries
+            from texts) w
 ), levels as (
   -- After a backward step of the clock, requests counted by the old clock count from now on.
   select *, case when newest - clock > last_wait + resolution_ns + 1000000000 then newest - resolution_ns
@@ -272,8 +281,9 @@ with windows as (
     from windows
 ), counted as (
   select l.*,
-         (select coalesce(sum(json_extract(value, '$[1]')), 0) from json_each(l.entries)
-           where json_extract(value, '$[0]') > l.now - l.interval_ns) as counted,
+         case when l.entries is not null then
+           (select coalesce(sum(json_extract(value, '$[1]')), 0) from json_each(l.entries)
+             where json_extract(value, '$[0]') > l.now - l.interval_ns) end as counted,
          (select max(ends)
             from (select ends, sum(requests) over (order by ends desc) as so_far
                     from (select json_extract(value, '$[0]') as ends, json_extract(value, '$[1]') as requests
@@ -283,7 +293,9 @@ with windows as (
 )
 select id, max_requests, interval_ns / 1e9 as interval_seconds, resolution_ns / 1e9 as resolution_seconds,
        counted, max_requests - counted as available, granted,
-       (max(now, newest - resolution_ns, coalesce(full + interval_ns, 0)) - now + 999999) / 1000000 as retry_after_ms
+       case when counted is not null
+            then (max(now, newest - resolution_ns, coalesce(full + interval_ns, 0)) - now + 999999) / 1000000
+       end as retry_after_ms
   from counted;
 
 insert into token_migrations (version, name) values (2, '0002_levels') on conflict do nothing;
@@ -292,11 +304,11 @@ insert into token_migrations (version, name) values (2, '0002_levels') on confli
 --
 --   select * from token_most_denied order by denied desc limit 10;
 --
---   denied          requests; the true number can be higher
+--   denied          requests, at most 10^17 for each hour, so that the sum cannot overflow; the true number can be higher
 --   last_denied_at  accurate to a few seconds
 drop view if exists token_most_denied;
 create view token_most_denied as
-select id, sum(denied) as denied, max(last_denied_at) as last_denied_at
+select id, sum(max(min(denied, 100000000000000000), -1)) as denied, max(last_denied_at) as last_denied_at
   from token_stats
  where hour > datetime('now', '-24 hours')
  group by id;
