@@ -122,7 +122,7 @@ impl ApiKeys {
 /// For how long a process does not notice a revoked key or a client's new plan.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Belongs into your migrations. The table has the hashes of the keys, so a leaked copy of it opens nothing.
+/// Belongs in your migrations. The table has the hashes of the keys, so a leaked copy of it opens nothing.
 const SETUP: &str = "
     create table if not exists api_keys (
       hash   bytea primary key,

@@ -1,12 +1,13 @@
 use http::request::Parts;
+use smallvec::SmallVec;
 use tollgate::telemetry::MiddlewareEvent;
-use tollgate::{Limit, Take};
+use tollgate::{Key, Limit, Take};
 
 use super::MissingKey;
 use super::answer::{LayerAnswer, Limits};
 use super::gate::{PendingDecision, WaitOptions};
 use super::layer::RateLimitLayer;
-use super::limits::Unanswered;
+use super::limits::{LayerLimit, Unanswered};
 use super::paid_limits::PaidLimits;
 use super::refusal::Refusal;
 
@@ -63,6 +64,12 @@ impl RateLimitLayer {
         Ok(Some(LayerAnswer { decision, take, limits, charge, refunds: Vec::new() }))
     }
 
+    /// The buckets of an answer, and the tokens that the request asked each for.
+    pub(super) fn buckets(&self, answer: &LayerAnswer<'_>, request: &Parts) -> SmallVec<[(Key, u64); 1]> {
+        let cost = |limit: &LayerLimit| limit.cost.as_ref().or(self.cost.as_ref()).map_or(1, |cost| cost(request));
+        answer.take.keys().cloned().zip(answer.limits.iter().map(|limit| cost(limit))).collect()
+    }
+
     /// Builds the request for tokens from all limits, except those that cost nothing, those that an outer layer has
     /// taken, and those whose missing key is allowed.
     fn take(&self, request: &Parts) -> Result<Option<(Take, Limits<'_>)>, Unanswered> {
@@ -70,7 +77,8 @@ impl RateLimitLayer {
         let (mut take, mut limits, mut is_nobodys) = (None::<Take>, Limits::new(), false);
         for (place, limit) in self.limits.iter().enumerate() {
             let own = limit.cost.as_ref().map(|cost| cost(request));
-            if own.unwrap_or(of_request) == 0 {
+            let cost = own.unwrap_or(of_request);
+            if cost == 0 {
                 continue;
             }
             let key = match limit.key(request) {
@@ -80,7 +88,7 @@ impl RateLimitLayer {
                 }
                 key => key?,
             };
-            if PaidLimits::contain(request, self.gate.id(), &key) {
+            if PaidLimits::contain(request, self.gate.id(), &key, cost) {
                 continue;
             }
             let rule = limit.rule(request, &*self.gate)?;

@@ -23,7 +23,7 @@ use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, resp
 /// Each address of a [peer](ClientAddr::peer) has its own bucket, unless you choose another [`key`](Self::key). Layers
 /// over one store share the bucket of a key. Give each layer a [name](Self::name) if their limits differ.
 ///
-/// A request takes once from a bucket of a limiter and its clones. If a layer is mounted twice, such as around a router
+/// A request takes the same cost once from a bucket of a limiter and its clones. If a layer is mounted twice, such as around a router
 /// and one of its nested routers, only the outer layer takes tokens and adds headers. A layer in [shadow](Self::shadow)
 /// mode does not count.
 ///

@@ -87,7 +87,8 @@ where
         head.extensions.insert(answer.decision.clone());
         // A layer in shadow mode must not switch off an inner layer that enforces the same limit.
         if !layer.shadow {
-            PaidLimits::add(&mut head, layer.gate.id(), answer.take.keys());
+            let buckets = layer.buckets(answer, &head);
+            PaidLimits::add(&mut head, layer.gate.id(), buckets);
         }
     }
     let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();

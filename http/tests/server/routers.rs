@@ -149,6 +149,17 @@ async fn layers_of_one_limiter_with_two_keys_both_take() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn layer_with_another_cost_takes_inside_the_first() -> anyhow::Result<()> {
+    let layer = RateLimitLayer::new(limiter(3)?).key(GlobalKey);
+    let server = Server::start(routes().layer(layer.clone().cost(|_| 2)).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        assert_eq!(client.get("/a").await?.status, status);
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn outer_shadow_layer_leaves_the_inner_layer_enforced() -> anyhow::Result<()> {
     let layer = RateLimitLayer::new(limiter(2)?).key(GlobalKey);
     let server = Server::start(routes().layer(layer.clone()).layer(layer.shadow())).await?;
