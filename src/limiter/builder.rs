@@ -108,8 +108,8 @@ impl<S: Store> LimiterBuilder<S> {
     /// Without a fallback, a failure counts only if the request exceeded its deadline or waited for a second or longer. Fast
     /// errors go to each caller.
     ///
-    /// A [`Contended`](Error::Contended) bucket counts as an answer. A bucket that is locked for longer than the deadline
-    /// counts as a failure, unless another request is answered meanwhile. If all failures are for one bucket, one request for
+    /// A request that is [`Contended`](Error::Contended) within a second counts as an answer. A bucket that is locked for
+    /// longer counts as a failure, unless another request is answered meanwhile. If all failures are for one bucket, one request for
     /// another bucket also calls the store, and its answer closes the circuit breaker.
     pub fn without_circuit_breaker(self) -> Self {
         Self { breaks: false, ..self }

@@ -149,8 +149,12 @@ impl<B: Deref<Target = CircuitBreaker>> Attempt<B> {
     /// Whether a later request is better off without such a failure. `falls_back`: whether a fallback answers instead. Without one, a
     /// fast error is better than an open breaker, because it states what is wrong.
     pub(super) fn counts(&self, error: &Error, falls_back: bool) -> bool {
-        let is_slow = || self.since.elapsed() >= MIN_OUTAGE_WAIT || matches!(error, Error::DeadlineExceeded(_));
-        falls_back || self.turn.is_some() || is_slow()
+        falls_back || self.turn.is_some() || self.is_slow() || matches!(error, Error::DeadlineExceeded(_))
+    }
+
+    /// Whether the request has waited so long that later requests need not wait as long, as for a table that is locked.
+    pub(super) fn is_slow(&self) -> bool {
+        self.since.elapsed() >= MIN_OUTAGE_WAIT
     }
 }
 

@@ -123,7 +123,7 @@ impl Policy {
             match answer {
                 // The store answers, even if it is busy with others.
                 Ok(Ok(answer)) if answer.decision().attempts() > 0 => asking.answered(),
-                Err(Error::Contended { .. }) => asking.answered(),
+                Err(Error::Contended { .. }) if !asking.is_slow() => asking.answered(),
                 Ok(Err(error)) if is_store_answer(error) => asking.answered(),
                 // The queue of this process is full, which does not show whether the store answers.
                 Err(Error::Overloaded(_)) => {}
