@@ -218,6 +218,7 @@ impl Reconnect {
     /// Returns whether the server still works on a call that was sent at least `age` ago. An unreachable server counts as
     /// working: until it can be reached, nothing can replace the connection of the call.
     pub(super) async fn works_since<DB: Dialect>(&self, pool: &Pool<DB>, age: Duration) -> bool {
+        let _one_at_a_time = self.0.watching.lock().await;
         let options = pool.connect_options();
         let asking = async {
             let mut connection = DB::Connection::connect_with(&options).await?;
@@ -225,8 +226,8 @@ impl Reconnect {
             drop(connection.close().await);
             works
         };
-        let _one_at_a_time = self.0.watching.lock().await;
-        DB::HAS_SERVER && !matches!(timeout(CONNECT_TIMEOUT, asking).await, Ok(Ok(false)))
+        // A closed pool waits for its connections.
+        DB::HAS_SERVER && !pool.is_closed() && !matches!(timeout(CONNECT_TIMEOUT, asking).await, Ok(Ok(false)))
     }
 
     /// Starts the task that connects for all waiting calls, unless it runs.
@@ -258,11 +259,14 @@ impl Shared {
     /// Waits for an open connection while the server accepts no other one. The pool itself would try to open one.
     async fn acquire_open<DB: Dialect>(&self, pool: &Pool<DB>) -> Option<PoolConnection<DB>> {
         while self.is_full() && pool.size() > 0 {
-            let open = pool.try_acquire();
-            if open.is_some() {
-                return open;
+            match pool.try_acquire() {
+                None => sleep(OPEN_CONNECTION_INTERVAL).await,
+                // The pool checks no connection here: it may have broken while it was idle.
+                Some(mut open) => match open.ping().await {
+                    Ok(()) => return Some(open),
+                    Err(_) => open.close_on_drop(),
+                },
             }
-            sleep(OPEN_CONNECTION_INTERVAL).await;
         }
         None
     }
@@ -272,18 +276,17 @@ impl Shared {
         while self.is_awaited() {
             let acquired = self.acquired.load(Ordering::Relaxed);
             sleep(RECONNECT_INTERVAL).await;
-            let server =
-                if self.acquired.load(Ordering::Relaxed) == acquired { reach(&pool).await } else { Server::Reachable };
-            match server {
-                Server::Full if self.share(&pool) => {
-                    self.ended.send_replace(());
-                }
-                Server::Away | Server::Full => was_away = true,
-                Server::Reachable if std::mem::take(&mut was_away) => {
-                    self.ended.send_replace(());
-                }
-                // The pool is busy: opens few connections beside the pool's own.
-                Server::Reachable => sleep(BUSY_POOL_INTERVAL).await,
+            let server = reach(&pool).await;
+            let is_served = self.acquired.load(Ordering::Relaxed) != acquired;
+            if matches!(server, Server::Full) && self.share(&pool) {
+                self.ended.send_replace(());
+            } else if !matches!(server, Server::Reachable) && !is_served {
+                was_away = true;
+            } else if std::mem::take(&mut was_away) {
+                self.ended.send_replace(());
+            } else {
+                // The pool is busy, not the server away: opens few connections beside the pool's own.
+                sleep(BUSY_POOL_INTERVAL).await;
             }
         }
     }
@@ -349,7 +352,7 @@ const BUSY_POOL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long calls share the open connections after the server refused another one.
 const FULL_SERVER_PAUSE: Duration = Duration::from_secs(10);
 
-/// The pause between two looks for an open connection that is free.
+/// How often calls search for an open connection that is free.
 const OPEN_CONNECTION_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The timeout of an attempt to connect.

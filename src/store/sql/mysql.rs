@@ -144,11 +144,13 @@ impl Dialect for MySql {
         matches!(number(error), Some(1040 | 1203 | 1226))
     }
 
+    /// Counts each statement of the account in the database: the server shows the innermost statement of a call, which can
+    /// be a trigger's.
     async fn works_since(connection: &mut MySqlConnection, age: Duration) -> Result<bool, sqlx::Error> {
         let works = "select exists (
                select 1 from information_schema.processlist
                 where user = substring_index(user(), '@', 1) and db = database() and id <> connection_id()
-                  and command in ('Query', 'Execute') and info like '%token\\_%' and time >= ?)";
+                  and command in ('Query', 'Execute') and time >= ?)";
         sqlx::query_scalar(works).bind(age.as_secs()).fetch_one(connection).await
     }
 

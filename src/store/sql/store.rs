@@ -215,7 +215,7 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     fn watch(&self, deadline: Instant) -> Watch<DB> {
-        let age = self.retry.deadline();
+        let age = self.retry.deadline().max(MIN_WATCHED_AGE);
         Watch { pool: self.pool.clone(), reconnect: self.reconnect.clone(), begins: deadline + age, age }
     }
 
@@ -359,7 +359,7 @@ where
 struct Watch<DB: Dialect> {
     pool: Pool<DB>,
     reconnect: Reconnect,
-    /// One deadline after the caller's.
+    /// One deadline after the caller's, or a second.
     begins: Instant,
     /// The least age of the call at that time.
     age: Duration,
@@ -372,8 +372,7 @@ impl<DB: Dialect> Watch<DB> {
         loop {
             match timeout_at(until, &mut conversation).await {
                 Ok(answer) => return answer,
-                // A closed pool waits for all of its connections.
-                Err(elapsed) if self.pool.is_closed() || !self.reconnect.works_since(&self.pool, self.age).await => {
+                Err(elapsed) if !self.reconnect.works_since(&self.pool, self.age).await => {
                     return Err(sqlx::Error::Io(elapsed.into()));
                 }
                 Err(_) => until = Instant::now() + WATCH_INTERVAL,
@@ -426,6 +425,9 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> ErrorClass {
         _ => ErrorClass::Unknown,
     }
 }
+
+/// The least age of a call that the server is asked about: others are usual calls, and some servers count whole seconds.
+const MIN_WATCHED_AGE: Duration = Duration::from_secs(1);
 
 /// The pause between two questions whether the server still works on a call.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

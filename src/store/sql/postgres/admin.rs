@@ -342,10 +342,14 @@ impl Operations for Postgres {
     fn count_denials<'c>(
         connection: &'c mut PgConnection,
         denials: &'c Vec<(Key, i64)>,
-        _: &'c LockTimeout,
+        timeout: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         let (ids, denied): (Vec<&str>, Vec<i64>) = denials.iter().map(|(key, denied)| (key.as_str(), *denied)).unzip();
-        let count = sqlx::query("select tollgate.count_denials_v1($1, $2)").bind(ids).bind(denied);
+        let count =
+            sqlx::query(concat!("select tollgate.count_denials_v1(", locking!("$1::pg_catalog.text[]", "$3"), ", $2)"))
+                .bind(ids)
+                .bind(denied)
+                .bind(timeout.0.as_deref());
         Box::pin(async move { count.execute(connection).await.map(drop) })
     }
 
