@@ -18,7 +18,7 @@ pub enum Moment {
     Id,
     /// After the debit of the bucket.
     Debit,
-    /// After everything is written, before the commit.
+    /// After everything is written, before the commit. PostgreSQL writes nothing after the id and the debit.
     Commit,
 }
 
@@ -42,19 +42,23 @@ impl Cut {
 
 /// Returns a request to hold between its id and its debit. Rounds alternate between one bucket and two.
 pub fn between(database: &Database, round: usize) -> Cut {
-    // For several buckets, PostgreSQL writes the ids after all debits.
-    let of_several = if matches!(database, Database::Postgres(_)) { Moment::Debit } else { Moment::Id };
-    let cuts = [Cut { moment: Moment::Id, keys: ALONE }, Cut { moment: of_several, keys: WITH_ANOTHER }];
+    // PostgreSQL writes the ids after the debits.
+    let first = if matches!(database, Database::Postgres(_)) { Moment::Debit } else { Moment::Id };
+    let cuts = [Cut { moment: first, keys: ALONE }, Cut { moment: first, keys: WITH_ANOTHER }];
     cuts[round % cuts.len()]
 }
 
 /// Returns a second request, to hold after its id and its debit, before the commit.
 pub fn written(database: &Database, round: usize) -> Cut {
-    let of_several = if matches!(database, Database::Postgres(_)) { Moment::Id } else { Moment::Debit };
+    let (last, of_commit) = if matches!(database, Database::Postgres(_)) {
+        (Moment::Id, Moment::Id)
+    } else {
+        (Moment::Debit, Moment::Commit)
+    };
     let cuts = [
-        Cut { moment: Moment::Debit, keys: LATER_ALONE },
-        Cut { moment: Moment::Commit, keys: LATER_ALONE },
-        Cut { moment: of_several, keys: LATER_WITH_ANOTHER },
+        Cut { moment: last, keys: LATER_ALONE },
+        Cut { moment: of_commit, keys: LATER_ALONE },
+        Cut { moment: last, keys: LATER_WITH_ANOTHER },
     ];
     cuts[round % cuts.len()]
 }
@@ -82,8 +86,6 @@ pub async fn build(database: &Database) -> Result<(), sqlx::Error> {
              end $$",
             "create trigger gate after insert on tollgate.token_receipts for each row execute function gate('Id')",
             "create trigger gate after update on tollgate.token_buckets for each row execute function gate('Debit')",
-            "create trigger gate_again after update on tollgate.token_receipts for each row
-             execute function gate('Commit')",
         ],
         Database::MySql(_) => &[
             "create trigger gate_id after insert on token_receipts for each row if new.bucket like 'gated%' then
