@@ -137,7 +137,7 @@ impl Engine for Sqlite {
             }
             // SQLite creates no files beside an immutable one.
             #[cfg(unix)]
-            if !["immutable=1", "immutable=true"].iter().any(|parameter| url.contains(parameter)) {
+            if !query_parameters(url).any(|parameter| ["immutable=1", "immutable=true"].contains(&parameter)) {
                 crate::sidecars::require_shared(file)?;
             }
             return Ok((options.create_if_missing(false), address));
@@ -153,6 +153,10 @@ impl Engine for Sqlite {
         };
         Ok((options, address))
     }
+}
+
+fn query_parameters(url: &str) -> impl Iterator<Item = &str> {
+    url.split_once('?').map_or("", |(_, query)| query).split('&')
 }
 
 /// A server's address as in a URL.

@@ -45,6 +45,9 @@ impl Examine for MySql {
     }
 
     async fn mending(pool: &MySqlPool, said: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
+        if said.try_downcast_ref::<MySqlDatabaseError>().is_some_and(|said| said.number() == TOO_MANY_STATEMENTS) {
+            return Ok(Some("raise max_prepared_stmt_count: each connection keeps up to 100 statements".to_owned()));
+        }
         definer::mending(&mut *pool.acquire().await?, said).await
     }
 
@@ -94,7 +97,8 @@ async fn settings(connection: &mut MySqlConnection) -> Result<Settings, sqlx::Er
     let settings: Vec<(String, String)> = sqlx::query_as(
         "show variables where variable_name in
            ('autocommit', 'binlog_format', 'event_scheduler', 'innodb_flush_log_at_trx_commit', 'innodb_rollback_on_timeout',
-            'log_bin',            'max_statement_time', 'read_only', 'super_read_only', 'sync_binlog', 'transaction_isolation', 'tx_isolation', 'version', 'version_comment')",
+            'log_bin', 'max_statement_time', 'read_only', 'super_read_only', 'sync_binlog', 'transaction_isolation',
+            'tx_isolation', 'version', 'version_comment')",
     )
     .fetch_all(connection)
     .await?;
@@ -330,6 +334,7 @@ fn rollback(row: &MySqlRow) -> Option<String> {
     Some(format!("`xa rollback X'{}', X'{}', {format}`", hex(global), hex(branch)))
 }
 
+const TOO_MANY_STATEMENTS: u16 = 1461;
 const DUPLICATE_COLUMN: u16 = 1060;
 const NO_SUCH_ROUTINE: u16 = 1305;
 const NOT_GRANTED: u16 = 1370;
