@@ -3858,6 +3858,7 @@ select convert(s.id using utf8mb4) as id, cast(least(greatest(sum(s.denied), -1)
 --                       '[["757365723a31", 5], ["757365723a32", 1]]'
 -- Result:    none
 -- Errors:    22023 arguments out of range
+--            1205 another session locked a row for a second
 -- Locks:     the rows of these keys in this hour, in id order, so that two calls cannot deadlock; then up to 1000 old rows. The
 --            routine has its own transaction, unless the caller has one. No decision reads these rows.
 drop procedure if exists token_count_denials_v1
@@ -3868,6 +3869,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_now bigint;
   declare v_at datetime(6);
   declare v_hour datetime;
@@ -3887,10 +3889,12 @@ begin
   begin
     declare exit handler for sqlexception
     begin
+      set innodb_lock_wait_timeout = v_wait;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
+    set innodb_lock_wait_timeout = least(v_wait, 1);
     call token_clock(v_now);
     set v_at = timestamp('1970-01-01') + interval v_now div 1000 microsecond;
     set v_hour = timestamp(date(v_at)) + interval hour(v_at) hour;
@@ -3903,6 +3907,7 @@ begin
            denied = least(cast(token_stats.denied as decimal(20, 0)) + values(denied), 9223372036854775807),
            last_denied_at = greatest(token_stats.last_denied_at, v_at);
     delete from token_stats where hour < v_hour - interval 48 hour order by hour, id limit 1000;
+    set innodb_lock_wait_timeout = v_wait;
     if v_own then commit and no chain no release; end if;
   end;
 end
