@@ -157,7 +157,7 @@ impl Decisions {
     /// Reports a request whose rule failed. It was refused, or passed in shadow mode.
     fn rule_failed(&self, error: &Error) {
         // The service sets the rule, so every error counts as a fault of the service.
-        let kind = "not_set_up";
+        let kind = NOT_SET_UP;
         self.undecided(Source::Limiter.as_str(), kind);
         let (limiter, error, cause) = (self.limiter.as_str(), kind, self.cause(error));
         if self.rules.is_due() {
@@ -200,15 +200,19 @@ impl Decisions {
     fn failed(&self, take: &Take, error: &Error) {
         let kind = kind(error);
         self.undecided(self.store, kind);
-        event!(
-            DEBUG,
-            limiter = self.limiter.as_str(),
-            error = kind,
-            code = code(error).as_deref(),
-            cause = self.cause(error),
-            key = self.key(take, 0),
-            "no decision"
-        );
+        let (limiter, code, cause, key) = (self.limiter.as_str(), code(error), self.cause(error), self.key(take, 0));
+        let code = code.as_deref();
+        // A missing plan or bucket fails each of its requests until an operator creates it.
+        if kind == NOT_SET_UP && self.rules.is_due() {
+            let plan = if let Error::Take(TakeError::UnknownPlan { plan, .. }) = error {
+                plan.as_ref().map(Key::as_str)
+            } else {
+                None
+            };
+            event!(WARN, limiter = limiter, error = kind, plan = plan, cause = cause, key = key, "no decision");
+        } else {
+            event!(DEBUG, limiter = limiter, error = kind, code = code, cause = cause, key = key, "no decision");
+        }
     }
 
     /// Counts a request without a decision.
@@ -249,6 +253,9 @@ impl Decisions {
     }
 }
 
+/// The kind of an error that an operator or a programmer must mend.
+const NOT_SET_UP: &str = "not_set_up";
+
 /// The kind of an error, in one word that never names a key.
 fn kind(error: &Error) -> &'static str {
     match error {
@@ -270,7 +277,7 @@ fn kind(error: &Error) -> &'static str {
             | TakeError::UnknownBucket(_)
             | TakeError::UnknownPlan { .. }
             | TakeError::WindowNotAlone(_),
-        ) => "not_set_up",
+        ) => NOT_SET_UP,
         Error::Admin(_) | Error::Throttle(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
             "invalid_request"
         }

@@ -94,6 +94,23 @@ async fn request_without_key_is_counted_once_and_is_no_error() -> anyhow::Result
 }
 
 #[tokio::test(start_paused = true)]
+async fn missing_plan_is_logged_once_a_minute() -> anyhow::Result<()> {
+    logged::listen();
+    let limiter = Limiter::builder(MemoryStore::new()).name("planned").build("1/s")?;
+    let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let layer = RateLimitLayer::new(limiter).key(|_: &Parts| Some("a".to_owned())).plan(|_| "gold").layer(inner);
+    for seconds in [0, 59, 1] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let answer = layer.clone().oneshot(Request::new(Body::empty())).await?;
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    let text = logged::text();
+    let warned = "WARN tollgate: no decision limiter=\"planned\" error=\"not_set_up\" plan=\"gold\"";
+    assert_eq!(text.matches(warned).count(), 2, "{text}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn missing_rule_for_a_request_is_logged_and_counted() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
