@@ -43,7 +43,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
