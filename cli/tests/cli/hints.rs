@@ -190,10 +190,9 @@ fn wrong_arguments_error_hints_at_valid_ones() {
     database.run(&["create", "--quota", "1/s", "--", "-x"]).ended(0).says(&["tollgate take -- -x"]);
     database.run(&["take", "--", "-y"]).ended(64).says(&["--per 1h -- -y`"]);
     database.run(&["create", "a", "--quota", "1/s"]).ended(0);
-    for command in
-        [&["take", "t", "--quota", "1/s", "--cost", "2"][..], &["take", "t", "--quota", "1 in 1m at 1s", "--cost", "2"]]
-    {
-        database.run(command).ended(64).says(&["error: 2 tokens exceed the capacity of 1: t\nhint: raise --quota"]);
+    for (quota, bound) in [("1/s", "capacity"), ("1 in 1m at 1s", "maximum")] {
+        let says = format!("error: 2 tokens exceed the {bound} of 1: t\nhint: raise --quota");
+        database.run(&["take", "t", "--quota", quota, "--cost", "2"]).ended(64).says(&[&says]);
     }
     database.run(&["take", "a", "--quota", "2/s"]).ended(64).says(&["without --quota and --plan"]);
 }

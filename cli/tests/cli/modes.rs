@@ -66,14 +66,12 @@ fn mode_change_without_target_is_refused() {
 #[test]
 fn expiry_uses_the_server_clock() {
     let database = Database::migrated(Engine::Postgres);
-    let name = database.url.rsplit('/').next().expect("a name");
-    // Unqualified calls see a server clock that is an hour ahead of this host's.
-    database.sql(&format!(
-        "create schema ahead;
-         create function ahead.clock_timestamp() returns timestamptz language sql
-           as $$ select pg_catalog.clock_timestamp() + interval '1 hour' $$;
-         alter database {name} set search_path = ahead, pg_catalog"
-    ));
+    // The CLI and this test see a server clock that is an hour ahead of this host's.
+    database.sql(
+        "alter function pg_catalog.clock_timestamp() rename to host_clock;
+         create function pg_catalog.clock_timestamp() returns timestamptz language sql
+           as $$ select pg_catalog.host_clock() + interval '1 hour' $$",
+    );
     for (command, show, field) in [
         (&["mode", "shadow", "--all"][..], &["mode", "--json"][..], "mode_until"),
         (&["plan", "override", "a", "--quota", "5/h"], &["plan", "overrides", "--json"], "override_until"),
@@ -88,8 +86,8 @@ fn expiry_uses_the_server_clock() {
         let range = before - TimeDelta::milliseconds(1)..=after;
         assert!(range.contains(&began), "{began} is not in {range:?}: {set:?}");
     }
-    database.sql("update tollgate.token_mode set until = pg_catalog.clock_timestamp() + interval '30 min'");
-    database.sql("update tollgate.token_overrides set expires_at = pg_catalog.clock_timestamp() + interval '30 min'");
+    database.sql("update tollgate.token_mode set until = pg_catalog.host_clock() + interval '30 min'");
+    database.sql("update tollgate.token_overrides set expires_at = pg_catalog.host_clock() + interval '30 min'");
     database.run(&["mode"]).ended(0).says(&["all: enforce (shadow is over)\n"]);
     assert_eq!(database.run(&["mode", "--json"]).ended(0).json()[0]["mode_ended"], true);
     assert_eq!(database.run(&["plan", "overrides", "--json"]).ended(0).json()[0]["override_ended"], true);
