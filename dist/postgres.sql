@@ -237,7 +237,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -399,7 +401,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -771,7 +775,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -1019,7 +1025,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -1647,7 +1655,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -2162,7 +2172,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -2480,7 +2492,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -2847,7 +2861,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -3409,7 +3425,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
@@ -3981,7 +3999,9 @@ begin
             select oid, 'function ' || oid::regprocedure, coalesce(proacl, acldefault('f', proowner)), proowner
               from pg_proc where pronamespace = 'tollgate'::regnamespace) o
      cross join aclexplode(o.acl) a
-     where a.grantee = 0 or a.grantee <> o.owner and o.oid <> all (current_setting('tollgate.existing')::oid[])
+     -- Outside a transaction, the setting is empty: then only PUBLIC loses its privileges.
+     where a.grantee = 0
+        or a.grantee <> o.owner and o.oid <> all (nullif(current_setting('tollgate.existing', true), '')::oid[])
   loop
     execute format('revoke all on %s from %s cascade', v_grant.name, v_grant.grantee);
   end loop;
