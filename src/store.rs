@@ -224,7 +224,7 @@ pub trait Maintenance: Send + Sync {
     /// Deletes expired rows in one bounded step that reads about `limit` rows. On a server, a step reads at most 1000 rows.
     ///
     /// Expired rows are buckets that were not provisioned and have been full for a minute, and windows in which no request
-    /// has counted for a minute. A [`MemoryStore`](crate::MemoryStore) does not wait for the minute. Expired receipts and
+    /// has counted for a minute. A [`MemoryStore`] does not wait for the minute. Expired receipts and
     /// overrides, and denial counts that are two days old, are deleted as well. Deleting a full bucket changes no decision,
     /// because a bucket that is created again is full.
     ///
