@@ -143,7 +143,7 @@ impl Policy {
     }
 
     /// The fallback's answer to a failure, or the failure.
-    pub(super) fn instead(&self, take: &Take, error: Error) -> Result<Decision, Error> {
+    pub(super) fn fall_back(&self, take: &Take, error: Error) -> Result<Decision, Error> {
         let Some(chosen) = self.instead.as_ref().filter(|_| error.is_failure()) else {
             return Err(error);
         };
@@ -333,8 +333,8 @@ impl FallbackStore {
     /// [its own](crate::Limit::fallback_quota). `own`: the limit is the limiter's.
     fn stands_for(&self, limit: &Limit, own: bool) -> Option<Quota> {
         let is_replaced = own || matches!(limit.rule, Rule::Plan(_) | Rule::Provisioned);
-        let instead = || if is_replaced { self.fallback.local_quota(limit) } else { None };
-        limit.local.as_deref().copied().or_else(instead)
+        let of_fallback = || if is_replaced { self.fallback.local_quota(limit) } else { None };
+        limit.local.as_deref().copied().or_else(of_fallback)
     }
 }
 

@@ -60,7 +60,7 @@ impl<S: Store> Limiter<S> {
         let begun = self.decisions.begin();
         let answer = match self.policy.bounded(take.key(), pin!(self.stack.take_one(take))).await {
             Ok(outcome) => outcome.map_err(Error::Take),
-            Err(failure) => self.instead(take, failure),
+            Err(failure) => self.fall_back(take, failure),
         }
         .map(|decision| CurrentMode::see(mode, decision));
         self.end(begun, take, answer.as_ref());
@@ -138,16 +138,16 @@ impl<S: Store> Limiter<S> {
         };
         match self.policy.bounded(take.key(), pin!(reserving)).await {
             Ok(turn) => turn.map_err(Error::Take),
-            Err(failure) => self.instead(take, failure).map(|decision| self.turn(take, decision)),
+            Err(failure) => self.fall_back(take, failure).map(|decision| self.turn(take, decision)),
         }
     }
 
     /// The fallback's answer to a failure, or the failure.
-    fn instead(&self, take: &Take, failure: Error) -> Result<Decision, Error> {
+    fn fall_back(&self, take: &Take, failure: Error) -> Result<Decision, Error> {
         if matches!(failure, Error::CircuitOpen { .. }) {
             self.probe(take);
         }
-        self.policy.instead(take, failure)
+        self.policy.fall_back(take, failure)
     }
 
     /// Tests the store in a task, by the decision that a request under an open circuit breaker does not get. Gives the tokens back.

@@ -123,8 +123,8 @@ async fn quick_errors_and_contention_open_no_circuit() -> anyhow::Result<()> {
         (Duration::ZERO, Error::Unavailable(broken()), false),
         (Duration::ZERO, Error::Overloaded(5), false),
         (Duration::ZERO, Error::Overloaded(5), true),
-        (STALL, Error::Contended { attempts: 9, source: broken() }, false),
-        (STALL, Error::Contended { attempts: 9, source: broken() }, true),
+        (BRIEF, Error::Contended { attempts: 9, source: broken() }, false),
+        (BRIEF, Error::Contended { attempts: 9, source: broken() }, true),
     ] {
         let store = Failing::with(after, error.clone());
         let builder = builder(&store);
@@ -137,6 +137,21 @@ async fn quick_errors_and_contention_open_no_circuit() -> anyhow::Result<()> {
             }
         }
         assert_eq!(store.calls(), 100, "{error:?}");
+    }
+    Ok(())
+}
+
+/// As if the whole table were locked.
+#[tokio::test(start_paused = true)]
+async fn contention_for_seconds_opens_the_circuit() -> anyhow::Result<()> {
+    let contended = Error::Contended { attempts: 9, source: Arc::new(io::Error::other("locked")) };
+    let store = Failing::with(STALL, contended);
+    let limiter = builder(&store).build("1000/h")?;
+    for (error, waited) in crowd(&limiter, 16).await? {
+        assert!(matches!(error, Some(Error::Contended { .. })) && waited == STALL, "{error:?} after {waited:?}");
+    }
+    for (error, waited) in crowd(&limiter, 50).await? {
+        assert!(matches!(error, Some(Error::CircuitOpen { .. })) && waited.is_zero(), "{error:?} after {waited:?}");
     }
     Ok(())
 }
@@ -155,6 +170,8 @@ async fn requests_without_a_circuit_breaker_all_call_the_store() -> anyhow::Resu
 }
 
 const STALL: Duration = Duration::from_secs(5);
+/// Too short for a failure that counts.
+const BRIEF: Duration = Duration::from_millis(999);
 
 /// A store in which another transaction keeps the row of one bucket locked.
 struct Held(MemoryStore);
