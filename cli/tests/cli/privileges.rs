@@ -1,4 +1,4 @@
-//! Privileges beyond those of the printed grants: what gives them, and what reports them.
+//! Privileges beyond those of the printed grants, and the checks that report them.
 
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection};

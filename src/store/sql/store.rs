@@ -426,7 +426,7 @@ pub(super) fn classify<DB: Dialect>(error: &sqlx::Error) -> ErrorClass {
     }
 }
 
-/// The least age of a call that the server is asked about: others are usual calls, and some servers count whole seconds.
+/// The least age of a call that the server is asked about. Shorter calls are normal, and MySQL counts whole seconds.
 const MIN_WATCHED_AGE: Duration = Duration::from_secs(1);
 
 /// The pause between two questions whether the server still works on a call.
