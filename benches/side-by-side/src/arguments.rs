@@ -72,6 +72,11 @@ impl Arguments {
         self.wants(NEIGHBOURS) && self.engines.contains(&Server::Postgres)
     }
 
+    /// How long pgbench runs each time. Its speed varies too much for less than a minute.
+    pub(crate) fn pgbench_seconds(&self) -> u32 {
+        if self.quick { 4 } else { 60 }
+    }
+
     /// Whether to measure decisions by tasks, keys and processes. Takes minutes, so only on request.
     pub(crate) fn growth(&self) -> bool {
         self.workloads.iter().any(|name| name == GROWTH)
@@ -146,7 +151,7 @@ fn listing() -> String {
         (STEADY, "whether an hour of load changes speed or size"),
     ];
     let workloads = WORKLOADS.iter().map(|workload| (workload.name, workload.about)).chain(special);
-    workloads.fold("Workloads:".to_owned(), |listing, (name, about)| format!("{listing}\n  {name:<12}  {about}"))
+    workloads.fold("Workloads:".to_owned(), |listing, (name, about)| format!("{listing}\n  {name:<13}  {about}"))
 }
 
 const WAITERS: &str = "waiters";

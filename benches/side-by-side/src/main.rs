@@ -98,7 +98,8 @@ async fn measure(
     }
     if arguments.neighbours() {
         let (repeats, keys) = (arguments.repeats(), arguments.keys());
-        report.add_beside(neighbours::measure(run, venues, &mut turns, repeats, keys).await);
+        report
+            .add_beside(neighbours::measure(run, venues, &mut turns, repeats, keys, arguments.pgbench_seconds()).await);
         report.write(&arguments.output)?;
     }
     if arguments.growth() {

@@ -43,6 +43,7 @@ pub(crate) async fn measure(
     turns: &mut Turns<'_>,
     repeats: u32,
     keys: u32,
+    seconds: u32,
 ) -> anyhow::Result<Vec<Beside>> {
     let pgbench: PathBuf = env::var("TOLLGATE_PGBENCH").context("TOLLGATE_PGBENCH names no program")?.into();
     let url = Server::Postgres.database(run)?;
@@ -57,13 +58,13 @@ pub(crate) async fn measure(
         for place in (0..LEVELS.len()).map(|place| (place + repeat) % LEVELS.len()) {
             let ((system, asked), level) = (LEVELS[place], &mut levels[place]);
             let pace = Pace { a_second: asked, keys: scene.keys(), stop: Arc::new(AtomicBool::new(false)) };
-            let transactions = transactions(&pgbench, &url, Path::new("target/bench"));
+            let transactions = transactions(&pgbench, &url, Path::new("target/bench"), seconds);
             let (paced, transactions) = match system {
                 None => (Paced::default(), transactions.await?),
                 Some(system) => beside(system, pace, &scene, venues, transactions).await?,
             };
             level.made += paced.made / f64::from(repeats);
-            level.add(transactions)?;
+            level.add(transactions, seconds)?;
             eprintln!("neighbours, {}: {:.0} transactions a second", level.name(), level.tps[level.tps.len() - 1]);
         }
     }
@@ -86,11 +87,11 @@ impl Beside {
     }
 
     /// Adds the latencies of a repeat's transactions, in microseconds.
-    fn add(&mut self, mut latencies: Vec<u64>) -> anyhow::Result<()> {
+    fn add(&mut self, mut latencies: Vec<u64>, seconds: u32) -> anyhow::Result<()> {
         ensure!(!latencies.is_empty(), "pgbench has made no transaction");
         latencies.sort_unstable();
         #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
-        self.tps.push(latencies.len() as f64 / SECONDS as f64);
+        self.tps.push(latencies.len() as f64 / f64::from(seconds));
         self.p99.push(Duration::from_micros(latencies[latencies.len() * 99 / 100]).as_secs_f64() * 1e3);
         Ok(())
     }
@@ -121,10 +122,10 @@ async fn beside<T>(
 }
 
 /// Returns the latency of each transaction in microseconds.
-async fn transactions(pgbench: &Path, url: &str, directory: &Path) -> anyhow::Result<Vec<u64>> {
+async fn transactions(pgbench: &Path, url: &str, directory: &Path, seconds: u32) -> anyhow::Result<Vec<u64>> {
     let prefix = directory.join(format!("pgbench-{}", std::process::id()));
     let log = format!("--log-prefix={}", prefix.display());
-    let seconds = SECONDS.to_string();
+    let seconds = seconds.to_string();
     let arguments = ["-n", "-c", "4", "-j", "1", "-T", &seconds, "--log", &log, url];
     let child = Command::new(pgbench).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let file = directory.join(format!("pgbench-{}.{}", std::process::id(), child.id().context("it has ended")?));
@@ -152,5 +153,3 @@ const LEVELS: [(Option<System>, u32); 8] = [
     (Some(REDIS), 1000),
     (Some(REDIS), 10_000),
 ];
-
-const SECONDS: u64 = 4;

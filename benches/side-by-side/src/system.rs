@@ -136,7 +136,7 @@ fn kinds(workload: &str) -> &'static [Kind] {
         "leased" => &[Redis, RedisPipelined, Leased, Governor, Memory],
         "http" | "http_hot" | "http_zipf" => &[Redis, Unlimited, Governor, Memory, Leased, Tollgate],
         "http_attack" => &[Redis, Governor, Memory, Tollgate],
-        "low_load" => &[Redis, Tollgate, Unbatched, Bare],
+        "low_load" | "sync_low_load" => &[Redis, Tollgate, Unbatched, Bare],
         "first_use" => &[Redis, RedisPipelined, Tollgate, BareBatches],
         "five_limits" => &[Redis, RedisPipelined, Tollgate, BareBatches, AnsweredBatches],
         _ => &[Redis, RedisPipelined, Tollgate, Bare, BareBatches],

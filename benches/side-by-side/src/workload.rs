@@ -107,7 +107,7 @@ const PLAIN: Workload = Workload {
     http: false,
 };
 
-pub(crate) static WORKLOADS: [Workload; 17] = [
+pub(crate) static WORKLOADS: [Workload; 18] = [
     Workload { name: "uniform", about: "all keys alike, all granted", ..PLAIN },
     Workload { name: "hot", about: "one key, all granted", popularity: Popularity::One, ..PLAIN },
     Workload {
@@ -194,6 +194,13 @@ pub(crate) static WORKLOADS: [Workload; 17] = [
     Workload {
         name: "sync_uniform",
         about: "all keys alike, all granted, each commit on the disk",
+        durable: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "sync_low_load",
+        about: "as low_load, each commit on the disk",
+        tasks: Some(&[1, 4]),
         durable: true,
         ..PLAIN
     },
