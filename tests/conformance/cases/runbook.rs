@@ -1,4 +1,4 @@
-//! The statements of the runbook run unchanged, on every engine.
+//! The statements of the runbook run on every engine, with the replacements of its table.
 
 use anyhow::{Context, ensure};
 use tollgate::{Admin, Key, Mode, Quota, Rule, Take, admin::Override, store::Maintenance};
@@ -42,23 +42,32 @@ async fn runbook_commands_do_what_their_headings_say(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-/// Runs this engine's blocks under a heading.
+/// Runs the blocks under a heading in this engine's words.
 async fn run(rig: &Rig, heading: &str) -> anyhow::Result<()> {
-    let engine = match rig.engine.kind {
-        Kind::MySql => "mysql",
-        Kind::Postgres => "postgres",
-        Kind::Sqlite => "sqlite",
-    };
     let (_, rest) = RUNBOOK.split_once(&format!("\n## {heading}\n")).with_context(|| heading.to_owned())?;
     let section = rest.split("\n## ").next().unwrap_or(rest);
-    let fence = format!("```sql {engine}\n");
-    let blocks = section.split(&*fence).skip(1);
-    let blocks: Vec<&str> = blocks.filter_map(|block| block.split("```").next()).collect();
-    ensure!(!blocks.is_empty(), "{heading} has nothing for {engine}");
-    for sql in blocks {
-        rig.pool.run(sql).await.with_context(|| format!("{heading}: {sql}"))?;
+    let blocks: Vec<&str> = section.split("```sql\n").skip(1).filter_map(|block| block.split("```").next()).collect();
+    ensure!(!blocks.is_empty(), "{heading} has no SQL");
+    for block in blocks {
+        let sql = replacements(rig.engine.kind)?.iter().fold(block.to_owned(), |sql, (from, to)| sql.replace(from, to));
+        ensure!(rig.engine.kind == Kind::Postgres || !sql.contains("tollgate."), "{heading}: {sql}");
+        rig.pool.run(&sql).await.with_context(|| format!("{heading}: {sql}"))?;
     }
     Ok(())
+}
+
+/// PostgreSQL's words in the runbook's table, each with this engine's.
+fn replacements(kind: Kind) -> anyhow::Result<Vec<(&'static str, &'static str)>> {
+    let column = match kind {
+        Kind::Postgres => 0,
+        Kind::MySql => 1,
+        Kind::Sqlite => 2,
+    };
+    let (_, rows) =
+        RUNBOOK.split_once("| PostgreSQL | MySQL, MariaDB | SQLite |\n|---|---|---|\n").context("a table")?;
+    let rows = rows.lines().take_while(|line| line.starts_with('|'));
+    let rows = rows.map(|row| row.split('`').skip(1).step_by(2).collect::<Vec<_>>());
+    rows.map(|row| Ok((*row.first().context("PostgreSQL")?, *row.get(column).context("this engine")?))).collect()
 }
 
 const RUNBOOK: &str = include_str!("../../../docs/runbook.md");
