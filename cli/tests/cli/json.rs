@@ -1,9 +1,11 @@
 //! The JSON output: fields are added, and never change.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::Value;
 
+use crate::command::tollgate;
 use crate::databases::{Database, Engine};
 
 #[test]
@@ -177,11 +179,11 @@ fn infinite_time_is_null_in_json() {
     assert_eq!(database.run(&["list", "--prefix", "nobody", "--json"]).ended(0).json(), Value::Array(Vec::new()));
 }
 
-/// Asserts that the value is as the schema in `dist/` describes the output of a command.
+/// Asserts that the value is as `tollgate json-schema` describes the output of a command.
 #[track_caller]
 fn assert_conforms(value: &Value, command: &str) {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/cli.schema.json"));
-    let document: Value = serde_json::from_str(&text.expect("a file that scripts/dist has written")).expect("JSON");
+    let printed = tollgate(None, Path::new(".")).arg("json-schema").output().expect("tollgate runs");
+    let document: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
     if let Err(wrong) = conforms(value, &document["properties"][command], &document) {
         panic!("{command}: {wrong} in {value:#}");
     }

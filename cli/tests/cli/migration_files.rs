@@ -6,7 +6,6 @@ use sqlx::migrate::Migrator;
 use sqlx::{Connection, MySqlConnection, MySqlPool, PgPool, SqlitePool};
 
 use crate::clients;
-use crate::command::tollgate;
 use crate::databases::{Database, EACH, Engine};
 use crate::migrations::works;
 use crate::schema;
@@ -32,24 +31,6 @@ fn sqlx_runs_the_written_files() {
         });
         schema::is_that_of_migrate(&database);
         works(&database);
-    }
-}
-
-#[test]
-fn dist_has_the_printed_files() {
-    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist");
-    for (file, arguments) in [
-        ("cli.schema.json", &["json-schema"][..]),
-        ("postgres.sql", &["migrate", "--print", "psql"]),
-        ("postgres-grants.sql", &["migrate", "--print", "grants", "--engine", "postgres"]),
-        ("mysql.sql", &["migrate", "--print", "mysql"]),
-        ("mysql-grants.sql", &["migrate", "--print", "grants", "--engine", "mysql"]),
-        ("sqlite.sql", &["migrate", "--print", "sqlite3"]),
-    ] {
-        let printed = tollgate(None, &dist).args(arguments).output().expect("tollgate runs");
-        assert!(printed.status.success(), "{file}: {printed:?}");
-        let kept = std::fs::read(dist.join(file)).expect("a file that scripts/dist has written");
-        assert!(kept == printed.stdout, "dist/{file} is not what tollgate prints: run scripts/dist");
     }
 }
 
