@@ -31,10 +31,3 @@ pip_packages() { # DIR FILE
     retry quietly python3 -m pip install --quiet --require-hashes --no-deps --only-binary :all: --target "$1" \
         --requirement "$repo/scripts/packages/$2"
 }
-
-# Likewise of packages/npm, without scripts of theirs. NPM... is how npm is called.
-npm_packages() { # DIR NPM...
-    cp "$repo"/scripts/packages/npm/package*.json "$1"
-    retry quietly "${@:2}" ci --loglevel=error --ignore-scripts --no-audit --no-fund --cache "$1/.npm" --prefix "$1"
-    rm -rf "$1/.npm"
-}

@@ -1,4 +1,4 @@
-//! Measures decisions beside Redis and others, in turns: see `scripts/bench` and `docs/benchmarks.md`.
+//! Measures decisions beside Redis and others, in turns: see `scripts/bench` and `benches/README.md`.
 
 mod arguments;
 mod books;

@@ -1,18 +1,23 @@
 //! A row of dots for each system under test. The axis is logarithmic, because the systems differ by factors.
 
+use std::collections::BTreeMap;
+
 use plotters::prelude::*;
 
 use super::axis::{self, number};
+use super::ratios::ByWorkload;
 use super::style::{FONT, GREY, PALE, color, labelled, marks};
 use crate::figures::{Figures, Row};
+use crate::workload::WORKLOADS;
 
-/// A system, and the values that its row shows.
+/// The label of a row, and its values.
 type Dots<'a> = (&'a str, Vec<f64>);
 
 /// Draws the decisions per second of each system under test.
 pub(crate) fn throughput(workload: &str, rows: &[Row], tasks: usize) -> anyhow::Result<String> {
     let dots = |row: &Row| vec![row.median(|figures| figures.per_second)];
-    draw(&format!("{workload}: decisions a second, {tasks} tasks"), "decisions a second", &of(rows, tasks, dots))
+    let title = format!("{workload}: decisions a second, {tasks} tasks");
+    draw(&title, "decisions a second", &of(rows, tasks, dots), |system, _| color(system))
 }
 
 /// Draws the median, p99 and p99.9 of each system under test.
@@ -22,14 +27,33 @@ pub(crate) fn latency(workload: &str, rows: &[Row], tasks: usize) -> anyhow::Res
         vec![part(|figures| figures.p50), part(|figures| figures.p99), part(|figures| figures.p999)]
     };
     let axis = "milliseconds: circle p50, triangle p99, cross p99.9";
-    draw(&format!("{workload}: latency, {tasks} tasks"), axis, &of(rows, tasks, dots))
+    draw(&format!("{workload}: latency, {tasks} tasks"), axis, &of(rows, tasks, dots), |system, _| color(system))
+}
+
+/// Draws the ratios of tollgate's decisions per second to those of Redis, with a row for each workload.
+pub(crate) fn ratios(by_engine: &BTreeMap<String, ByWorkload>) -> anyhow::Result<String> {
+    let of = |workload: &str| {
+        let ratio = |engine: &str| by_engine.get(engine)?.get(workload).copied().flatten();
+        ENGINES.iter().map(|engine| ratio(engine).unwrap_or(0.0)).collect()
+    };
+    let rows: Vec<Dots<'_>> = WORKLOADS.iter().map(|workload| (workload.name, of(workload.name))).collect();
+    let rows: Vec<_> = rows.into_iter().filter(|(_, ratios)| ratios.iter().any(|ratio| *ratio > 0.0)).collect();
+    let axis = format!("decisions a second ÷ those of Redis: {}", ENGINES.join(" / "));
+    draw("Decisions a second, tollgate ÷ Redis", &axis, &rows, |_, place| {
+        color(&format!("tollgate@{}", ENGINES.get(place).unwrap_or(&"")))
+    })
 }
 
 fn of(rows: &[Row], tasks: usize, dots: impl Fn(&Row) -> Vec<f64>) -> Vec<Dots<'_>> {
     rows.iter().filter(|row| row.tasks == tasks).map(|row| (row.system.as_str(), dots(row))).collect()
 }
 
-fn draw(title: &str, unit: &str, rows: &[Dots<'_>]) -> anyhow::Result<String> {
+fn draw(
+    title: &str,
+    unit: &str,
+    rows: &[Dots<'_>],
+    color: impl Fn(&str, usize) -> RGBColor,
+) -> anyhow::Result<String> {
     let figures = || rows.iter().flat_map(|(_, dots)| dots).copied().filter(|figure| *figure > 0.0);
     let (least, most) = (figures().fold(f64::INFINITY, f64::min), figures().fold(0.0, f64::max));
     let range = if most > 0.0 {
@@ -69,10 +93,10 @@ fn draw(title: &str, unit: &str, rows: &[Dots<'_>]) -> anyhow::Result<String> {
             .y_label_formatter(&name)
             .label_style((FONT, 16))
             .draw()?;
-        for (row, (system, dots)) in (0..).zip(rows) {
+        for (row, (label, dots)) in (0..).zip(rows) {
             let row = SegmentValue::CenterOf(count - 1 - row);
             for (place, &figure) in dots.iter().enumerate().filter(|(_, figure)| **figure > 0.0) {
-                marks(&mut chart, place, [(figure, row.clone())], color(system))?;
+                marks(&mut chart, place, [(figure, row.clone())], color(label, place))?;
             }
             let end = dots.iter().copied().fold(0.0, f64::max).max(least);
             let style = (FONT, 16).into_font().color(&GREY);
@@ -81,8 +105,8 @@ fn draw(title: &str, unit: &str, rows: &[Dots<'_>]) -> anyhow::Result<String> {
         }
         area.present()?;
     }
-    let rows = rows.iter().map(|(system, dots)| format!("{system} {}", words(dots)));
-    let description = format!("A row for each system, in {unit}: {}.", rows.collect::<Vec<_>>().join(", "));
+    let rows = rows.iter().map(|(label, dots)| format!("{label} {}", words(dots)));
+    let description = format!("Rows of dots, in {unit}: {}.", rows.collect::<Vec<_>>().join(", "));
     Ok(labelled(&svg, title, &description))
 }
 
@@ -95,6 +119,8 @@ fn name(rows: &[Dots<'_>], count: i32, row: i32) -> String {
 fn words(dots: &[f64]) -> String {
     dots.iter().map(|figure| number(*figure)).collect::<Vec<_>>().join(" / ")
 }
+
+const ENGINES: [&str; 4] = ["postgres", "mysql", "mariadb", "sqlite"];
 
 /// The width of the plot in pixels.
 const WIDTH: f64 = 600.0;

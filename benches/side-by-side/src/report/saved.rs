@@ -1,21 +1,30 @@
 //! Draws charts from the results of earlier runs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Deserialize;
 
+use super::ratios::ByWorkload;
 use super::{dots, growth};
 use crate::figures::Row;
 use crate::growth::Curve;
 
-/// A file of results: of growth, or of a workload.
+/// A file of results: of growth, of a workload, or a whole report.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Saved {
     Growth(Vec<Curve>),
-    Workload { workload: String, rows: Vec<Row> },
+    Workload {
+        workload: String,
+        rows: Vec<Row>,
+    },
+    Report {
+        #[serde(rename = "ratios_to_redis_by_engine")]
+        ratios: BTreeMap<String, ByWorkload>,
+    },
 }
 
 /// Draws NAME.svg from each NAME.json of a directory.
@@ -43,6 +52,7 @@ fn charts(directory: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
 fn chart(path: &Path) -> anyhow::Result<String> {
     match serde_json::from_str(&fs::read_to_string(path)?)? {
         Saved::Growth(curves) => growth::chart(&curves),
+        Saved::Report { ratios } => dots::ratios(&ratios),
         Saved::Workload { workload, rows } => {
             let tasks = rows.iter().map(|row| row.tasks).find(|tasks| *tasks == HEADLINE);
             let tasks = tasks.or_else(|| rows.first().map(|row| row.tasks)).context("no rows")?;
