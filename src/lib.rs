@@ -49,7 +49,6 @@ pub use uuid;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/start/postgres.md")]
 #[doc = include_str!("../docs/start/mysql.md")]
-#[doc = include_str!("../docs/start/mariadb.md")]
 #[doc = include_str!("../docs/start/sqlite.md")]
 #[doc = include_str!("../docs/start/yugabytedb.md")]
 #[doc = include_str!("../docs/choosing.md")]
