@@ -51,6 +51,7 @@ pub use uuid;
 #[doc = include_str!("../docs/start/mysql.md")]
 #[doc = include_str!("../docs/start/sqlite.md")]
 #[doc = include_str!("../docs/start/yugabytedb.md")]
+#[doc = include_str!("../docs/concepts.md")]
 #[doc = include_str!("../docs/choosing.md")]
 #[doc = include_str!("../docs/recipes.md")]
 #[doc = include_str!("../docs/waiting.md")]
