@@ -53,6 +53,7 @@ pub use uuid;
 #[doc = include_str!("../docs/start/yugabytedb.md")]
 #[doc = include_str!("../docs/concepts.md")]
 #[doc = include_str!("../docs/choosing.md")]
+#[doc = include_str!("../docs/sliding-windows.md")]
 #[doc = include_str!("../docs/recipes.md")]
 #[doc = include_str!("../docs/waiting.md")]
 #[doc = include_str!("../docs/outages.md")]
