@@ -35,7 +35,7 @@ async fn http_plans_answers_as_documented() -> anyhow::Result<()> {
 async fn http_api_keys_answers_as_documented() -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(root.join("../docs/api-keys.md"))?;
-    let program = std::fs::read_to_string(root.join("examples/http_api_keys.rs"))?;
+    let program = std::fs::read_to_string(root.join("examples/http_api_keys/main.rs"))?;
     let (_, code) = program.split_once("\n\n").context("it begins with its purpose")?;
     ensure!(page.contains(&format!("```rust,no_run\n{code}```\n")), "docs/api-keys.md does not show {code}");
     let mut shown = page.split("$ curl -i ").skip(1).filter_map(|rest| rest.split_once('\n'));
