@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import pg from "pg";
 
-import { allow, allowInWindow, pool } from "./limits.mjs";
+import { allow, pool } from "./limits.mjs";
 
 after(() => pool.end());
 
@@ -23,10 +23,4 @@ test("a serialization failure is retried", async (t) => {
   // At this database's isolation level the waiting call fails now.
   await holder.query("commit");
   assert.deepEqual([(await answer).granted, (await answer).remaining], [true, 2]);
-});
-
-test("a window passes its number of requests", async () => {
-  const granted = [];
-  for (let i = 0; i < 5; i++) granted.push((await allowInWindow("node:window", 3, 3600, 60)).granted);
-  assert.deepEqual(granted, [true, true, true, false, false]);
 });
