@@ -6,7 +6,7 @@ import time
 import unittest
 
 import psycopg
-from limits import allow, allow_in_window, pool
+from limits import allow, pool
 from several import allow_all
 
 LOCKED = """
@@ -31,10 +31,6 @@ class Postgres(unittest.TestCase):
         # The holder has committed: at this database's isolation level the waiter's call failed.
         waiter.join(30)
         self.assertEqual([(d.granted, d.remaining) for d in answers], [(True, 2)])
-
-    def test_a_window_passes_its_number_of_requests(self):
-        granted = [allow_in_window("python:window", 3, 3600, 60).granted for _ in range(5)]
-        self.assertEqual(granted, [True] * 3 + [False] * 2)
 
     def test_several_limits_are_taken_from_all_or_none(self):
         allow("python:user", plan="five")
