@@ -1,4 +1,4 @@
-//! Modules of the library import only from layers below their own. `docs/design/architecture.md` draws the layers.
+//! Modules of the library import only from layers below their own. `design/architecture.md` draws the layers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

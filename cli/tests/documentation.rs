@@ -13,7 +13,7 @@ use page::Page;
 #[test]
 fn tests_named_by_documents_exist() -> anyhow::Result<()> {
     let mut named = 0;
-    for path in pages("docs")? {
+    for path in documents()? {
         let text = std::fs::read_to_string(repository().join(&path))?;
         for (file, test) in text.split('`').filter_map(|code| code.split_once(".rs::")) {
             let sources = TESTS.map(|tests| std::fs::read_to_string(repository().join(format!("{tests}/{file}.rs"))));
@@ -133,8 +133,10 @@ const TESTS: [&str; 3] = ["tests", "cli/tests", "http/tests"];
 
 /// All documents, relative to the repository.
 fn documents() -> anyhow::Result<Vec<PathBuf>> {
-    let mut documents = pages("docs")?;
-    documents.extend(pages("migrations")?);
+    let mut documents = Vec::new();
+    for directory in ["docs", "design", "examples", "migrations"] {
+        documents.extend(pages(directory)?);
+    }
     for entry in std::fs::read_dir(repository())? {
         let name = PathBuf::from(entry?.file_name());
         if name.extension().is_some_and(|extension| extension == "md") {

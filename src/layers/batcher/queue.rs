@@ -26,7 +26,7 @@ pub(super) trait Queued {
     fn is_cancelled(&self) -> bool;
 }
 
-/// Requests that wait for a call, in a queue for each key. Design: `docs/design/batching.md`.
+/// Requests that wait for a call, in a queue for each key. Design: `design/batching.md`.
 ///
 /// At most one call at a time carries a key, so requests for one key keep their order.
 #[derive(Debug)]
