@@ -4,6 +4,17 @@
 //! cargo run --example many_limits                             # on SQLite, in memory
 //! cargo run --example many_limits -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
+//!
+//! ```text
+//! $ cargo run --example many_limits
+//! user:1: granted, 2 left of user:1
+//! user:1: granted, 1 left of user:1
+//! user:1: granted, 0 left of user:1
+//! user:1: denied by user:1, again in 20 min
+//! user:2: granted, 0 left of tenant:7
+//! user:2: denied by tenant:7, again in 360 min
+//! user:2 without a tenant: granted, 1 left
+//! ```
 
 use tollgate::{Quota, Rule, Store, Take};
 

@@ -4,6 +4,14 @@
 //! cargo run --example own_transaction                             # on SQLite, in memory
 //! cargo run --example own_transaction -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
+//!
+//! ```text
+//! $ cargo run --example own_transaction
+//! invoice A: sent, 1 left
+//! invoice B: not sent, 1 left
+//! invoice C: sent, 0 left
+//! invoice D: not sent, 0 left
+//! ```
 
 use std::time::Duration;
 

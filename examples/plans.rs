@@ -4,6 +4,18 @@
 //! cargo run --example plans                             # on SQLite, in memory
 //! cargo run --example plans -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
+//!
+//! ```text
+//! $ cargo run --example plans
+//! 10 an hour for free, 1000 for paid
+//!   ada: 10 granted, 0 left
+//!   ada: 1 denied, again in 6 min
+//!   bob: 10 granted, 990 left
+//! 60 for free, 20 for paid
+//!   ada: 1 denied, again in 1 min
+//!   bob: 1 granted, 19 left
+//!   eve: 1 granted, 59 left
+//! ```
 
 use tollgate::{Limiter, Quota, Rule};
 
@@ -22,13 +34,13 @@ async fn main() -> anyhow::Result<()> {
     let limiters = (limiter(free.clone())?, limiter(paid.clone())?);
 
     // A client's first request creates its bucket, full.
-    println!("ten an hour for free, a thousand for who pays");
+    println!("10 an hour for free, 1000 for paid");
     ask(&database, &limiters.0, "ada", 10).await?;
     ask(&database, &limiters.0, "ada", 1).await?;
     ask(&database, &limiters.1, "bob", 10).await?;
 
     // Every process uses the new quota within a second. Buckets keep their tokens.
-    println!("sixty for free, and twenty for who pays");
+    println!("60 for free, 20 for paid");
     database.create_plan(&free, Quota::per_hour(60).build()?).await?;
     database.create_plan(&paid, Quota::per_hour(20).build()?).await?;
     ask(&database, &limiters.0, "ada", 1).await?;

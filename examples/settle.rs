@@ -4,6 +4,16 @@
 //! cargo run --example settle                             # on SQLite, in memory
 //! cargo run --example settle -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
+//!
+//! ```text
+//! $ cargo run --example settle
+//! 600 estimated: granted, 400 left
+//! the same request again: granted, 400 left
+//! it used 150: 450 given back
+//! 600 estimated: granted, 250 left
+//! it used 800: 200 more taken
+//! 100 estimated: denied, 50 left, again in 72 min
+//! ```
 
 use std::time::Duration;
 

@@ -4,6 +4,23 @@
 //! cargo run --example sliding_window                             # on SQLite, in memory
 //! cargo run --example sliding_window -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
+//!
+//! ```text
+//! $ cargo run --example sliding_window
+//! /search 1: granted true, 4 left
+//! /search 2: granted true, 3 left
+//! /search 3: granted true, 2 left
+//! /search 4: granted true, 1 left
+//! /search 5: granted true, 0 left
+//! /search 6: granted false, 0 left
+//! /search again in a day: true
+//! /upload: granted true
+//! /upload 1: granted true, decided by LocalReads
+//! /upload 2: granted true, decided by LocalReads
+//! /upload 3: granted true, decided by LocalReads
+//! /upload 4: granted true, decided by LocalReads
+//! /upload 5: granted false, decided by LocalReads
+//! ```
 
 use std::time::Duration;
 

@@ -4,6 +4,21 @@
 //! cargo run --example three_methods                             # on SQLite, in memory
 //! cargo run --example three_methods -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
+//!
+//! ```text
+//! $ cargo run --example three_methods
+//! allow 1: granted, 2 left
+//! allow 2: granted, 1 left
+//! allow 3: granted, 0 left
+//! allow 4: denied, again in 10 min
+//! reserve: granted, to be used in 10 min
+//! reserve: granted, to be used in 20 min
+//! cancel: 1 given back
+//! wait for 1 s at most: granted false
+//! wait 1: granted after 0 s
+//! wait 2: granted after 1 s
+//! wait 3: granted after 2 s
+//! ```
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The examples print what `docs/examples.md` shows.
+//! The examples print what the head of their source shows, and `examples/README.md` links them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,25 +8,23 @@ use sqlx::Connection;
 
 #[test]
 fn examples_print_the_documented_output() -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(repository().join("docs/examples.md"))?;
-    let shown: Vec<(&str, &str)> = blocks(&text).collect();
-    ensure!(shown.len() >= 4, "docs/examples.md shows {} outputs", shown.len());
+    let shown = shown()?;
+    ensure!(shown.len() >= 8, "the examples show {} outputs", shown.len());
     for (example, output) in shown {
-        assert_eq!(run(example, None)?, output, "of {example}");
+        assert_eq!(run(&example, None)?, output, "of {example}");
     }
     Ok(())
 }
 
 #[test]
 fn each_example_is_in_the_documentation() -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(repository().join("docs/examples.md"))?;
-    for directory in ["examples", "http/examples"] {
-        for entry in std::fs::read_dir(repository().join(directory))? {
-            let path = entry?.path();
-            let main = if path.is_dir() { path.join("main.rs") } else { path };
-            let link = format!("(../{})", main.strip_prefix(repository())?.display());
-            ensure!(!main.exists() || text.contains(&link), "docs/examples.md has no link {link}");
-        }
+    let text = std::fs::read_to_string(repository().join("examples/README.md"))?;
+    for main in sources()? {
+        let link = match main.strip_prefix("examples") {
+            Ok(main) => format!("({})", main.display()),
+            Err(_) => format!("(../{})", main.display()),
+        };
+        ensure!(text.contains(&link), "examples/README.md has no link {link}");
     }
     Ok(())
 }
@@ -52,9 +50,8 @@ async fn on_a_database_of_its_own(server: &str) -> anyhow::Result<()> {
     let (host, _) = server.rsplit_once('/').context("a URL ends with a database")?;
     let url = format!("{host}/{name}");
     let printed = tokio::task::spawn_blocking(move || {
-        let text = std::fs::read_to_string(repository().join("docs/examples.md"))?;
-        for (example, output) in blocks(&text) {
-            let printed = run(example, Some(&url))?;
+        for (example, output) in shown()? {
+            let printed = run(&example, Some(&url))?;
             ensure!(printed == output, "{example} prints something else: {printed}");
         }
         anyhow::Ok(())
@@ -77,7 +74,8 @@ async fn execute(server: &str, sql: String) -> anyhow::Result<()> {
 #[test]
 fn each_small_example_has_fewer_than_sixty_lines() -> anyhow::Result<()> {
     for example in SMALL {
-        let lines = std::fs::read_to_string(repository().join(format!("examples/{example}.rs")))?.lines().count();
+        let text = std::fs::read_to_string(repository().join(format!("examples/{example}.rs")))?;
+        let lines = text.lines().skip_while(|line| line.starts_with("//!")).count();
         ensure!(lines < 60, "{example} has {lines} lines");
     }
     Ok(())
@@ -86,12 +84,37 @@ fn each_small_example_has_fewer_than_sixty_lines() -> anyhow::Result<()> {
 /// Examples that show one feature each, on any database.
 const SMALL: [&str; 6] = ["three_methods", "plans", "sliding_window", "many_limits", "settle", "own_transaction"];
 
-/// Returns the blocks that show the output of an example.
-fn blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.split("```text\n$ cargo run ").skip(1).filter_map(|rest| {
-        let (command, output) = rest.split_once("```")?.0.split_once('\n')?;
-        Some((command.rsplit_once("--example ")?.1, output))
-    })
+/// The examples that show their output, and the output.
+fn shown() -> anyhow::Result<Vec<(String, String)>> {
+    let mut shown = Vec::new();
+    for main in sources()? {
+        let text = std::fs::read_to_string(repository().join(main))?;
+        let head = text.lines().map_while(|line| line.strip_prefix("//!"));
+        let head: Vec<&str> = head.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        let head = head.join("\n");
+        if let Some((_, rest)) = head.split_once("```text\n$ cargo run ") {
+            let block = rest.split("```").next().unwrap_or_default();
+            let (command, output) = block.split_once('\n').context("a command is a line")?;
+            let (_, example) = command.rsplit_once("--example ").context("a command names an example")?;
+            shown.push((example.to_owned(), output.to_owned()));
+        }
+    }
+    Ok(shown)
+}
+
+/// The main files of the examples, relative to the repository.
+fn sources() -> anyhow::Result<Vec<PathBuf>> {
+    let mut sources = Vec::new();
+    for directory in ["examples", "http/examples"] {
+        for entry in std::fs::read_dir(repository().join(directory))? {
+            let path = entry?.path();
+            let main = if path.is_dir() { path.join("main.rs") } else { path };
+            if main.exists() && main.extension().is_some_and(|extension| extension == "rs") {
+                sources.push(main.strip_prefix(repository())?.to_owned());
+            }
+        }
+    }
+    Ok(sources)
 }
 
 fn run(example: &str, argument: Option<&str>) -> anyhow::Result<String> {

@@ -9,6 +9,14 @@
 //! cargo run -p tollgate-http --example llm                             # on SQLite, in memory
 //! cargo run -p tollgate-http --example llm -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
 //! ```
+//!
+//! ```text
+//! $ cargo run -p tollgate-http --example llm
+//! 30 workers with 5 calls each; 60/s burst 30, 12000/s burst 9000
+//! answers that the limits do not know of: 0
+//! the provider answered 150 calls
+//! violations: 0
+//! ```
 
 use std::time::Duration;
 
