@@ -41,7 +41,7 @@ async fn three_invoices<DB: Dialect>(pool: &Pool<DB>, key: &Key) -> anyhow::Resu
     store.create_bucket(key, Quota::interval(2, Duration::from_hours(24))?).await?;
     for (invoice, paid) in [("A", true), ("B", false), ("C", true), ("D", true)] {
         let done = send(pool, key, paid).await?;
-        let left = store.peek(key).await?.map_or(0, |bucket| bucket.available);
+        let left = store.peek(key).await?.map_or(0, |bucket| bucket.available());
         println!("invoice {invoice}: {}, {left} left", if done { "sent" } else { "not sent" });
     }
     Ok(())

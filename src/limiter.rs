@@ -339,9 +339,9 @@ impl<S: Store> Limiter<S> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tollgate::Error> {
     /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
-    /// assert_eq!(limiter.peek("user:42").await?.available, 10);
+    /// assert_eq!(limiter.peek("user:42").await?.available(), 10);
     /// let _ = limiter.allow_n("user:42", 3).await?;
-    /// assert_eq!(limiter.peek("user:42").await?.available, 7);
+    /// assert_eq!(limiter.peek("user:42").await?.available(), 7);
     /// # Ok(())
     /// # }
     /// ```

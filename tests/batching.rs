@@ -160,7 +160,7 @@ async fn cancelled_first_caller_leaves_others_their_answers() -> anyhow::Result<
         assert!(other.await??.is_ok_and(|decision| decision.is_granted()));
     }
     // The call of the cancelled caller was in flight, and took a token.
-    assert_eq!(gated.store.peek(take("a").key()).await?.map(|level| level.granted), Some(11));
+    assert_eq!(gated.store.peek(take("a").key()).await?.map(|level| level.granted()), Some(11));
     Ok(())
 }
 
@@ -227,7 +227,7 @@ async fn unpolled_caller_delays_no_peek_and_no_close() -> anyhow::Result<()> {
         if closes {
             timeout(Duration::from_secs(1), limiter.close()).await??;
         } else {
-            assert_eq!(timeout(Duration::from_secs(1), limiter.peek("b")).await??.available, 50);
+            assert_eq!(timeout(Duration::from_secs(1), limiter.peek("b")).await??.available(), 50);
         }
         assert!(leader.await?.is_granted());
     }
@@ -263,7 +263,7 @@ async fn closing_limiter_waits_for_refunds_of_cancelled_waits() -> anyhow::Resul
     assert!(timeout(Duration::from_secs(1), &mut closing).await.is_err());
     gated.gate.add_permits(1);
     closing.await?;
-    assert_eq!(gated.store.peek(&Key::try_from("a")?).await?.map(|level| level.granted), Some(1));
+    assert_eq!(gated.store.peek(&Key::try_from("a")?).await?.map(|level| level.granted()), Some(1));
     Ok(())
 }
 
@@ -346,7 +346,7 @@ async fn randomly_cancelled_calls_lose_no_token() -> anyhow::Result<()> {
         let key = Key::try_from(format!("key:{n}"))?;
         let denied = batcher.take_one(&Take::from(key.clone()).rule(rule("8000/h")).cost(8000)).await??;
         assert!(!denied.is_granted());
-        debited += batcher.store().0.peek(&key).await?.map_or(0, |level| level.granted);
+        debited += batcher.store().0.peek(&key).await?.map_or(0, |level| level.granted());
     }
     let (known, unknown) = (known.load(Ordering::Relaxed), unknown.load(Ordering::Relaxed));
     assert!(known <= debited && debited <= known + unknown, "{known} {debited} {unknown}");

@@ -126,7 +126,7 @@ async fn request_takes_from_all_buckets_or_none_when_full() -> anyhow::Result<()
             Err(TakeError::TooManyKeys(_)) => {
                 assert!(store.peek(&other).await?.is_none(), "nothing was taken");
                 assert!(
-                    store.peek(&first).await?.is_none_or(|level| level.available == 1),
+                    store.peek(&first).await?.is_none_or(|level| level.available() == 1),
                     "nothing was taken from the first either"
                 );
                 refused += 1;
@@ -235,7 +235,7 @@ async fn sweep_deletes_expired_rows_step_by_step() -> anyhow::Result<()> {
     assert_eq!(deleted, 20_002, "the buckets, a receipt and an override");
     assert!((10..=20).contains(&steps), "{steps} steps");
     let left = memory.store().list(&Filter::default(), None, 10).await?;
-    assert_eq!(left.iter().map(|level| level.key.as_str()).collect::<Vec<_>>(), ["owing", "provisioned"]);
+    assert_eq!(left.iter().map(|level| level.key().as_str()).collect::<Vec<_>>(), ["owing", "provisioned"]);
     assert!(!memory.store().clear_override(&provisioned).await?);
     Ok(())
 }
@@ -255,7 +255,7 @@ async fn unsettled_receipt_is_kept_until_its_end() -> anyhow::Result<()> {
     assert_eq!(memory.store().sweep(1000).await?.deleted, 1, "all are full, and two can be settled");
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
     assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
-    assert_eq!(limiter.peek("a").await?.available, 950);
+    assert_eq!(limiter.peek("a").await?.available(), 950);
     assert_eq!(without_id.refund(2).await?, 0, "the sweep deleted a full bucket");
     memory.at_ms(20_000).await?;
     assert_eq!(memory.store().sweep(1000).await?.deleted, 2, "settled requests can be swept");

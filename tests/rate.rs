@@ -64,7 +64,7 @@ async fn live(quota: &str, life: Life<'_>) -> anyhow::Result<()> {
                 limiter.set_rule(quota)?;
                 Changed
             }
-            Peek => Tokens(limiter.peek("one").await?.available),
+            Peek => Tokens(limiter.peek("one").await?.available()),
         };
         assert_eq!(found, *expected, "in line {line} of the life under {quota}");
     }

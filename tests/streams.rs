@@ -18,13 +18,13 @@ async fn items_come_in_their_order_each_with_a_token() -> anyhow::Result<()> {
     let key = Key::try_from("jobs")?;
     let mut items = pin!(limit_stream(limiter.bind(&key)?, stream::iter(0..10)));
     for expected in 0..10 {
-        let before = limiter.store().peek(&key).await?.map_or(0, |level| level.granted);
+        let before = limiter.store().peek(&key).await?.map_or(0, |level| level.granted());
         assert_eq!(items.next().await.expect("ten of them")?, expected);
-        assert_eq!(limiter.store().peek(&key).await?.expect("it is there").granted, before + 1);
+        assert_eq!(limiter.store().peek(&key).await?.expect("it is there").granted(), before + 1);
     }
     assert!(items.next().await.is_none() && items.next().await.is_none());
     assert_eq!(
-        limiter.store().peek(&key).await?.expect("it is there").granted,
+        limiter.store().peek(&key).await?.expect("it is there").granted(),
         10,
         "the end of the stream takes no token"
     );
@@ -55,16 +55,16 @@ async fn streams_share_a_limit_and_a_dropped_stream_takes_no_more() -> anyhow::R
     let mut first = Box::pin(limit_stream(limiter.bind(&key)?, stream::iter(0..10)));
     assert_eq!(first.next().await.expect("ten of them")?, 0);
     let level = async || anyhow::Ok(limiter.store().peek(&key).await?.expect("it is there"));
-    while level().await?.available == 0 {
+    while level().await?.available() == 0 {
         assert!(first.next().now_or_never().is_none());
         tokio::task::yield_now().await;
     }
-    assert_eq!(level().await?.available, -1);
+    assert_eq!(level().await?.available(), -1);
     drop(first);
-    while level().await?.available < 0 {
+    while level().await?.available() < 0 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(level().await?.granted, 1, "only the item that came out is charged");
+    assert_eq!(level().await?.granted(), 1, "only the item that came out is charged");
     Ok(())
 }
 

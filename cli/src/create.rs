@@ -45,12 +45,12 @@ impl Args {
 
 /// Describes what changed in a bucket that existed.
 fn changed(why: &Explanation, level: &BucketLevel, quota: Quota) -> String {
-    let what = match (&level.plan, why.quota, why.quota_from) {
+    let what = match (level.plan(), why.quota, why.quota_from) {
         (Some(plan), ..) => format!("it followed plan {}", plain(plan.as_str())),
         // `explain` reports the override's limits, and not the bucket's own.
         (None, Some(over), Some(Origin::Override)) => format!("an override still holds, {over}"),
         (None, Some(was), _) if was != quota => format!("it was {was}"),
-        (None, ..) if !level.provisioned => "its first request had made it".to_owned(),
+        (None, ..) if !level.is_provisioned() => "its first request had made it".to_owned(),
         (None, ..) => return "unchanged".to_owned(),
     };
     format!("{what}; it keeps its tokens")

@@ -21,19 +21,19 @@ pub(crate) fn table(levels: &[BucketLevel]) -> Table<7> {
     .drops(&["granted", "full in", "from", "next in", "limit"])
     .shortens(&["from"]);
     for level in levels {
-        let available = level.available.to_string();
+        let available = level.available().to_string();
         table.row([
-            Cell::from(level.key.as_str()),
-            match level.available {
+            Cell::from(level.key().as_str()),
+            match level.available() {
                 ..0 => Cell::styled(available, RED),
                 0 => Cell::styled(available, YELLOW),
                 _ => Cell::from(available),
             },
-            Cell::from(level.quota.to_string()),
+            Cell::from(level.quota().to_string()),
             Cell::from(origin(level)),
-            Cell::from(level.granted.to_string()),
-            Cell::from(level.next_refill_at.map_or_else(String::new, times::until)),
-            Cell::from(level.full_at.map_or_else(String::new, times::until)),
+            Cell::from(level.granted().to_string()),
+            Cell::from(level.next_refill_at().map_or_else(String::new, times::until)),
+            Cell::from(level.full_at().map_or_else(String::new, times::until)),
         ]);
     }
     table
@@ -41,7 +41,7 @@ pub(crate) fn table(levels: &[BucketLevel]) -> Table<7> {
 
 /// Where the bucket has its limits from.
 pub(crate) fn origin(level: &BucketLevel) -> String {
-    match (&level.plan, level.overridden, level.provisioned) {
+    match (level.plan(), level.is_overridden(), level.is_provisioned()) {
         (_, true, _) => "override".to_owned(),
         (Some(plan), ..) => format!("plan {plan}"),
         (None, _, true) => "create".to_owned(),
@@ -79,16 +79,16 @@ pub(crate) struct BucketJson {
 impl From<&BucketLevel> for BucketJson {
     fn from(level: &BucketLevel) -> Self {
         Self {
-            key: level.key.to_string(),
-            available: level.available,
-            capacity: level.quota.capacity(),
-            quota: level.quota.to_string(),
-            plan: level.plan.as_ref().map(ToString::to_string),
-            provisioned: level.provisioned,
-            overridden: level.overridden,
-            granted: level.granted,
-            next_refill_at: times::timestamp(level.next_refill_at),
-            full_at: times::timestamp(level.full_at),
+            key: level.key().to_string(),
+            available: level.available(),
+            capacity: level.quota().capacity(),
+            quota: level.quota().to_string(),
+            plan: level.plan().map(ToString::to_string),
+            provisioned: level.is_provisioned(),
+            overridden: level.is_overridden(),
+            granted: level.granted(),
+            next_refill_at: times::timestamp(level.next_refill_at()),
+            full_at: times::timestamp(level.full_at()),
         }
     }
 }

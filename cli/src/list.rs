@@ -87,8 +87,8 @@ impl Args {
             return None;
         }
         Some(Box::new(move |level| {
-            plan.is_none_or(|plan| level.plan.as_ref() == Some(plan))
-                && provisioned.is_none_or(|provisioned| level.provisioned == provisioned)
+            plan.is_none_or(|plan| level.plan() == Some(plan))
+                && provisioned.is_none_or(|provisioned| level.is_provisioned() == provisioned)
         }))
     }
 

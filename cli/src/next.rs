@@ -45,7 +45,7 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
                 "there are no buckets yet. Next:\n\n  tollgate create third-party-api --capacity 2 --per 1h".to_owned()
             }
             Some(level) => {
-                let key = plain(&operand(level.key.as_str()));
+                let key = plain(&operand(level.key().as_str()));
                 format!("all is there. Next:\n\n  tollgate list\n  tollgate explain {key}\n  tollgate doctor")
             }
         }

@@ -107,12 +107,12 @@ impl Selection {
         let filter = Filter::default().prefix(prefix.clone());
         let page = async |after: Option<&Key>| {
             let levels = skipped.rows(store.list(&filter, after, PAGE).await?);
-            Ok(levels.into_iter().map(|level| level.key).collect())
+            Ok(levels.iter().map(|level| level.key().clone()).collect())
         };
         let buckets = each_page(page, &act, |found| bar.set_message(counted(found, "bucket"))).await?;
         let page = async |after: Option<&Key>| {
             let levels = skipped.rows(store.windows(Some(prefix), after, PAGE).await?);
-            Ok(levels.into_iter().map(|level| level.key).collect())
+            Ok(levels.iter().map(|level| level.key().clone()).collect())
         };
         let windows = each_page(page, &act, |found| bar.set_message(counted(found, "sliding window"))).await?;
         bar.finish_and_clear();

@@ -18,13 +18,13 @@ pub(crate) fn table(levels: &[WindowLevel]) -> Table<5> {
     ])
     .drops(&["granted", "next passes in", "sliding window"]);
     for level in levels {
-        let counted = level.counted.to_string();
+        let counted = level.counted().to_string();
         table.row([
-            Cell::from(level.key.as_str()),
+            Cell::from(level.key().as_str()),
             if level.available() > 0 { Cell::from(counted) } else { Cell::styled(counted, YELLOW) },
-            Cell::from(level.window.to_string()),
-            Cell::from(level.granted.to_string()),
-            Cell::from(if level.retry_after.is_zero() { String::new() } else { times::span(level.retry_after) }),
+            Cell::from(level.window().to_string()),
+            Cell::from(level.granted().to_string()),
+            Cell::from(if level.retry_after().is_zero() { String::new() } else { times::span(level.retry_after()) }),
         ]);
     }
     table
@@ -56,15 +56,15 @@ pub(crate) struct WindowJson {
 impl From<&WindowLevel> for WindowJson {
     fn from(level: &WindowLevel) -> Self {
         Self {
-            key: level.key.to_string(),
-            window: level.window.to_string(),
-            max_requests: level.window.max_requests(),
-            interval_ms: times::milliseconds(level.window.interval()),
-            resolution_ms: times::milliseconds(level.window.resolution()),
-            counted: level.counted,
+            key: level.key().to_string(),
+            window: level.window().to_string(),
+            max_requests: level.window().max_requests(),
+            interval_ms: times::milliseconds(level.window().interval()),
+            resolution_ms: times::milliseconds(level.window().resolution()),
+            counted: level.counted(),
             available: level.available(),
-            granted: level.granted,
-            retry_after_ms: times::milliseconds(level.retry_after),
+            granted: level.granted(),
+            retry_after_ms: times::milliseconds(level.retry_after()),
         }
     }
 }

@@ -12,30 +12,74 @@ use crate::model::{AdminError, Error, Key, Mode, Quota, Rule, TakeError, Window,
 
 /// The tokens and the quota of a bucket, at the instant when the store read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct BucketLevel {
-    /// The key of the bucket.
-    pub key: Key,
-    /// The effective quota of its last request; for a limiter's [`peek`](crate::Limiter::peek), of its next request.
-    pub quota: Quota,
-    /// The plan of the bucket, if it has one.
-    pub plan: Option<Key>,
-    /// Whether the bucket was provisioned, and not created by its first request.
-    pub provisioned: bool,
-    /// Whether the quota is an override's.
-    pub overridden: bool,
-    /// The whole tokens available. A negative number is promised to requests that wait.
-    pub available: i64,
-    /// All tokens that were ever granted.
-    pub granted: u64,
-    /// When the bucket is full again. `None`: it is full, it never refills, or a limiter's [`peek`](crate::Limiter::peek)
-    /// reports a quota that the next request will give it.
-    pub full_at: Option<DateTime<Utc>>,
-    /// When the next token comes. `None`: as for [`full_at`](Self::full_at).
-    pub next_refill_at: Option<DateTime<Utc>>,
+    pub(crate) key: Key,
+    pub(crate) quota: Quota,
+    pub(crate) plan: Option<Key>,
+    pub(crate) provisioned: bool,
+    pub(crate) overridden: bool,
+    pub(crate) available: i64,
+    pub(crate) granted: u64,
+    pub(crate) full_at: Option<DateTime<Utc>>,
+    pub(crate) next_refill_at: Option<DateTime<Utc>>,
 }
 
 impl BucketLevel {
+    /// Returns the key of the bucket.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Returns the effective quota of its last request; for a limiter's [`peek`](crate::Limiter::peek), of its next request.
+    #[must_use]
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Returns the plan of the bucket, if it has one.
+    #[must_use]
+    pub fn plan(&self) -> Option<&Key> {
+        self.plan.as_ref()
+    }
+
+    /// Returns whether the bucket was provisioned, and not created by its first request.
+    #[must_use]
+    pub fn is_provisioned(&self) -> bool {
+        self.provisioned
+    }
+
+    /// Returns whether the quota is an override's.
+    #[must_use]
+    pub fn is_overridden(&self) -> bool {
+        self.overridden
+    }
+
+    /// Returns the whole tokens available. A negative number is promised to requests that wait.
+    #[must_use]
+    pub fn available(&self) -> i64 {
+        self.available
+    }
+
+    /// Returns all tokens that were ever granted.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Returns when the bucket is full again. `None`: it is full, it never refills, or a limiter's
+    /// [`peek`](crate::Limiter::peek) reports a quota that the next request will give it.
+    #[must_use]
+    pub fn full_at(&self) -> Option<DateTime<Utc>> {
+        self.full_at
+    }
+
+    /// Returns when the next token comes. `None`: as for [`full_at`](Self::full_at).
+    #[must_use]
+    pub fn next_refill_at(&self) -> Option<DateTime<Utc>> {
+        self.next_refill_at
+    }
+
     /// The level of a row of a store that decides in this process.
     pub(crate) fn new(key: Key, row: &BucketRow, now: i64) -> Self {
         let (terms, bucket) = (row.terms(), row.bucket);

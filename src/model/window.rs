@@ -131,19 +131,45 @@ impl FromStr for Window {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WindowLevel {
-    /// The key of the window.
-    pub key: Key,
-    /// The limits that it was last counted under. After several limits, the interval is the longest since it was empty.
-    pub window: Window,
-    /// The requests that count now. The part above the maximum is promised to requests that wait.
-    pub counted: u64,
-    /// All requests that were ever granted.
-    pub granted: u64,
-    /// The time until the counts admit one more request. Zero: now. A [mode](crate::Mode) can decide otherwise.
-    pub retry_after: Duration,
+    pub(crate) key: Key,
+    pub(crate) window: Window,
+    pub(crate) counted: u64,
+    pub(crate) granted: u64,
+    pub(crate) retry_after: Duration,
 }
 
 impl WindowLevel {
+    /// Returns the key of the window.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Returns the limits that it was last counted under. After several limits, the interval is the longest since it was
+    /// empty.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        self.window
+    }
+
+    /// Returns the requests that count now. The part above the maximum is promised to requests that wait.
+    #[must_use]
+    pub fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    /// Returns all requests that were ever granted.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Returns the time until the counts admit one more request. Zero: now. A [mode](crate::Mode) can decide otherwise.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.retry_after
+    }
+
     /// Returns how many more requests pass now. A negative number is promised to requests that wait.
     #[must_use]
     pub fn available(&self) -> i64 {

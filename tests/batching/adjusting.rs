@@ -40,7 +40,7 @@ async fn taken(keys: &[&str], locked: Option<&str>) -> anyhow::Result<(Arc<Gated
 }
 
 async fn available(gated: &Gated, key: &str) -> anyhow::Result<i64> {
-    Ok(gated.store.peek(&Key::try_from(key)?).await?.map_or(0, |level| level.available))
+    Ok(gated.store.peek(&Key::try_from(key)?).await?.map_or(0, |level| level.available()))
 }
 
 #[tokio::test(start_paused = true)]

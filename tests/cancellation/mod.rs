@@ -95,10 +95,10 @@ impl Buckets {
         for _ in 0..1000 {
             (used, granted) = (0, 0);
             for key in &self.ample {
-                used += store.peek(key).await?.map_or(0, |level| AMPLE.cast_signed() - level.available);
+                used += store.peek(key).await?.map_or(0, |level| AMPLE.cast_signed() - level.available());
             }
             for key in &self.tight {
-                granted += store.peek(key).await?.map_or(0, |level| i64::try_from(level.granted).unwrap_or(-1));
+                granted += store.peek(key).await?.map_or(0, |level| i64::try_from(level.granted()).unwrap_or(-1));
             }
             if books.ample.holds(used) && books.tight.holds(granted) {
                 let (answered, cancelled) =

@@ -225,7 +225,7 @@ async fn hold() -> anyhow::Result<()> {
         "not all are held"
     );
     let waiter = tokio::spawn(async move { limiter.wait().await });
-    while store.peek(&Key::try_from(&*callers.keys[0])?).await?.is_none_or(|level| level.granted < 4) {
+    while store.peek(&Key::try_from(&*callers.keys[0])?).await?.is_none_or(|level| level.granted() < 4) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     processes::ready::<Course>()?;

@@ -16,7 +16,7 @@ async fn memory_store_has_no_layers_and_sees_clock_changes() -> anyhow::Result<(
         let denied = limiter.allow("a").await?;
         assert_eq!((denied.is_granted(), denied.source()), (false, Source::Store));
     }
-    assert_eq!((limiter.peek("a").await?.available, limiter.peek("b").await?.available), (0, 1));
+    assert_eq!((limiter.peek("a").await?.available(), limiter.peek("b").await?.available()), (0, 1));
     clock.advance(Duration::from_secs(1));
     assert!(limiter.allow("a").await?.is_granted());
     Ok(())

@@ -62,7 +62,7 @@ async fn called_methods<S: Store>(layer: &S, within: &Recording) -> anyhow::Resu
     assert!(layer.throttle(takes[0].key(), &Rule::Provisioned, Throttle::remaining(0)).await?);
     let _ = layer.try_take(&takes[1]);
     let layer = layer.maintenance().context("the store has it")?;
-    assert_eq!(layer.level(takes[0].key(), &Rule::try_from("3 once")?).await?.available, 3);
+    assert_eq!(layer.level(takes[0].key(), &Rule::try_from("3 once")?).await?.available(), 3);
     assert_eq!(layer.window_level(takes[0].key(), &"3 in 60s at 5s".parse()?).await?.available(), 3);
     assert_eq!(layer.sweep(1).await?, SweepResult::default());
     layer.count_denials(&[]).await?;

@@ -46,7 +46,7 @@ async fn answer_includes_stored_and_leased_tokens() -> anyhow::Result<()> {
         let decision = lease.take_one(&one).await??;
         assert_eq!(decision.source(), Source::Lease);
         let level = store.memory.peek(one.key()).await?.expect("there is a bucket");
-        assert_eq!(decision.remaining(), level.available.unsigned_abs() + lease.leased_tokens());
+        assert_eq!(decision.remaining(), level.available().unsigned_abs() + lease.leased_tokens());
         assert_eq!((decision.reset_after(), decision.retry_after()), (Duration::MAX, Duration::ZERO));
         sleep(MS).await;
     }
@@ -261,7 +261,7 @@ async fn minimum_remaining_is_not_prefetched() -> anyhow::Result<()> {
     assert_eq!(ask(&lease, &one, 2000).await?, 800);
     assert_eq!(lease.leased_tokens(), 0);
     let level = store.memory.peek(one.key()).await?.expect("there is a bucket");
-    assert_eq!(level.available, 200);
+    assert_eq!(level.available(), 200);
     // Requests without a minimum remaining have another lease.
     assert_eq!(ask(&lease, &one.clone().min_remaining(0), 300).await?, 200);
     Ok(())

@@ -31,15 +31,15 @@ pub(crate) async fn a_peek_takes_nothing<W: World>(world: &W) -> anyhow::Result<
     assert_eq!(store.peek(&key).await?, None);
     assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(3)).await?), (true, 7));
     let level = store.peek(&key).await?.expect("its first request made it");
-    assert_eq!((&level.key, level.quota, level.plan.as_ref()), (&key, "10/h".parse::<Quota>()?, None));
-    assert_eq!((level.provisioned, level.overridden), (false, false));
-    assert_eq!((level.available, level.granted), (7, 3));
-    assert_eq!((level.full_at, level.next_refill_at), (Some(instant(3 * 360_000)), Some(instant(360_000))));
+    assert_eq!((level.key(), level.quota(), level.plan()), (&key, "10/h".parse::<Quota>()?, None));
+    assert_eq!((level.is_provisioned(), level.is_overridden()), (false, false));
+    assert_eq!((level.available(), level.granted()), (7, 3));
+    assert_eq!((level.full_at(), level.next_refill_at()), (Some(instant(3 * 360_000)), Some(instant(360_000))));
     assert_eq!(store.peek(&key).await?, Some(level));
     assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(7)).await?), (true, 0));
     world.at_ms(3_600_000).await?;
     let full = store.peek(&key).await?.expect("nobody deleted it");
-    assert_eq!((full.available, full.full_at, full.next_refill_at), (10, None, None));
+    assert_eq!((full.available(), full.full_at(), full.next_refill_at()), (10, None, None));
     Ok(())
 }
 
@@ -51,18 +51,18 @@ pub(crate) async fn limiter_peek_shows_an_unused_bucket_as_full<W: World>(world:
     for (rule, capacity) in [(Rule::try_from("10/h")?, 10), (Rule::Plan(plan.clone()), 7)] {
         let limiter = world.limits().build(rule.clone())?.bind(world.key())?;
         let unused = limiter.peek().await?;
-        assert_eq!((unused.available, unused.granted, unused.full_at), (capacity, 0, None));
+        assert_eq!((unused.available(), unused.granted(), unused.full_at()), (capacity, 0, None));
         assert_eq!(store.peek(limiter.key()).await?, None, "it was made by looking");
         assert_eq!(left(&limiter.allow_n(3).await?), (true, capacity.unsigned_abs() - 3));
         assert_eq!(Some(limiter.peek().await?), store.peek(limiter.key()).await?);
-        assert_eq!(limiter.peek().await?.available, capacity - 3);
+        assert_eq!(limiter.peek().await?.available(), capacity - 3);
 
         // A key with an override.
         let other = world.limits().build(rule)?.bind(world.key())?;
         let over = Override { quota: Some("2/h".parse()?), reason: "an offence".into(), ..Override::default() };
         store.set_override(other.key(), over).await?;
         let unused = other.peek().await?;
-        assert_eq!((unused.available, unused.overridden), (2, true));
+        assert_eq!((unused.available(), unused.is_overridden()), (2, true));
     }
     let refused = async |rule: Rule, key: &Key| {
         let peeked = world.limits().build(rule)?.peek(key).await;
@@ -87,7 +87,7 @@ pub(crate) async fn limiter_peek_shows_what_the_next_request_finds<W: World>(wor
     let finds = async |available: i64, quota: &str, overridden: bool| {
         let (before, level) = (store.peek(limiter.key()).await?, limiter.peek().await?);
         let quota: Quota = quota.parse()?;
-        assert_eq!((level.available, level.quota, level.overridden), (available, quota, overridden));
+        assert_eq!((level.available(), level.quota(), level.is_overridden()), (available, quota, overridden));
         assert_eq!(store.peek(limiter.key()).await?, before, "it was changed by looking");
         assert_eq!(left(&limiter.allow().await?), (true, available.unsigned_abs() - 1), "under {quota}");
         assert_eq!(Some(limiter.peek().await?), store.peek(limiter.key()).await?, "under {quota}");
@@ -102,12 +102,12 @@ pub(crate) async fn limiter_peek_shows_what_the_next_request_finds<W: World>(wor
     finds(13, "100/s burst 50", false).await?;
     rule.set_rule("20/h burst 6")?;
     let level = limiter.peek().await?;
-    assert_eq!((level.available, level.full_at, level.next_refill_at), (6, None, None));
+    assert_eq!((level.available(), level.full_at(), level.next_refill_at()), (6, None, None));
     finds(6, "20/h burst 6", false).await?;
 
     rule.set_rule(Rule::Plan(plan.clone()))?;
     let level = limiter.peek().await?;
-    assert_eq!(level.plan.as_ref(), Some(&plan));
+    assert_eq!(level.plan(), Some(&plan));
     finds(5, "7/s", false).await?;
     world.plan(&plan, "3/s".parse()?, None).await?;
     finds(3, "3/s", false).await?;
@@ -142,7 +142,7 @@ pub(crate) async fn reset_fills_the_bucket_and_voids_earlier_receipts<W: World>(
     assert!(world.decide(under(&key, "10/h")?.cost(10)).await?.is_granted());
     let ahead = under(&key, "10/h")?.cost(4).max_wait(ms(3_600_000));
     let reservation = Limiter::new(store.clone(), "10/h")?.reserve_all(&ahead).await?;
-    assert_eq!(store.peek(&key).await?.expect("it is there").available, -4);
+    assert_eq!(store.peek(&key).await?.expect("it is there").available(), -4);
     assert!(store.reset(&key).await?);
     assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(6)).await?), (true, 4));
     assert_eq!(reservation.cancel().await?, 0);
@@ -258,14 +258,14 @@ pub(crate) async fn override_applies_until_it_expires<W: World>(world: &W) -> an
     world.at_ms(LATER + 1000).await?;
     assert_eq!(left(&world.decide(take()?).await?), (true, 4));
     let level = store.peek(&key).await?.expect("it is there");
-    assert_eq!((level.overridden, Some(level.quota), level.available), (true, quota, 4));
+    assert_eq!((level.is_overridden(), Some(level.quota()), level.available()), (true, quota, 4));
     world.at_ms(LATER + 10_499).await?;
     assert_eq!(left(&world.decide(take()?).await?), (true, 4));
     // The bucket keeps its tokens, but follows its own quota again.
     world.at_ms(LATER + 10_500).await?;
     assert_eq!(left(&world.decide(take()?).await?), (true, 3));
     let level = store.peek(&key).await?.expect("it is there");
-    assert_eq!((level.overridden, level.quota, level.available), (false, "10/h".parse()?, 3));
+    assert_eq!((level.is_overridden(), level.quota(), level.available()), (false, "10/h".parse()?, 3));
 
     let over = Override { quota: None, mode: Some(Mode::Block), expires_at: None, ..over };
     store.set_override(&key, over).await?;

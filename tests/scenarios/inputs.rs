@@ -169,7 +169,7 @@ pub(crate) async fn hash_is_a_separate_key_of_16_digits<W: World>(world: &W) -> 
         let text = Key::try_from(format!("{hash:016x}"))?;
         assert_eq!(left(&world.decide(under(&text, "2 per 1h")?).await?), (true, 0), "{hash:x}");
         let level = world.store().peek(&Key::from_hash(hash)).await?.expect("it was asked for");
-        assert_eq!((level.key, level.available), (text, 0));
+        assert_eq!((level.key(), level.available()), (&text, 0));
     }
     Ok(())
 }

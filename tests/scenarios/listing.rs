@@ -21,7 +21,7 @@ pub(crate) async fn a_list_has_pages_and_filters<W: World>(world: &W) -> anyhow:
     }
     let listed = async |filter: Filter, after: Option<&Key>, limit| {
         let page = store.list(&filter, after, limit).await?;
-        anyhow::Ok(page.into_iter().map(|level| level.key).collect::<Vec<_>>())
+        anyhow::Ok(page.iter().map(|level| level.key().clone()).collect::<Vec<_>>())
     };
     let all = || Filter::default().prefix(prefix.clone());
     assert_eq!(listed(all(), None, 100).await?, keys);
@@ -36,7 +36,7 @@ pub(crate) async fn a_list_has_pages_and_filters<W: World>(world: &W) -> anyhow:
     assert_eq!(listed(all().provisioned(true), None, 9).await?, keys[1..2]);
     assert_eq!(listed(all().provisioned(false).plan(plan.clone()), None, 9).await?, keys[2..3]);
     assert_eq!(listed(all().provisioned(false), None, 9).await?.len(), 4);
-    assert_eq!(store.peek(&keys[2]).await?.expect("listed").plan, Some(plan));
+    assert_eq!(store.peek(&keys[2]).await?.expect("listed").plan(), Some(&plan));
     Ok(())
 }
 
@@ -90,9 +90,9 @@ pub(crate) async fn windows_are_listed_page_by_page(world: &impl World) -> anyho
     for at in [600, 1200, 1999, 2100, 9000] {
         world.at_ms(at).await?;
         let all = list(None, 100).await?;
-        assert_eq!(all.iter().map(|level| &level.key).collect::<Vec<_>>(), keys.iter().collect::<Vec<_>>());
+        assert_eq!(all.iter().map(|level| level.key()).collect::<Vec<_>>(), keys.iter().collect::<Vec<_>>());
         for level in &all {
-            assert_eq!(Some(level), store.peek_window(&level.key).await?.as_ref(), "at {at}");
+            assert_eq!(Some(level), store.peek_window(level.key()).await?.as_ref(), "at {at}");
         }
         assert_eq!(list(None, 2).await?, all[..2]);
         assert_eq!(list(Some(&keys[1]), 2).await?, all[2..4]);
@@ -109,7 +109,7 @@ pub(crate) async fn windows_are_listed_page_by_page(world: &impl World) -> anyho
         world.at_ms(at).await?;
         let level = list(None, 1).await?;
         assert_eq!(level, Vec::from_iter(store.peek_window(&keys[0]).await?), "at {at}");
-        assert_eq!((level[0].available(), level[0].granted), (available, 7), "at {at}");
+        assert_eq!((level[0].available(), level[0].granted()), (available, 7), "at {at}");
     }
     for key in &keys {
         assert!(store.reset(key).await?);

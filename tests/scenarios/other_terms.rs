@@ -20,7 +20,7 @@ pub(crate) async fn settlement_in_a_shorter_window_counts_for_the_longest(world:
     let receipt = Receipt::new(id, short.key().clone(), 1).in_window(Duration::from_nanos(START.unsigned_abs()));
     assert_eq!(world.store().adjust(&[receipt.settle(9)]).await?, [Ok(Adjusted::Done(-8))]);
     let level = world.store().peek_window(short.key()).await?.expect("ten were counted");
-    assert_eq!((level.counted, level.window.interval()), (8, long.interval()));
+    assert_eq!((level.counted(), level.window().interval()), (8, long.interval()));
     world.at_ms(260_000).await?;
     assert_eq!(left(&world.decide(short.rule(long.into()).cost(2)).await?), (true, 0));
     Ok(())

@@ -67,7 +67,7 @@ pub(crate) async fn override_equal_to_the_own_limits_still_applies<W: World>(wor
                 };
                 let first = store.take(&takes).await?.swap_remove(0)?;
                 let level = store.peek(&key).await?.expect("it was made");
-                anyhow::Ok((first.each()[0].remaining(), level.quota.capacity(), level.overridden))
+                anyhow::Ok((first.each()[0].remaining(), level.quota().capacity(), level.is_overridden()))
             };
             world.create(&key, own.parse()?).await?;
             let over = Override { quota: Some("10/s".parse()?), ..Override::default() };
@@ -84,7 +84,11 @@ pub(crate) async fn override_equal_to_the_own_limits_still_applies<W: World>(wor
             assert_eq!(ask().await?, (whole - 3, 10, false), "{own}, {beside}");
             world.create(&key, "1/s".parse()?).await?;
             let level = store.peek(&key).await?.expect("it was made");
-            assert_eq!((level.available, level.overridden), (1, false), "{own}, {beside}: nothing else rules it");
+            assert_eq!(
+                (level.available(), level.is_overridden()),
+                (1, false),
+                "{own}, {beside}: nothing else rules it"
+            );
         }
     }
     Ok(())
@@ -212,7 +216,7 @@ pub(crate) async fn client_moves_to_another_plan_during_an_override<W: World>(wo
     other.plan("5/h", None).await?;
     assert_eq!(left(&other.ask(1).await?), (true, 8));
     let level = world.store().peek(&client.key).await?;
-    assert_eq!(level.map(|level| (level.plan, level.overridden)), Some((Some(other.plan.clone()), true)));
+    assert_eq!(level.as_ref().map(|level| (level.plan(), level.is_overridden())), Some((Some(&other.plan), true)));
     assert!(world.store().clear_override(&client.key).await?);
     let unnamed = world.decide(Take::from(client.key.clone())).await?;
     assert_eq!(left(&unnamed), (true, 4));
@@ -338,7 +342,7 @@ pub(crate) async fn limits_changed_while_off_apply_at_once<W: World>(world: &W) 
     world.at_ms(500).await?;
     world.create(&key, "1/s burst 4".parse()?).await?;
     let level = store.peek(&key).await?.expect("it was made");
-    assert_eq!((level.quota.capacity(), level.available), (4, 4), "of the five that had come");
+    assert_eq!((level.quota().capacity(), level.available()), (4, 4), "of the five that had come");
     world.create(&key, "1/s burst 20".parse()?).await?;
     world.at_ms(2500).await?;
     assert!(store.clear_override(&key).await?);
@@ -364,7 +368,7 @@ pub(crate) async fn new_bucket_is_full_under_the_effective_limits<W: World>(worl
     let uses_all_of = async |capacity: u64| {
         assert!(store.reset(&key).await?);
         let level = store.peek(&key).await?.expect("it is there");
-        assert_eq!((level.available.unsigned_abs(), level.quota.capacity()), (capacity, capacity));
+        assert_eq!((level.available().unsigned_abs(), level.quota().capacity()), (capacity, capacity));
         assert_eq!(left(&world.decide(of_plan(capacity)).await?), (true, 0));
         anyhow::Ok(())
     };
@@ -381,6 +385,6 @@ pub(crate) async fn new_bucket_is_full_under_the_effective_limits<W: World>(worl
     // A bucket whose plan was deleted keeps its limits.
     assert!(store.delete_plan(&plan).await?);
     assert!(store.reset(&key).await?);
-    assert_eq!(store.peek(&key).await?.expect("it is there").available, 7);
+    assert_eq!(store.peek(&key).await?.expect("it is there").available(), 7);
     Ok(())
 }

@@ -98,7 +98,7 @@ pub(crate) async fn full_call_is_decided_to_its_last_request<W: World>(world: &W
         for outcome in outcomes {
             assert!(outcome?.is_granted(), "{room} tokens, and {quota_of_last:?}");
         }
-        let left = world.store().peek(&shared).await?.map(|level| level.available);
+        let left = world.store().peek(&shared).await?.map(|level| level.available());
         assert_eq!(left, Some(i64::try_from(room)? - 63 - i64::from(last == Some(true))), "{quota_of_last:?}");
     }
     Ok(())
@@ -279,7 +279,7 @@ pub(crate) async fn each_limit_takes_and_keeps_its_own_number_of_tokens<W: World
     let nothing = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(0);
     let outcome = world.store().take_one(&under(&tokens, "1000/h")?.and_limit(nothing)).await?;
     assert_eq!(outcome.map(drop), Err(TakeError::ZeroCost));
-    assert_eq!(world.store().peek(&requests).await?.map(|level| level.available), Some(6));
+    assert_eq!(world.store().peek(&requests).await?.map(|level| level.available()), Some(6));
     Ok(())
 }
 
@@ -295,7 +295,7 @@ pub(crate) async fn a_batch_takes_of_each_limit_its_own_number_of_tokens<W: Worl
     // `limit` names the limit with tokens for the fewest equal requests.
     assert_eq!(found, [(true, 0), (false, 0), (true, 0), (true, 1), (false, 1)]);
     for (key, left) in [(&tokens, 10), (&requests, 0)] {
-        assert_eq!(world.store().peek(key).await?.map(|level| level.available), Some(left));
+        assert_eq!(world.store().peek(key).await?.map(|level| level.available()), Some(left));
     }
     Ok(())
 }
@@ -323,7 +323,7 @@ pub(crate) async fn cost_of_each_limit_is_settled_and_refunded<W: World>(world: 
     let available = async || {
         let mut all = Vec::new();
         for key in &keys {
-            all.push(world.store().peek(key).await?.map_or(0, |level| level.available));
+            all.push(world.store().peek(key).await?.map_or(0, |level| level.available()));
         }
         anyhow::Ok(all)
     };

@@ -117,7 +117,7 @@ pub(crate) async fn earlier_reservation_keeps_its_time_when_throttled<W: World>(
     assert_eq!(later.decision().wait(), ms(2000));
     // The level shows the grants before the next one.
     let level = world.store().peek(&key).await?.expect("it is there");
-    assert_eq!(level.granted, 16);
+    assert_eq!(level.granted(), 16);
     assert_eq!(later.cancel().await?, 1);
     // Cancelling gives back exactly the reserved tokens.
     assert_eq!(waiting.cancel().await?, 5);

@@ -59,14 +59,14 @@ pub(crate) async fn window_peek_counts_nothing(world: &impl World) -> anyhow::Re
     let level = async || store.peek_window(key).await;
     let shown = async || -> anyhow::Result<_> {
         let level = level().await?.expect("something was counted in it");
-        assert_eq!((&level.key, level.window), (key, window));
+        assert_eq!((level.key(), level.window()), (key, window));
         assert_eq!(limiter.peek_window(key).await?, level);
-        Ok((level.counted, level.available(), level.granted, level.retry_after))
+        Ok((level.counted(), level.available(), level.granted(), level.retry_after()))
     };
     world.at_ms(0).await?;
     assert_eq!(level().await?, None);
     let unused = limiter.bind(key)?.peek_window().await?;
-    assert_eq!((unused.window, unused.available(), unused.granted), (window, 10, 0));
+    assert_eq!((unused.window(), unused.available(), unused.granted()), (window, 10, 0));
     let bucket = world.limits().build("10/s")?.peek_window(key).await.expect_err("it is no window");
     assert!(matches!(&bucket, Error::Admin(AdminError::NoWindow(of)) if of == key), "{bucket:?}");
     assert!(world.decide(take.clone().cost(6)).await?.is_granted());
@@ -101,7 +101,7 @@ pub(crate) async fn window_peek_counts_nothing(world: &impl World) -> anyhow::Re
     assert!(world.decide(take.clone().rule(wider.into())).await?.is_granted());
     assert!(!world.decide(take.clone().rule(Window::new(1, ms(1000), ms(100))?.into())).await?.is_granted());
     let level = level().await?.expect("two were counted");
-    assert_eq!((level.window, level.counted, level.granted), (wider, 2, 2));
+    assert_eq!((level.window(), level.counted(), level.granted()), (wider, 2, 2));
     Ok(())
 }
 

@@ -106,7 +106,7 @@ async fn last_of_a_long_queue_ends_by_its_deadline() -> anyhow::Result<()> {
     until(|| store.taken.load(Ordering::SeqCst) == 1).await;
     assert!(store.store.take_one(&limiter.request(&key)?.cost(4)).await??.is_granted());
     let level = store.store.peek(&key).await?.expect("the bucket exists");
-    assert_eq!((level.available, level.granted), (0, 5), "a request that was dropped in the queue takes nothing");
+    assert_eq!((level.available(), level.granted()), (0, 5), "a request that was dropped in the queue takes nothing");
     exceeds_deadline(Limiter::builder(Gated::new()).deadline(DEADLINE).build("1/s")?.wait(&key).await);
     // The limiter has seen no answer yet. Its probe closes the circuit, and the queue of the key accepts new requests.
     assert!(matches!(limiter.allow(&key).await, Err(Error::CircuitOpen { .. })));
@@ -132,7 +132,7 @@ async fn repeated_wait_with_an_id_is_charged_once() -> anyhow::Result<()> {
     let repeated = limiter.wait_all(&job).await?;
     assert_eq!((repeated.is_granted(), repeated.decision().wait()), (true, Duration::from_millis(500)));
     let level = store.store.peek(&key).await?.expect("the bucket exists");
-    assert_eq!((level.available, level.granted, store.adjusted.load(Ordering::SeqCst)), (-5, 10, 0));
+    assert_eq!((level.available(), level.granted(), store.adjusted.load(Ordering::SeqCst)), (-5, 10, 0));
     Ok(())
 }
 
@@ -159,6 +159,6 @@ async fn refunds_of_cancelled_waits_share_one_call() -> anyhow::Result<()> {
     until(|| store.adjusted.load(Ordering::SeqCst) > 0).await;
     // Five waits got their tokens at once, so they keep them.
     assert_eq!((store.adjusting.load(Ordering::SeqCst), store.adjusted.load(Ordering::SeqCst)), (1, 10));
-    assert_eq!(store.store.peek(&Key::try_from("a")?).await?.map(|level| level.available), Some(0));
+    assert_eq!(store.store.peek(&Key::try_from("a")?).await?.map(|level| level.available()), Some(0));
     Ok(())
 }

@@ -94,7 +94,7 @@ async fn wait<S: Admin + Clone>(store: S, key: &str, waiters: usize) -> anyhow::
         went_on[place] = at;
         // By then all callers have their scheduled times, and the bucket is not full yet.
         if tasks.len() == waiters / 2 {
-            end = store.peek(&key).await?.and_then(|level| level.full_at?.timestamp_nanos_opt());
+            end = store.peek(&key).await?.and_then(|level| level.full_at()?.timestamp_nanos_opt());
         }
     }
     let late = lateness(end.context("the bucket is full before all had their turns")?, &went_on);

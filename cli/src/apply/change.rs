@@ -140,9 +140,9 @@ impl Change {
         // The level shows the limits of the last request, which are an override's even after its end.
         let own = match why.quota_from {
             Some(Origin::Bucket) => why.quota,
-            _ => Some(level.quota).filter(|_| !level.overridden && level.plan.is_none()),
+            _ => Some(level.quota()).filter(|_| !level.is_overridden() && level.plan().is_none()),
         };
-        let from = (level.plan.is_some() || !level.provisioned).then(|| levels::origin(&level));
+        let from = (level.plan().is_some() || !level.is_provisioned()).then(|| levels::origin(&level));
         let is_hidden = own.is_none() && from.is_none();
         let change = Self::new(Kind::Bucket, key, Some(Values { quota: own, from, ..Values::default() }), after);
         Ok(if is_hidden { Self { status: Status::Set, ..change } } else { change })

@@ -35,7 +35,7 @@ impl Sliding {
     }
 
     pub(super) fn counted(&self) -> String {
-        let WindowLevel { window, counted, .. } = &self.level;
+        let (window, counted) = (self.level.window(), self.level.counted());
         format!("sliding, {window}: {counted} counted, {} left", self.level.available().max(0))
     }
 
@@ -48,7 +48,7 @@ impl Sliding {
             (_, WindowOutcome::Denied) => {
                 let left = self.level.available().max(0).unsigned_abs();
                 let why = if left == 0 {
-                    format!("one passes in {}", times::span(self.level.retry_after))
+                    format!("one passes in {}", times::span(self.level.retry_after()))
                 } else {
                     format!("{} of {cost} do not pass now", cost.saturating_sub(left))
                 };
@@ -66,7 +66,7 @@ impl Sliding {
     fn outcome(&self, cost: u64) -> WindowOutcome {
         let passes = || i128::from(self.level.available()) >= i128::from(cost);
         match self.mode {
-            Mode::Enforce | Mode::Shadow if cost > self.level.window.max_requests() => WindowOutcome::Never,
+            Mode::Enforce | Mode::Shadow if cost > self.level.window().max_requests() => WindowOutcome::Never,
             Mode::Off | Mode::Shadow => WindowOutcome::Granted,
             Mode::Enforce if passes() => WindowOutcome::Granted,
             _ => WindowOutcome::Denied,

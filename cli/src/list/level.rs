@@ -56,14 +56,14 @@ impl Level for BucketLevel {
     const NONE: &str = "no buckets: create one with `tollgate create KEY --capacity 2 --per 1h`";
 
     fn key(&self) -> &Key {
-        &self.key
+        &self.key()
     }
 
     fn compare(&self, other: &Self, order: ListOrder) -> Ordering {
         match order {
             ListOrder::Key => Ordering::Equal,
-            ListOrder::Available => self.available.cmp(&other.available),
-            ListOrder::Granted => other.granted.cmp(&self.granted),
+            ListOrder::Available => self.available().cmp(&other.available()),
+            ListOrder::Granted => other.granted().cmp(&self.granted()),
             ListOrder::Full => full(other).cmp(&full(self)),
         }
     }
@@ -82,15 +82,15 @@ impl Level for WindowLevel {
     const NONE: &str = "no sliding windows: `tollgate take KEY --quota '100 in 60s at 5s'` creates one";
 
     fn key(&self) -> &Key {
-        &self.key
+        &self.key()
     }
 
     fn compare(&self, other: &Self, order: ListOrder) -> Ordering {
         match order {
             ListOrder::Key => Ordering::Equal,
             ListOrder::Available => self.available().cmp(&other.available()),
-            ListOrder::Granted => other.granted.cmp(&self.granted),
-            ListOrder::Full => other.retry_after.cmp(&self.retry_after),
+            ListOrder::Granted => other.granted().cmp(&self.granted()),
+            ListOrder::Full => other.retry_after().cmp(&self.retry_after()),
         }
     }
 
@@ -105,6 +105,6 @@ impl Level for WindowLevel {
 
 /// Whether it never will be, and else when; one that is full comes before all others.
 fn full(level: &BucketLevel) -> (bool, Option<DateTime<Utc>>) {
-    let lacks = i64::try_from(level.quota.capacity()).is_ok_and(|capacity| level.available < capacity);
-    (lacks && level.full_at.is_none(), level.full_at)
+    let lacks = i64::try_from(level.quota().capacity()).is_ok_and(|capacity| level.available() < capacity);
+    (lacks && level.full_at().is_none(), level.full_at())
 }

@@ -144,7 +144,7 @@ impl Buckets {
             Rule::Window(window) => Ok(self.store.count(&self.keys[0], window, 0).await?.available(window)),
             Rule::Quota(quota) => {
                 let level = self.store.peek(&self.keys[0]).await?;
-                Ok(level.map_or_else(|| quota.capacity().cast_signed(), |level| level.available))
+                Ok(level.map_or_else(|| quota.capacity().cast_signed(), |level| level.available()))
             }
             rule => anyhow::bail!("{rule:?} needs a database"),
         }

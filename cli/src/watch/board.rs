@@ -80,11 +80,11 @@ impl Board {
         let mut before = std::mem::take(&mut self.rows);
         self.denials.see(look.at, look.denied);
         for level in look.levels {
-            let (denied, denied_rate) = (self.denials.now.get(&level.key), self.denials.of(&level.key));
-            let known = before.remove(&level.key);
+            let (denied, denied_rate) = (self.denials.now.get(level.key()), self.denials.of(level.key()));
+            let known = before.remove(level.key());
             let granted = known.as_ref().and_then(|known| Some(level.granted_since(known.level.as_ref()?)));
             let before = known.as_ref().and_then(|known| known.rate);
-            let mut row = BoardRow::new(level.key.clone(), denied, Some(level));
+            let mut row = BoardRow::new(level.key().clone(), denied, Some(level));
             row.denied_rate = denied_rate;
             row.past = known.map(|known| known.past).unwrap_or_default();
             if let (Some(granted), Some(passed)) = (granted, passed) {
@@ -163,15 +163,15 @@ impl BoardRow {
     /// The part of the capacity that is left. Below 0: promised to requests that wait.
     #[expect(clippy::cast_precision_loss, reason = "a part")]
     pub(crate) fn part_left(&self) -> f64 {
-        self.level.as_ref().map_or(f64::INFINITY, |level| level.available as f64 / level.quota.capacity() as f64)
+        self.level.as_ref().map_or(f64::INFINITY, |level| level.available() as f64 / level.quota().capacity() as f64)
     }
 
     pub(crate) fn granted(&self) -> u64 {
-        self.level.as_ref().map_or(0, |level| level.granted)
+        self.level.as_ref().map_or(0, |level| level.granted())
     }
 
     pub(crate) fn quota(&self) -> String {
-        self.level.as_ref().map_or_else(|| "no bucket".to_owned(), |level| level.quota.to_string())
+        self.level.as_ref().map_or_else(|| "no bucket".to_owned(), |level| level.quota().to_string())
     }
 }
 
@@ -184,7 +184,7 @@ impl Rates for BucketLevel {
     /// Returns 0 if the bucket has fewer grants than before: grants were taken back, or the bucket is a new one.
     #[expect(clippy::cast_precision_loss, reason = "a difference")]
     fn granted_since(&self, before: &Self) -> f64 {
-        self.granted.saturating_sub(before.granted) as f64
+        self.granted().saturating_sub(before.granted()) as f64
     }
 }
 
@@ -245,7 +245,7 @@ pub(crate) mod tests {
             let denied = self.store.most_denied(20).await.expect("counted");
             let denied = denied.into_iter().map(|denials| (denials.key, denials.denied)).collect();
             let (levels, denied) = (levels.into_vec(), DenialCounts::of(denied, false));
-            let bucketless = denied.keys().filter(|key| !levels.iter().any(|level| level.key == **key));
+            let bucketless = denied.keys().filter(|key| !levels.iter().any(|level| level.key() == *key));
             let bucketless = bucketless.cloned().collect();
             self.board.see(Snapshot { at: self.passed, levels, bucketless, toured: None, denied, unreadable: 0 });
         }

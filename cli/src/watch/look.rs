@@ -76,7 +76,7 @@ impl<S: Admin> BoardReader<S> {
         let (denied, most_denied) = self.denied().await?;
         let (mut levels, mut bucketless) = (BTreeMap::<Key, BucketLevel>::new(), Vec::new());
         let read = few.drain(..).chain(again.iter().cloned()).chain(next.iter().take(self.most).cloned());
-        levels.extend(read.map(|level| (level.key.clone(), level)));
+        levels.extend(read.map(|level| (level.key().clone(), level)));
         // Reads these few one by one, because the pages need not have an attacker's key.
         let wanted = if self.tour.is_some() { wanted } else { &[] };
         for key in most_denied.iter().chain(wanted) {
@@ -114,11 +114,11 @@ impl<S: Admin> BoardReader<S> {
             let page = self.read(after.as_ref(), None, PAGE).await?;
             totals.add(&page);
             told(totals.buckets);
-            after = page.last().map(|level| level.key.clone());
+            after = page.last().map(|level| level.key().clone());
             let is_last = page.len() < PAGE;
             for level in page {
-                bucketless.remove(&level.key);
-                first.push(BoardRow::new(level.key.clone(), denied.get(&level.key), Some(level)));
+                bucketless.remove(level.key());
+                first.push(BoardRow::new(level.key().clone(), denied.get(level.key()), Some(level)));
             }
             if is_last && order == WatchOrder::Denied {
                 let keys = std::mem::take(&mut bucketless).into_iter();
@@ -147,12 +147,12 @@ impl<S: Admin> BoardReader<S> {
         let mut levels: Vec<BucketLevel> = Vec::new();
         loop {
             let wanted = (most - levels.len()).min(PAGE);
-            let after = levels.last().map(|level| level.key.clone()).or_else(|| after.cloned());
+            let after = levels.last().map(|level| level.key().clone()).or_else(|| after.cloned());
             let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
             let page = self.skipped.rows(self.store.list(&self.filter, after.as_ref(), limit).await?);
-            let beyond = |level: &BucketLevel| end.is_some_and(|end| level.key >= *end);
+            let beyond = |level: &BucketLevel| end.is_some_and(|end| level.key() >= end);
             let is_last = page.len() < wanted || page.last().is_some_and(beyond);
-            levels.extend(page.into_iter().filter(|level| end.is_none_or(|end| level.key <= *end)));
+            levels.extend(page.into_iter().filter(|level| end.is_none_or(|end| level.key() <= end)));
             if is_last || levels.len() >= most {
                 return Ok(levels);
             }
@@ -218,7 +218,7 @@ mod tests {
         {
             let look = BoardReader::new(store_of(keys).await, None, most).look(&[]).await.expect("a look");
             assert_eq!((look.levels.len(), look.toured.is_some()), (read, toured), "{most} of {keys}");
-            assert!(look.levels.is_sorted_by(|one, other| one.key < other.key));
+            assert!(look.levels.is_sorted_by(|one, other| one.key() < other.key()));
         }
     }
 
@@ -234,8 +234,8 @@ mod tests {
             take(&reader.store, "user:0999", 10);
             let looked = reader.look(&[]).await.expect("a look");
             assert!(looked.levels.len() <= 200 + MAX_ROWS, "{}", looked.levels.len());
-            let again = looked.levels.iter().filter(|level| before.iter().any(|before| before.key == level.key));
-            twice.extend(again.map(|level| level.key.clone()));
+            let again = looked.levels.iter().filter(|level| before.iter().any(|before| before.key() == level.key()));
+            twice.extend(again.map(|level| level.key().clone()));
             let toured = looked.toured.expect("there are more");
             // The eleventh finds that there are no more, and the twelfth has been through.
             let expected = ((100 * look).min(1000), look == 12);
@@ -255,7 +255,7 @@ mod tests {
         reader.look(&[]).await.expect("a look");
         for _ in 0..3 {
             let look = reader.look(&wanted).await.expect("a look");
-            assert!(wanted.iter().all(|key| look.levels.iter().any(|level| level.key == *key)));
+            assert!(wanted.iter().all(|key| look.levels.iter().any(|level| level.key() == key)));
         }
         for n in 10..300 {
             assert!(reader.store.delete(&key(n)).await.expect("deleted"));
@@ -275,7 +275,7 @@ mod tests {
             take(&store, &format!("user:{n:04}"), 10 + n);
         }
         let look = BoardReader::new(store, None, 2).survey(WatchOrder::Hottest, |_| {}).await.expect("a survey");
-        let keys: Vec<_> = look.levels.iter().map(|level| level.key.as_str()).collect();
+        let keys: Vec<_> = look.levels.iter().map(|level| level.key().as_str()).collect();
         assert_eq!(keys, ["user:1601", "user:0900"]);
         assert_eq!(look.toured.map(|toured| (toured.totals.buckets, toured.all)), Some((1700, true)));
         let look =
@@ -287,7 +287,7 @@ mod tests {
     async fn prefix_selects_the_buckets_that_are_read() {
         let prefix = Key::try_from("user:01").expect("a key");
         let look = BoardReader::new(store_of(300).await, Some(prefix), 5000).look(&[]).await.expect("a look");
-        assert_eq!((look.levels.len(), look.levels[0].key.as_str()), (100, "user:0100"));
+        assert_eq!((look.levels.len(), look.levels[0].key().as_str()), (100, "user:0100"));
     }
 
     #[tokio::test]
@@ -296,7 +296,7 @@ mod tests {
         let gone = Key::try_from("user:gone").expect("a key");
         store.count_denials(&[(key(1), 3), (key(250), 7), (gone, 9)]).await.expect("counted");
         let look = BoardReader::new(store, Key::try_from("user:").ok(), 10).look(&[]).await.expect("a look");
-        let last = look.levels.last().map(|level| level.key.clone());
+        let last = look.levels.last().map(|level| level.key().clone());
         assert_eq!((look.levels.len(), last, look.toured.is_some()), (11, Some(key(250)), true));
         assert_eq!((look.denied.get(&key(1)), look.denied.get(&key(250))), (Some(3), Some(7)));
         assert_eq!(look.bucketless.iter().map(Key::as_str).collect::<Vec<_>>(), ["user:gone"]);

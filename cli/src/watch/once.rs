@@ -23,10 +23,10 @@ pub(crate) fn table(board: &Board, width: Option<usize>) -> String {
             [
                 row.key.as_str().to_owned(),
                 row.quota(),
-                level.map_or_else(String::new, |level| level.available.to_string()),
-                level.map_or_else(String::new, |level| level.granted.to_string()),
+                level.map_or_else(String::new, |level| level.available().to_string()),
+                level.map_or_else(String::new, |level| level.granted().to_string()),
                 row.denied.map_or_else(String::new, |denied| denied.to_string()),
-                level.and_then(|level| level.full_at).map_or_else(String::new, times::until),
+                level.and_then(|level| level.full_at()).map_or_else(String::new, times::until),
             ]
             .map(Cell::from),
         );

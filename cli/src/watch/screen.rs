@@ -112,7 +112,7 @@ fn table(board: &Board, area: Rect) -> Table<'static> {
 /// Formats the values of a row, without denials if services do not count them.
 fn values(row: &BoardRow, is_counted: bool) -> Values {
     let tokens = row.level.as_ref().map_or_else(String::new, |level| {
-        format!("{}/{}", whole(level.available.into()), whole(level.quota.capacity().into()))
+        format!("{}/{}", whole(level.available().into()), whole(level.quota().capacity().into()))
     });
     let granted = if row.level.is_some() { rate(row.rate) } else { String::new() };
     let denied = row.denied.map_or_else(String::new, |denied| whole(denied.into()));
@@ -122,7 +122,7 @@ fn values(row: &BoardRow, is_counted: bool) -> Values {
 
 fn row(row: &BoardRow, values: &Values, columns: &ScreenColumns) -> TableRow<'static> {
     let color = match &row.level {
-        Some(level) if level.available < 1 => Color::Red,
+        Some(level) if level.available() < 1 => Color::Red,
         Some(_) if row.part_left() < 0.2 => Color::Yellow,
         _ => Color::Reset,
     };

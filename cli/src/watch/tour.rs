@@ -30,7 +30,7 @@ impl Totals {
 
     pub(crate) fn add(&mut self, levels: &[BucketLevel]) {
         self.buckets += levels.len();
-        self.empty += levels.iter().filter(|level| level.available < 1).count();
+        self.empty += levels.iter().filter(|level| level.available() < 1).count();
     }
 }
 
@@ -62,8 +62,8 @@ struct Part {
 
 impl Part {
     fn new(after: Option<Key>, levels: &[BucketLevel], is_last: bool, at: Duration) -> Self {
-        let granted = levels.iter().map(|level| (level.key.clone(), level.granted)).collect();
-        Self { after, end: levels.last().map(|level| level.key.clone()), granted, at, is_last }
+        let granted = levels.iter().map(|level| (level.key().clone(), level.granted())).collect();
+        Self { after, end: levels.last().map(|level| level.key().clone()), granted, at, is_last }
     }
 }
 
@@ -96,7 +96,7 @@ impl FullScan {
         let passed = at.saturating_sub(self.part.at).as_secs_f64();
         if passed > 0.0 {
             let more = again.iter().map(|level| {
-                self.part.granted.get(&level.key).map_or(0, |before| level.granted.saturating_sub(*before))
+                self.part.granted.get(level.key()).map_or(0, |before| level.granted().saturating_sub(*before))
             });
             #[expect(clippy::cast_precision_loss, reason = "a rate")]
             let rate = more.sum::<u64>() as f64 / passed;

@@ -85,7 +85,7 @@ async fn complete(State(account): State<Arc<Account>>, estimate: String) -> Resu
     tokens.settle(used).await.map_err(failed)?;
     let left = async |limit: &Take| {
         let level = account.limiter.store().peek(limit.key()).await.map_err(failed)?;
-        Ok::<_, Response>(level.map_or(0, |level| level.available.max(0)).to_string())
+        Ok::<_, Response>(level.map_or(0, |level| level.available().max(0)).to_string())
     };
     let requests = ("x-ratelimit-remaining-requests", left(&account.requests).await?);
     let tokens = ("x-ratelimit-remaining-tokens", left(&account.tokens).await?);

@@ -167,7 +167,7 @@ async fn refusal_throttles_only_its_own_host() -> anyhow::Result<()> {
         limited(client.get(&refusing.url("/")).await?);
         // The key is the host in the URL.
         let key = Key::try_from(refusing.address.to_string())?;
-        assert!(limiter.store().peek(&key).await?.expect("it is there").available < 0);
+        assert!(limiter.store().peek(&key).await?.expect("it is there").available() < 0);
     }
     Ok(())
 }
@@ -221,7 +221,7 @@ async fn limits_reported_too_low_are_throttled() -> anyhow::Result<()> {
         assert_eq!(clients[0].get(&upstream.url("/")).await??, status);
         let available = async |key: &str| {
             let level = limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked");
-            anyhow::Ok(level.available)
+            anyhow::Ok(level.available())
         };
         let (found, of_tokens) = (available("requests").await?, available("tokens").await?);
         assert!(requests.contains(&found), "{status} {headers:?}: {found} requests");
@@ -258,7 +258,7 @@ async fn limit_reads_its_own_policy() -> anyhow::Result<()> {
                 .read(HeaderPreset::Policy("bytes"));
             assert_eq!(AnyClient::new(kind, limit).get(&upstream.url("/")).await??, status);
             let left = async |key: &str| {
-                anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+                anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available())
             };
             assert!((9..=10).contains(&left("requests").await?), "{status}");
             assert!(left("bytes").await? < held, "{status}");
@@ -279,7 +279,7 @@ async fn closure_reads_headers_without_a_preset() -> anyhow::Result<()> {
             .refused_if(|answer| answer.status() == 418);
         let client = AnyClient::new(kind, limit);
         let left = async |key: &str| {
-            anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+            anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available())
         };
         assert_eq!(client.get(&upstream.url("/")).await??, 200);
         assert_eq!((left("requests").await?, left("tokens").await?), (99, 7));

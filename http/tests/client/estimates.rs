@@ -30,7 +30,7 @@ pub(super) fn of_tokens<S: Store>(limiter: Limiter<S>, cost: u64) -> ClientLimit
 }
 
 pub(super) async fn left<S: Admin>(store: &S, key: &str) -> anyhow::Result<i64> {
-    Ok(store.peek(&Key::try_from(key)?).await?.expect("it was asked").available)
+    Ok(store.peek(&Key::try_from(key)?).await?.expect("it was asked").available())
 }
 
 /// Sends a request to an upstream that answers with these headers. Returns its estimate.

@@ -52,7 +52,7 @@ async fn generated_client_without_origin_needs_a_key() -> anyhow::Result<()> {
     let limit = limit.key(|_| Key::try_from("health").ok());
     check(&mut HealthClient::new(serving.limited(limit).await?)).await?; // of the one token that the other side has
     let buckets = limiter.store().list(&Filter::default(), None, 10).await?;
-    assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["health"]);
+    assert_eq!(buckets.iter().map(|bucket| bucket.key().as_str()).collect::<Vec<_>>(), ["health"]);
     Ok(())
 }
 

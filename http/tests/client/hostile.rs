@@ -148,7 +148,7 @@ async fn answered(status: StatusCode, headers: HeaderMap) -> anyhow::Result<()> 
     assert_eq!((response.status(), response.headers()), (status, &headers), "it is the caller's to see");
     assert_eq!(limit.unreported(), 0);
     let level = limiter.store().peek(&Key::try_from("example.com")?).await?.expect("it was asked for");
-    assert!(level.available <= 999, "{status} {headers:.100?}: {level:?}");
+    assert!(level.available() <= 999, "{status} {headers:.100?}: {level:?}");
     let denied = limiter.allow_n("example.com", 1000).await?;
     let longest = Duration::from_hours(2);
     assert!(!denied.is_granted() && denied.retry_after() <= longest, "{status} {headers:.100?}: {denied:?}");

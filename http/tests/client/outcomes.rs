@@ -25,7 +25,7 @@ async fn failed_request_has_used_its_token() -> anyhow::Result<()> {
         let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()));
         assert!(client.get(&format!("http://{nobody}/")).await.is_err(), "{kind:?}");
         let level = limiter.store().peek(&Key::try_from(nobody.to_string())?).await?;
-        assert_eq!(level.map(|level| level.available), Some(9), "{kind:?}");
+        assert_eq!(level.map(|level| level.available()), Some(9), "{kind:?}");
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ async fn cancelled_caller_does_not_stop_the_report() -> anyhow::Result<()> {
     store.leave.add_permits(1);
     store.asked.notified().await;
     let level = store.store.peek(&Key::try_from("example.com")?).await?;
-    assert_eq!((level.map(|level| level.available), limit.unreported()), (Some(0), 0));
+    assert_eq!((level.map(|level| level.available()), limit.unreported()), (Some(0), 0));
     Ok(())
 }
 

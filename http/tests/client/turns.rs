@@ -87,7 +87,7 @@ async fn cancelled_wait_gives_its_token_back() -> anyhow::Result<()> {
         let url = upstream.url("/");
         assert_eq!(client.get(&url).await??, 200);
         let key = Key::try_from(upstream.address.to_string())?;
-        let left = async || anyhow::Ok(limiter.store().peek(&key).await?.expect("it is there").available);
+        let left = async || anyhow::Ok(limiter.store().peek(&key).await?.expect("it is there").available());
         let mut waiting = Box::pin(client.get(&url));
         while left().await? == 0 {
             poll_fn(|context| {
@@ -119,7 +119,7 @@ async fn request_uses_the_given_key_and_cost() -> anyhow::Result<()> {
         let client = AnyClient::new(kind, limit);
         assert_eq!(client.get(&upstream.url("/abc/1234")).await??, 200);
         let key = Key::try_from("abc")?;
-        assert_eq!(limiter.store().peek(&key).await?.expect("it is there").available, 5);
+        assert_eq!(limiter.store().peek(&key).await?.expect("it is there").available(), 5);
         assert!(matches!(client.get(&upstream.url("/abc/12345")).await?, Err(ClientLimitError::Limited { .. })));
         assert_eq!(client.get(&upstream.url("/def")).await??, 200, "it costs nothing");
         assert_eq!(limiter.store().peek(&Key::try_from("def")?).await?, None);
@@ -259,7 +259,7 @@ async fn request_takes_from_all_limits_or_is_not_sent() -> anyhow::Result<()> {
         let client = AnyClient::new(kind, limit);
         let left = async |key: &str| {
             let level = limiter.store().peek(&Key::try_from(key)?).await?;
-            anyhow::Ok(level.map(|level| level.available))
+            anyhow::Ok(level.map(|level| level.available()))
         };
         assert_eq!(client.get(&upstream.url("/60")).await??, 200);
         assert_eq!((left("requests").await?, left("tokens").await?, left("slow").await?), (Some(2), Some(40), None));
@@ -328,7 +328,7 @@ async fn rescheduled_request_pays_only_for_the_refused_limit() -> anyhow::Result
         let statuses: Vec<_> = outcomes.into_iter().collect::<anyhow::Result<Result<_, _>>>()??;
         assert_eq!(statuses, [429, 200, 200]);
         let level = limiter.store().peek(&Key::try_from("tokens")?).await?.expect("it was asked");
-        assert_eq!(level.available, 100, "each took its tokens once");
+        assert_eq!(level.available(), 100, "each took its tokens once");
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
     let server = Server::start(router.layer(layer.key(GlobalKey).refund(|_, cost| cost))).await?;
     let granted = async || {
         let level = store.store.peek(&Key::try_from("everybody")?).await?;
-        anyhow::Ok(level.map(|level| (level.available, level.granted)))
+        anyhow::Ok(level.map(|level| (level.available(), level.granted())))
     };
 
     let mut connection = TcpStream::connect(server.address).await?;
@@ -92,7 +92,7 @@ async fn short_waits_are_served_and_long_waits_refused_at_once() -> anyhow::Resu
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(denied.header("retry-after")?, Some("50001"), "a million and ten tokens, 20 a second");
     let level = limiter.store().peek(&Key::try_from("everybody")?).await?;
-    assert_eq!(level.map(|level| (level.available, level.granted)), Some((-10, 1_000_010)));
+    assert_eq!(level.map(|level| (level.available(), level.granted())), Some((-10, 1_000_010)));
     Ok(())
 }
 

@@ -40,7 +40,7 @@ async fn request_scheduled_within_the_wait_is_served() -> anyhow::Result<()> {
             assert_eq!(count(&statuses), (served, 16 - served), "{variable}: {quota}");
             assert_eq!(calls.load(Ordering::SeqCst), served as u64, "{variable}: {quota}");
             let level = level(open(&database).await?, quota, Rule::try_from(quota)?).await?;
-            assert_eq!(level.granted, served as u64, "{variable}: who is denied takes nothing of {quota}");
+            assert_eq!(level.granted(), served as u64, "{variable}: who is denied takes nothing of {quota}");
         }
         database.drop().await.context(variable)?;
     }
@@ -69,7 +69,7 @@ async fn on_every_server_only_failures_are_counted() -> anyhow::Result<()> {
         let two = Server::start(router.layer(layer(two)?)).await?;
         let left = async || {
             let level = level(open(&database).await?, "everybody", quota.into()).await?;
-            anyhow::Ok(level.available)
+            anyhow::Ok(level.available())
         };
         // Eighty requests fail. The tokens of the others return before their answers.
         let statuses = ask_all(&[one.address, two.address], 8, 10).await?;

@@ -215,7 +215,7 @@ async fn http_api_keys_serves_known_keys_also_in_an_outage() -> anyhow::Result<(
         assert_eq!(get(key).await?.status, StatusCode::UNAUTHORIZED, "{key}");
     }
     let buckets = store.list(&Filter::default(), None, 9).await?;
-    assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["ada", "bob"]);
+    assert_eq!(buckets.iter().map(|bucket| bucket.key().as_str()).collect::<Vec<_>>(), ["ada", "bob"]);
 
     // Without the database, the fallback decides for the clients that are known.
     database.drop().await?;

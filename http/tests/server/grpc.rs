@@ -41,7 +41,7 @@ async fn grpc_denial_is_resource_exhausted_with_retry_info() -> anyhow::Result<(
     assert_eq!(limits.iter().map(|limit| limit.subject.as_str()).collect::<Vec<_>>(), ["default"]);
     // tonic's server provides the peer's address.
     let buckets = limiter.store().list(&Filter::default(), None, 10).await?;
-    assert_eq!(buckets.iter().map(|bucket| bucket.key.as_str()).collect::<Vec<_>>(), ["127.0.0.1"]);
+    assert_eq!(buckets.iter().map(|bucket| bucket.key().as_str()).collect::<Vec<_>>(), ["127.0.0.1"]);
     Ok(())
 }
 

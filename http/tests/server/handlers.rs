@@ -144,10 +144,10 @@ async fn handler_can_show_the_remaining_tokens() -> anyhow::Result<()> {
     let server = Server::start(Router::new().route("/", get(|| async { "served" })).layer(layer)).await?;
     let paid = Rule::Plan(Key::try_from("paid")?);
     for left in [1000, 999] {
-        assert_eq!(limiter.peek_with_rule("3=api 127.0.0.1", &paid).await?.available, left);
+        assert_eq!(limiter.peek_with_rule("3=api 127.0.0.1", &paid).await?.available(), left);
         assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::OK);
     }
-    assert_eq!(limiter.peek("nobody").await?.available, 10);
+    assert_eq!(limiter.peek("nobody").await?.available(), 10);
     Ok(())
 }
 

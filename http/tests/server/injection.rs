@@ -115,7 +115,7 @@ async fn makes(key: impl KeyExtractor, path: &[u8], header: &[u8], made: Option<
     let answer = ask(&server, path, header).await?;
     ensure!(answer.status == if made.is_some() { 200 } else { 400 }, "{}", answer.status);
     let buckets = limiter.store().list(&Filter::default(), None, 9).await?;
-    let keys: Vec<&str> = buckets.iter().map(|bucket| bucket.key.as_str()).collect();
+    let keys: Vec<&str> = buckets.iter().map(|bucket| bucket.key().as_str()).collect();
     ensure!(keys == made.as_slice(), "{keys:?}");
     Ok(())
 }

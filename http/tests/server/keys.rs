@@ -345,7 +345,7 @@ async fn made(
 
 async fn keys(limiter: &Limiter<MemoryStore>) -> anyhow::Result<Vec<String>> {
     let buckets = limiter.store().list(&Filter::default(), None, 100).await?;
-    Ok(buckets.iter().map(|bucket| bucket.key.to_string()).collect())
+    Ok(buckets.iter().map(|bucket| bucket.key().to_string()).collect())
 }
 
 fn limiter() -> anyhow::Result<Limiter<MemoryStore>> {

@@ -53,7 +53,7 @@ async fn only_failures_are_counted_under_a_lease_too() -> anyhow::Result<()> {
     }
     limiter.close().await?;
     let level = store.store.peek(&Key::try_from("everybody")?).await?;
-    assert_eq!(level.map(|level| level.available), Some(100_000));
+    assert_eq!(level.map(|level| level.available()), Some(100_000));
     Ok(())
 }
 
@@ -72,7 +72,7 @@ async fn only_client_and_server_errors_count_as_failures() -> anyhow::Result<()>
         let service = RateLimitLayer::new(limiter.clone()).key(GlobalKey).refund(refund).layer(inner);
         assert_eq!(service.oneshot(Request::new(())).await?.status(), status);
         let level = limiter.store().peek(&Key::try_from("everybody")?).await?;
-        assert_eq!(level.map(|level| level.available), Some(left), "{status}");
+        assert_eq!(level.map(|level| level.available()), Some(left), "{status}");
     }
     Ok(())
 }
@@ -90,7 +90,7 @@ async fn refund_returns_at_most_the_tokens_taken() -> anyhow::Result<()> {
     let client = Client::new(server.address);
     let left = async || {
         let level = limiter.store().peek(&Key::try_from("127.0.0.1")?).await?;
-        anyhow::Ok(level.map(|level| level.available))
+        anyhow::Ok(level.map(|level| level.available()))
     };
     for (path, left_then) in [("/?unused=0", 90), ("/?unused=7", 87), ("/?unused=10", 87), ("/", 87)] {
         client.get(path).await?;

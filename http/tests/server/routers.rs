@@ -57,7 +57,7 @@ async fn a_nested_route_is_known_by_its_whole_path() -> anyhow::Result<()> {
             assert_eq!(Client::new(server.address).get(path).await?.status, StatusCode::OK);
         }
         let buckets = limiter.store().list(&Filter::default(), None, 9).await?;
-        let keys: Vec<_> = buckets.iter().map(|bucket| bucket.key.as_str()).collect();
+        let keys: Vec<_> = buckets.iter().map(|bucket| bucket.key().as_str()).collect();
         assert_eq!(keys, ["/api/users/{id}"], "{place}");
     }
     Ok(())
@@ -98,7 +98,7 @@ async fn handler_sees_the_decision_of_the_inner_layer() -> anyhow::Result<()> {
     }
     assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS);
     let level = outer.store().peek(&Key::try_from("everybody")?).await?;
-    assert_eq!(level.map(|level| level.available), Some(6));
+    assert_eq!(level.map(|level| level.available()), Some(6));
     Ok(())
 }
 
@@ -143,7 +143,7 @@ async fn layers_of_one_limiter_with_two_keys_both_take() -> anyhow::Result<()> {
     let server = Server::start(router.layer(layer)).await?;
     assert_eq!(Client::new(server.address).get("/a").await?.status, StatusCode::OK);
     let buckets = limiter.store().list(&Filter::default(), None, 9).await?;
-    let keys: Vec<_> = buckets.iter().map(|bucket| bucket.key.as_str()).collect();
+    let keys: Vec<_> = buckets.iter().map(|bucket| bucket.key().as_str()).collect();
     assert_eq!(keys, ["5=named everybody", "everybody", "user:42"]);
     Ok(())
 }

@@ -55,7 +55,7 @@ fn plan(period: &'static str) -> impl Fn(&Parts) -> Rule + Send + Sync + 'static
 /// Returns the tokens left under a limit without a name and under one of bytes, both shared by all clients.
 async fn left(limiter: &Limiter<MemoryStore>) -> anyhow::Result<[Option<i64>; 2]> {
     let [unnamed, bytes] = ["everybody", "5=bytes everybody"].map(Key::try_from);
-    let level = async |key| anyhow::Ok(limiter.store().peek(&key).await?.map(|level| level.available));
+    let level = async |key| anyhow::Ok(limiter.store().peek(&key).await?.map(|level| level.available()));
     Ok([level(unnamed?).await?, level(bytes?).await?])
 }
 

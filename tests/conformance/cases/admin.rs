@@ -223,7 +223,7 @@ async fn rows_loaded_without_triggers_rule_or_are_refused(rig: Rig) -> anyhow::R
         ensure!(rig.take(&key).await?.is_granted(), "{id}: of two tokens one is left");
         ensure!(!rig.take(&key).await?.is_granted(), "{id}: under its override it holds one");
         let level = store.peek(&key).await?.context("it is there")?;
-        assert_eq!((level.overridden, level.quota), (true, "1/h".parse()?), "{id}");
+        assert_eq!((level.is_overridden(), level.quota()), (true, "1/h".parse()?), "{id}");
     }
 
     rig.pool.run(replica(bucket("loaded"))).await?;

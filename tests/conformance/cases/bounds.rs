@@ -54,9 +54,9 @@ async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()>
     let broken = break_rows(&scratch.rig).await?;
 
     for limit in [1, 2, 100] {
-        let buckets = all!(limit, after => store.list(&Filter::default(), after, limit), level => &level.key);
+        let buckets = all!(limit, after => store.list(&Filter::default(), after, limit), level => level.key());
         assert_eq!(buckets, (keys.to_vec(), broken.buckets), "buckets by {limit}");
-        let windows = all!(limit, after => store.windows(None, after, limit), level => &level.key);
+        let windows = all!(limit, after => store.windows(None, after, limit), level => level.key());
         assert_eq!(windows, (keys.to_vec(), broken.windows), "windows by {limit}");
         let plans = all!(limit, after => store.plans(after, limit), plan => &plan.name);
         assert_eq!(plans, (keys.to_vec(), broken.plans), "plans by {limit}");
@@ -93,7 +93,7 @@ async fn read_names_the_row_that_is_out_of_bounds(rig: Rig) -> anyhow::Result<()
     assert_eq!(error.to_string(), "the row of 'token_mode' breaks its bounds");
     let error = store.explain(&sound, None).await.expect_err("the mode of all is none");
     assert!(matches!(&error, Error::Unreadable { key: named, .. } if *named == sound), "{error:?}");
-    assert_eq!(store.peek(&sound).await?.map(|level| level.available), Some(5));
+    assert_eq!(store.peek(&sound).await?.map(|level| level.available()), Some(5));
     Ok(())
 }
 

@@ -77,7 +77,7 @@ async fn routine_converts_a_key_of_another_charset(rig: Rig) -> anyhow::Result<(
         let id = format!("concat('{unique}', _{charset} x'{sent}', '水')");
         rig.call("rate_limiting_request", &format!("{id}, 1, 3")).await?;
     }
-    assert_eq!(rig.store().peek(&key).await?.map(|level| level.available), Some(0));
+    assert_eq!(rig.store().peek(&key).await?.map(|level| level.available()), Some(0));
     Ok(())
 }
 

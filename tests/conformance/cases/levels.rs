@@ -39,7 +39,7 @@ async fn a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket(rig: Rig) -> a
     ensure!(!decision.retry_after().is_zero() && decision.retry_after() <= period, "{decision:?}");
     assert_eq!(decision.retry_after(), decision.reset_after());
     let level = listed(&rig, &key).await?;
-    assert_eq!((level.quota.capacity(), level.quota.refill_time(), level.provisioned), (3, period, true));
+    assert_eq!((level.quota().capacity(), level.quota().refill_time(), level.is_provisioned()), (3, period, true));
     Ok(())
 }
 
@@ -94,9 +94,9 @@ async fn window_view_equals_the_listing(rig: Rig) -> anyhow::Result<()> {
         let figures = shown.numbers(["max_requests", "counted", "available", "granted"])?;
         assert_eq!(figures, [3, asks, available, asks]);
         // SQL rounds up.
-        let later = i64::try_from(level[0].retry_after.as_millis())? - shown.number("retry_after_ms")?;
+        let later = i64::try_from(level[0].retry_after().as_millis())? - shown.number("retry_after_ms")?;
         ensure!((-1..600_000).contains(&later), "{later} ms later: {level:?}");
-        ensure!((available == 0) == (level[0].retry_after > day), "{level:?}");
+        ensure!((available == 0) == (level[0].retry_after() > day), "{level:?}");
     }
     Ok(())
 }
@@ -106,17 +106,17 @@ async fn level_listing_equals_the_view(rig: Rig) -> anyhow::Result<()> {
         let key = live(&rig, quota, &asks).await?;
         let row = rig.row(&key).await?.expect("made");
         let level = listed(&rig, &key).await?;
-        ensure!(level.quota == quota && level.provisioned && level.available == available, "{level:?}");
-        assert_eq!(level.granted, row.granted.unsigned_abs());
+        ensure!(level.quota() == quota && level.is_provisioned() && level.available() == available, "{level:?}");
+        assert_eq!(level.granted(), row.granted.unsigned_abs());
         let shown = |instant: Option<chrono::DateTime<chrono::Utc>>| instant.map(|instant| instant.timestamp_micros());
         let terms = BucketQuota::from(&quota);
         let instant = |tick| terms.instant(row.anchor, tick) / 1000;
         match tokens_until_full {
-            None => assert_eq!((level.full_at, level.next_refill_at), (None, None)),
+            None => assert_eq!((level.full_at(), level.next_refill_at()), (None, None)),
             Some(tokens) => {
-                close(&rig, shown(level.full_at).context("full")?, instant(row.full_at))?;
+                close(&rig, shown(level.full_at()).context("full")?, instant(row.full_at))?;
                 let next = instant(row.full_at - (tokens - 1) * terms.token_ticks);
-                close(&rig, shown(level.next_refill_at).context("full")?, next)?;
+                close(&rig, shown(level.next_refill_at()).context("full")?, next)?;
             }
         }
     }
@@ -125,7 +125,7 @@ async fn level_listing_equals_the_view(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::continuous(5, Duration::from_secs(1_000_000))?;
     ensure!(rig.decide(Take::from(key.clone()).rule(Rule::Quota(quota))).await?.is_granted());
     let level = listed(&rig, &key).await?;
-    ensure!(level.quota == quota && !level.provisioned && level.available == 4, "{level:?}");
+    ensure!(level.quota() == quota && !level.is_provisioned() && level.available() == 4, "{level:?}");
     Ok(())
 }
 
@@ -161,7 +161,7 @@ async fn listed(rig: &Rig, key: &Key) -> anyhow::Result<BucketLevel> {
     let begins = Key::try_from(&key.as_str()[..key.as_str().len() - 1])?;
     let levels = rig.store().list(&Filter::default(), Some(&begins), 1).await?;
     let level = levels.into_iter().next().context("nothing is listed")?;
-    ensure!(level.key == *key, "{level:?} is listed instead of {key}");
+    ensure!(level.key() == key, "{level:?} is listed instead of {key}");
     Ok(level)
 }
 

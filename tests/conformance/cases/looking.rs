@@ -26,18 +26,18 @@ async fn read_of_a_locked_row_returns_the_state_before(rig: Rig) -> anyhow::Resu
     let mut held = Held::open(&rig).await?;
     assert!(held.decide(&Take::from(key.clone())).await?.is_granted() && held.decide(&window).await?.is_granted());
     let store = rig.store().deadline(DEADLINE);
-    let left = |level: &BucketLevel| (level.available, level.granted);
+    let left = |level: &BucketLevel| (level.available(), level.granted());
     let limiter = Limiter::new(store.clone(), Quota::interval(5, day)?)?;
     assert_eq!(left(&limiter.peek(&key).await?), (4, 1));
     assert_eq!(store.peek(&key).await?.as_ref().map(left), Some((4, 1)));
-    assert_eq!(store.peek_window(&key).await?.map(|level| level.counted), Some(1));
+    assert_eq!(store.peek_window(&key).await?.map(|level| level.counted()), Some(1));
     assert_eq!(store.explain(&key, None).await?.available, Some(4));
     let filter = Filter::default().prefix(key.clone());
     assert_eq!(store.list(&filter, None, 10).await?.iter().map(left).collect::<Vec<_>>(), [(4, 1)]);
 
     held.commit().await?;
     assert_eq!(left(&limiter.peek(&key).await?), (3, 2));
-    assert_eq!(store.peek_window(&key).await?.map(|level| level.counted), Some(2));
+    assert_eq!(store.peek_window(&key).await?.map(|level| level.counted()), Some(2));
     Ok(())
 }
 

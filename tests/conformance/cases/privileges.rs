@@ -102,8 +102,8 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     assert_eq!(scratch.rig.store().most_denied(9).await?.len(), 1);
     // The role can read a bucket whose name it knows, but cannot list buckets.
     let limiter = Limiter::new(app.store(), Rule::Provisioned)?;
-    assert_eq!(limiter.peek(key.clone()).await?.available, 0);
-    assert_eq!(Limiter::new(app.store(), "5/h")?.peek(rig.key()).await?.available, 5);
+    assert_eq!(limiter.peek(key.clone()).await?.available(), 0);
+    assert_eq!(Limiter::new(app.store(), "5/h")?.peek(rig.key()).await?.available(), 5);
     assert_eq!(app.store().peek_window(&key).await?, None);
     assert_eq!(app.store().explain(&key, None).await?.mode, Mode::Enforce);
     let listed = app.store().list(&Filter::default(), None, 1).await;
@@ -295,7 +295,7 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> a
                 assert_eq!(found[0].number("n")?, rows, "{table} after {call}");
             }
             let level = scratch.rig.store().peek(&known).await?.expect("it is there");
-            assert_eq!(level.quota, Quota::interval(5, Duration::from_hours(1))?, "after {call}");
+            assert_eq!(level.quota(), Quota::interval(5, Duration::from_hours(1))?, "after {call}");
         }
     }
     login.remove().await

@@ -111,8 +111,8 @@ async fn client_that_returns_within_a_minute_keeps_its_row(rig: Rig) -> anyhow::
         ensure!(rig.decide(under(&key, "100/s")?).await?.is_granted());
         ensure!(rig.decide(window.clone()).await?.is_granted());
     }
-    assert_eq!(store.peek(&key).await?.map(|level| level.granted), Some(3));
-    assert_eq!(store.peek_window(&key).await?.map(|level| level.granted), Some(3));
+    assert_eq!(store.peek(&key).await?.map(|level| level.granted()), Some(3));
+    assert_eq!(store.peek_window(&key).await?.map(|level| level.granted()), Some(3));
     Ok(())
 }
 
@@ -147,7 +147,7 @@ async fn sweep_deletes_expired_rows_in_bounded_steps(rig: Rig) -> anyhow::Result
     assert_eq!(pass(&store, 4).await?, (13, 6), "ten buckets of 14, a window, a receipt and an override of two each");
     assert_eq!(rows(rig, "token_windows").await?, 1);
     let left = store.list(&Filter::default(), None, 100).await?;
-    let left: Vec<&Key> = left.iter().map(|level| &level.key).collect();
+    let left: Vec<&Key> = left.iter().map(|level| level.key()).collect();
     assert_eq!(left, [&owing[0], &owing[1], &owing[2], &provisioned]);
     assert_eq!(store.sweep(100).await?.deleted, 0);
     ensure!(!store.clear_override(&full[0]).await? && store.clear_override(&full[1]).await?);
@@ -207,7 +207,7 @@ async fn unsettled_receipt_is_kept_until_its_end(rig: Rig) -> anyhow::Result<()>
     assert_eq!(store.sweep(100).await?.deleted, 1, "all are full, and two can be settled");
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
     assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
-    assert_eq!(store.peek(&key).await?.map(|level| level.granted), Some(150));
+    assert_eq!(store.peek(&key).await?.map(|level| level.granted()), Some(150));
     // The swept bucket was full, so nothing can be given back to it.
     assert_eq!(without_id.refund(2).await?, 0);
     rig.at(START + 4 * MINUTE).await?;

@@ -132,7 +132,7 @@ async fn throttled_bucket_grants_nothing(rig: Rig) -> anyhow::Result<()> {
         granted += replica.await??;
     }
     let level = store.peek(&key).await?.expect("it is there");
-    assert_eq!(i64::try_from(level.granted)?, granted, "no grant was lost, and none was made up");
-    ensure!(granted > 0 && level.available < 0, "{level:?}");
+    assert_eq!(i64::try_from(level.granted())?, granted, "no grant was lost, and none was made up");
+    ensure!(granted > 0 && level.available() < 0, "{level:?}");
     Ok(())
 }

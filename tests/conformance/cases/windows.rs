@@ -114,7 +114,7 @@ impl<'a> Both<'a> {
 
     async fn levels(&self) -> anyhow::Result<()> {
         let of = |level: Option<tollgate::model::WindowLevel>| {
-            level.map(|level| (level.counted, level.granted, level.window))
+            level.map(|level| (level.counted(), level.granted(), level.window()))
         };
         let expected = of(self.memory.peek_window(self.take.key()).await?);
         let found = of(self.rig.store().peek_window(self.take.key()).await?);

@@ -48,12 +48,7 @@ fn of(rows: &[Row], tasks: usize, dots: impl Fn(&Row) -> Vec<f64>) -> Vec<Dots<'
     rows.iter().filter(|row| row.tasks == tasks).map(|row| (row.system.as_str(), dots(row))).collect()
 }
 
-fn draw(
-    title: &str,
-    unit: &str,
-    rows: &[Dots<'_>],
-    color: impl Fn(&str, usize) -> RGBColor,
-) -> anyhow::Result<String> {
+fn draw(title: &str, unit: &str, rows: &[Dots<'_>], color: impl Fn(&str, usize) -> RGBColor) -> anyhow::Result<String> {
     let figures = || rows.iter().flat_map(|(_, dots)| dots).copied().filter(|figure| *figure > 0.0);
     let (least, most) = (figures().fold(f64::INFINITY, f64::min), figures().fold(0.0, f64::max));
     let range = if most > 0.0 {

@@ -75,7 +75,7 @@ pub async fn play(rig: &Rig, plays: fn(&str) -> bool, holds: fn(i64, i64) -> boo
             for key in buckets {
                 let row = owner.row(key).await?.context("a provisioned bucket stays")?;
                 let level = owner.store().peek(key).await?.context("a provisioned bucket stays")?;
-                let available = level.available;
+                let available = level.available();
                 ensure!(available <= CAPACITY && holds(row.granted, available), "{}: {row:?}, {level:?}", call.sql);
             }
             before = after;

@@ -81,12 +81,12 @@ async fn remembered_receipt_works_once_with_any_arguments(rig: Rig) -> anyhow::R
             let answer = adjust(&login.rig, &format!("'{kind}'"), id, &key, figures).await?;
             assert_eq!((&*answer.0, answer.1), expected, "{kind}, {figures}");
             let level = owner.store().peek(&key).await?.expect("it is there");
-            assert_eq!(level.available, available, "after {kind}, {figures}");
+            assert_eq!(level.available(), available, "after {kind}, {figures}");
         }
         // The id of a request for one bucket settles nothing in another.
         let answer = adjust(&login.rig, "'settle'", id, &other, "3, 3, 0, 0").await?;
         assert_eq!((&*answer.0, answer.1), ("late", 0));
-        assert_eq!(owner.store().peek(&other).await?.expect("it is there").available, 2);
+        assert_eq!(owner.store().peek(&other).await?.expect("it is there").available(), 2);
     }
     login.remove().await
 }

@@ -137,7 +137,7 @@ async fn store_commits_its_writes_without_autocommit(rig: Rig) -> anyhow::Result
         assert_eq!(adjusted, [Ok(Adjusted::Done(-1))], "after {left_open}");
         leave_open().await?;
         session.store().adjust(&[receipts[1].clone().refund(1), receipts[0].clone().settle(1)]).await?;
-        let available = async |key| anyhow::Ok(rig.store().peek(key).await?.map(|level| level.available));
+        let available = async |key| anyhow::Ok(rig.store().peek(key).await?.map(|level| level.available()));
         assert_eq!((available(&one).await?, available(&other).await?), (Some(1), Some(6)), "after {left_open}");
 
         leave_open().await?;

@@ -131,7 +131,7 @@ async fn effects(owner: &Rig, caller: &Rig, routines: &[Routine]) -> anyhow::Res
         caller.sql(call.clone()).await.with_context(|| call.clone())?;
         let row = owner.row(&key).await?.with_context(|| call.clone())?;
         let level = owner.store().peek(&key).await?.context(call)?;
-        effects.push((routine.name.clone(), row.granted, level.available));
+        effects.push((routine.name.clone(), row.granted, level.available()));
     }
     Ok(effects)
 }

@@ -208,7 +208,7 @@ impl Attack {
     /// How many tokens were granted, and how many are available.
     async fn level(&self, key: &Key) -> anyhow::Result<(u64, u64)> {
         let level = self.scratch.rig.store().peek(key).await?.context("it is there")?;
-        Ok((level.granted, level.available.try_into()?))
+        Ok((level.granted(), level.available().try_into()?))
     }
 
     /// How many ids of requests for this key are remembered.

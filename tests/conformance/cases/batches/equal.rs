@@ -64,7 +64,7 @@ async fn play(rig: &Rig, mut random: Rng, overrides: bool) -> anyhow::Result<()>
         let found = engine.take(&takes).await?;
         ensure!(expected == found, "{} of {take:?}\nare answered {found:?}\nand not {expected:?}", takes.len());
         // Does not compare instants, which servers give in whole microseconds.
-        let left = |level: BucketLevel| (level.quota, level.available, level.granted);
+        let left = |level: BucketLevel| (level.quota(), level.available(), level.granted());
         let (expected, found) = (model.peek(&key).await?.map(left), engine.peek(&key).await?.map(left));
         ensure!(expected == found, "after {} of {take:?}\nis {found:?}\nand not {expected:?}", takes.len());
     }

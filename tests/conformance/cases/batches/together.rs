@@ -66,7 +66,7 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
             );
         }
         for key in &keys {
-            let left = |level: tollgate::admin::BucketLevel| (level.quota, level.available, level.granted);
+            let left = |level: tollgate::admin::BucketLevel| (level.quota(), level.available(), level.granted());
             let (expected, found) = (model.peek(key).await?.map(left), engine.peek(key).await?.map(left));
             ensure!(expected == found, "after {takes:?}\nis {found:?}\nand not {expected:?}");
         }

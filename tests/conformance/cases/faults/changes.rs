@@ -101,7 +101,7 @@ impl<'a> World<'a> {
         assert_eq!((plan.quota, plan.switch), ("2/d".parse()?, None));
         assert_eq!(store.overrides(None, 9).await?[0].1.mode, Some(Mode::Shadow));
         let bucket = store.peek(key).await?.expect("it is there");
-        assert_eq!((bucket.quota, bucket.granted), ("2/d".parse()?, 1));
+        assert_eq!((bucket.quota(), bucket.granted()), ("2/d".parse()?, 1));
         Ok(())
     }
 }

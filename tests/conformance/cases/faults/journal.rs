@@ -54,7 +54,7 @@ async fn takes_from_a_file_locked_in_between_match_the_answers(rig: Rig) -> anyh
     }
     done.cancel();
     other.await?;
-    let taken = store.peek(&keys[0]).await?.context("it is there")?.granted;
+    let taken = store.peek(&keys[0]).await?.context("it is there")?.granted();
     ensure!((granted..=granted + unknown).contains(&taken), "{taken} for {granted} and {unknown} unknown");
     Ok(())
 }

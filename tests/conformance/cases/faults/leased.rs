@@ -88,7 +88,7 @@ impl Leased {
     /// The number of tokens that the bucket has lost since the start.
     async fn taken(&self, rig: &Rig) -> anyhow::Result<u64> {
         let level = rig.store().peek(&self.key).await?.expect("it was provisioned");
-        Ok(CAPACITY - level.available.unsigned_abs())
+        Ok(CAPACITY - level.available().unsigned_abs())
     }
 }
 

@@ -51,7 +51,7 @@ async fn replaced_file_is_reported_once_and_then_decides(rig: Rig) -> anyhow::Re
     for store in &stores {
         ensure!(take(store, &key).await?, "there are two tokens again");
     }
-    ensure!(operator.peek(&key).await?.context("it is there")?.available == 0, "both were taken from the new file");
+    ensure!(operator.peek(&key).await?.context("it is there")?.available() == 0, "both were taken from the new file");
     Ok(())
 }
 

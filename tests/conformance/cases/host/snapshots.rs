@@ -39,7 +39,7 @@ async fn longer_interval_stored_after_the_snapshot_counts(rig: Rig) -> anyhow::R
     host.asks(&key, 1, 1).await?;
     host.commit().await?;
     let level = rig.store().peek_window(&key).await?.context("it is there")?;
-    assert_eq!(level.window.interval(), Duration::from_secs(3600));
+    assert_eq!(level.window().interval(), Duration::from_secs(3600));
     Ok(())
 }
 

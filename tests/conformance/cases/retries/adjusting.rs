@@ -51,7 +51,7 @@ async fn refund_with_one_locked_key_completes_for_the_others(rig: Rig) -> anyhow
         assert!(matches!(adjusted??[..], [Ok(Adjusted::Done(2 | 3))]));
     }
     for key in &keys {
-        assert_eq!(rig.store().peek(key).await?.map(|level| level.available), Some(100), "{key}");
+        assert_eq!(rig.store().peek(key).await?.map(|level| level.available()), Some(100), "{key}");
     }
     Ok(())
 }
@@ -62,13 +62,13 @@ async fn refund_that_meets_a_lock_is_applied_when_released(rig: Rig) -> anyhow::
     let error = store.adjust(&refunds).await.expect_err("one of them is locked");
     assert!(matches!(error, Error::Contended { attempts: 1, .. }), "{error:?}");
     for key in &keys {
-        assert_eq!(store.peek(key).await?.map(|level| level.available), Some(95), "{key}");
+        assert_eq!(store.peek(key).await?.map(|level| level.available()), Some(95), "{key}");
     }
     held.commit().await?;
     let adjusted = store.adjust(&refunds).await?;
     assert!(adjusted.iter().all(|it| matches!(it, Ok(Adjusted::Done(2 | 3)))), "{adjusted:?}");
     for key in &keys {
-        assert_eq!(rig.store().peek(key).await?.map(|level| level.available), Some(100), "{key}");
+        assert_eq!(rig.store().peek(key).await?.map(|level| level.available()), Some(100), "{key}");
     }
     Ok(())
 }

@@ -160,8 +160,10 @@ impl<'a> Play<'a> {
         let (model, mut unused) = (self.model.store(), Vec::new());
         for key in &self.cast.keys {
             let (bucket, window) = (model.peek(key).await?, model.peek_window(key).await?);
-            unused.extend(bucket.map(|level| (level.available == level.quota.capacity().cast_signed(), level.granted)));
-            unused.extend(window.map(|level| (level.counted == 0, level.granted)));
+            unused.extend(
+                bucket.map(|level| (level.available() == level.quota().capacity().cast_signed(), level.granted())),
+            );
+            unused.extend(window.map(|level| (level.counted() == 0, level.granted())));
         }
         Ok(unused)
     }
@@ -169,8 +171,8 @@ impl<'a> Play<'a> {
     async fn look(&self, key: &Key, plan: Option<&Key>) -> anyhow::Result<()> {
         let (model, engine) = (self.model.store(), self.rig.store());
         let level = model.peek(key).await?;
-        let last = level.as_ref().map(|level| level.quota);
-        same_level(level, engine.peek(key).await?.as_ref())?;
+        let last = level.as_ref().map(|level| level.quota());
+        same_level(level.as_ref(), engine.peek(key).await?.as_ref())?;
         same_window(model.peek_window(key).await?, engine.peek_window(key).await?)?;
         same_explanation(model.explain(key, plan).await?, engine.explain(key, plan).await?, last)
     }
