@@ -8,20 +8,20 @@ import { chromium as playwright } from 'playwright-core';
 
 const [site, ...pages] = process.argv.slice(2);
 const browser = await playwright.launch({ executablePath: await chromium.executablePath(), args: chromium.args });
+const tab = await browser.newPage();
+// A file's page has no network, and needs none.
+await tab.route(/^https?:/, (route) => route.abort());
 let found = 0;
 for (const width of [1300, 400]) {
-  const tab = await browser.newPage({ viewport: { width, height: 900 } });
-  // A file's page has no network, and needs none.
-  await tab.route(/^https?:/, (route) => route.abort());
+  await tab.setViewportSize({ width, height: 900 });
   for (const page of pages) {
     await tab.goto(pathToFileURL(path.join(site, page)).href, { waitUntil: 'load' });
     const wide = await tab.evaluate((mayScroll) => {
-      const column = document.querySelector('main').getBoundingClientRect();
+      const column = document.querySelector('main')?.getBoundingClientRect();
       const name = (element) => `${element.tagName.toLowerCase()} "${element.textContent.trim().slice(0, 60)}"`;
       const scrolls = (element) => !mayScroll && element.scrollWidth > element.clientWidth + 1;
       const within = (element) => element.closest('pre, .table-wrapper') !== null;
-      const all = [...document.querySelectorAll('main *')];
-      return all
+      return [...document.querySelectorAll('main *')]
         .filter((element) => (element.matches('pre > code, .table-wrapper') ? scrolls(element) : !within(element)
           && element.getBoundingClientRect().right > column.right + 1))
         .map(name);
@@ -31,7 +31,6 @@ for (const width of [1300, 400]) {
       found += 1;
     }
   }
-  await tab.close();
 }
 await browser.close();
 process.exit(found === 0 ? 0 : 1);
