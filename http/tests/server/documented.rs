@@ -1,4 +1,4 @@
-//! Compares the examples' answers with those in `docs/http-server.md`.
+//! Compares the examples' answers with those in `docs/api-keys.md` and `README.md`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,27 +9,6 @@ use tokio::process::Command;
 
 use super::client::{Answer, Client};
 use super::process::{OwnDatabase, Process};
-
-#[tokio::test]
-async fn http_plans_answers_as_documented() -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/http-server.md"))?;
-    let mut shown = text.split("$ curl -i ").skip(1).filter_map(|rest| rest.split_once('\n'));
-    let mut next = || anyhow::Ok(shown.next().context("there are two answers")?.1);
-    let (served, denied) = (next()?, next()?.split("```").next().context("it ends")?);
-
-    let example = Process::start("http_plans", &["sqlite::memory:", "127.0.0.1:0"]).await?;
-    let client = Client::new(example.address);
-    assert_eq!(as_curl_prints(&client.get("/").await?)?, served);
-    // Ten tokens return each second, so the loop must be faster than that to be denied.
-    for _ in 0..10_000 {
-        let answer = client.get("/").await?;
-        if answer.status == StatusCode::TOO_MANY_REQUESTS {
-            assert_eq!(as_curl_prints(&answer)?, denied.trim_end());
-            return Ok(());
-        }
-    }
-    anyhow::bail!("ten thousand requests were served")
-}
 
 #[tokio::test]
 async fn http_api_keys_answers_as_documented() -> anyhow::Result<()> {
@@ -68,27 +47,25 @@ async fn http_api_keys_answers_as_documented() -> anyhow::Result<()> {
 async fn http_path_window_answers_curl_as_documented() -> anyhow::Result<()> {
     let curl = Command::new("curl").arg("--version").output().await;
     ensure!(curl.is_ok_and(|curl| curl.status.success()), "curl is absent: install it, or put it in the path");
-    for page in ["README.md", "docs/http-server.md"] {
-        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page))?;
-        let begin = "```text\n$ cargo run -p tollgate-http --example http_path_window";
-        let block = text.split_once(begin).and_then(|(_, rest)| rest.split_once("```")).context(page)?.0;
-        let mut shown = block.split("\n$ ").map(|shown| shown.split_once('\n').unwrap_or((shown, "")));
-        let listens = shown.next().context("it is started")?.1;
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md"))?;
+    let begin = "```text\n$ cargo run -p tollgate-http --example http_path_window";
+    let block = text.split_once(begin).and_then(|(_, rest)| rest.split_once("```")).context("a block")?.0;
+    let mut shown = block.split("\n$ ").map(|shown| shown.split_once('\n').unwrap_or((shown, "")));
+    let listens = shown.next().context("it is started")?.1;
 
-        let example = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
-        let port = format!(":{}", example.address.port());
-        assert_eq!(listens.replace(":3000", &port), format!("listening on http://{}", example.address), "{page}");
-        let mut tried = 0;
-        for (command, output) in shown {
-            let ran = Command::new("sh").arg("-c").arg(command.replace(":3000", &port)).output().await?;
-            let ran = String::from_utf8(ran.stdout)?;
-            // Ignores spaces, because implementations of uniq pad numbers differently.
-            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-            assert_eq!(words(&ran), words(output), "{page}: {command}");
-            tried += 1;
-        }
-        ensure!(tried > 0, "{page} shows no command");
+    let example = Process::start("http_path_window", &["sqlite::memory:", "127.0.0.1:0"]).await?;
+    let port = format!(":{}", example.address.port());
+    assert_eq!(listens.replace(":3000", &port), format!("listening on http://{}", example.address));
+    let mut tried = 0;
+    for (command, output) in shown {
+        let ran = Command::new("sh").arg("-c").arg(command.replace(":3000", &port)).output().await?;
+        let ran = String::from_utf8(ran.stdout)?;
+        // Ignores spaces, because implementations of uniq pad numbers differently.
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&ran), words(output), "{command}");
+        tried += 1;
     }
+    ensure!(tried > 0, "README.md shows no command");
     Ok(())
 }
 
