@@ -46,7 +46,7 @@ fn runbook_commands_do_what_their_rows_state() {
         let output = database.shell(&format!("{line}; echo exit $?"));
         assert!(output.trim_end().ends_with(&format!("exit {code}")), "{line}: {output}");
     };
-    let (take, take_another) = ("tollgate take user:42 --plan free", "tollgate take user:13 --plan free");
+    let (take, take_another) = ("tollgate take u42 --plan free", "tollgate take u13 --plan free");
     ends("tollgate plan set free --quota 1/h", 0);
     ends(take, 0);
     ends(take, 75);
@@ -66,7 +66,7 @@ fn runbook_commands_do_what_their_rows_state() {
             "switch off" => ends(take_another, 0),
             "block" => ends(take_another, 75),
             "undo" => {
-                ends("tollgate mode --clear --key user:13", 0);
+                ends("tollgate mode --clear --key u13", 0);
                 ends(take_another, 0);
             }
             _ => {}

@@ -15,7 +15,7 @@ pub fn cases() -> Vec<Case> {
 async fn runbook_commands_do_what_their_headings_say(rig: Rig) -> anyhow::Result<()> {
     let scratch = Scratch::migrated(&rig).await?;
     let (rig, store) = (&scratch.rig, scratch.rig.store());
-    let [free, good, bad] = ["free", "user:42", "user:13"].map(|key| Key::try_from(key).expect("short enough"));
+    let [free, good, bad] = ["free", "u42", "u13"].map(|key| Key::try_from(key).expect("short enough"));
     store.create_plan(&free, "10/h".parse()?).await?;
     let take = |key: &Key| Take::from(key.clone()).rule(Rule::Plan(free.clone()));
     ensure!(rig.decide(take(&good).cost(10)).await?.is_granted() && !rig.decide(take(&good)).await?.is_granted());
