@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use diesel::define_sql_function;
 use diesel::result::QueryResult;
 use diesel::sql_types::{Double, Nullable, Text, Uuid};
@@ -8,23 +6,21 @@ use diesel_async::{AsyncPgConnection, RunQueryDsl};
 define_sql_function! {
     #[sql_name = "tollgate.request_tokens_v1"]
     fn request_tokens(
-        key: Text, tokens: Double, max_wait_ms: Double, min_remaining: Double, plan: Nullable<Text>, request: Nullable<Uuid>,
+        key: Text, tokens: Double, max_wait_ms: Double,
+        min_remaining: Double, plan: Text, request: Nullable<Uuid>,
     ) -> Record<(Bool, BigInt, BigInt, Nullable<BigInt>, Nullable<BigInt>)>;
 }
 
-/// Whether you have the tokens. If not, nothing was taken.
-#[derive(Debug)]
-pub struct Decision {
-    pub granted: bool,
-    pub remaining: i64,
-    /// When to retry; `None`: never.
-    pub retry_after: Option<Duration>,
-}
+/// `granted`, `remaining`, `wait_ms`, `retry_after_ms`, `reset_after_ms`.
+pub type Answer = (bool, i64, i64, Option<i64>, Option<i64>);
 
-/// Takes tokens, or none. The first request of a key creates its bucket by the plan.
-pub async fn take(database: &mut AsyncPgConnection, key: &str, tokens: u32, plan: &str) -> QueryResult<Decision> {
-    let call = request_tokens(key, f64::from(tokens), 0.0, 0.0, Some(plan), None::<uuid::Uuid>);
-    let answer: (bool, i64, i64, Option<i64>, Option<i64>) = diesel::select(call).get_result(database).await?;
-    let (granted, remaining, _wait_ms, retry_after_ms, _reset_after_ms) = answer;
-    Ok(Decision { granted, remaining, retry_after: retry_after_ms.map(|ms| Duration::from_millis(ms.unsigned_abs())) })
+/// Takes a token, or none.
+pub async fn take(
+    database: &mut AsyncPgConnection,
+    key: &str,
+    plan: &str,
+) -> QueryResult<Answer> {
+    let id = None::<uuid::Uuid>;
+    let call = request_tokens(key, 1.0, 0.0, 0.0, plan, id);
+    diesel::select(call).get_result(database).await
 }

@@ -1,4 +1,5 @@
-//! The programs of [frameworks](../../docs/frameworks.md). Each module is a file to copy, so none uses another.
+//! The programs of [frameworks](../../docs/frameworks.md).
+//! Each module is a file to copy, so none uses another.
 #![allow(
     missing_docs,
     clippy::missing_errors_doc,

@@ -3,50 +3,47 @@ use std::io::Cursor;
 use rocket::fairing::AdHoc;
 use rocket::http::Status;
 use rocket::request::{FromRequest, Outcome, Request};
-use tollgate::{Decision, Limiter};
-use tollgate_http::{ClientAddr, KeyExtractor, Refusal, respond};
+use tollgate::Limiter;
+use tollgate_http::{ClientAddr, KeyExtractor, Refusal};
 
-/// A request guard: takes a token of the client's address, once for each request.
+/// Takes a token of the client's address, or answers 429.
 pub struct RateLimit;
 
-type Taken = Option<Result<Decision, Refusal>>;
+type Taken = Result<(), Refusal>;
 
 #[rocket::async_trait]
 impl<'r> FromRequest<'r> for RateLimit {
     type Error = ();
 
     async fn from_request(request: &'r Request<'_>) -> Outcome<Self, ()> {
-        let taken: &Taken = request.local_cache_async(async { Some(take(request).await) }).await;
-        match taken {
-            Some(Err(refusal)) => Outcome::Error((Status::new(refusal.status().as_u16()), ())),
-            _ => Outcome::Success(Self),
-        }
+        let taken: &Taken = request.local_cache_async(take(request)).await;
+        let Err(refusal) = taken else { return Outcome::Success(Self) };
+        Outcome::Error((Status::new(refusal.status().as_u16()), ()))
     }
 }
 
-/// Attach this fairing: it writes the headers, and the body of a refusal.
+/// Writes the headers and the body of a refusal.
 pub fn rate_limit_answers() -> AdHoc {
     AdHoc::on_response("rate limit", |request, response| {
         Box::pin(async move {
-            let mut headers = http::HeaderMap::new();
-            match request.local_cache::<Taken, _>(|| None) {
-                Some(Ok(decision)) => respond::add_headers(&mut headers, "default", decision),
-                Some(Err(refusal)) => {
-                    let (head, body) = http::Response::from(refusal.clone()).into_parts();
-                    response.set_sized_body(body.len(), Cursor::new(body));
-                    headers = head.headers;
+            let taken: &Taken = request.local_cache(|| Ok(()));
+            if let Err(refusal) = taken {
+                let answer = http::Response::from(refusal.clone());
+                let (head, body) = answer.into_parts();
+                for (name, value) in &head.headers {
+                    let value = String::from_utf8_lossy(value.as_bytes());
+                    response.set_raw_header(
+                        name.to_string(),
+                        value.into_owned(),
+                    );
                 }
-                None => {}
-            }
-            for (name, value) in &headers {
-                let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-                response.set_raw_header(name.as_str().to_owned(), value);
+                response.set_sized_body(body.len(), Cursor::new(body));
             }
         })
     })
 }
 
-async fn take(request: &Request<'_>) -> Result<Decision, Refusal> {
+async fn take(request: &Request<'_>) -> Taken {
     let mut head = http::Request::builder();
     for header in request.headers().iter() {
         head = head.header(header.name.as_str(), header.value.as_bytes());
@@ -55,9 +52,9 @@ async fn take(request: &Request<'_>) -> Result<Decision, Refusal> {
         head = head.extension(peer);
     }
     let (head, ()) = head.body(()).unwrap_or_default().into_parts();
-    let key = ClientAddr::peer().extract(&head).map_err(Refusal::MissingKey)?;
-    let limiter = request.rocket().state::<Limiter>().expect("the server manages a Limiter");
-    let decision = limiter.allow(key).await?;
-    Refusal::unless_granted(&decision, "default")?;
-    Ok(decision)
+    let key =
+        ClientAddr::peer().extract(&head).map_err(Refusal::MissingKey)?;
+    let limiter =
+        request.rocket().state::<Limiter>().expect("a managed Limiter");
+    Refusal::unless_granted(&limiter.allow(key).await?, "default")
 }

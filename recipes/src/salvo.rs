@@ -1,7 +1,7 @@
 use salvo::http::ReqBody;
 use salvo::prelude::*;
 use tollgate::Limiter;
-use tollgate_http::{RateLimitHeaders, RateLimitLayer};
+use tollgate_http::RateLimitLayer;
 
 /// Gives the layer the client's address.
 #[handler]
@@ -13,5 +13,5 @@ pub async fn peer_address(request: &mut Request) {
 
 /// Takes a token of the client's address, or answers 429.
 pub fn rate_limit(limiter: Limiter) -> impl Handler {
-    RateLimitLayer::new(limiter).headers(RateLimitHeaders::Always).compat::<ReqBody>()
+    RateLimitLayer::new(limiter).compat::<ReqBody>()
 }

@@ -17,9 +17,15 @@ async fn actix_web_denies_the_second_request() -> anyhow::Result<()> {
     // Each worker has a runtime of its own. They share the limiter.
     let app = move || {
         let hello = web::get().to(async || "hello");
-        App::new().app_data(limiter.clone()).route("/", hello).wrap(from_fn(tollgate_recipes::actix_web::rate_limit))
+        App::new()
+            .app_data(limiter.clone())
+            .route("/", hello)
+            .wrap(from_fn(tollgate_recipes::actix_web::rate_limit))
     };
-    let server = HttpServer::new(app).workers(2).disable_signals().bind("127.0.0.1:0")?;
+    let server = HttpServer::new(app)
+        .workers(2)
+        .disable_signals()
+        .bind("127.0.0.1:0")?;
     let address = *server.addrs().first().context("it listens")?;
     tokio::spawn(server.run());
     second_request_is_denied(address).await
@@ -31,9 +37,14 @@ async fn poem_denies_the_second_request() -> anyhow::Result<()> {
     use poem::{EndpointExt, Route, Server, endpoint::make_sync, get};
 
     let hello = get(make_sync(|_| "hello"));
-    let app = Route::new().at("/", hello).around(tollgate_recipes::poem::rate_limit).data(limiter()?);
+    let app = Route::new()
+        .at("/", hello)
+        .around(tollgate_recipes::poem::rate_limit)
+        .data(limiter()?);
     let acceptor = TcpListener::bind("127.0.0.1:0").into_acceptor().await?;
-    let address = *acceptor.local_addr()[0].as_socket_addr().context("it listens on TCP")?;
+    let address = *acceptor.local_addr()[0]
+        .as_socket_addr()
+        .context("it listens on TCP")?;
     tokio::spawn(Server::new_with_acceptor(acceptor).run(app));
     second_request_is_denied(address).await
 }
@@ -49,9 +60,16 @@ async fn salvo_denies_the_second_request() -> anyhow::Result<()> {
         "hello"
     }
 
-    let router = Router::new().hoop(peer_address).hoop(rate_limit(limiter()?)).get(hello);
+    let router = Router::new()
+        .hoop(peer_address)
+        .hoop(rate_limit(limiter()?))
+        .get(hello);
     let acceptor = TcpListener::new("127.0.0.1:0").bind().await;
-    let address = acceptor.holdings()[0].local_addr.clone().into_std().context("it listens on TCP")?;
+    let address = acceptor.holdings()[0]
+        .local_addr
+        .clone()
+        .into_std()
+        .context("it listens on TCP")?;
     tokio::spawn(Server::new(acceptor).serve(router));
     second_request_is_denied(address).await
 }
@@ -69,11 +87,15 @@ async fn rocket_denies_the_second_request() -> anyhow::Result<()> {
 
     let (listens, address) = oneshot::channel();
     let listens = AdHoc::on_liftoff("address", |rocket| {
-        let address = SocketAddr::new(rocket.config().address, rocket.config().port);
+        let address =
+            SocketAddr::new(rocket.config().address, rocket.config().port);
         Box::pin(async move { listens.send(address).unwrap_or_default() })
     });
     let config = Config { port: 0, ..Config::debug_default() };
-    let rocket = rocket::custom(config).manage(limiter()?).attach(rate_limit_answers()).attach(listens);
+    let rocket = rocket::custom(config)
+        .manage(limiter()?)
+        .attach(rate_limit_answers())
+        .attach(listens);
     tokio::spawn(rocket.mount("/", routes![hello]).launch());
     second_request_is_denied(address.await?).await
 }
@@ -84,29 +106,57 @@ fn limiter() -> anyhow::Result<Limiter> {
     Ok(Limiter::new(AnyStore::new(store), "1/h")?)
 }
 
-async fn second_request_is_denied(address: SocketAddr) -> anyhow::Result<()> {
+async fn second_request_is_denied(
+    address: SocketAddr,
+) -> anyhow::Result<()> {
     let url = format!("http://{address}/");
     let served = reqwest::get(&url).await?;
     assert_eq!(served.status(), 200);
-    assert_eq!(stated(served.headers(), ["ratelimit", "ratelimit-policy"]), [r#""default";r=0;t=3600"#, POLICY]);
     ensure!(!served.headers().contains_key("retry-after"));
     assert_eq!(served.text().await?, "hello");
 
     let denied = reqwest::get(&url).await?;
     assert_eq!(denied.status(), 429);
     assert_eq!(
-        stated(denied.headers(), ["retry-after", "ratelimit", "ratelimit-policy", "cache-control", "content-type"]),
-        ["3600", r#""default";r=0;t=3600"#, POLICY, "no-store", "application/problem+json"]
+        stated(
+            denied.headers(),
+            [
+                "retry-after",
+                "ratelimit",
+                "ratelimit-policy",
+                "cache-control",
+                "content-type"
+            ]
+        ),
+        [
+            "3600",
+            r#""default";r=0;t=3600"#,
+            POLICY,
+            "no-store",
+            "application/problem+json"
+        ]
     );
     let body = denied.text().await?;
-    ensure!(body.contains(r#""detail":"Too many requests. Try again in 3600 s.""#), "{body}");
+    ensure!(
+        body.contains(
+            r#""detail":"Too many requests. Try again in 3600 s.""#
+        ),
+        "{body}"
+    );
     Ok(())
 }
 
 /// The only value of each header.
-fn stated<const N: usize>(headers: &HeaderMap, names: [&str; N]) -> [String; N] {
+fn stated<const N: usize>(
+    headers: &HeaderMap,
+    names: [&str; N],
+) -> [String; N] {
     names.map(|name| {
-        let values: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        let values: Vec<_> = headers
+            .get_all(name)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .collect();
         values.join(" and ")
     })
 }
