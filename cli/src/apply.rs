@@ -55,7 +55,7 @@ pub(crate) struct ApplyJson<'a> {
 }
 
 impl Args {
-    pub(crate) fn only_shows(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.dry_run || self.check
     }
 
@@ -73,7 +73,7 @@ impl Args {
             changes.push(Change::find(store, entry, now).await?);
         }
         for (done, entry) in self.entries.iter().enumerate() {
-            if !self.only_shows() {
+            if !self.is_read_only() {
                 match Change::apply(store, entry, now).await {
                     Ok(change) => changes[done] = change,
                     Err(error) => {
@@ -86,23 +86,23 @@ impl Args {
                 }
             }
             if !self.json && (self.verbose || changes[done].status != Status::Unchanged) {
-                let said = say(changes[done].line(self.only_shows()));
-                said.inspect_err(|_| self.unwritten(done + 1))?;
+                let printed = say(changes[done].line(self.is_read_only()));
+                printed.inspect_err(|_| self.note_progress(done + 1))?;
             }
             if changes[done].provisions() {
                 let what = "requests that name another quota or plan fail from now on";
                 note(&format!("{} provisions the bucket: {what}", changes[done]));
             }
         }
-        let said = if self.json { say_json(&self.report(&changes)) } else { say(self.summary(&changes)) };
-        said.inspect_err(|_| self.unwritten(changes.len()))?;
+        let printed = if self.json { say_json(&self.report(&changes)) } else { say(self.summary(&changes)) };
+        printed.inspect_err(|_| self.note_progress(changes.len()))?;
         let differs = self.check && changes.iter().any(|change| change.status.writes());
         Ok(ExitCode::from(if differs { CHECK_FAILED } else { 0 }))
     }
 
     /// Prints how far the command came if its output cannot be written.
-    fn unwritten(&self, done: usize) {
-        if !self.only_shows() {
+    fn note_progress(&self, done: usize) {
+        if !self.is_read_only() {
             note(&applied(done, self.entries.len()));
         }
     }
@@ -111,14 +111,14 @@ impl Args {
         let number = |status: Status| changes.iter().filter(|change| change.status == status).count();
         let parts = Status::ALL.into_iter().filter_map(|status| match number(status) {
             0 if status.is_rare() => None,
-            number if self.only_shows() && status.writes() => Some(format!("{number} to {}", status.planned())),
-            number => Some(format!("{number} {}", status.word())),
+            number if self.is_read_only() && status.writes() => Some(format!("{number} to {}", status.planned())),
+            number => Some(format!("{number} {}", status.name())),
         });
         parts.collect::<Vec<_>>().join(", ")
     }
 
     fn report<'a>(&self, changes: &'a [Change]) -> ApplyJson<'a> {
-        let dry_run = self.only_shows();
+        let dry_run = self.is_read_only();
         ApplyJson { dry_run, entries: changes.iter().map(|change| change.json(dry_run)).collect() }
     }
 }

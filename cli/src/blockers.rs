@@ -7,8 +7,7 @@ use sqlx::{Database, MySql, Pool, Postgres, Sqlite};
 use tokio::time::timeout;
 
 use crate::database::begin;
-use crate::doctor::DoctorReport;
-use crate::output::counted;
+use crate::text::counted;
 
 /// A session with an open transaction.
 pub(crate) struct Blocker {
@@ -22,9 +21,9 @@ pub(crate) struct Blocker {
 /// Finds blocking sessions on an engine.
 pub(crate) trait Blockers: Database {
     /// The statement that ends a session: the text before and after the session's id.
-    const END: [&'static str; 2];
+    const END_SESSION: [&'static str; 2];
     /// The privilege that shows all sessions.
-    const NEEDS: &'static str;
+    const REQUIRED_PRIVILEGE: &'static str;
 
     /// The sessions with a transaction that is older than a second and holds locks, oldest first. `None` if this role cannot see
     /// sessions.
@@ -34,8 +33,8 @@ pub(crate) trait Blockers: Database {
 type Columns = (i64, String, String, Option<i64>);
 
 impl Blockers for Postgres {
-    const END: [&'static str; 2] = ["select pg_terminate_backend(", ")"];
-    const NEEDS: &'static str = "pg_read_all_stats";
+    const END_SESSION: [&'static str; 2] = ["select pg_terminate_backend(", ")"];
+    const REQUIRED_PRIVILEGE: &'static str = "pg_read_all_stats";
 
     async fn blockers(pool: &Pool<Self>) -> Result<Option<Vec<Blocker>>, sqlx::Error> {
         // A role sees the transaction start of its own sessions only. Skips sessions that wait for a lock themselves, because
@@ -60,8 +59,8 @@ impl Blockers for Postgres {
 }
 
 impl Blockers for MySql {
-    const END: [&'static str; 2] = ["kill ", ""];
-    const NEEDS: &'static str = "PROCESS";
+    const END_SESSION: [&'static str; 2] = ["kill ", ""];
+    const REQUIRED_PRIVILEGE: &'static str = "PROCESS";
 
     async fn blockers(pool: &Pool<Self>) -> Result<Option<Vec<Blocker>>, sqlx::Error> {
         // `trx_started` is in the host's time zone, whatever the time zone of the session.
@@ -86,8 +85,8 @@ impl Blockers for MySql {
 
 /// SQLite has no sessions, only processes.
 impl Blockers for Sqlite {
-    const END: [&'static str; 2] = ["", ""];
-    const NEEDS: &'static str = "";
+    const END_SESSION: [&'static str; 2] = ["", ""];
+    const REQUIRED_PRIVILEGE: &'static str = "";
 
     async fn blockers(_: &Pool<Self>) -> Result<Option<Vec<Blocker>>, sqlx::Error> {
         Ok(Some(Vec::new()))
@@ -102,51 +101,42 @@ impl From<Columns> for Blocker {
 
 impl Blocker {
     /// Describes the session and the age of its transaction.
-    fn told<DB: Blockers>(&self) -> String {
+    pub(crate) fn describe<DB: Blockers>(&self) -> String {
         let Self { id, user, application, open_for } = self;
         let application = if application.is_empty() { String::new() } else { format!(", {application}") };
         let open_for = match open_for {
             Some(seconds) => counted(*seconds, "second"),
-            None => format!("a time visible only to a role with {}", DB::NEEDS),
+            None => format!("a time visible only to a role with {}", DB::REQUIRED_PRIVILEGE),
         };
         format!("session {id} ({user}{application}) has held locks in an open transaction for {open_for}")
     }
 
-    fn end<DB: Blockers>(&self) -> String {
-        let [before, after] = DB::END;
+    pub(crate) fn end_statement<DB: Blockers>(&self) -> String {
+        let [before, after] = DB::END_SESSION;
         format!("`{before}{}{after}`", self.id)
     }
 }
 
-/// A hint that names the blocking sessions and the statement that ends each. Empty if they are unknown.
-pub(crate) async fn hint<DB: Blockers>(pool: &Pool<DB>) -> String {
-    match timeout(LOCK_TIMEOUT, DB::blockers(pool)).await {
-        Ok(Ok(Some(blockers))) => {
-            let told = |blocker: &Blocker| format!("{}; {} ends it; ", blocker.told::<DB>(), blocker.end::<DB>());
-            blockers.iter().map(told).collect()
-        }
-        Ok(Ok(None)) => format!(
-            "an administrator, whose account has {0}, sees whose lock it was by `tollgate doctor`, or lets this account see \
-             it: `grant {0} on *.* to ACCOUNT`; ",
-            DB::NEEDS
-        ),
-        _ => String::new(),
-    }
+/// The blocking sessions, or `None` if the database does not answer. The inner `None`: this role cannot see sessions.
+pub(crate) async fn find<DB: Blockers>(pool: &Pool<DB>) -> Option<Option<Vec<Blocker>>> {
+    timeout(LOCK_TIMEOUT, DB::blockers(pool)).await.ok()?.ok()
 }
 
-/// Reports the sessions that block others now.
-pub(crate) async fn examine<DB: Blockers>(pool: &Pool<DB>, report: &mut DoctorReport) {
-    let Ok(Ok(found)) = timeout(LOCK_TIMEOUT, DB::blockers(pool)).await else { return };
-    if found.is_none() {
-        let needs = DB::NEEDS;
-        report.ok("locks", format!("this account cannot see who holds locks, without `grant {needs} on *.* to` it"));
-    }
-    for blocker in found.unwrap_or_default() {
-        report.warn(
-            "locks",
-            blocker.told::<DB>(),
-            format!("end the session to release its locks: {}", blocker.end::<DB>()),
-        );
+/// A hint that names the blocking sessions and the statement that ends each. Empty if they are unknown.
+pub(crate) async fn hint<DB: Blockers>(pool: &Pool<DB>) -> String {
+    match find(pool).await {
+        Some(Some(blockers)) => {
+            let sentence = |blocker: &Blocker| {
+                format!("{}; {} ends it; ", blocker.describe::<DB>(), blocker.end_statement::<DB>())
+            };
+            blockers.iter().map(sentence).collect()
+        }
+        Some(None) => format!(
+            "an administrator, whose account has {0}, sees whose lock it was by `tollgate doctor`, or lets this account see \
+             it: `grant {0} on *.* to ACCOUNT`; ",
+            DB::REQUIRED_PRIVILEGE
+        ),
+        None => String::new(),
     }
 }
 

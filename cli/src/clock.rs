@@ -3,16 +3,50 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::Pool;
+use sqlx::{Database, MySql, MySqlConnection, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
 
-use crate::answer::within_patience;
-use crate::doctor::Examine;
-use crate::exit::{CliError, chain};
+use crate::exit::CliError;
+use crate::failure::chain;
+use crate::lock_timeout::with_lock_timeout;
 use crate::times;
 
-pub(crate) async fn now<DB: Examine>(pool: &Pool<DB>) -> anyhow::Result<DateTime<Utc>> {
-    let asked = within_patience(DB::now(pool)).await;
-    let now = asked.map(DateTime::from_timestamp_micros).map_err(|error| match error.downcast::<CliError>() {
+/// Reads the clock that decides on the expiry of modes and overrides.
+pub(crate) trait ServerClock: Database {
+    /// The time by which what is set ends, in microseconds since 1970.
+    fn now(pool: &Pool<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
+}
+
+impl ServerClock for Postgres {
+    async fn now(pool: &PgPool) -> Result<i64, sqlx::Error> {
+        // Under the role's own search path, so each name has its schema.
+        let now =
+            "select (extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000000::numeric)::bigint";
+        sqlx::query_scalar(now).fetch_one(pool).await
+    }
+}
+
+impl ServerClock for MySql {
+    async fn now(pool: &MySqlPool) -> Result<i64, sqlx::Error> {
+        mysql_now(&mut *pool.acquire().await?).await
+    }
+}
+
+impl ServerClock for Sqlite {
+    async fn now(_: &SqlitePool) -> Result<i64, sqlx::Error> {
+        Ok(Utc::now().timestamp_micros())
+    }
+}
+
+/// MySQL's clock, by this connection.
+pub(crate) async fn mysql_now(connection: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as signed)")
+        .fetch_one(connection)
+        .await
+}
+
+pub(crate) async fn now<DB: ServerClock>(pool: &Pool<DB>) -> anyhow::Result<DateTime<Utc>> {
+    let answer = with_lock_timeout(DB::now(pool)).await;
+    let now = answer.map(DateTime::from_timestamp_micros).map_err(|error| match error.downcast::<CliError>() {
         Ok(refusal) => refusal,
         Err(error) => CliError::database(chain(&error), "run `tollgate doctor` to find the cause"),
     })?;
@@ -20,8 +54,8 @@ pub(crate) async fn now<DB: Examine>(pool: &Pool<DB>) -> anyhow::Result<DateTime
 }
 
 /// The end of a span from now, if a span is given.
-pub(crate) fn end(lasting: Option<Duration>, now: DateTime<Utc>) -> anyhow::Result<Option<DateTime<Utc>>> {
-    lasting.map(|span| end_by(span, now, Utc::now())).transpose()
+pub(crate) fn end(duration: Option<Duration>, now: DateTime<Utc>) -> anyhow::Result<Option<DateTime<Utc>>> {
+    duration.map(|span| end_by(span, now, Utc::now())).transpose()
 }
 
 /// Fails if the end is past by this host's clock, because the library would refuse it.

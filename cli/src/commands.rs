@@ -7,12 +7,14 @@ use clap::{Parser, Subcommand};
 use sqlx::{MySql, Postgres, Sqlite};
 use tollgate::MemoryStore;
 
+use crate::command_effect::CommandEffect;
 use crate::database::{Engine, Missing, close, open, rest};
-use crate::exit::{CliError, RequestKind};
-use crate::url::{self, Url};
+use crate::doctor::Examine;
+use crate::exit::CliError;
+use crate::url::Url;
 use crate::{
-    apply, blockers, completions, create, delete, denied, doctor, exit, explain, json_schema, list, man, migrate, mode,
-    next, peek, plan, redact, request, reset, run, simulate, sweep, take, watch,
+    apply, blockers, completions, create, delete, denied, doctor, exit, explain, failure, json_schema, list, man,
+    migrate, mode, next_steps, peek, plan, redact, request, reset, run, simulate, sweep, take, url, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: creates, inspects and changes them.
@@ -79,14 +81,14 @@ impl Arguments {
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
             // Decided without the database, because the switch must work while the database is down.
-            Some(Command::Online(Online::Take(args))) if request::is_switched()? => {
+            Some(Command::Online(Online::Take(args))) if request::is_decided_by_mode()? => {
                 return args.run(MemoryStore::new(), ready(())).await;
             }
-            Some(Command::Online(Online::Run(args))) if request::is_switched()? => {
+            Some(Command::Online(Online::Run(args))) if request::is_decided_by_mode()? => {
                 return args.run(MemoryStore::new(), ready(()), ready(())).await;
             }
             // Without a database, prints the first steps.
-            None if !self.database.is_given() => return next::first(),
+            None if !self.database.is_given() => return next_steps::introduce(),
             Some(Command::Online(command)) => Some(command),
             None => None,
         };
@@ -98,7 +100,7 @@ impl Arguments {
     }
 }
 
-async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<ExitCode> {
+async fn on<DB: Engine + Examine>(command: Option<Online>, url: &str) -> anyhow::Result<ExitCode> {
     let missing = match &command {
         Some(Online::Migrate(args)) => args.missing(),
         _ => Missing::Refuse,
@@ -106,25 +108,25 @@ async fn on<DB: Engine>(command: Option<Online>, url: &str) -> anyhow::Result<Ex
     let store = match (open::<DB>(url, missing).await, &command) {
         (Ok(store), _) => store,
         (Err(error), Some(Online::Doctor(args))) => return args.unreachable(&error),
-        (Err(error), Some(Online::Run(args))) => return args.unanswered(error),
+        (Err(error), Some(Online::Run(args))) => return args.run_without_token(error),
         (Err(error), _) => return Err(error),
     };
     let pool = store.pool().clone();
     // Does not wait for a slow read of `watch` when the user quits.
     let is_left_open = matches!(command, Some(Online::Watch(_)));
-    let asks = command.as_ref().map_or(RequestKind::ToLook, Online::asks);
+    let effect = command.as_ref().map_or(CommandEffect::Read, Online::effect);
     let result = match command {
-        None => next::run(store).await,
+        None => next_steps::run(store).await,
         Some(command) => command.run(store, url).await,
     };
     let blockers = match &result {
-        Err(error) if exit::is_held_up(error) => blockers::hint(&pool).await,
+        Err(error) if failure::is_lock_wait(error) => blockers::hint(&pool).await,
         _ => String::new(),
     };
     if !is_left_open {
         close(&pool).await;
     }
-    result.map_err(|error| asks.told(error, &blockers))
+    result.map_err(|error| effect.explain_error(error, &blockers))
 }
 
 impl Online {
@@ -132,23 +134,23 @@ impl Online {
     fn check(&mut self) -> Result<(), CliError> {
         match self {
             Self::Apply(args) => args.read(),
-            Self::Run(args) => args.finds_its_command(),
-            Self::Mode(args) => args.names_its_target(),
+            Self::Run(args) => args.check_command(),
+            Self::Mode(args) => args.check_target(),
             _ => Ok(()),
         }
     }
 
-    fn asks(&self) -> RequestKind {
+    fn effect(&self) -> CommandEffect {
         match self {
-            Self::Run(_) => RequestKind::ToRun,
-            Self::Take(_) => RequestKind::ForTokens,
+            Self::Run(_) => CommandEffect::Run,
+            Self::Take(_) => CommandEffect::Take,
             Self::Denied(_) | Self::Doctor(_) | Self::Explain(_) | Self::List(_) | Self::Peek(_) | Self::Watch(_) => {
-                RequestKind::ToLook
+                CommandEffect::Read
             }
-            Self::Apply(args) if args.only_shows() => RequestKind::ToLook,
-            Self::Mode(args) if args.only_shows() => RequestKind::ToLook,
-            Self::Plan(command) if command.only_shows() => RequestKind::ToLook,
-            Self::Reset(args) if args.only_shows() => RequestKind::ToLook,
+            Self::Apply(args) if args.is_read_only() => CommandEffect::Read,
+            Self::Mode(args) if args.is_read_only() => CommandEffect::Read,
+            Self::Plan(command) if command.is_read_only() => CommandEffect::Read,
+            Self::Reset(args) if args.is_read_only() => CommandEffect::Read,
             Self::Apply(_)
             | Self::Create(_)
             | Self::Delete(_)
@@ -156,11 +158,11 @@ impl Online {
             | Self::Mode(_)
             | Self::Plan(_)
             | Self::Reset(_)
-            | Self::Sweep(_) => RequestKind::ToChange,
+            | Self::Sweep(_) => CommandEffect::Change,
         }
     }
 
-    async fn run<DB: Engine>(self, store: tollgate::SqlStore<DB>, url: &str) -> anyhow::Result<ExitCode> {
+    async fn run<DB: Engine + Examine>(self, store: tollgate::SqlStore<DB>, url: &str) -> anyhow::Result<ExitCode> {
         match self {
             Self::Apply(args) => args.run(&store).await,
             Self::Create(args) => args.run(&store).await,

@@ -6,8 +6,9 @@ use tollgate::{
 };
 
 use crate::levels::BucketJson;
-use crate::output::{operand, plain, say_change};
+use crate::output::say_change;
 use crate::quota_args::{QuotaArgs, key};
+use crate::text::{operand, plain};
 
 /// Provision a bucket, full
 ///
@@ -30,12 +31,13 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
         let quota = self.quota.required()?;
-        let (why, level) = (store.explain(&self.name, None).await?, store.peek(&self.name).await?);
+        let (explanation, level) = (store.explain(&self.name, None).await?, store.peek(&self.name).await?);
         store.create_bucket(&self.name, quota).await?;
         let after = if self.json { store.peek(&self.name).await? } else { None };
         let change = (level.as_ref().map(BucketJson::from), after.as_ref().map(BucketJson::from));
         say_change(self.json, change, || {
-            let changed = level.as_ref().map_or_else(String::new, |level| format!("; {}", changed(&why, level, quota)));
+            let changed =
+                level.as_ref().map_or_else(String::new, |level| format!("; {}", changed(&explanation, level, quota)));
             let (name, take) = (plain(self.name.as_str()), operand(self.name.as_str()));
             format!("bucket {name}: {quota}{changed}\ntry it: tollgate take {}", plain(&take))
         })?;
@@ -44,8 +46,8 @@ impl Args {
 }
 
 /// Describes what changed in a bucket that existed.
-fn changed(why: &Explanation, level: &BucketLevel, quota: Quota) -> String {
-    let what = match (level.plan(), why.quota, why.quota_from) {
+fn changed(explanation: &Explanation, level: &BucketLevel, quota: Quota) -> String {
+    let cause = match (&level.plan, explanation.quota, explanation.quota_from) {
         (Some(plan), ..) => format!("it followed plan {}", plain(plan.as_str())),
         // `explain` reports the override's limits, and not the bucket's own.
         (None, Some(over), Some(Origin::Override)) => format!("an override still holds, {over}"),
@@ -53,5 +55,5 @@ fn changed(why: &Explanation, level: &BucketLevel, quota: Quota) -> String {
         (None, ..) if !level.is_provisioned() => "its first request had made it".to_owned(),
         (None, ..) => return "unchanged".to_owned(),
     };
-    format!("{what}; it keeps its tokens")
+    format!("{cause}; it keeps its tokens")
 }

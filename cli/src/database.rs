@@ -17,7 +17,6 @@ use tollgate::{
     store::{Dialect as _, Durability, Migrate},
 };
 
-use crate::doctor::Examine;
 use crate::exit::{CliError, DATABASE, GRANT_HINT, NOT_PERMITTED};
 use crate::redact::redact;
 
@@ -31,7 +30,7 @@ pub(crate) enum Missing {
 }
 
 /// A database engine of the CLI.
-pub(crate) trait Engine: Migrate + Examine {
+pub(crate) trait Engine: Migrate {
     /// An example of a URL.
     const EXAMPLE: &'static str;
     /// The hint if the database is unreachable.

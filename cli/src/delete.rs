@@ -2,10 +2,9 @@ use std::process::ExitCode;
 
 use tollgate::{Admin, Key};
 
-use crate::each;
 use crate::exit::CliError;
-use crate::overrides;
 use crate::quota_args::key;
+use crate::{each_key, overrides};
 
 /// Forget buckets and sliding windows
 ///
@@ -22,11 +21,12 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
-        let deleted = each::on_each(&self.keys, self.json, "deleted", async |key| store.delete(key).await).await;
+        let deleted =
+            each_key::for_each_key(&self.keys, self.json, "deleted", async |key| store.delete(key).await).await;
         // Also if some of the buckets do not exist.
         if deleted.as_ref().err().is_none_or(anyhow::Error::is::<CliError>) {
             for key in &self.keys {
-                overrides::note_kept(store, key).await?;
+                overrides::note_remaining(store, key).await?;
             }
         }
         deleted

@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{Admin, admin::DenialCount};
 
-use crate::output::{Cell, Column, Skipped, Table, say, say_json, width_to_fit, wrapped};
+use crate::output::{Cell, Column, Table, say, say_json, width_to_fit};
+use crate::paging::Skipped;
+use crate::text::wrapped;
 use crate::times;
 
 /// List the most denied keys of the last 24 hours

@@ -1,7 +1,6 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use sqlx::error::DatabaseError;
 use sqlx::{Connection, Pool};
 use tollgate::{
     Admin, Error, Key, Mode, Receipt, Rule, SqlStore, Take, Window,
@@ -10,22 +9,24 @@ use tollgate::{
 };
 use uuid::Uuid;
 
-use crate::answer::within_patience;
-use crate::blockers::{self, Blockers};
-use crate::output::{counted, progress, width_to_fit};
-use crate::{clock, exit, migrate, pages, times};
+use crate::lock_timeout::with_lock_timeout;
+use crate::output::{progress, width_to_fit};
+use crate::text::counted;
+use crate::{blockers, clock, exit, failure, migrate, modes, paging};
 
 mod clocks;
-mod documented;
+mod documented_grants;
 mod encryption;
+mod examine;
 mod mysql;
-mod planless;
+mod orphans;
 mod postgres;
 mod report;
 mod settings;
 mod sqlite;
 
-pub(crate) use planless::{Planless, mending};
+pub(crate) use examine::Examine;
+pub(crate) use orphans::{OrphanedBuckets, recreate_command};
 pub(crate) use report::{DoctorJson, DoctorReport};
 
 /// Check connection, schema, grants, clock, durability and settings, make a service's calls, and say what to do
@@ -42,64 +43,39 @@ pub(crate) struct Args {
     wide: bool,
 }
 
-/// The checks of one engine.
-pub(crate) trait Examine: Blockers {
-    fn examine(pool: &Pool<Self>, report: &mut DoctorReport) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-    /// Compares what follows from other rows, or must be there, with what is: a restore or a cleaner may have left it out.
-    fn content(pool: &Pool<Self>, report: &mut DoctorReport) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-    /// The time by which what is set ends, in microseconds since 1970.
-    fn now(pool: &Pool<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
-
-    /// Returns the remedy for a refused call, if the check knows one.
-    fn mending(
-        pool: &Pool<Self>,
-        said: &dyn DatabaseError,
-    ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
-
-    /// Counts the buckets of each missing plan, as if the plan `deleted` were missing too. Reads `most` buckets. `None` counts
-    /// the buckets that follow another plan or none.
-    fn planless(
-        pool: &Pool<Self>,
-        most: i64,
-        deleted: &str,
-    ) -> impl Future<Output = Result<Vec<(Option<String>, i64)>, sqlx::Error>> + Send;
-}
-
 impl Args {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         let mut report = DoctorReport::default();
         let pool = store.pool();
         let bar = progress("checking");
-        if let Err(error) = within_patience(connection(pool, &mut report)).await {
+        if let Err(error) = with_lock_timeout(connection(pool, &mut report)).await {
             bar.finish_and_clear();
             return self.unreachable(&error);
         }
         let is_migrated = schema(pool, &mut report).await;
-        match within_patience(DB::examine(pool, &mut report)).await {
+        match with_lock_timeout(DB::examine(pool, &mut report)).await {
             Ok(()) => {}
             Err(error) if error.is::<exit::CliError>() => report.failed("checks", &error, ""),
             Err(error) => report.warn(
                 "checks",
-                format!("some were not made: {}", exit::chain(&error)),
+                format!("some were not made: {}", failure::chain(&error)),
                 "repeat it as the owner of the schema",
             ),
         }
-        blockers::examine(pool, &mut report).await;
+        locks(pool, &mut report).await;
         bar.finish_and_clear();
         if is_migrated {
             mode(store, &mut report).await;
             // Only operators may look.
-            let _ = within_patience(DB::content(pool, &mut report)).await;
+            let _ = with_lock_timeout(DB::content(pool, &mut report)).await;
             rows(store, &mut report).await;
             if !report.has_failed() {
                 calls(pool, &mut report).await;
             }
         }
         if is_migrated && !report.has_failed() {
-            match Planless::find(pool, None).await {
-                Ok(planless) => planless.tell(&mut report),
+            match OrphanedBuckets::find(pool, None).await {
+                Ok(count_orphans) => count_orphans.report_to(&mut report),
                 Err(error) if error.is::<exit::CliError>() => report.failed("plans", &error, ""),
                 // Only operators may look, here too.
                 Err(_) => {}
@@ -140,7 +116,7 @@ async fn connection<DB: sqlx::Database>(pool: &Pool<DB>, report: &mut DoctorRepo
 async fn rows(store: &impl Admin, report: &mut DoctorReport) {
     let mode = store.mode().await;
     let unreadable = [
-        ("token_mode", pages::readable(mode).map(|mode| u64::from(mode.is_none()))),
+        ("token_mode", paging::readable(mode).map(|mode| u64::from(mode.is_none()))),
         ("token_buckets", store.list(&Filter::default(), None, ROWS_CHECKED).await.map(|page| page.unreadable())),
         ("token_windows", store.windows(None, None, ROWS_CHECKED).await.map(|page| page.unreadable())),
         ("token_plans", store.plans(None, ROWS_CHECKED).await.map(|page| page.unreadable())),
@@ -159,9 +135,9 @@ async fn rows(store: &impl Admin, report: &mut DoctorReport) {
 
 /// Whether everything is there.
 async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorReport) -> bool {
-    let pending = within_patience(pending_migrations(pool)).await;
+    let pending = with_lock_timeout(pending_migrations(pool)).await;
     match pending.map_err(anyhow::Error::downcast) {
-        Ok(pending) if pending.is_empty() => match within_patience(migrate::version(pool)).await {
+        Ok(pending) if pending.is_empty() => match with_lock_timeout(migrate::version(pool)).await {
             Ok(version) => {
                 report.ok("schema", version);
                 return true;
@@ -183,8 +159,8 @@ async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorRepor
             format!("version {found} lacks objects that this CLI, made for version {known}, needs"),
             exit::UPDATE_HINT,
         ),
-        Err(Ok(Error::NotPermitted(cause))) if exit::is_file(&*cause) => {
-            report.fail("schema", exit::words(&*cause), exit::READ_ONLY_HINT);
+        Err(Ok(Error::NotPermitted(cause))) if failure::is_sqlite(&*cause) => {
+            report.fail("schema", failure::sql_message(&*cause), exit::READ_ONLY_HINT);
         }
         Err(Ok(error)) => refused::<DB>("schema", pool, &error.into(), report).await,
         Err(Err(error)) => report.failed("schema", &error, LOG),
@@ -194,7 +170,7 @@ async fn schema<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorRepor
 
 /// Makes the calls of a service, which may fail though every grant is there.
 async fn calls<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorReport) {
-    match within_patience(take(pool)).await {
+    match with_lock_timeout(take(pool)).await {
         Ok(()) => report.ok("calls", "tokens are taken and given back; all of it was rolled back"),
         Err(error) => refused::<DB>("calls", pool, &error, report).await,
     }
@@ -221,33 +197,50 @@ async fn take<DB: Migrate>(pool: &Pool<DB>) -> anyhow::Result<()> {
 
 /// A failure in the database's own words, with what mends it.
 async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyhow::Error, report: &mut DoctorReport) {
-    let Some(said) = exit::said(error).and_then(sqlx::Error::as_database_error) else {
+    let Some(cause) = failure::sql_error(error).and_then(sqlx::Error::as_database_error) else {
         return report.failed(name, error, LOG);
     };
     let is_not_permitted = matches!(error.downcast_ref(), Some(Error::NotPermitted(_)));
-    let advice = match within_patience(DB::mending(pool, said)).await.ok().flatten() {
-        Some(mending) => mending,
+    let advice = match with_lock_timeout(DB::remedy(pool, cause)).await.ok().flatten() {
+        Some(remedy) => remedy,
         None if is_not_permitted => exit::GRANT_HINT.to_owned(),
-        None if exit::is_held_up(error) => blockers::hint(pool).await + "then repeat it",
+        None if failure::is_lock_wait(error) => blockers::hint(pool).await + "then repeat it",
         None => LOG.to_owned(),
     };
-    report.fail(name, said.message(), advice);
+    report.fail(name, cause.message(), advice);
 }
 
 /// Reports a mode that admits or denies every request.
 async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut DoctorReport) {
     let Ok(now) = clock::now(store.pool()).await else { return };
     match store.mode().await {
-        Ok(switch) if switch.mode == Mode::Enforce || times::is_over(&switch, now) => report.ok("mode", "enforce"),
+        Ok(switch) if switch.mode == Mode::Enforce || modes::has_ended(&switch, now) => report.ok("mode", "enforce"),
         Ok(switch) => {
             report.warn(
                 "mode",
-                times::switch(&switch, "enforce", now),
+                modes::describe(&switch, "enforce", now),
                 "back to the tokens: `tollgate mode --clear --all`",
             );
         }
         // Only operators may look.
         Err(_) => {}
+    }
+}
+
+/// Reports the sessions that block others now.
+async fn locks<DB: Examine>(pool: &Pool<DB>, report: &mut DoctorReport) {
+    let Some(sessions) = blockers::find(pool).await else { return };
+    if sessions.is_none() {
+        let privilege = DB::REQUIRED_PRIVILEGE;
+        report
+            .ok("locks", format!("this account cannot see who holds locks, without `grant {privilege} on *.* to` it"));
+    }
+    for blocker in sessions.unwrap_or_default() {
+        report.warn(
+            "locks",
+            blocker.describe::<DB>(),
+            format!("end the session to release its locks: {}", blocker.end_statement::<DB>()),
+        );
     }
 }
 

@@ -11,10 +11,11 @@ use tollgate::{
     store::Migrate,
 };
 
-use crate::doctor::{Examine, mending};
-use crate::mode::ModeArg;
-use crate::output::{GREEN, RED, plain, say, say_json, shortened, width_to_fit, wrapped};
+use crate::doctor::{Examine, recreate_command};
+use crate::modes::ModeArg;
+use crate::output::{say, say_json, width_to_fit};
 use crate::quota_args::key;
+use crate::text::{GREEN, RED, plain, shortened, wrapped};
 use crate::{clock, times};
 
 mod sliding;
@@ -44,19 +45,21 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
-        let why = store.explain(&self.key, self.plan.as_ref()).await?;
+        let explanation = store.explain(&self.key, self.plan.as_ref()).await?;
         let now = clock::now(store.pool()).await?;
-        let sliding = Sliding::find(store, &self.key, &why, now).await?;
+        let sliding = Sliding::find(store, &self.key, &explanation, now).await?;
         if self.json {
             let window = sliding.as_ref().map(|sliding| sliding.json(self.cost));
-            say_json(&ExplainJson::new(&self.key, &why, shortfall(&why, self.cost), window))?;
+            say_json(&ExplainJson::new(&self.key, &explanation, shortfall(&explanation, self.cost), window))?;
         } else {
             // Omits a missing bucket if the key has a window and no plan is named.
-            let bucket = why.known || sliding.is_none() || self.plan.is_some();
-            let mut lines = if bucket { bucket_words(&why, self.plan.is_some(), now) } else { Vec::new() };
+            let bucket = explanation.known || sliding.is_none() || self.plan.is_some();
+            let mut lines = if bucket { bucket_lines(&explanation, self.plan.is_some(), now) } else { Vec::new() };
             lines.extend(sliding.as_ref().map(|sliding| ("window", sliding.counted())));
-            lines.push(("mode", mode_words(&why, now)));
-            lines.extend(bucket.then(|| ("a request", expected_outcome(&why, shortfall(&why, self.cost)))));
+            lines.push(("mode", mode_line(&explanation, now)));
+            lines.extend(
+                bucket.then(|| ("a request", expected_outcome(&explanation, shortfall(&explanation, self.cost)))),
+            );
             let name = if bucket { "in window" } else { "a request" };
             lines.extend(sliding.as_ref().map(|sliding| (name, sliding.expected_outcome(self.cost))));
             let (width, key) = (width_to_fit(self.wide), plain(self.key.as_str()));
@@ -72,39 +75,46 @@ fn reason(text: Option<&String>) -> String {
     text.filter(|text| !text.is_empty()).map_or_else(String::new, |text| format!(": {}", plain(text)))
 }
 
-fn name(why: &Explanation, origin: Origin) -> String {
-    match (origin, &why.plan) {
+fn name(explanation: &Explanation, origin: Origin) -> String {
+    match (origin, &explanation.plan) {
         (Origin::Plan, Some(plan)) => format!("plan {}", plain(plan.as_str())),
-        (origin, _) => word(origin).to_owned(),
+        (origin, _) => origin_name(origin).to_owned(),
     }
 }
 
-fn bucket_words(why: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'static str, String)> {
-    let bucket = match why.available {
-        _ if !why.known => "none yet".to_owned(),
+fn bucket_lines(explanation: &Explanation, named: bool, now: DateTime<Utc>) -> Vec<(&'static str, String)> {
+    let bucket = match explanation.available {
+        _ if !explanation.known => "none yet".to_owned(),
         Some(available) => format!("{available} available"),
         None => "exists".to_owned(),
     };
-    let limit = match (why.quota, why.quota_from) {
+    let limit = match (explanation.quota, explanation.quota_from) {
         // A missing plan precedes the quota of the bucket or an override.
-        _ if why.expected_outcome == ExpectedOutcome::UnknownPlan => {
-            let whose = if named { "the" } else { "its" };
-            format!("none: {whose} plan{} is not there", quoted_plan(why))
+        _ if explanation.expected_outcome == ExpectedOutcome::UnknownPlan => {
+            let article = if named { "the" } else { "its" };
+            format!("none: {article} plan{} is not there", quoted_plan(explanation))
         }
         (Some(quota), Some(Origin::Override)) => {
-            let ending = times::ending(why.override_until, now);
-            format!("{quota}, from an override{ending}{}", reason(why.override_reason.as_ref()))
+            let ending = times::ending(explanation.override_until, now);
+            format!("{quota}, from an override{ending}{}", reason(explanation.override_reason.as_ref()))
         }
-        (Some(quota), from) => format!("{quota}, from {}", from.map_or_else(String::new, |from| name(why, from))),
+        (Some(quota), from) => {
+            format!("{quota}, from {}", from.map_or_else(String::new, |from| name(explanation, from)))
+        }
         (None, _) => "none: no quota, plan or override is known".to_owned(),
     };
     vec![("bucket", bucket), ("limit", limit)]
 }
 
-fn mode_words(why: &Explanation, now: DateTime<Utc>) -> String {
-    let Some(from) = why.mode_from else { return why.mode.to_string() };
-    let ending = times::ending(why.mode_until, now);
-    format!("{}, from {}{ending}{}", why.mode, name(why, from), reason(why.mode_reason.as_ref()))
+fn mode_line(explanation: &Explanation, now: DateTime<Utc>) -> String {
+    let Some(from) = explanation.mode_from else { return explanation.mode.to_string() };
+    let ending = times::ending(explanation.mode_until, now);
+    format!(
+        "{}, from {}{ending}{}",
+        explanation.mode,
+        name(explanation, from),
+        reason(explanation.mode_reason.as_ref())
+    )
 }
 
 /// Why a request for so many tokens is not granted where one for a single token might be.
@@ -116,53 +126,58 @@ enum Shortfall {
     Now(i128),
 }
 
-fn shortfall(why: &Explanation, cost: u64) -> Option<Shortfall> {
-    let by_tokens = matches!(why.mode, Mode::Enforce | Mode::Shadow)
-        && matches!(why.expected_outcome, ExpectedOutcome::Granted | ExpectedOutcome::Denied);
-    let quota = why.quota.filter(|quota| by_tokens && quota.refill() != Refill::Unlimited)?;
+fn shortfall(explanation: &Explanation, cost: u64) -> Option<Shortfall> {
+    let by_tokens = matches!(explanation.mode, Mode::Enforce | Mode::Shadow)
+        && matches!(explanation.expected_outcome, ExpectedOutcome::Granted | ExpectedOutcome::Denied);
+    let quota = explanation.quota.filter(|quota| by_tokens && quota.refill() != Refill::Unlimited)?;
     if cost > quota.capacity() {
         return Some(Shortfall::Ever);
     }
     // The bucket that a first request makes is full.
-    let available = why.available.map_or_else(|| i128::from(quota.capacity()), i128::from);
+    let available = explanation.available.map_or_else(|| i128::from(quota.capacity()), i128::from);
     let missing = i128::from(cost) - available;
-    (cost > 1 && missing > 0 && why.mode == Mode::Enforce).then_some(Shortfall::Now(missing))
+    (cost > 1 && missing > 0 && explanation.mode == Mode::Enforce).then_some(Shortfall::Now(missing))
 }
 
-fn expected_outcome(why: &Explanation, shortfall: Option<Shortfall>) -> String {
+fn expected_outcome(explanation: &Explanation, shortfall: Option<Shortfall>) -> String {
     match shortfall {
         Some(Shortfall::Ever) => return "would fail: it costs more than the bucket ever holds".to_owned(),
         Some(Shortfall::Now(1)) => return format!("would be {RED}denied{RED:#}: a token is missing"),
         Some(Shortfall::Now(tokens)) => return format!("would be {RED}denied{RED:#}: {tokens} tokens are missing"),
         None => {}
     }
-    match why.expected_outcome {
-        ExpectedOutcome::Granted if why.mode == Mode::Off => {
+    match explanation.expected_outcome {
+        ExpectedOutcome::Granted if explanation.mode == Mode::Off => {
             format!("would be {GREEN}granted{GREEN:#}, whatever the tokens")
         }
-        ExpectedOutcome::Denied if why.mode == Mode::Block => {
+        ExpectedOutcome::Denied if explanation.mode == Mode::Block => {
             format!("would be {RED}denied{RED:#}, whatever the tokens")
         }
         ExpectedOutcome::Granted => format!("would be {GREEN}granted{GREEN:#}"),
-        ExpectedOutcome::Denied => match why.retry_after {
+        ExpectedOutcome::Denied => match explanation.retry_after {
             Duration::MAX => format!("would be {RED}denied{RED:#}, and no token comes back by itself"),
             after => format!("would be {RED}denied{RED:#}: a token comes in {}", times::span(after)),
         },
-        ExpectedOutcome::UnknownPlan => format!("would fail: there is no plan{}{}", quoted_plan(why), made_again(why)),
+        ExpectedOutcome::UnknownPlan => {
+            format!("would fail: there is no plan{}{}", quoted_plan(explanation), recreate_hint(explanation))
+        }
         ExpectedOutcome::Conflict => "would fail if it named that plan: the bucket has another limit".to_owned(),
         _ => "would fail, unless it names its limits: there is no such bucket".to_owned(),
     }
 }
 
-fn quoted_plan(why: &Explanation) -> String {
-    why.plan.as_ref().map_or_else(String::new, |plan| format!(" '{}'", plain(plan.as_str())))
+fn quoted_plan(explanation: &Explanation) -> String {
+    explanation.plan.as_ref().map_or_else(String::new, |plan| format!(" '{}'", plain(plan.as_str())))
 }
 
 /// The command that makes the plan again, with the limits that the bucket has from it if they are known.
-fn made_again(why: &Explanation) -> String {
-    let quota = why.quota.filter(|_| why.quota_from == Some(Origin::Bucket));
+fn recreate_hint(explanation: &Explanation) -> String {
+    let quota = explanation.quota.filter(|_| explanation.quota_from == Some(Origin::Bucket));
     let quota = quota.map_or_else(|| "QUOTA".to_owned(), |quota| quota.to_string());
-    why.plan.as_ref().map_or_else(String::new, |plan| format!("; `{}` makes it", mending(plan.as_str(), &quota)))
+    explanation
+        .plan
+        .as_ref()
+        .map_or_else(String::new, |plan| format!("; `{}` makes it", recreate_command(plan.as_str(), &quota)))
 }
 
 /// The effective limit and mode of a key, and the result of a request.
@@ -217,22 +232,22 @@ enum OutcomeJson {
 }
 
 impl ExplainJson {
-    fn new(key: &Key, why: &Explanation, shortfall: Option<Shortfall>, window: Option<SlidingJson>) -> Self {
-        let said = |reason: &Option<String>| reason.clone().filter(|reason| !reason.is_empty());
+    fn new(key: &Key, explanation: &Explanation, shortfall: Option<Shortfall>, window: Option<SlidingJson>) -> Self {
+        let non_empty = |reason: &Option<String>| reason.clone().filter(|reason| !reason.is_empty());
         Self {
             key: key.to_string(),
-            known: why.known,
-            available: why.available,
-            quota: why.quota.map(|quota| quota.to_string()),
-            quota_from: why.quota_from.map(word),
-            plan: why.plan.as_ref().map(ToString::to_string),
-            mode: why.mode.as_str(),
-            mode_from: why.mode_from.map(word),
-            mode_reason: said(&why.mode_reason),
-            mode_until: times::timestamp(why.mode_until),
-            override_reason: said(&why.override_reason),
-            override_until: times::timestamp(why.override_until),
-            expected_outcome: match (shortfall, why.expected_outcome) {
+            known: explanation.known,
+            available: explanation.available,
+            quota: explanation.quota.map(|quota| quota.to_string()),
+            quota_from: explanation.quota_from.map(origin_name),
+            plan: explanation.plan.as_ref().map(ToString::to_string),
+            mode: explanation.mode.as_str(),
+            mode_from: explanation.mode_from.map(origin_name),
+            mode_reason: non_empty(&explanation.mode_reason),
+            mode_until: times::timestamp(explanation.mode_until),
+            override_reason: non_empty(&explanation.override_reason),
+            override_until: times::timestamp(explanation.override_until),
+            expected_outcome: match (shortfall, explanation.expected_outcome) {
                 (Some(Shortfall::Ever), _) => OutcomeJson::Never,
                 (Some(Shortfall::Now(_)), _) | (_, ExpectedOutcome::Denied) => OutcomeJson::Denied,
                 (_, ExpectedOutcome::Granted) => OutcomeJson::Granted,
@@ -240,13 +255,13 @@ impl ExplainJson {
                 (_, ExpectedOutcome::Conflict) => OutcomeJson::Conflict,
                 _ => OutcomeJson::UnknownBucket,
             },
-            retry_after_ms: if shortfall.is_some() { None } else { times::milliseconds(why.retry_after) },
+            retry_after_ms: if shortfall.is_some() { None } else { times::milliseconds(explanation.retry_after) },
             window,
         }
     }
 }
 
-fn word(origin: Origin) -> &'static str {
+fn origin_name(origin: Origin) -> &'static str {
     match origin {
         Origin::Override => "override",
         Origin::Plan => "plan",

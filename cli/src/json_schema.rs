@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::apply::ApplyJson;
 use crate::denied::DenialJson;
 use crate::doctor::DoctorJson;
-use crate::each::FoundJson;
+use crate::each_key::FoundJson;
 use crate::explain::ExplainJson;
 use crate::levels::BucketJson;
 use crate::mode::ModeOutputJson;

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::admin::BucketLevel;
 
-use crate::output::{Cell, Column, RED, Table, YELLOW};
+use crate::output::{Cell, Column, Table};
+use crate::text::{RED, YELLOW};
 use crate::times;
 
 /// A table with one row per bucket.

@@ -6,8 +6,8 @@ use tollgate::{
     admin::{BucketLevel, Filter},
 };
 
-use crate::output::{Layout, Skipped, say, width_to_fit};
-use crate::pages::PAGE;
+use crate::output::{Layout, say, width_to_fit};
+use crate::paging::{PAGE, Skipped};
 use crate::quota_args::{key, prefix};
 
 mod level;
@@ -236,26 +236,26 @@ mod tests {
 
     /// Lists the store: returns the output, whether there is more, and how many rows each read requested.
     async fn listed(store: &MemoryStore, words: &[&str], writes: usize) -> (String, bool, Vec<u32>) {
-        let (args, asked, written) = (args(words), RefCell::new(Vec::new()), RefCell::default());
+        let (args, requested, written) = (args(words), RefCell::new(Vec::new()), RefCell::default());
         let page = async |after: Option<&Key>, limit| {
-            asked.borrow_mut().push(limit);
+            requested.borrow_mut().push(limit);
             Ok(store.list(&Filter::default(), after, limit).await?.into_vec())
         };
         let mut out = Writer::new(Pipe { written: &written, writes }, args.json, Layout::default());
         let limit = args.limit.unwrap_or(usize::MAX);
         let is_more = in_key_order(PageReader::new(page, args.admits()), limit, &mut out).await.expect("it is listed");
         out.end(BucketLevel::NONE).expect("it is written");
-        (String::from_utf8(written.into_inner()).expect("text"), is_more, asked.into_inner())
+        (String::from_utf8(written.into_inner()).expect("text"), is_more, requested.into_inner())
     }
 
     #[tokio::test]
     async fn list_filter_matches_across_pages() {
         let store = store().await;
         for (limit, found, more, pages) in [("3", 2, false, 6), ("2", 2, false, 6), ("1", 1, true, 5)] {
-            let (out, is_more, asked) = listed(&store, &["--provisioned", "--json", "--limit", limit], 9).await;
+            let (out, is_more, requested) = listed(&store, &["--provisioned", "--json", "--limit", limit], 9).await;
             let json: Value = serde_json::from_str(&out).expect("JSON");
             assert_eq!((json.as_array().map(Vec::len), is_more), (Some(found), more), "--limit {limit}");
-            assert_eq!(asked, vec![PAGE; pages], "--limit {limit}");
+            assert_eq!(requested, vec![PAGE; pages], "--limit {limit}");
         }
     }
 
@@ -264,9 +264,9 @@ mod tests {
         let store = store().await;
         let all = store.list(&Filter::default(), None, 9999).await.expect("they are listed");
         let at_once = pretty(&all.iter().map(BucketJson::from).collect::<Vec<_>>()) + "\n";
-        let (out, is_more, asked) = listed(&store, &["--json"], 9).await;
+        let (out, is_more, requested) = listed(&store, &["--json"], 9).await;
         assert!(out == at_once && !is_more, "{} bytes, and not {}", out.len(), at_once.len());
-        assert_eq!(asked, vec![PAGE; 6]);
+        assert_eq!(requested, vec![PAGE; 6]);
         let none = listed(&MemoryStore::new(), &["--json"], 9).await.0;
         assert_eq!(none, "[]\n");
     }
@@ -282,8 +282,8 @@ mod tests {
     async fn list_stops_reading_when_pipe_closes() {
         let store = store().await;
         for words in [&["--json"][..], &[]] {
-            let (out, is_more, asked) = listed(&store, words, 1).await;
-            assert_eq!((asked, is_more), (vec![PAGE; 2], false), "{words:?}");
+            let (out, is_more, requested) = listed(&store, words, 1).await;
+            assert_eq!((requested, is_more), (vec![PAGE; 2], false), "{words:?}");
             assert!(out.contains("user:0998") && !out.contains("user:1001"));
         }
     }

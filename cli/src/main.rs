@@ -1,9 +1,9 @@
 //! The CLI `tollgate`: operates the buckets of a database from a shell.
 
-mod answer;
 mod apply;
 mod blockers;
 mod clock;
+mod command_effect;
 mod commands;
 mod completions;
 mod create;
@@ -11,19 +11,22 @@ mod database;
 mod delete;
 mod denied;
 mod doctor;
-mod each;
+mod each_key;
 mod exit;
 mod explain;
+mod failure;
 mod json_schema;
 mod levels;
 mod list;
+mod lock_timeout;
 mod man;
 mod migrate;
 mod mode;
-mod next;
+mod modes;
+mod next_steps;
 mod output;
 mod overrides;
-mod pages;
+mod paging;
 mod peek;
 mod plan;
 mod quota_args;
@@ -37,8 +40,10 @@ mod signals;
 mod simulate;
 mod sweep;
 mod take;
+mod text;
 mod times;
 mod url;
+mod usage_error;
 mod wait;
 mod watch;
 mod windows;
@@ -51,13 +56,13 @@ use clap::Parser;
 async fn main() -> ExitCode {
     let arguments = match commands::Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return exit::misused::<commands::Arguments>(&error),
+        Err(error) => return usage_error::report_usage::<commands::Arguments>(&error),
     };
     match arguments.run().await {
         Ok(code) => code,
         Err(error) => match error.downcast_ref::<signals::EndingSignal>() {
             Some(ended) => ended.end(),
-            None => exit::failed(&error),
+            None => failure::report(&error),
         },
     }
 }

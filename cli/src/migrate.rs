@@ -9,9 +9,11 @@ use tollgate::{
 };
 
 use crate::database::Missing;
-use crate::exit::{self, CliError};
-use crate::output::{counted, progress, say};
-use crate::url::{self, Url};
+use crate::exit::CliError;
+use crate::output::{progress, say};
+use crate::text::counted;
+use crate::url::Url;
+use crate::{failure, url};
 
 mod files;
 mod script;
@@ -158,7 +160,7 @@ impl Args {
 /// Adds a hint for existing objects, which may be tollgate's, restored without the ledger.
 fn found_without_ledger(error: Error) -> anyhow::Error {
     let error = anyhow::Error::from(error);
-    let message = exit::chain(&error);
+    let message = failure::chain(&error);
     if !message.contains("already exists") {
         return error;
     }
@@ -180,13 +182,15 @@ pub(crate) async fn version<DB: Migrate>(pool: &Pool<DB>) -> Result<String, Erro
 }
 
 /// The engine of `--engine`, of the format or of the database URL, in this order.
-fn dialect(said: Option<ScriptDialect>, format: Format, database: &url::Args) -> anyhow::Result<ScriptDialect> {
+fn dialect(requested: Option<ScriptDialect>, format: Format, database: &url::Args) -> anyhow::Result<ScriptDialect> {
     let own = format.dialect();
-    match (said, own) {
-        (Some(said), Some(own)) if said != own => {
-            let [said, own] = [said, own].map(|dialect| dialect.to_possible_value().expect("none is skipped"));
-            let (said, own) = (said.get_name(), own.get_name());
-            Err(CliError::arguments(format!("this format is for {own}"), format!("leave out --engine {said}")).into())
+    match (requested, own) {
+        (Some(requested), Some(own)) if requested != own => {
+            let [requested, own] =
+                [requested, own].map(|dialect| dialect.to_possible_value().expect("none is skipped"));
+            let (requested, own) = (requested.get_name(), own.get_name());
+            Err(CliError::arguments(format!("this format is for {own}"), format!("leave out --engine {requested}"))
+                .into())
         }
         (Some(dialect), _) | (None, Some(dialect)) => Ok(dialect),
         (None, None) if !database.is_given() => {

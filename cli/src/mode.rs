@@ -2,7 +2,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{
@@ -13,11 +12,13 @@ use tollgate::{
 
 use crate::doctor::Examine;
 use crate::exit::CliError;
-use crate::output::{ChangeJson, plain, say, say_change, say_json};
+use crate::modes::{ModeArg, SettingJson};
+use crate::output::{ChangeJson, say, say_change, say_json};
 use crate::overrides::OverrideJson;
-use crate::pages::readable;
+use crate::paging::readable;
 use crate::quota_args::{key, reason};
-use crate::{clock, overrides, plan, times};
+use crate::text::plain;
+use crate::{clock, modes, overrides, plan, times};
 
 /// Enforce, shadow, switch off or block: a key, a plan or all keys
 ///
@@ -46,36 +47,23 @@ pub(crate) struct Args {
     reason: Option<String>,
     /// How long the mode holds [default: until another is set; with --key: the previous end of the key's override]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse, requires = "mode")]
-    lasting: Option<Duration>,
+    duration: Option<Duration>,
     /// Removes the mode, so that the next one in order applies
-    #[arg(long, conflicts_with_all = ["mode", "reason", "lasting"])]
+    #[arg(long, conflicts_with_all = ["mode", "reason", "duration"])]
     clear: bool,
     /// Print the modes as a JSON array, or a change as JSON
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum, JsonSchema)]
-#[schemars(rename_all = "lowercase")]
-pub(crate) enum ModeArg {
-    /// The tokens decide
-    Enforce,
-    /// Tokens are taken, and requests that find none pass all the same
-    Shadow,
-    /// Every request passes, and no bucket is touched
-    Off,
-    /// Every request is denied
-    Block,
-}
-
 impl Args {
-    pub(crate) fn only_shows(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.mode.is_none() && !self.clear
     }
 
     /// Refuses to change the global mode without `--all`: a forgotten `--key` must not block or admit every request.
-    pub(crate) fn names_its_target(&self) -> Result<(), CliError> {
-        if self.only_shows() || self.all || self.plan.is_some() || self.key.is_some() {
+    pub(crate) fn check_target(&self) -> Result<(), CliError> {
+        if self.is_read_only() || self.all || self.plan.is_some() || self.key.is_some() {
             return Ok(());
         }
         let change = self.mode.map_or("--clear", |mode| Mode::from(mode).as_str());
@@ -84,22 +72,22 @@ impl Args {
     }
 
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
-        let only_shows = self.only_shows();
+        let is_read_only = self.is_read_only();
         let now = clock::now(store.pool()).await?;
         let change = ModeChange {
             mode: self.mode.map(Mode::from),
             reason: self.reason,
-            until: clock::end(self.lasting, now)?,
+            until: clock::end(self.duration, now)?,
             now,
             json: self.json,
         };
         match (&self.plan, &self.key) {
-            _ if only_shows => {
+            _ if is_read_only => {
                 let set = ModeReport::find(store, self.all, self.plan, self.key).await?;
                 if self.json {
                     say_json(&set.iter().map(|set| set.as_json(now)).collect::<Vec<_>>())?;
                 } else {
-                    set.iter().try_for_each(|set| say(set.words(now)))?;
+                    set.iter().try_for_each(|set| say(set.describe(now)))?;
                 }
             }
             (Some(name), _) => change.of_plan(store, name).await?,
@@ -129,24 +117,25 @@ impl ModeChange {
 
     async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
         let before = readable(store.plan(name).await)?;
-        let before = before.map(|plan| plan.ok_or_else(|| plan::unknown(name))).transpose()?.map(ModeReport::from);
+        let before =
+            before.map(|plan| plan.ok_or_else(|| CliError::unknown_plan(name))).transpose()?.map(ModeReport::from);
         if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
-            return Err(plan::unknown(name).into());
+            return Err(CliError::unknown_plan(name).into());
         }
         self.report(before, &ModeReport::new(Some(name.clone()), self.mode.map(|mode| self.switch(mode))))
     }
 
     /// Changes the mode in the key's override, and keeps its limits.
     async fn of_key(self, store: &impl Admin, key: &Key) -> anyhow::Result<()> {
-        let was = overrides::in_force(store, key, self.now).await?;
-        if self.mode.is_none() && was.mode.is_none() && was.quota.is_some() {
-            return Err(overrides::lacks(key, "mode").into());
+        let current = overrides::effective(store, key, self.now).await?;
+        if self.mode.is_none() && current.mode.is_none() && current.quota.is_some() {
+            return Err(overrides::missing_part(key, "mode").into());
         }
-        let expires_at = self.until.or(was.expires_at);
-        let reason = self.reason.unwrap_or_else(|| was.reason.clone());
-        let over = Override { quota: was.quota, mode: self.mode, reason, expires_at };
-        overrides::replace(store, key, (&was, self.now), over, self.json).await?;
-        overrides::note_end(was.quota.map(|quota| format!("limit {quota}")), was.expires_at, expires_at);
+        let expires_at = self.until.or(current.expires_at);
+        let reason = self.reason.unwrap_or_else(|| current.reason.clone());
+        let over = Override { quota: current.quota, mode: self.mode, reason, expires_at };
+        overrides::replace(store, key, (&current, self.now), over, self.json).await?;
+        overrides::note_end(current.quota.map(|quota| format!("limit {quota}")), current.expires_at, expires_at);
         Ok(())
     }
 
@@ -159,7 +148,7 @@ impl ModeChange {
         let change = (before.as_ref().map(|before| before.as_json(self.now)), Some(set.as_json(self.now)));
         let unreadable = || "; the previous mode cannot be read".to_owned();
         let previous = || before.map_or_else(unreadable, |before| before.previous_value(self.now));
-        Ok(say_change(self.json, change, || set.words(self.now) + &previous())?)
+        Ok(say_change(self.json, change, || set.describe(self.now) + &previous())?)
     }
 }
 
@@ -193,33 +182,6 @@ pub(crate) enum ModeOutputJson {
     Change(ChangeJson<ModeJson>),
     /// With --key.
     OfKey(ChangeJson<OverrideJson>),
-}
-
-/// The mode of an object that can have one.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct SettingJson {
-    /// The mode that is set. Null: none, so that the next mode in order is effective: of the plan, or of all.
-    #[schemars(with = "Option<ModeArg>")]
-    mode: Option<&'static str>,
-    /// Why the mode is set.
-    mode_reason: Option<String>,
-    /// When the mode ends. Null: never.
-    #[schemars(extend("format" = "date-time"))]
-    mode_until: Option<String>,
-    /// Whether the mode has expired, so that the next mode in order is effective.
-    mode_ended: bool,
-}
-
-impl SettingJson {
-    pub(crate) fn new(setting: Option<&ModeSetting>, now: DateTime<Utc>) -> Self {
-        let reason = setting.and_then(|setting| setting.reason.clone());
-        Self {
-            mode: setting.map(|setting| setting.mode.as_str()),
-            mode_reason: reason.filter(|reason| !reason.is_empty()),
-            mode_until: times::timestamp(setting.and_then(|setting| setting.until)),
-            mode_ended: setting.is_some_and(|setting| times::is_over(setting, now)),
-        }
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Serialize, JsonSchema)]
@@ -270,7 +232,7 @@ impl ModeReport {
     }
 
     async fn of_plan(store: &impl Admin, name: &Key) -> anyhow::Result<Self> {
-        Ok(store.plan(name).await?.ok_or_else(|| plan::unknown(name))?.into())
+        Ok(store.plan(name).await?.ok_or_else(|| CliError::unknown_plan(name))?.into())
     }
 
     async fn of_key(store: &impl Admin, key: Key) -> anyhow::Result<Self> {
@@ -284,7 +246,7 @@ impl ModeReport {
         Ok(Self { kind: ModeTarget::Key, name: Some(key), switch: Some(setting), from })
     }
 
-    fn words(&self, now: DateTime<Utc>) -> String {
+    fn describe(&self, now: DateTime<Utc>) -> String {
         let name = self.name.as_ref().map_or_else(String::new, |name| plain(name.as_str()));
         let (kind, otherwise) = match self.kind {
             ModeTarget::All => ("all", "enforce"),
@@ -292,7 +254,7 @@ impl ModeReport {
             ModeTarget::Key => ("key ", "that of its plan, or of all"),
         };
         let switch = self.switch.as_ref();
-        let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| times::switch(switch, otherwise, now));
+        let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| modes::describe(switch, otherwise, now));
         // A key's own mode needs no source.
         let inherited = self.from.as_deref().filter(|from| *from != "override");
         match (inherited, switch.and_then(|switch| mode.strip_prefix(switch.mode.as_str()).map(|rest| (switch, rest))))
@@ -304,12 +266,12 @@ impl ModeReport {
 
     /// Describes a replaced mode that was in force, which is stored nowhere else.
     fn previous_value(&self, now: DateTime<Utc>) -> String {
-        let is_said = |switch: &&ModeSetting| {
+        let is_shown = |switch: &&ModeSetting| {
             let is_usual = self.name.is_none() && switch.mode == Mode::Enforce && switch.reason.is_none();
-            !times::is_over(switch, now) && !is_usual
+            !modes::has_ended(switch, now) && !is_usual
         };
-        let held = self.switch.as_ref().filter(is_said);
-        held.map_or_else(String::new, |switch| format!("; it was {}", times::switch(switch, "", now)))
+        let previous = self.switch.as_ref().filter(is_shown);
+        previous.map_or_else(String::new, |switch| format!("; it was {}", modes::describe(switch, "", now)))
     }
 
     fn as_json(&self, now: DateTime<Utc>) -> ModeJson {
@@ -334,16 +296,5 @@ impl From<(Key, Override)> for ModeReport {
         let reason = Some(over.reason).filter(|reason| !reason.is_empty());
         let switch = over.mode.map(|mode| setting(mode, reason, over.expires_at));
         Self { kind: ModeTarget::Key, name: Some(key), switch, from: None }
-    }
-}
-
-impl From<ModeArg> for Mode {
-    fn from(choice: ModeArg) -> Self {
-        match choice {
-            ModeArg::Enforce => Self::Enforce,
-            ModeArg::Shadow => Self::Shadow,
-            ModeArg::Off => Self::Off,
-            ModeArg::Block => Self::Block,
-        }
     }
 }

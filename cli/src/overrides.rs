@@ -9,30 +9,31 @@ use tollgate::{
 };
 
 use crate::exit::CliError;
-use crate::mode::ModeArg;
-use crate::output::{Cell, Column, Table, note, operand, plain, quoted, say, say_change, say_json};
-use crate::pages::{PAGE, every, readable};
+use crate::modes::ModeArg;
+use crate::output::{Cell, Column, Table, note, say, say_change, say_json};
+use crate::paging::{PAGE, read_all, readable};
+use crate::text::{operand, plain, quoted};
 use crate::times;
 
 /// Returns the key's override in force.
 ///
 /// Returns an empty override if the key has none, or if its row cannot be decoded, so that a command can replace it.
-pub(crate) async fn in_force(store: &impl Admin, key: &Key, now: DateTime<Utc>) -> anyhow::Result<Override> {
-    let Some(why) = readable(store.explain(key, None).await)? else {
+pub(crate) async fn effective(store: &impl Admin, key: &Key, now: DateTime<Utc>) -> anyhow::Result<Override> {
+    let Some(explanation) = readable(store.explain(key, None).await)? else {
         // The row that cannot be decoded may be another one: of the mode, the plan or the bucket.
         let mut overrides = all(store).await?.into_iter().filter(|(name, _)| name == key).map(|(_, over)| over);
         return Ok(overrides.find(|over| over.expires_at.is_none_or(|end| end > now)).unwrap_or_default());
     };
     Ok(Override {
-        quota: why.quota.filter(|_| why.quota_from == Some(Origin::Override)),
-        mode: (why.mode_from == Some(Origin::Override)).then_some(why.mode),
-        reason: why.override_reason.unwrap_or_default(),
-        expires_at: why.override_until,
+        quota: explanation.quota.filter(|_| explanation.quota_from == Some(Origin::Override)),
+        mode: (explanation.mode_from == Some(Origin::Override)).then_some(explanation.mode),
+        reason: explanation.override_reason.unwrap_or_default(),
+        expires_at: explanation.override_until,
     })
 }
 
 /// The error of a command that removes a part which the override lacks. The other part stays.
-pub(crate) fn lacks(key: &Key, part: &str) -> CliError {
+pub(crate) fn missing_part(key: &Key, part: &str) -> CliError {
     let message = format!("the override of '{}' has no {part}", plain(key.as_str()));
     CliError::absent(message, format!("`tollgate explain {}` shows its effective limit", operand(key.as_str())))
 }
@@ -42,68 +43,68 @@ pub(crate) fn lacks(key: &Key, part: &str) -> CliError {
 pub(crate) async fn replace(
     store: &impl Admin,
     key: &Key,
-    (was, now): (&Override, DateTime<Utc>),
+    (before, now): (&Override, DateTime<Utc>),
     over: Override,
     json: bool,
 ) -> anyhow::Result<()> {
     let name = plain(key.as_str());
     let is_set = |over: &Override| over.quota.is_some() || over.mode.is_some();
     let as_json = |over: &Override| is_set(over).then(|| OverrideJson::new(key, over, now));
-    let change = (as_json(was), as_json(&over));
+    let change = (as_json(before), as_json(&over));
     if !is_set(&over) {
         if !store.clear_override(key).await? {
             let hint = format!("`tollgate explain {}` shows its effective limit", operand(key.as_str()));
             return Err(CliError::absent(format!("there is no override of '{name}'"), hint).into());
         }
-        return Ok(say_change(json, change, || format!("{name}: override taken away{}", previous_value(was, now)))?);
+        return Ok(say_change(json, change, || format!("{name}: override taken away{}", previous_value(before, now)))?);
     }
-    let set = format!("{name}: override {}{}", said(over.quota, over.mode), times::ending(over.expires_at, now));
+    let set = format!("{name}: override {}{}", values_text(over.quota, over.mode), times::ending(over.expires_at, now));
     store.set_override(key, over).await?;
-    Ok(say_change(json, change, || set + &previous_value(was, now))?)
+    Ok(say_change(json, change, || set + &previous_value(before, now))?)
 }
 
 /// Notes on standard error that the end of the kept part changes too, because both parts share one end.
-pub(crate) fn note_end(kept: Option<String>, was: Option<DateTime<Utc>>, end: Option<DateTime<Utc>>) {
-    let [was, end] = [was, end].map(|end| end.map_or_else(|| "never".to_owned(), times::instant));
-    if let Some(kept) = kept.filter(|_| was != end) {
-        note(&format!("the end of {kept} changes too, from {was} to {end}: an override has one end"));
+pub(crate) fn note_end(kept: Option<String>, before: Option<DateTime<Utc>>, end: Option<DateTime<Utc>>) {
+    let [before, end] = [before, end].map(|end| end.map_or_else(|| "never".to_owned(), times::instant));
+    if let Some(kept) = kept.filter(|_| before != end) {
+        note(&format!("the end of {kept} changes too, from {before} to {end}: an override has one end"));
     }
 }
 
 /// Notes on standard error that a deleted bucket's override stays.
-pub(crate) async fn note_kept(store: &impl Admin, key: &Key) -> anyhow::Result<()> {
-    let Some(why) = readable(store.explain(key, None).await)? else { return Ok(()) };
-    let quota = why.quota.filter(|_| why.quota_from == Some(Origin::Override));
-    let mode = (why.mode_from == Some(Origin::Override)).then_some(why.mode);
+pub(crate) async fn note_remaining(store: &impl Admin, key: &Key) -> anyhow::Result<()> {
+    let Some(explanation) = readable(store.explain(key, None).await)? else { return Ok(()) };
+    let quota = explanation.quota.filter(|_| explanation.quota_from == Some(Origin::Override));
+    let mode = (explanation.mode_from == Some(Origin::Override)).then_some(explanation.mode);
     let clears = [
         quota.map(|_| format!("`tollgate plan override --clear {}`", operand(key.as_str()))),
         mode.map(|_| format!("`tollgate mode --clear --key={}`", quoted(key.as_str()))),
     ];
     let clears = clears.into_iter().flatten().collect::<Vec<_>>().join(" and ");
     if !clears.is_empty() {
-        let (name, set) = (plain(key.as_str()), said(quota, mode));
+        let (name, set) = (plain(key.as_str()), values_text(quota, mode));
         note(&format!("the override of '{name}' stays: {set}; to remove it: {clears}"));
     }
     Ok(())
 }
 
-fn said(quota: Option<Quota>, mode: Option<Mode>) -> String {
+fn values_text(quota: Option<Quota>, mode: Option<Mode>) -> String {
     let parts = [quota.map(|quota| quota.to_string()), mode.map(|mode| format!("mode {mode}"))];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Describes the previous override, if it was in force.
-fn previous_value(was: &Override, now: DateTime<Utc>) -> String {
-    if was.quota.is_none() && was.mode.is_none() {
+fn previous_value(before: &Override, now: DateTime<Utc>) -> String {
+    if before.quota.is_none() && before.mode.is_none() {
         return String::new();
     }
-    let reason = if was.reason.is_empty() { String::new() } else { format!(": {}", plain(&was.reason)) };
-    format!("; it was {}{}{reason}", said(was.quota, was.mode), times::ending(was.expires_at, now))
+    let reason = if before.reason.is_empty() { String::new() } else { format!(": {}", plain(&before.reason)) };
+    format!("; it was {}{}{reason}", values_text(before.quota, before.mode), times::ending(before.expires_at, now))
 }
 
 /// Every override.
 pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<(Key, Override)>> {
-    every(async |last: Option<&(Key, Override)>| store.overrides(last.map(|(key, _)| key), PAGE).await).await
+    read_all(async |last: Option<&(Key, Override)>| store.overrides(last.map(|(key, _)| key), PAGE).await).await
 }
 
 /// Says which keys have one.

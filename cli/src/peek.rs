@@ -5,10 +5,12 @@ use serde::Serialize;
 use tollgate::{Admin, Key};
 
 use crate::exit::CliError;
-use crate::levels::{self, BucketJson};
-use crate::output::{operand, say, say_json};
+use crate::levels::BucketJson;
+use crate::output::{say, say_json};
 use crate::quota_args::{distinct, key};
-use crate::windows::{self, WindowJson};
+use crate::text::operand;
+use crate::windows::WindowJson;
+use crate::{levels, windows};
 
 /// Show buckets and sliding windows without taking tokens or locks
 #[derive(clap::Args)]

@@ -10,13 +10,14 @@ use tollgate::{
     store::Migrate,
 };
 
-use crate::doctor::{Examine, Planless, mending};
-use crate::exit::{self, CliError};
-use crate::mode::SettingJson;
-use crate::output::{Cell, ChangeJson, Column, Table, plain, quoted, say, say_change, say_json};
-use crate::pages::{PAGE, every, readable};
+use crate::doctor::{Examine, OrphanedBuckets, recreate_command};
+use crate::exit::CliError;
+use crate::modes::SettingJson;
+use crate::output::{Cell, ChangeJson, Column, Table, say, say_change, say_json};
+use crate::paging::{PAGE, read_all, readable};
 use crate::quota_args::{QuotaArgs, key, reason};
-use crate::{clock, overrides, times};
+use crate::text::{plain, quoted};
+use crate::{clock, failure, modes, overrides, times};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -73,9 +74,9 @@ pub(crate) struct Override {
     reason: Option<String>,
     /// How long the override holds, with its limits and mode [default: the previous end, or until it is cleared]
     #[arg(long = "for", value_name = "SPAN", value_parser = times::parse)]
-    lasting: Option<Duration>,
+    duration: Option<Duration>,
     /// Remove the limits; the key's mode stays
-    #[arg(long, conflicts_with_all = ["capacity", "per", "quota", "reason", "lasting"])]
+    #[arg(long, conflicts_with_all = ["capacity", "per", "quota", "reason", "duration"])]
     clear: bool,
     /// Print JSON
     #[arg(long)]
@@ -83,7 +84,7 @@ pub(crate) struct Override {
 }
 
 impl Command {
-    pub(crate) fn only_shows(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Self::List { .. } | Self::Overrides { .. })
     }
 
@@ -103,31 +104,34 @@ impl Override {
     async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<()> {
         let quota = if self.clear { None } else { Some(self.quota.required()?) };
         let now = clock::now(store.pool()).await?;
-        let was = overrides::in_force(store, &self.key, now).await?;
-        if self.clear && was.quota.is_none() && was.mode.is_some() {
-            return Err(overrides::lacks(&self.key, "limits").into());
+        let before = overrides::effective(store, &self.key, now).await?;
+        if self.clear && before.quota.is_none() && before.mode.is_some() {
+            return Err(overrides::missing_part(&self.key, "limits").into());
         }
-        let reason = self.reason.unwrap_or_else(|| was.reason.clone());
-        let end = clock::end(self.lasting, now)?.or(was.expires_at);
-        let over = admin::Override { quota, mode: was.mode, reason, expires_at: end };
-        overrides::replace(store, &self.key, (&was, now), over, self.json).await?;
-        overrides::note_end(was.mode.map(|mode| format!("mode {mode}")), was.expires_at, end);
+        let reason = self.reason.unwrap_or_else(|| before.reason.clone());
+        let end = clock::end(self.duration, now)?.or(before.expires_at);
+        let over = admin::Override { quota, mode: before.mode, reason, expires_at: end };
+        overrides::replace(store, &self.key, (&before, now), over, self.json).await?;
+        overrides::note_end(before.mode.map(|mode| format!("mode {mode}")), before.expires_at, end);
         Ok(())
     }
 }
 
 async fn set<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, quota: Quota, json: bool) -> anyhow::Result<()> {
-    let was = readable(store.plan(name).await)?.flatten();
+    let before = readable(store.plan(name).await)?.flatten();
     store.create_plan(name, quota).await?;
     let mut change = (None, None);
     if json {
         let now = clock::now(store.pool()).await?;
-        let is = store.plan(name).await?;
-        change = (was.as_ref().map(|was| PlanJson::new(was, now)), is.as_ref().map(|is| PlanJson::new(is, now)));
+        let after = store.plan(name).await?;
+        change = (
+            before.as_ref().map(|before| PlanJson::new(before, now)),
+            after.as_ref().map(|after| PlanJson::new(after, now)),
+        );
     }
     say_change(json, change, || {
-        let was = was.map_or_else(String::new, |was| format!("; it was {}", was.quota));
-        format!("plan {}: {quota}{was}", plain(name.as_str()))
+        let before = before.map_or_else(String::new, |before| format!("; it was {}", before.quota));
+        format!("plan {}: {quota}{before}", plain(name.as_str()))
     })?;
     Ok(())
 }
@@ -139,12 +143,12 @@ async fn delete<DB: Migrate + Examine>(
     force: bool,
     json: bool,
 ) -> anyhow::Result<()> {
-    let was = store.plan(name).await?.ok_or_else(|| unknown(name))?;
-    let planless = Planless::find(store.pool(), Some(name.as_str())).await;
+    let before = store.plan(name).await?.ok_or_else(|| CliError::unknown_plan(name))?;
+    let planless = OrphanedBuckets::find(store.pool(), Some(name.as_str())).await;
     if !force {
         let reason = match &planless {
             Ok(planless) => planless.followers(name.as_str()),
-            Err(error) => Some(format!("its buckets cannot be counted: {}", exit::message(error))),
+            Err(error) => Some(format!("its buckets cannot be counted: {}", failure::message(error))),
         };
         if let Some(reason) = reason {
             let message = format!("plan {} is not deleted: {reason}", plain(name.as_str()));
@@ -154,33 +158,34 @@ async fn delete<DB: Migrate + Examine>(
         }
     }
     if !store.delete_plan(name).await? {
-        return Err(unknown(name).into());
+        return Err(CliError::unknown_plan(name).into());
     }
     let now = clock::now(store.pool()).await?;
     // The plan is deleted even if its buckets could not be counted.
     let planless = planless.ok();
     if json {
         let followers = planless.and_then(|planless| planless.count(name.as_str()));
-        let change = ChangeJson { before: Some(PlanJson::new(&was, now)), after: None };
+        let change = ChangeJson { before: Some(PlanJson::new(&before, now)), after: None };
         return Ok(say_json(&DeletedPlanJson { change, followers })?);
     }
-    let quota = was.quota.to_string();
-    let mode = was.switch.as_ref().map(|switch| format!(", mode {}", times::switch(switch, "of all", now)));
+    let quota = before.quota.to_string();
+    let mode = before.switch.as_ref().map(|switch| format!(", mode {}", modes::describe(switch, "of all", now)));
     let deleted = format!("plan {}: deleted; it was {quota}{}", plain(name.as_str()), mode.unwrap_or_default());
-    let left = planless.and_then(|planless| planless.of_deleted(name.as_str(), &again(&was, now)));
+    let left = planless.and_then(|planless| planless.of_deleted(name.as_str(), &recreate_with_mode(&before, now)));
     Ok(say(std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n"))?)
 }
 
 /// The commands that make a deleted plan again, with its mode until the same end.
-fn again(was: &Plan, now: DateTime<Utc>) -> String {
-    let plan = mending(was.name.as_str(), &was.quota.to_string());
-    let Some(ModeSetting { mode, reason, until, .. }) = was.switch.as_ref().filter(|mode| !times::is_over(mode, now))
+fn recreate_with_mode(before: &Plan, now: DateTime<Utc>) -> String {
+    let plan = recreate_command(before.name.as_str(), &before.quota.to_string());
+    let Some(ModeSetting { mode, reason, until, .. }) =
+        before.switch.as_ref().filter(|mode| !modes::has_ended(mode, now))
     else {
         return plan;
     };
     let rest = until.map(|until| Duration::from_secs((until - now).num_seconds().unsigned_abs().max(1)));
     let options = [
-        Some(format!("--plan={}", quoted(was.name.as_str()))),
+        Some(format!("--plan={}", quoted(before.name.as_str()))),
         rest.map(|rest| format!("--for={}", quoted(&times::exact(rest)))),
         reason.as_ref().filter(|reason| !reason.is_empty()).map(|reason| format!("--reason={}", quoted(reason))),
     ];
@@ -199,7 +204,7 @@ async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow
         let mut table = Table::new(["plan", "limit", "mode"].map(Column::Left)).shortens(&["mode"]);
         for plan in &plans {
             let switch = plan.switch.as_ref();
-            let mode = switch.map_or_else(String::new, |switch| times::switch(switch, MODE_OF_ALL, now));
+            let mode = switch.map_or_else(String::new, |switch| modes::describe(switch, MODE_OF_ALL, now));
             table.row([Cell::from(plan.name.as_str()), Cell::from(plan.quota.to_string()), Cell::from(mode)]);
         }
         say(table.fitted())?;
@@ -209,12 +214,7 @@ async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow
 
 /// Every plan.
 pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<Plan>> {
-    every(async |last: Option<&Plan>| store.plans(last.map(|plan| &plan.name), PAGE).await).await
-}
-
-pub(crate) fn unknown(name: &Key) -> CliError {
-    let hint = "`tollgate plan list` shows those that there are, `tollgate plan set NAME --quota 10/s` makes one";
-    CliError::absent(format!("there is no plan '{}'", plain(name.as_str())), hint)
+    read_all(async |last: Option<&Plan>| store.plans(last.map(|plan| &plan.name), PAGE).await).await
 }
 
 /// A plan.

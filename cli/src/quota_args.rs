@@ -8,7 +8,7 @@ use tollgate::{
 };
 
 use crate::exit::CliError;
-use crate::output::plain;
+use crate::text::plain;
 use crate::times;
 
 /// The options that state a quota.

@@ -2,7 +2,8 @@
 
 use tollgate::{Error, Key, Limiter, MemoryStore, Mode, Rule, Store, Take, TakeError};
 
-use crate::exit;
+use crate::exit::CliError;
+use crate::failure;
 use crate::quota_args::{key, rule};
 
 /// The cost of a request, and its limit.
@@ -35,7 +36,7 @@ impl RequestArgs {
     }
 
     /// Hints at `--quota` if its own capacity is too small for the cost.
-    pub(crate) fn told(&self, error: anyhow::Error) -> anyhow::Error {
+    pub(crate) fn explain_error(&self, error: anyhow::Error) -> anyhow::Error {
         let given = match &self.quota {
             Some(Rule::Quota(quota)) => quota.capacity(),
             Some(Rule::Window(window)) => window.max_requests(),
@@ -43,7 +44,7 @@ impl RequestArgs {
         };
         match error.downcast_ref() {
             Some(Error::Take(TakeError::ExceedsCapacity { capacity, .. })) if *capacity == given => {
-                exit::never(exit::message(&error), "raise --quota, or lower --cost and --min-remaining").into()
+                CliError::never(failure::message(&error), "raise --quota, or lower --cost and --min-remaining").into()
             }
             _ => error,
         }
@@ -57,6 +58,6 @@ pub(crate) fn limiter<S: Store>(store: S) -> anyhow::Result<Limiter<S>> {
 
 /// Whether the mode in the environment is off or block, which needs no store. Fails first if the environment has an invalid
 /// mode.
-pub(crate) fn is_switched() -> anyhow::Result<bool> {
+pub(crate) fn is_decided_by_mode() -> anyhow::Result<bool> {
     Ok(matches!(limiter(MemoryStore::new())?.mode(), Mode::Off | Mode::Block))
 }

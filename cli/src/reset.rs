@@ -4,11 +4,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{Admin, Error, Key, admin::Filter};
 
-use crate::each;
+use crate::each_key;
 use crate::exit::CliError;
-use crate::output::{Skipped, counted, progress, quoted, say, say_json};
-use crate::pages::PAGE;
+use crate::output::{progress, say, say_json};
+use crate::paging::{PAGE, Skipped};
 use crate::quota_args::{key, prefix};
+use crate::text::{counted, quoted};
 
 /// Fill buckets, and forget the requests that sliding windows have counted
 #[derive(clap::Args)]
@@ -34,13 +35,13 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) fn only_shows(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.dry_run
     }
 
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
         let Some(prefix) = &self.prefix else {
-            return each::on_each(&self.keys, self.json, "full", async |key| store.reset(key).await).await;
+            return each_key::for_each_key(&self.keys, self.json, "full", async |key| store.reset(key).await).await;
         };
         let selected = if self.force {
             Selection::of(store, prefix, async |key| store.reset(key).await.map(drop)).await?
@@ -82,7 +83,7 @@ pub(crate) struct PrefixResetJson {
 #[schemars(untagged)]
 #[expect(dead_code, reason = "only its schema is used")]
 pub(crate) enum ResetJson {
-    Keys(Vec<each::FoundJson>),
+    Keys(Vec<each_key::FoundJson>),
     Prefix(PrefixResetJson),
 }
 

@@ -6,13 +6,15 @@ use clap::ValueEnum;
 use tokio::time::sleep;
 use tollgate::{Error, Key, Store};
 
-use crate::exit::{self, CliError, RequestKind};
-use crate::output::plain;
+use crate::command_effect::CommandEffect;
+use crate::exit::CliError;
+use crate::output::complain;
 use crate::quota_args::key;
 use crate::request::{RequestArgs, limiter};
 use crate::signals::{EndingSignal, Signals};
-use crate::wait::{self, WaitOutcome, complain};
-use crate::{take, times};
+use crate::text::plain;
+use crate::wait::WaitOutcome;
+use crate::{exit, failure, take, times, wait};
 
 mod command;
 
@@ -69,7 +71,7 @@ enum IfUnavailable {
 
 impl Args {
     /// Refuses a command that does not exist, before a token is taken.
-    pub(crate) fn finds_its_command(&self) -> Result<(), CliError> {
+    pub(crate) fn check_command(&self) -> Result<(), CliError> {
         command::refuse_absent(&self.command[0])
     }
 
@@ -84,7 +86,7 @@ impl Args {
         let name = self.name.as_ref().or(self.dashed.as_ref()).expect("one of them is required");
         let take = self.request.take(std::slice::from_ref(name)).max_wait(max_wait);
         let mut signals = Signals::new()?;
-        match wait::turn(&limiter(store)?, &take, &mut signals, resting).await {
+        match wait::reserve_and_wait(&limiter(store)?, &take, &mut signals, resting).await {
             Ok(WaitOutcome::Decided(decision)) if decision.is_granted() => match leave(leaving, &mut signals).await {
                 Some(ended) => {
                     complain("the scheduled time had come: the tokens cannot be given back and count as used");
@@ -93,24 +95,24 @@ impl Args {
                 None => match become_command(&self.command, self.keep_database_url)? {},
             },
             Ok(WaitOutcome::Decided(decision)) => {
-                complain(&take::words(&take, &decision));
+                complain(&take::describe(&take, &decision));
                 Ok(ExitCode::from(self.denied_exit_code))
             }
             Ok(WaitOutcome::Interrupted(ended)) => Err(ended.into()),
             Err(error) => match leave(leaving, &mut signals).await {
                 Some(ended) => Err(ended.into()),
-                None => self.unanswered(self.request.told(error)),
+                None => self.run_without_token(self.request.explain_error(error)),
             },
         }
     }
 
     /// Runs the command without a token if `--if-unavailable run` allows that. Returns the error otherwise.
-    pub(crate) fn unanswered(&self, error: anyhow::Error) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run_without_token(&self, error: anyhow::Error) -> anyhow::Result<ExitCode> {
         if self.if_unavailable == IfUnavailable::Fail || !is_unavailable(&error) {
             return Err(error);
         }
-        let why = plain(&exit::message(&RequestKind::ToRun.told(error, "")));
-        complain(&format!("the command runs without a token: {why}"));
+        let cause = plain(&failure::message(&CommandEffect::Run.explain_error(error, "")));
+        complain(&format!("the command runs without a token: {cause}"));
         match become_command(&self.command, self.keep_database_url)? {}
     }
 }

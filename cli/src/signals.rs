@@ -14,7 +14,7 @@ impl Signals {
     pub(crate) fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
 
-        let heard = [
+        let handled = [
             SignalKind::hangup(),
             SignalKind::interrupt(),
             SignalKind::quit(),
@@ -23,9 +23,9 @@ impl Signals {
             SignalKind::user_defined2(),
         ];
         // The numbers of SIGUSR1 and SIGUSR2 differ between systems.
-        let heard = heard.into_iter().filter_map(|kind| Some((u8::try_from(kind.as_raw_value()).ok()?, kind)));
-        let heard = heard.filter(|(number, _)| !was_ignored(*number));
-        heard.map(|(number, kind)| Ok((number, signal(kind)?))).collect::<std::io::Result<_>>().map(Self)
+        let handled = handled.into_iter().filter_map(|kind| Some((u8::try_from(kind.as_raw_value()).ok()?, kind)));
+        let handled = handled.filter(|(number, _)| !was_ignored(*number));
+        handled.map(|(number, kind)| Ok((number, signal(kind)?))).collect::<std::io::Result<_>>().map(Self)
     }
 
     /// Waits for the next signal.

@@ -27,7 +27,7 @@ use pattern::Pattern;
 pub(crate) use report::SimulationJson;
 use report::SimulationReport;
 use run::{Run, SimulatedLimit};
-use statistics::Figures;
+use statistics::Statistics;
 use traffic::Traffic;
 
 /// Simulate one or two limits under traffic, as a table and a picture
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// How long the pattern lasts
     #[arg(long = "for", value_name = "SPAN", default_value = "60s", value_parser = times::parse)]
     #[arg(conflicts_with = "traffic")]
-    lasts: Duration,
+    duration: Duration,
     /// The seed of the pattern's random numbers
     #[arg(long, default_value_t = 1, conflicts_with = "traffic")]
     seed: u64,
@@ -91,19 +91,19 @@ impl Args {
             return Err(CliError::arguments(message, "draw into a file: --svg limits.svg").into());
         }
         let traffic = match (&self.traffic, &self.pattern) {
-            (Some(file), _) => file::read(file, self.reading()).map_err(|error| {
+            (Some(file), _) => file::read(file, self.options()).map_err(|error| {
                 let is_absent = error.is::<io::Error>();
                 let hint = if is_absent { "name an existing file, or - for standard input" } else { file::FORMS };
                 CliError::unreadable(format!("{error:#}"), hint)
             })?,
-            (None, Some(_)) if !pattern::can_last(self.lasts) => {
+            (None, Some(_)) if !pattern::can_last(self.duration) => {
                 let message = "a simulation must last longer than 0 s and less than a century";
                 return Err(CliError::arguments(message, "give it a length, such as --for 5m").into());
             }
             (None, pattern) => pattern
                 .as_ref()
                 .context("give --traffic or --pattern")?
-                .traffic(self.lasts, self.seed)
+                .traffic(self.duration, self.seed)
                 .map_err(|error| CliError::arguments(format!("{error:#}"), "give a lower rate or a shorter time"))?,
         };
         let window = self.window.unwrap_or_else(|| self.limits.iter().map(refill_time).max().unwrap_or(SECOND));
@@ -127,10 +127,10 @@ impl Args {
                 )
             })?;
         }
-        let lasted = Duration::from_nanos((traffic.end - traffic.begin).unsigned_abs());
+        let length = Duration::from_nanos((traffic.end - traffic.begin).unsigned_abs());
         let report = SimulationReport {
             limits: &limits,
-            lasted,
+            length,
             window,
             max_wait: self.max_wait,
             skipped: traffic.skipped,
@@ -151,10 +151,10 @@ impl Args {
         for rule in &self.limits {
             let run = self.limit(rule).run(traffic).await?;
             if self.by_client {
-                outcome.tallies.push(clients::tallies(traffic.clients.len(), &run.asked));
-                outcome.limits.push((text(rule), Figures::of_each(run.asked, window)));
+                outcome.tallies.push(clients::tallies(traffic.clients.len(), &run.requests));
+                outcome.limits.push((text(rule), Statistics::per_client(run.requests, window)));
             } else {
-                outcome.limits.push((text(rule), Figures::of(&run.asked, window)));
+                outcome.limits.push((text(rule), Statistics::of(&run.requests, window)));
                 // Kept only for a picture, because each run is larger than the traffic.
                 outcome.runs.extend(self.svg.is_some().then(|| (self.title(rule), run)));
             }
@@ -162,7 +162,7 @@ impl Args {
         Ok(outcome)
     }
 
-    fn reading(&self) -> TrafficOptions {
+    fn options(&self) -> TrafficOptions {
         TrafficOptions { by_client: self.by_client, skip_unreadable: self.skip_unreadable }
     }
 
@@ -182,7 +182,7 @@ impl Args {
 /// The outcome of the traffic under each limit.
 #[derive(Default)]
 struct SimulationOutcome {
-    limits: Vec<(String, Figures)>,
+    limits: Vec<(String, Statistics)>,
     /// The counts of each client with `--by-client`, else empty.
     tallies: Vec<Vec<Tally>>,
     /// The runs to draw, with their titles. Empty without `--svg`.
@@ -238,7 +238,7 @@ mod tests {
         for (more, kept) in [(&[][..], 0), (&["--svg", "limits.svg"], 2)] {
             let words = ["simulate", "10/s", "20/s", "--pattern", "steady:5/s"].iter().chain(more);
             let args = Line::try_parse_from(words).expect("arguments").args;
-            let traffic = args.pattern.as_ref().expect("a pattern").traffic(args.lasts, args.seed).expect("traffic");
+            let traffic = args.pattern.as_ref().expect("a pattern").traffic(args.duration, args.seed).expect("traffic");
             let outcome = args.outcome(&traffic, SECOND).await.expect("an outcome");
             assert_eq!((outcome.limits.len(), outcome.runs.len()), (2, kept), "{more:?}");
         }

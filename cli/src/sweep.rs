@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::store::Maintenance;
 
-use crate::output::{counted, progress, say, say_json};
+use crate::output::{progress, say, say_json};
+use crate::text::counted;
 
 /// Delete expired rows, in short steps that do not block requests
 ///

@@ -6,13 +6,14 @@ use serde::Serialize;
 use tollgate::{Decision, Key, Mode, Store, Take};
 use uuid::Uuid;
 
-use crate::mode::ModeArg;
-use crate::output::{GREEN, RED, plain, say, say_json};
+use crate::modes::ModeArg;
+use crate::output::{say, say_json};
 use crate::quota_args::{distinct, key};
 use crate::request::{RequestArgs, limiter};
 use crate::signals::Signals;
-use crate::wait::{self, WaitOutcome};
-use crate::{exit, times};
+use crate::text::{GREEN, RED, plain};
+use crate::wait::WaitOutcome;
+use crate::{exit, times, wait};
 
 /// Take tokens: exit code 0 if they were granted, 75 if not
 #[derive(clap::Args)]
@@ -46,8 +47,8 @@ impl Args {
         distinct(&self.keys, "name each bucket once; `--cost` says how many tokens each gives")?;
         let take = self.request.take(&self.keys).max_wait(self.max_wait);
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, self.remember));
-        let turn = wait::turn(&limiter(store)?, &take, &mut Signals::new()?, resting).await;
-        let decision = match turn.map_err(|error| self.request.told(error))? {
+        let outcome = wait::reserve_and_wait(&limiter(store)?, &take, &mut Signals::new()?, resting).await;
+        let decision = match outcome.map_err(|error| self.request.explain_error(error))? {
             WaitOutcome::Decided(decision) => decision,
             WaitOutcome::Interrupted(ended) => return Err(ended.into()),
         };
@@ -62,7 +63,7 @@ impl Args {
                 mode: decision.mode().as_str(),
             })?;
         } else {
-            say(words(&take, &decision))?;
+            say(describe(&take, &decision))?;
         }
         Ok(ExitCode::from(if decision.is_granted() { 0 } else { exit::DENIED }))
     }
@@ -99,7 +100,7 @@ fn remaining(decision: &Decision) -> Option<u64> {
 }
 
 /// The answer as one line of text.
-pub(crate) fn words(take: &Take, decision: &Decision) -> String {
+pub(crate) fn describe(take: &Take, decision: &Decision) -> String {
     let key = plain(decided_by(take, decision).as_str());
     let mode = match decision.mode() {
         Mode::Enforce => String::new(),

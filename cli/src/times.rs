@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use tollgate::admin::ModeSetting;
 
 use crate::exit::CliError;
-use crate::output::{plain, quoted};
+use crate::text::quoted;
 
 /// Reads `250ms`, `10s`, `1h` or `1m 30s`.
 pub(crate) fn parse(text: &str) -> Result<Duration, SpanError> {
@@ -160,21 +159,6 @@ pub(crate) fn ending(until: Option<DateTime<Utc>>, now: DateTime<Utc>) -> String
     until.map_or_else(String::new, |until| format!(", until {} (in {})", instant(until), between(now, until)))
 }
 
-/// Whether it holds no more.
-pub(crate) fn is_over(switch: &ModeSetting, now: DateTime<Utc>) -> bool {
-    switch.until.is_some_and(|until| until <= now)
-}
-
-/// A mode, how long it holds, and why; once it is over, what holds otherwise.
-pub(crate) fn switch(switch: &ModeSetting, otherwise: &str, now: DateTime<Utc>) -> String {
-    if is_over(switch, now) {
-        return format!("{otherwise} ({} is over)", switch.mode);
-    }
-    let reason = switch.reason.as_deref().filter(|reason| !reason.is_empty());
-    let reason = reason.map_or_else(String::new, |reason| format!(": {}", plain(reason)));
-    format!("{}{}{reason}", switch.mode, ending(switch.until, now))
-}
-
 /// For programs: whole milliseconds, rounded up; `null`: never.
 pub(crate) fn milliseconds(span: Duration) -> Option<u64> {
     (span != Duration::MAX).then(|| u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
@@ -235,17 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn relative_end_is_past_once_its_time_is_reached() {
+    fn relative_end_is_within_a_century() {
         let now = DateTime::UNIX_EPOCH;
         let end = after(Duration::from_secs(300), now).unwrap();
         assert_eq!(end - now, TimeDelta::minutes(5));
         assert!(after(Duration::MAX, now).is_err() && after(Duration::ZERO, now).is_err());
-        let mut set = ModeSetting::default();
-        assert!(!is_over(&set, end), "it has no end");
-        set.until = Some(end);
-        for (then, over) in [(now, false), (end - TimeDelta::nanoseconds(1), false), (end, true)] {
-            assert_eq!(is_over(&set, then), over, "at {then}");
-        }
-        assert!(ending(set.until, now).ends_with(" (in 5m)"));
+        assert!(ending(Some(end), now).ends_with(" (in 5m)"));
     }
 }

@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 
 use crate::exit::CliError;
-use crate::output::plain;
-use crate::wait::complain;
+use crate::output::complain;
+use crate::text::plain;
 
 /// The database of the buckets.
 #[derive(Clone, Debug, clap::Args)]
@@ -55,8 +55,8 @@ fn from_file(say: impl Fn(&str)) -> Result<Option<String>, CliError> {
         CliError::unreadable(format!("cannot read {name}: {error}"), "or export DATABASE_URL instead")
     };
     let opened = File::open(&file).map_err(unreadable)?;
-    if let Some(why) = distrust(&file, &opened).map_err(unreadable)? {
-        return Err(CliError::unreadable(format!("{name} is not trusted: {why}"), TRUST));
+    if let Some(cause) = distrust(&file, &opened).map_err(unreadable)? {
+        return Err(CliError::unreadable(format!("{name} is not trusted: {cause}"), TRUST));
     }
     let text = io::read_to_string(&opened).map_err(unreadable)?;
     // Editors on Windows add a byte order mark.

@@ -1,15 +1,16 @@
 //! Waits for the scheduled time of a request, and gives the tokens back if a signal ends the wait.
 
-use std::io::Write as _;
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tollgate::{Decision, Error, Limiter, Reservation, Store, Take};
 
-use crate::output::{plain, progress};
+use crate::output::complain;
+use crate::output::progress;
 use crate::signals::{EndingSignal, Signals};
-use crate::{exit, times};
+use crate::text::plain;
+use crate::{failure, times};
 
 /// The outcome of a request.
 pub(crate) enum WaitOutcome {
@@ -22,21 +23,21 @@ pub(crate) enum WaitOutcome {
 /// Requests tokens, and returns at their scheduled time or when the request is denied.
 ///
 /// The signal handlers are installed before the request, because an unhandled signal would end the process without giving the
-/// tokens back. During a long wait, `resting` closes the database connections.
-pub(crate) async fn turn<S: Store>(
+/// tokens back. During a long wait, `disconnect` closes the database connections.
+pub(crate) async fn reserve_and_wait<S: Store>(
     limiter: &Limiter<S>,
     take: &Take,
     signals: &mut Signals,
-    resting: impl Future<Output = ()>,
+    disconnect: impl Future<Output = ()>,
 ) -> anyhow::Result<WaitOutcome> {
-    let mut asking = pin!(limiter.reserve_all(take));
+    let mut reserving = pin!(limiter.reserve_all(take));
     let reservation = tokio::select! {
         biased;
         ended = signals.next() => {
-            leave(async { give_back(asking.await?, take.tokens()).await }).await;
+            finish_in_time(async { give_back(reserving.await?, take.tokens()).await }).await;
             return Ok(WaitOutcome::Interrupted(ended));
         }
-        reservation = &mut asking => reservation?,
+        reservation = &mut reserving => reservation?,
     };
     let decision = reservation.decision().clone();
     if !decision.is_granted() {
@@ -45,30 +46,30 @@ pub(crate) async fn turn<S: Store>(
     let delay = reservation.delay();
     let bar = (!delay.is_zero())
         .then(|| progress(format!("{}: a token in {}", plain(take.key().as_str()), times::span(delay))));
-    let resting = async {
+    let disconnect = async {
         if delay > MIN_DISCONNECT_WAIT {
-            resting.await;
+            disconnect.await;
         }
     };
     let interrupted = tokio::select! {
         biased;
         ended = signals.next() => Some(ended),
         // Polled even without a delay, to receive signals that arrived during the request.
-        _ = async { tokio::join!(sleep(delay), resting) } => None,
+        _ = async { tokio::join!(sleep(delay), disconnect) } => None,
     };
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
     let Some(ended) = interrupted else { return Ok(WaitOutcome::Decided(decision)) };
-    leave(give_back(reservation, take.tokens())).await;
+    finish_in_time(give_back(reservation, take.tokens())).await;
     Ok(WaitOutcome::Interrupted(ended))
 }
 
 /// Gives the tokens back before a signal ends the CLI. Reports a failure, but does not stop the exit.
-async fn leave(giving_back: impl Future<Output = anyhow::Result<()>>) {
-    match timeout(CANCEL_TIMEOUT, giving_back).await {
+async fn finish_in_time(refund: impl Future<Output = anyhow::Result<()>>) {
+    match timeout(CANCEL_TIMEOUT, refund).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) if !is_outcome_unknown(&error) => drop(exit::failed(&error)),
+        Ok(Err(error)) if !is_outcome_unknown(&error) => drop(failure::report(&error)),
         Ok(Err(_)) | Err(_) => {
             complain("the database does not answer: whether tokens were taken, or given back, is unknown");
         }
@@ -96,12 +97,6 @@ async fn give_back<S: Store>(reservation: Reservation<S>, cost: u64) -> anyhow::
         }
     }
     Ok(())
-}
-
-/// Prints a line on standard error.
-pub(crate) fn complain(text: &str) {
-    // Ignores a failed write: standard error is closed.
-    let _ = writeln!(anstream::stderr(), "tollgate: {text}");
 }
 
 /// A shorter wait keeps the connections open, because connecting again costs more.

@@ -8,22 +8,24 @@ use tollgate::{Admin, Key};
 
 use crate::exit::CliError;
 use crate::quota_args::prefix;
-use crate::{output, times};
+use crate::{output, paging, text, times};
 
 mod board;
 mod columns;
 mod denials;
 mod keys;
-mod look;
-mod once;
 mod order;
+mod plain_table;
+mod reader;
+mod row;
+mod scan;
 mod screen;
+mod snapshot;
 mod terminal;
-mod tour;
 
 use board::Board;
-use look::BoardReader;
 use order::WatchOrder;
+use reader::BoardReader;
 
 /// Show the buckets live: the hottest, emptiest or most denied, grants and denials per second, a sparkline of each
 ///
@@ -70,20 +72,21 @@ impl Args {
         let mut board = Board::new(self.sort);
         board.database = database;
         if let Some(prefix) = &prefix {
-            board.none = format!("no bucket's key begins with '{}'", output::plain(prefix.as_str()));
+            board.empty_text = format!("no bucket's key begins with '{}'", text::plain(prefix.as_str()));
         }
         if self.once || !std::io::stdout().is_terminal() {
-            board.most = self.limit as usize;
+            board.max_rows = self.limit as usize;
             let bar = output::progress("reading");
-            let survey = reader.survey(self.sort, |read| bar.set_message(output::counted(read as u64, "bucket"))).await;
+            let read_all =
+                reader.read_all(self.sort, |read| bar.set_message(text::counted(read as u64, "bucket"))).await;
             bar.finish_and_clear();
-            board.see(survey?);
-            output::say(once::table(&board, output::width_to_fit(false)))?;
-            output::warn_unreadable(board.unreadable);
+            board.apply(read_all?);
+            output::say(plain_table::table(&board, output::width_to_fit(false)))?;
+            paging::warn_unreadable(board.unreadable);
             return Ok(ExitCode::SUCCESS);
         }
         // Reads before the screen opens, so that an error is printed as by other commands.
-        board.see(reader.look(&[]).await?);
+        board.apply(reader.read(&[]).await?);
         terminal::live(board, reader, self.interval).await
     }
 }

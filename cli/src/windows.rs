@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::model::WindowLevel;
 
-use crate::output::{Cell, Column, Table, YELLOW};
+use crate::output::{Cell, Column, Table};
+use crate::text::YELLOW;
 use crate::times;
 
 /// A table with one row per window.

@@ -12,10 +12,11 @@ use tollgate::{
 };
 
 use super::file::{BucketEntry, Entry, OverrideEntry, PlanEntry};
-use crate::mode::ModeArg;
-use crate::output::{GREEN, YELLOW, plain};
-use crate::pages::readable;
-use crate::{levels, overrides, plan, times};
+use crate::exit::CliError;
+use crate::modes::ModeArg;
+use crate::paging::readable;
+use crate::text::{GREEN, YELLOW, plain};
+use crate::{levels, modes, overrides, times};
 
 /// The effect of an entry on the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ pub(super) struct Change {
 impl Status {
     pub(super) const ALL: [Self; 5] = [Self::Created, Self::Changed, Self::Unchanged, Self::Set, Self::Expired];
 
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Created => "created",
             Self::Changed => "changed",
@@ -80,7 +81,7 @@ impl Status {
         match self {
             Self::Created => "create",
             Self::Changed => "change",
-            other => other.word(),
+            other => other.name(),
         }
     }
 
@@ -115,7 +116,7 @@ impl Change {
     async fn of_plan(store: &impl Admin, name: &Key, entry: &PlanEntry, now: DateTime<Utc>) -> anyhow::Result<Self> {
         let before = readable(store.plan(name).await)?.flatten().map(|plan| {
             let values = Values { quota: Some(plan.quota), ..Values::default() };
-            match plan.switch.filter(|switch| !times::is_over(switch, now)) {
+            match plan.switch.filter(|switch| !modes::has_ended(switch, now)) {
                 Some(ModeSetting { mode, reason, until, .. }) => {
                     Values { mode: Some(mode), reason: reason.filter(|reason| !reason.is_empty()), until, ..values }
                 }
@@ -136,11 +137,11 @@ impl Change {
         let Some(level) = readable(store.peek(key).await)?.flatten() else {
             return Ok(Self::new(Kind::Bucket, key, None, after));
         };
-        let why = store.explain(key, None).await?;
+        let explanation = store.explain(key, None).await?;
         // The level shows the limits of the last request, which are an override's even after its end.
-        let own = match why.quota_from {
-            Some(Origin::Bucket) => why.quota,
-            _ => Some(level.quota()).filter(|_| !level.is_overridden() && level.plan().is_none()),
+        let own = match explanation.quota_from {
+            Some(Origin::Bucket) => explanation.quota,
+            _ => Some(level.quota).filter(|_| !level.overridden && level.plan.is_none()),
         };
         let from = (level.plan().is_some() || !level.is_provisioned()).then(|| levels::origin(&level));
         let is_hidden = own.is_none() && from.is_none();
@@ -154,12 +155,12 @@ impl Change {
         entry: &OverrideEntry,
         now: DateTime<Utc>,
     ) -> anyhow::Result<Self> {
-        let was = overrides::in_force(store, key, now).await?;
-        let before = (was.quota.is_some() || was.mode.is_some()).then(|| Values {
-            quota: was.quota,
-            mode: was.mode,
-            reason: Some(was.reason).filter(|reason| !reason.is_empty()),
-            until: was.expires_at,
+        let current = overrides::effective(store, key, now).await?;
+        let before = (current.quota.is_some() || current.mode.is_some()).then(|| Values {
+            quota: current.quota,
+            mode: current.mode,
+            reason: Some(current.reason).filter(|reason| !reason.is_empty()),
+            until: current.expires_at,
             from: None,
         });
         let kept = before.clone().unwrap_or_default();
@@ -218,7 +219,7 @@ impl Change {
                 if mode(&before) != mode(&self.after)
                     && !store.set_plan_mode(&self.name, self.after.mode, None, None).await?
                 {
-                    return Err(plan::unknown(&self.name).into());
+                    return Err(CliError::unknown_plan(&self.name).into());
                 }
             }
             (Kind::Bucket | Kind::Plan, None) => unreachable!("buckets and plans have quotas"),
@@ -233,7 +234,7 @@ impl Change {
 
     /// `changed    plan free: 10/s → 20/s`.
     pub(super) fn line(&self, dry_run: bool) -> String {
-        let word = if dry_run { self.status.planned() } else { self.status.word() };
+        let name = if dry_run { self.status.planned() } else { self.status.name() };
         let style = self.status.style();
         let text = match (self.status, &self.before) {
             (Status::Changed, Some(before)) if before.to_string() == self.after.to_string() => {
@@ -244,11 +245,11 @@ impl Change {
             (Status::Expired, Some(before)) => format!("{}; the override in the database stays: {before}", self.after),
             _ => self.after.to_string(),
         };
-        format!("{style}{word:<9}{style:#}  {self}: {text}")
+        format!("{style}{name:<9}{style:#}  {self}: {text}")
     }
 
     pub(super) fn json(&self, dry_run: bool) -> EntryJson<'_> {
-        let status = if dry_run { self.status.planned() } else { self.status.word() };
+        let status = if dry_run { self.status.planned() } else { self.status.name() };
         let before = self.before.as_ref().map(Values::json);
         EntryJson { kind: self.kind, name: self.name.as_str(), status, before, after: self.after.json() }
     }
@@ -257,12 +258,12 @@ impl Change {
 /// `plan free`.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind.word(), plain(self.name.as_str()))
+        write!(f, "{} {}", self.kind.name(), plain(self.name.as_str()))
     }
 }
 
 impl Kind {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Plan => "plan",
             Self::Bucket => "bucket",

@@ -12,8 +12,8 @@ use toml::{Spanned, Table, Value, value::Datetime};
 use toml_parser::lexer::{Token, TokenKind};
 
 use crate::exit::CliError;
-use crate::output::{plain, truncated};
 use crate::quota_args;
+use crate::text::{plain, truncated};
 
 /// A plan, a bucket or an override of the file.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Entry>, CliError> {
     })?;
     parse(&text).map_err(|FileError(at, message)| {
         let line = at.as_ref().map_or_else(String::new, |at| format!(", line {}", line(&text, at.start)));
-        let (message, advice) = at.map_or_else(|| (message.clone(), None), |at| named(&text, at, &message));
+        let (message, advice) = at.map_or_else(|| (message.clone(), None), |at| locate(&text, at, &message));
         let advice = advice.unwrap_or_else(|| "correct the file".to_owned());
         let hint = format!("{advice}; nothing was applied (`tollgate apply --help` shows all fields)");
         CliError::unreadable(format!("{name}{line}: {message}"), hint)
@@ -112,7 +112,7 @@ const MAX_BYTES: u64 = 4 << 20;
 const MAX_KEYS: usize = 250_000;
 
 /// Names the entry and the field in the message of an error. Returns what to do too, if the message says so.
-fn named(text: &str, at: Range<usize>, message: &str) -> (String, Option<String>) {
+fn locate(text: &str, at: Range<usize>, message: &str) -> (String, Option<String>) {
     if message == "duplicate key" {
         return (format!("duplicate key: {}", text.get(at).unwrap_or_default()), None);
     }
@@ -134,12 +134,12 @@ fn named(text: &str, at: Range<usize>, message: &str) -> (String, Option<String>
         let quoted = table.map(|table| format!("quote it: [{section}.\"{}\"]", dotted(name, table)));
         return (format!("{entry_name}: {message}"), quoted);
     }
-    let (what, advice) = message.rsplit_once(": ").unwrap_or((message, "correct the file"));
+    let (problem, advice) = message.rsplit_once(": ").unwrap_or((message, "correct the file"));
     let field = entry.get_ref().iter().find(|(_, value)| value.span().contains(&at.start));
-    let Some((field, value)) = field else { return (format!("{entry_name}: {what}"), Some(advice.to_owned())) };
+    let Some((field, value)) = field else { return (format!("{entry_name}: {problem}"), Some(advice.to_owned())) };
     let value = value.get_ref().as_str().or_else(|| text.get(value.span())).unwrap_or_default();
-    let why = if what.contains(value) { String::new() } else { format!(": {what}") };
-    (format!("invalid {field} of {entry_name}: {}{why}", truncated(&plain(value), 60)), Some(advice.to_owned()))
+    let cause = if problem.contains(value) { String::new() } else { format!(": {problem}") };
+    (format!("invalid {field} of {entry_name}: {}{cause}", truncated(&plain(value), 60)), Some(advice.to_owned()))
 }
 
 /// The key that TOML reads as nested tables, because it has dots and no quotes.

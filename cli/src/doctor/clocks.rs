@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::DoctorReport;
+use super::report::DoctorReport;
 
 /// Compares a reading of the server's clock, in microseconds since 1970, with readings of the host's before and after it.
 pub(super) fn compare(before: SystemTime, server: i64, after: SystemTime, report: &mut DoctorReport) {

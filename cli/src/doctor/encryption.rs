@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::DoctorReport;
+use super::report::DoctorReport;
 
 /// The TLS mode of the URL.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,12 +5,15 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlRow, MySqlSslMod
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, Row as _};
 
 use super::encryption::Tls;
+use super::examine::Examine;
+use super::report::DoctorReport;
 use super::settings::Settings;
-use super::{DoctorReport, Examine, clocks, encryption};
-use crate::output::counted;
+use super::{clocks, encryption};
+use crate::clock::mysql_now;
+use crate::text::counted;
 
 mod definer;
-mod excess;
+mod excess_privileges;
 
 impl Examine for MySql {
     async fn examine(pool: &MySqlPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
@@ -23,7 +26,7 @@ impl Examine for MySql {
             temporary_tables(&mut connection, &names, report).await?;
         }
         let before = SystemTime::now();
-        let now = now(&mut connection).await?;
+        let now = mysql_now(&mut connection).await?;
         clocks::compare(before, now, SystemTime::now(), report);
         report.isolation(&settings.any(["transaction_isolation", "tx_isolation"]).replace('-', " ").to_lowercase());
         durability(&settings, report);
@@ -40,19 +43,19 @@ impl Examine for MySql {
         Ok(())
     }
 
-    async fn now(pool: &MySqlPool) -> Result<i64, sqlx::Error> {
-        now(&mut *pool.acquire().await?).await
-    }
-
-    async fn mending(pool: &MySqlPool, said: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
-        if said.try_downcast_ref::<MySqlDatabaseError>().is_some_and(|said| said.number() == TOO_MANY_STATEMENTS) {
+    async fn remedy(pool: &MySqlPool, error: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
+        if error.try_downcast_ref::<MySqlDatabaseError>().is_some_and(|error| error.number() == TOO_MANY_STATEMENTS) {
             return Ok(Some("raise max_prepared_stmt_count: each connection keeps up to 100 statements".to_owned()));
         }
-        definer::mending(&mut *pool.acquire().await?, said).await
+        definer::remedy(&mut *pool.acquire().await?, error).await
     }
 
-    async fn planless(pool: &MySqlPool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
-        let planless: Vec<(Option<Vec<u8>>, i64)> = sqlx::query_as(
+    async fn count_orphans(
+        pool: &MySqlPool,
+        most: i64,
+        deleted: &str,
+    ) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+        let count_orphans: Vec<(Option<Vec<u8>>, i64)> = sqlx::query_as(
             "select case when p.name is null then b.plan end, count(*)
                from (select plan from token_buckets limit ?) b
                left join token_plans p on p.name = b.plan and p.name <> ?
@@ -63,7 +66,7 @@ impl Examine for MySql {
         .fetch_all(pool)
         .await?;
         let text = |plan: Vec<u8>| String::from_utf8_lossy(&plan).into_owned();
-        Ok(planless.into_iter().map(|(plan, buckets)| (plan.map(text), buckets)).collect())
+        Ok(count_orphans.into_iter().map(|(plan, buckets)| (plan.map(text), buckets)).collect())
     }
 }
 
@@ -85,12 +88,6 @@ async fn encryption(
     let verify = "add ssl-mode=VERIFY_IDENTITY to the URL, and ssl-ca=FILE for a CA of your own";
     encryption::examine(options.get_host(), is_socket, tls, !cipher.is_empty(), verify, report);
     Ok(())
-}
-
-async fn now(connection: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar("select cast(timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as signed)")
-        .fetch_one(connection)
-        .await
 }
 
 async fn settings(connection: &mut MySqlConnection) -> Result<Settings, sqlx::Error> {
@@ -166,8 +163,8 @@ async fn grants(
         return Ok(false);
     }
     let account: String = sqlx::query_scalar("select current_user()").fetch_one(&mut *connection).await?;
-    let (mut taking, mut beside) = (Vec::new(), Vec::new());
-    for (names, forbidden) in [(&REQUIRED_ROUTINES[..], &mut taking), (&OPTIONAL_ROUTINES[..], &mut beside)] {
+    let (mut required, mut optional) = (Vec::new(), Vec::new());
+    for (names, forbidden) in [(&REQUIRED_ROUTINES[..], &mut required), (&OPTIONAL_ROUTINES[..], &mut optional)] {
         for name in names {
             if !may_call(connection, name).await? {
                 forbidden.push((*name).to_owned());
@@ -175,9 +172,9 @@ async fn grants(
         }
     }
     let operates = may_call(connection, "token_create_bucket").await?;
-    let excess = excess::of_session(connection, names, operates, report).await?;
-    report.grants(&account, &taking, &beside, operates, excess);
-    excess::of_others(connection, names, report).await?;
+    let excess_privileges = excess_privileges::of_session(connection, names, operates, report).await?;
+    report.grants(&account, &required, &optional, operates, excess_privileges);
+    excess_privileges::of_others(connection, names, report).await?;
     Ok(true)
 }
 

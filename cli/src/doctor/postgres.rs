@@ -4,12 +4,15 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{PgConnection, PgPool, Postgres};
 
-use super::documented::documented;
+use super::documented_grants::documented_grants;
 use super::encryption::Tls;
+use super::examine::Examine;
+use super::report::DoctorReport;
 use super::settings::Settings;
-use super::{DoctorReport, Examine, clocks, encryption};
+use super::{clocks, encryption};
+use crate::clock::ServerClock;
 use crate::database::begin;
-use crate::output::{counted, plain};
+use crate::text::{counted, plain};
 
 impl Examine for Postgres {
     async fn examine(pool: &PgPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
@@ -22,7 +25,7 @@ impl Examine for Postgres {
         public(&mut connection, report).await?;
         row_security(&mut connection, report).await?;
         let before = SystemTime::now();
-        let now = now(&mut *pool.acquire().await?).await?;
+        let now = <Self as ServerClock>::now(pool).await?;
         clocks::compare(before, now, SystemTime::now(), report);
         let names = Names::find(&mut connection).await?;
         examine(&settings(&mut connection).await?, &names, report);
@@ -64,13 +67,9 @@ impl Examine for Postgres {
         Ok(())
     }
 
-    async fn now(pool: &PgPool) -> Result<i64, sqlx::Error> {
-        now(&mut *pool.acquire().await?).await
-    }
-
     /// Routines run as their owner. If a table became another role's, no grant to the caller helps.
-    async fn mending(pool: &PgPool, said: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
-        if said.code().as_deref() != Some("42501") {
+    async fn remedy(pool: &PgPool, error: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
+        if error.code().as_deref() != Some("42501") {
             return Ok(None);
         }
         sqlx::query_scalar(
@@ -90,7 +89,7 @@ impl Examine for Postgres {
         .await
     }
 
-    async fn planless(pool: &PgPool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+    async fn count_orphans(pool: &PgPool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
         sqlx::query_as(
             "select case when p.name is null then b.plan end, count(*)
                from (select plan from tollgate.token_buckets limit $1) b
@@ -125,13 +124,6 @@ async fn encryption(
     Ok(())
 }
 
-async fn now(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
-    // Under the role's own search path, so each name has its schema.
-    let now =
-        "select (extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000000::numeric)::bigint";
-    sqlx::query_scalar(now).fetch_one(connection).await
-}
-
 /// The role and the database of the session, as statements write them.
 struct Names {
     role: String,
@@ -148,7 +140,7 @@ impl Names {
     }
 
     /// A name for another database.
-    fn beside(&self) -> String {
+    fn optional(&self) -> String {
         match self.database.strip_suffix('"') {
             Some(quoted) => format!("{quoted}_utf8\""),
             None => format!("{}_utf8", self.database),
@@ -215,8 +207,9 @@ async fn pooler(connection: &mut PgConnection, port: u16, report: &mut DoctorRep
 async fn grants(connection: &mut PgConnection, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
     // Of taking: the functions that a limiter's requests and reservations call, holds, and those by which it peeks. Beside: those
     // without which it takes tokens all the same.
-    let (role, is_there, taking, beside, operates): (String, bool, Vec<String>, Vec<String>, bool) = sqlx::query_as(
-        "select current_user::text,
+    let (role, is_migrated, required, optional, operates): (String, bool, Vec<String>, Vec<String>, bool) =
+        sqlx::query_as(
+            "select current_user::text,
                 count(*) filter (where p.takes) > 0,
                 coalesce(array_agg(distinct p.name) filter (where p.takes and not p.may), '{}'),
                 coalesce(array_agg(distinct p.name) filter (where p.beside and not p.may), '{}'),
@@ -230,21 +223,22 @@ async fn grants(connection: &mut PgConnection, report: &mut DoctorReport) -> Res
                         has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute') as may
                    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
                   where n.nspname = 'tollgate') p",
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    if !is_there {
+        )
+        .fetch_one(&mut *connection)
+        .await?;
+    if !is_migrated {
         return Ok(());
     }
     let all = Excess::find(connection).await?;
-    let advice = match all.iter().filter(|one| one.is_holder && one.is_ours).map(Excess::revoke).collect::<Vec<_>>() {
+    let advice = match all.iter().filter(|one| one.is_holder && one.is_own_role).map(Excess::revoke).collect::<Vec<_>>()
+    {
         revokes if revokes.is_empty() => "revoke its memberships, such as pg_write_all_data".to_owned(),
         revokes => format!("{}; then run the grants again", revokes.join("; ")),
     };
     let own = all.iter().find(|one| one.is_session);
-    report.grants(&role, &taking, &beside, operates, own.map(|own| (own.told(), advice)));
+    report.grants(&role, &required, &optional, operates, own.map(|own| (own.description(), advice)));
     for other in all.iter().filter(|one| one.is_holder && !one.is_session) {
-        let found = format!("{} may do more than the grants allow: {}", other.role, other.told());
+        let found = format!("{} may do more than the grants allow: {}", other.role, other.description());
         report.warn("privileges", found, format!("{}; then run the grants again", other.revoke()));
     }
     Ok(())
@@ -259,7 +253,7 @@ struct Excess {
     /// Whether it is the role of the session.
     is_session: bool,
     /// Whether the session has its privileges.
-    is_ours: bool,
+    is_own_role: bool,
     /// Whether privileges were granted to it, and not only to a role that it is a member of.
     is_holder: bool,
     /// The privileges on tables, columns and the schema.
@@ -271,9 +265,9 @@ impl Excess {
     /// Compares the effective privileges of each role that has a grant on tollgate's objects, and of the session's. Skips
     /// superusers and members of the owner. A role that cannot create buckets may still read what an operator may read.
     async fn find(connection: &mut PgConnection) -> Result<Vec<Self>, sqlx::Error> {
-        let documented = documented(tollgate::store::grants::<Postgres>().unwrap_or_default());
+        let documented_grants = documented_grants(tollgate::store::grants::<Postgres>().unwrap_or_default());
         let (mut objects, mut columns, mut privileges, mut of_operator) = (vec![], vec![], vec![], vec![]);
-        for one in documented {
+        for one in documented_grants {
             objects.push(one.object);
             columns.push(one.column);
             privileges.push(one.privilege);
@@ -343,18 +337,18 @@ impl Excess {
         .bind(of_operator)
         .fetch_all(connection)
         .await?;
-        let excess = |(role, is_session, is_ours, is_holder, tables, functions)| Self {
+        let excess_privileges = |(role, is_session, is_own_role, is_holder, tables, functions)| Self {
             role,
             is_session,
-            is_ours,
+            is_own_role,
             is_holder,
             tables,
             functions,
         };
-        Ok(rows.into_iter().map(excess).collect())
+        Ok(rows.into_iter().map(excess_privileges).collect())
     }
 
-    fn told(&self) -> String {
+    fn description(&self) -> String {
         let functions = self.functions.first().map(|first| {
             let rest = self.functions.len() - 1;
             let others = if rest == 0 { String::new() } else { format!(" and {}", counted(rest, "other function")) };
@@ -482,7 +476,7 @@ fn examine(settings: &Settings, names: &Names, report: &mut DoctorReport) {
     if encoding != "UTF8" {
         let found =
             format!("the database's encoding is {encoding}: keys of others need not be UTF-8, and fail to be listed");
-        let advice = format!("create database {} encoding 'UTF8' template template0, and move to it", names.beside());
+        let advice = format!("create database {} encoding 'UTF8' template template0, and move to it", names.optional());
         report.warn("encoding", found, advice);
     }
     if !settings.is_on("autovacuum") {
@@ -576,6 +570,6 @@ mod tests {
     #[test]
     fn a_statement_names_the_role_and_the_database() {
         assert_eq!(here().set("lock_timeout", "'5s'"), "alter role app in database \"My app\" set lock_timeout = '5s'");
-        assert_eq!(here().beside(), "\"My app_utf8\"");
+        assert_eq!(here().optional(), "\"My app_utf8\"");
     }
 }

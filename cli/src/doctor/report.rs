@@ -3,9 +3,11 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::exit::{CliError, GRANT_HINT, chain};
-use crate::output::{GREEN, RED, YELLOW, plain, say, say_json, wrapped};
+use crate::exit::{CliError, GRANT_HINT};
+use crate::failure::chain;
+use crate::output::{say, say_json};
 use crate::redact::redact;
+use crate::text::{GREEN, RED, YELLOW, plain, wrapped};
 
 /// The checks, in the order in which they were made.
 #[derive(Default)]
@@ -70,25 +72,25 @@ impl DoctorReport {
     }
 
     /// Reports the privileges of a role by the routines that it cannot call: those that take tokens, and the limiter's others.
-    /// `excess` is what the role may do beyond the printed grants, with the remedy.
+    /// `excess_privileges` is what the role may do beyond the printed grants, with the remedy.
     pub(super) fn grants(
         &mut self,
         role: &str,
-        taking: &[String],
-        beside: &[String],
+        required: &[String],
+        optional: &[String],
         operates: bool,
-        excess: Option<(String, String)>,
+        excess_privileges: Option<(String, String)>,
     ) {
-        let has_excess = excess.is_some();
-        if let Some((excess, advice)) = excess {
-            self.fail("grants", format!("{role} may do more than the grants allow: {excess}"), advice);
+        let has_excess = excess_privileges.is_some();
+        if let Some((excess_privileges, advice)) = excess_privileges {
+            self.fail("grants", format!("{role} may do more than the grants allow: {excess_privileges}"), advice);
         }
-        if !taking.is_empty() {
-            let names = taking.join(", ");
+        if !required.is_empty() {
+            let names = required.join(", ");
             let found = format!("{role} may not do all that a limiter does: it may not call {names}");
             self.fail("grants", found, GRANT_HINT);
-        } else if !beside.is_empty() {
-            let names = beside.join(", ");
+        } else if !optional.is_empty() {
+            let names = optional.join(", ");
             let found =
                 format!("{role} may take tokens, but not all that a limiter does beside: it may not call {names}");
             self.warn("grants", found, GRANT_HINT);
@@ -109,8 +111,8 @@ impl DoctorReport {
     }
 
     /// Whether the table of the mode has its row, and the statement that makes it.
-    pub(super) fn mode_row(&mut self, is_there: bool, insert: &str) {
-        if !is_there {
+    pub(super) fn mode_row(&mut self, is_migrated: bool, insert: &str) {
+        if !is_migrated {
             let found = "token_mode has no row: the mode is enforce, and an `update` of it changes nothing";
             self.warn("content", found, insert);
         }

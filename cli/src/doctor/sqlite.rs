@@ -1,12 +1,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use chrono::Utc;
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool};
 
-use super::{DoctorReport, Examine};
-use crate::exit;
+use super::examine::Examine;
+use super::report::DoctorReport;
+use crate::{exit, failure};
 
 impl Examine for Sqlite {
     async fn examine(pool: &SqlitePool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {
@@ -28,13 +28,9 @@ impl Examine for Sqlite {
         Ok(())
     }
 
-    async fn now(_: &SqlitePool) -> Result<i64, sqlx::Error> {
-        Ok(Utc::now().timestamp_micros())
-    }
-
-    async fn mending(_: &SqlitePool, said: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
+    async fn remedy(_: &SqlitePool, error: &dyn DatabaseError) -> Result<Option<String>, sqlx::Error> {
         // Extended result codes carry the primary one in their lowest byte.
-        let code = said.code().and_then(|code| code.parse::<i32>().ok()).map(|code| code & 0xff);
+        let code = error.code().and_then(|code| code.parse::<i32>().ok()).map(|code| code & 0xff);
         Ok(match code {
             Some(SQLITE_BUSY | SQLITE_LOCKED) => None,
             Some(SQLITE_PERM | SQLITE_READONLY | SQLITE_CANTOPEN) => Some(exit::READ_ONLY_HINT.to_owned()),
@@ -42,7 +38,11 @@ impl Examine for Sqlite {
         })
     }
 
-    async fn planless(pool: &SqlitePool, most: i64, deleted: &str) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
+    async fn count_orphans(
+        pool: &SqlitePool,
+        most: i64,
+        deleted: &str,
+    ) -> Result<Vec<(Option<String>, i64)>, sqlx::Error> {
         sqlx::query_as(
             "select case when p.name is null then b.plan end, count(*)
                from (select plan from token_buckets limit ?1) b
@@ -125,13 +125,13 @@ async fn writer(connection: &mut SqliteConnection, report: &mut DoctorReport) ->
             transaction.rollback().await?;
             match written {
                 Ok(_) => obtained(waited, report),
-                Err(error) => report.fail("write lock", exit::words(&error), exit::READ_ONLY_HINT),
+                Err(error) => report.fail("write lock", failure::sql_message(&error), exit::READ_ONLY_HINT),
             }
         }
         Err(error) => {
             let advice =
                 "another program keeps a transaction open, or this user may not write the file or its directory";
-            report.fail("write lock", exit::words(&error), advice);
+            report.fail("write lock", failure::sql_message(&error), advice);
         }
     }
     Ok(())

@@ -7,10 +7,10 @@ use tollgate::{
     model::WindowLevel,
 };
 
-use crate::mode::ModeArg;
-use crate::output::{GREEN, RED};
-use crate::times;
+use crate::modes::ModeArg;
+use crate::text::{GREEN, RED};
 use crate::windows::WindowJson;
+use crate::{modes, times};
 
 /// A key's sliding window, and the mode that it is in.
 pub(super) struct Sliding {
@@ -22,16 +22,16 @@ impl Sliding {
     pub(super) async fn find(
         store: &impl Admin,
         key: &Key,
-        why: &Explanation,
+        explanation: &Explanation,
         now: DateTime<Utc>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(level) = store.peek_window(key).await? else { return Ok(None) };
-        if why.mode_from != Some(Origin::Plan) {
-            return Ok(Some(Self { level, mode: why.mode }));
+        if explanation.mode_from != Some(Origin::Plan) {
+            return Ok(Some(Self { level, mode: explanation.mode }));
         }
         // Windows have no plans.
         let all = store.mode().await?;
-        Ok(Some(Self { level, mode: if times::is_over(&all, now) { Mode::Enforce } else { all.mode } }))
+        Ok(Some(Self { level, mode: if modes::has_ended(&all, now) { Mode::Enforce } else { all.mode } }))
     }
 
     pub(super) fn counted(&self) -> String {
@@ -47,12 +47,12 @@ impl Sliding {
             (_, WindowOutcome::Granted) => format!("would be {GREEN}granted{GREEN:#}"),
             (_, WindowOutcome::Denied) => {
                 let left = self.level.available().max(0).unsigned_abs();
-                let why = if left == 0 {
-                    format!("one passes in {}", times::span(self.level.retry_after()))
+                let cause = if left == 0 {
+                    format!("one passes in {}", times::span(self.level.retry_after))
                 } else {
                     format!("{} of {cost} do not pass now", cost.saturating_sub(left))
                 };
-                format!("would be {RED}denied{RED:#}: {why}")
+                format!("would be {RED}denied{RED:#}: {cause}")
             }
         }
     }

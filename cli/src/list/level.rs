@@ -5,9 +5,10 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tollgate::{Key, admin::BucketLevel, model::WindowLevel};
 
-use crate::levels::{self, BucketJson};
+use crate::levels::BucketJson;
 use crate::output::Layout;
-use crate::windows::{self, WindowJson};
+use crate::windows::WindowJson;
+use crate::{levels, windows};
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(super) enum ListOrder {

@@ -3,7 +3,7 @@ use tollgate::{Error, Key};
 
 use super::level::Level;
 use crate::output::progress;
-use crate::pages::PAGE;
+use crate::paging::PAGE;
 
 /// Whether one is asked for.
 pub(super) type Admits<'a, L> = Box<dyn Fn(&L) -> bool + 'a>;

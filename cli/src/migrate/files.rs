@@ -9,7 +9,8 @@ use tollgate::store::Migration;
 use super::script::{self, Format, ScriptDialect};
 use super::versions::{self, Version};
 use crate::exit::CliError;
-use crate::output::{counted, say};
+use crate::output::say;
+use crate::text::counted;
 
 /// Writes the migrations that the directory lacks, with versions after all existing files. Refuses a directory with other files of
 /// tollgate, because the tool would run those too.

@@ -120,7 +120,7 @@ mod tests {
             (Format::Sqlx, "20260131 notes.txt", None),
             (Format::Goose, "99999999999999999999_users.sql", None),
         ] {
-            assert_eq!(FileVersion::by(format, file).map(|said| said.numbers).as_deref(), expected, "{file}");
+            assert_eq!(FileVersion::by(format, file).map(|printed| printed.numbers).as_deref(), expected, "{file}");
         }
     }
 

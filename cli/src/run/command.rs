@@ -6,9 +6,9 @@ use std::io;
 use std::process::Command;
 
 use crate::exit::CliError;
-use crate::output::plain;
 #[cfg(target_os = "linux")]
 use crate::signals;
+use crate::text::plain;
 use crate::url;
 
 /// Refuses a program that does not exist, before a token is taken. In doubt, accepts it: the system reports the error later.

@@ -35,12 +35,12 @@ pub(crate) struct Tally {
 }
 
 /// Counts the requests of each client.
-pub(crate) fn tallies(clients: usize, asked: &[SimulatedRequest]) -> Vec<Tally> {
+pub(crate) fn tallies(clients: usize, requests: &[SimulatedRequest]) -> Vec<Tally> {
     let mut tallies = vec![Tally::default(); clients];
-    for SimulatedRequest { arrival, answer } in asked {
+    for SimulatedRequest { arrival, outcome } in requests {
         let tally = &mut tallies[arrival.client as usize];
         tally.arrived += 1;
-        tally.denied += u64::from(!matches!(answer, RequestOutcome::Granted(_)));
+        tally.denied += u64::from(!matches!(outcome, RequestOutcome::Granted(_)));
     }
     tallies
 }

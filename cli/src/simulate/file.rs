@@ -9,7 +9,8 @@ use indicatif::ProgressBar;
 
 use super::clients::ClientNames;
 use super::traffic::{Arrival, Traffic};
-use crate::output::{plain, progress};
+use crate::output::progress;
+use crate::text::plain;
 
 /// How to read a traffic file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,18 +30,18 @@ struct Lines {
 }
 
 /// Reads a file, or standard input for `-`.
-pub(crate) fn read(path: &Path, reading: TrafficOptions) -> anyhow::Result<Traffic> {
+pub(crate) fn read(path: &Path, options: TrafficOptions) -> anyhow::Result<Traffic> {
     let name = path.display();
     let traffic = if path == Path::new("-") {
         // Shows no spinner on a terminal, because it would overwrite the typed lines.
         let bar = (!std::io::stdin().is_terminal()).then(|| progress("reading"));
-        let traffic = parse(std::io::stdin().lock(), reading).and_then(in_order);
+        let traffic = parse(std::io::stdin().lock(), options).and_then(in_order);
         bar.inspect(ProgressBar::finish_and_clear);
         traffic
     } else {
         let file = std::fs::File::open(path).with_context(|| format!("cannot read the traffic file {name}"))?;
         let bar = progress(format!("reading {}", plain(&name.to_string())));
-        let traffic = parse(BufReader::new(file), reading).and_then(in_order);
+        let traffic = parse(BufReader::new(file), options).and_then(in_order);
         bar.finish_and_clear();
         traffic
     };
@@ -58,8 +59,8 @@ fn in_order(Lines { mut arrivals, clients, skipped }: Lines) -> anyhow::Result<T
     Ok(Traffic { arrivals, begin, end, clients: clients.into_keys(), skipped })
 }
 
-fn parse(mut lines: impl BufRead, reading: TrafficOptions) -> anyhow::Result<Lines> {
-    let (mut said, mut bytes) = (Lines::default(), Vec::new());
+fn parse(mut lines: impl BufRead, options: TrafficOptions) -> anyhow::Result<Lines> {
+    let (mut parsed, mut bytes) = (Lines::default(), Vec::new());
     for number in 1_u64.. {
         bytes.clear();
         // Limits a line, because a file of another format may have no line breaks.
@@ -75,18 +76,18 @@ fn parse(mut lines: impl BufRead, reading: TrafficOptions) -> anyhow::Result<Lin
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        ensure!(said.arrivals.len() < MAX_ARRIVALS, "more than {MAX_ARRIVALS} arrivals: give a part of the file");
-        let arrival = arrival(line, Some(&mut said.clients).filter(|_| reading.by_client));
-        if arrival.is_err() && reading.skip_unreadable {
-            said.skipped += 1;
+        ensure!(parsed.arrivals.len() < MAX_ARRIVALS, "more than {MAX_ARRIVALS} arrivals: give a part of the file");
+        let arrival = arrival(line, Some(&mut parsed.clients).filter(|_| options.by_client));
+        if arrival.is_err() && options.skip_unreadable {
+            parsed.skipped += 1;
             continue;
         }
-        said.arrivals.push(arrival.with_context(|| {
+        parsed.arrivals.push(arrival.with_context(|| {
             let shown: String = line.chars().filter(|c| !c.is_control()).take(60).collect();
             format!("line {number}, '{shown}'")
         })?);
     }
-    Ok(said)
+    Ok(parsed)
 }
 
 /// Parses a time with an optional cost and client, or a line of an access log, which begins with the client.
@@ -172,8 +173,8 @@ mod tests {
         assert_eq!(times("\u{feff}0\r\n0.25 3\r\n"), times("0\n0.25 3"));
         assert_eq!(times("\u{feff}# a comment\n1"), [(1_000_000_000, 1)]);
         let line = "10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 2326\n";
-        let reading = TrafficOptions { by_client: true, skip_unreadable: false };
-        let traffic = parse(format!("\u{feff}{line}{line}").as_bytes(), reading).and_then(in_order).expect(line);
+        let options = TrafficOptions { by_client: true, skip_unreadable: false };
+        let traffic = parse(format!("\u{feff}{line}{line}").as_bytes(), options).and_then(in_order).expect(line);
         assert_eq!(traffic.clients.iter().map(tollgate::Key::as_str).collect::<Vec<_>>(), ["10.0.0.1"]);
         assert!(parse("1\n\u{feff}2".as_bytes(), TrafficOptions::default()).is_err(), "skipped at the start only");
     }
@@ -213,24 +214,24 @@ mod tests {
     #[test]
     fn client_is_third_word_or_first_word_of_access_log() {
         let text = "2 1 b\n1 3 a\n3 1 b\n10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 2326\n";
-        let reading = TrafficOptions { by_client: true, skip_unreadable: false };
-        let traffic = parse(text.as_bytes(), reading).and_then(in_order).expect(text);
+        let options = TrafficOptions { by_client: true, skip_unreadable: false };
+        let traffic = parse(text.as_bytes(), options).and_then(in_order).expect(text);
         assert_eq!(traffic.clients.iter().map(tollgate::Key::as_str).collect::<Vec<_>>(), ["b", "a", "10.0.0.1"]);
         assert_eq!(traffic.arrivals.iter().map(|arrival| arrival.client).collect::<Vec<_>>(), [1, 0, 0, 2]);
         // Without `by_client`, all arrivals have the same client.
         assert_eq!(times("1 3 a\n2 1 b"), times("1 3\n2"));
         for text in ["1", "1 2", &format!("1 2 {}", "x".repeat(256))] {
-            let error = parse(text.as_bytes(), reading).map(|_| ()).expect_err(text);
+            let error = parse(text.as_bytes(), options).map(|_| ()).expect_err(text);
             assert!(format!("{error:#}").contains("line 1, "), "{error:#}");
         }
     }
 
     #[test]
     fn invalid_lines_are_counted_if_skipping_is_allowed() {
-        let reading = TrafficOptions { by_client: false, skip_unreadable: true };
+        let options = TrafficOptions { by_client: false, skip_unreadable: true };
         let traffic =
-            parse(&b"1\nsoon\n# a comment\n1 0\n2 1 a b\n3\n"[..], reading).and_then(in_order).expect("traffic");
+            parse(&b"1\nsoon\n# a comment\n1 0\n2 1 a b\n3\n"[..], options).and_then(in_order).expect("traffic");
         assert_eq!((traffic.arrivals.len(), traffic.skipped), (2, 3));
-        assert!(parse(&b"soon\n"[..], reading).and_then(in_order).is_err(), "no arrivals are left");
+        assert!(parse(&b"soon\n"[..], options).and_then(in_order).is_err(), "no arrivals are left");
     }
 }

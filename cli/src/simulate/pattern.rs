@@ -63,23 +63,23 @@ impl FromStr for Stream {
 impl Pattern {
     /// Generates the traffic of this duration, from 1970 on, so that windows aligned to the calendar begin with it. The same seed
     /// repeats the same traffic.
-    pub(crate) fn traffic(&self, lasts: Duration, seed: u64) -> anyhow::Result<Traffic> {
-        ensure!(can_last(lasts), "the duration is out of range");
-        let lasts = lasts.as_secs_f64();
+    pub(crate) fn traffic(&self, duration: Duration, seed: u64) -> anyhow::Result<Traffic> {
+        ensure!(can_last(duration), "the duration is out of range");
+        let duration = duration.as_secs_f64();
         let most = || format!("at most {MAX_ARRIVALS} are simulated");
         #[expect(clippy::cast_precision_loss, reason = "a round number")]
-        let is_flood = |stream: &Stream| stream.steadily() * lasts > MAX_ARRIVALS as f64;
+        let is_flood = |stream: &Stream| stream.steadily() * duration > MAX_ARRIVALS as f64;
         ensure!(!self.0.iter().any(is_flood), "too many arrivals: {}", most());
         let mut random = fastrand::Rng::with_seed(seed);
         let mut arrivals = Vec::new();
         for stream in &self.0 {
             let times =
-                stream.times(lasts, &mut random).map(|time| Arrival { at: nanoseconds(time), cost: 1, client: 0 });
+                stream.times(duration, &mut random).map(|time| Arrival { at: nanoseconds(time), cost: 1, client: 0 });
             arrivals.extend(times.take(MAX_ARRIVALS + 1 - arrivals.len()));
             ensure!(arrivals.len() <= MAX_ARRIVALS, "too many arrivals: {}", most());
         }
         arrivals.sort_by_key(|arrival| arrival.at);
-        Ok(Traffic { arrivals, begin: 0, end: nanoseconds(lasts), clients: Vec::new(), skipped: 0 })
+        Ok(Traffic { arrivals, begin: 0, end: nanoseconds(duration), clients: Vec::new(), skipped: 0 })
     }
 }
 
@@ -93,38 +93,38 @@ impl Stream {
     }
 
     /// The arrival times, lazily, because they may not fit in memory.
-    fn times<'a>(&self, lasts: f64, random: &'a mut fastrand::Rng) -> Box<dyn Iterator<Item = f64> + 'a> {
+    fn times<'a>(&self, duration: f64, random: &'a mut fastrand::Rng) -> Box<dyn Iterator<Item = f64> + 'a> {
         match *self {
-            Self::Steady(rate) => Box::new(evenly(1.0 / rate, lasts)),
-            Self::Poisson(rate) => Box::new(poisson(rate, lasts, random)),
+            Self::Steady(rate) => Box::new(evenly(1.0 / rate, duration)),
+            Self::Poisson(rate) => Box::new(poisson(rate, duration, random)),
             Self::Burst { arrivals, every } => {
-                Box::new(evenly(every, lasts).flat_map(move |time| std::iter::repeat_n(time, arrivals as usize)))
+                Box::new(evenly(every, duration).flat_map(move |time| std::iter::repeat_n(time, arrivals as usize)))
             }
             // Thins a stream of twice the rate, which is the peak of the sine.
             Self::Sine { rate, every } => {
                 let mut chance = random.fork();
                 let swings = move |time: &f64| chance.f64() * 2.0 < 1.0 - (TAU * time / every).cos();
-                Box::new(poisson(2.0 * rate, lasts, random).filter(swings))
+                Box::new(poisson(2.0 * rate, duration, random).filter(swings))
             }
             Self::OnOff { rate, on, off } => Box::new(
-                evenly(on + off, lasts)
-                    .flat_map(move |start| evenly(1.0 / rate, on.min(lasts - start)).map(move |time| start + time)),
+                evenly(on + off, duration)
+                    .flat_map(move |start| evenly(1.0 / rate, on.min(duration - start)).map(move |time| start + time)),
             ),
         }
     }
 }
 
-fn evenly(apart: f64, lasts: f64) -> impl Iterator<Item = f64> {
+fn evenly(apart: f64, duration: f64) -> impl Iterator<Item = f64> {
     #[expect(clippy::cast_precision_loss, reason = "the number of arrivals is small enough for a float")]
-    (0_u64..).map(move |n| n as f64 * apart).take_while(move |time| *time < lasts)
+    (0_u64..).map(move |n| n as f64 * apart).take_while(move |time| *time < duration)
 }
 
 /// Arrivals with exponentially distributed gaps.
-fn poisson(rate: f64, lasts: f64, random: &mut fastrand::Rng) -> impl Iterator<Item = f64> {
+fn poisson(rate: f64, duration: f64, random: &mut fastrand::Rng) -> impl Iterator<Item = f64> {
     let mut time = 0.0;
     std::iter::from_fn(move || {
         time -= (1.0 - random.f64()).ln() / rate;
-        (time < lasts).then_some(time)
+        (time < duration).then_some(time)
     })
 }
 
@@ -146,8 +146,8 @@ fn seconds(text: &str) -> anyhow::Result<f64> {
 }
 
 /// Whether a simulation can last this long.
-pub(crate) fn can_last(lasts: Duration) -> bool {
-    !lasts.is_zero() && lasts.as_secs_f64() < MAX_SECONDS
+pub(crate) fn can_last(duration: Duration) -> bool {
+    !duration.is_zero() && duration.as_secs_f64() < MAX_SECONDS
 }
 
 /// Rounds to a microsecond, because the logarithms of two machines differ below that.

@@ -7,16 +7,17 @@ use serde::Serialize;
 use tollgate::Key;
 
 use super::clients::{self, Tally};
-use super::statistics::{Count, Figures};
-use crate::output::{Cell, Column, Table, counted};
+use super::statistics::{Count, Statistics};
+use crate::output::{Cell, Column, Table};
+use crate::text::counted;
 use crate::times;
 
 /// The data of a report.
 pub(crate) struct SimulationReport<'a> {
     /// The limits as text, with their results.
-    pub(crate) limits: &'a [(String, Figures)],
+    pub(crate) limits: &'a [(String, Statistics)],
     /// How long the traffic lasted.
-    pub(crate) lasted: Duration,
+    pub(crate) length: Duration,
     /// The length of the busiest window to report.
     pub(crate) window: Duration,
     /// The longest wait. `None` for the method `allow`.
@@ -98,21 +99,21 @@ enum MethodName {
 
 impl SimulationReport<'_> {
     pub(crate) fn table(&self) -> String {
-        let verb = match self.max_wait {
+        let method = match self.max_wait {
             None => "allow".to_owned(),
             Some(longest) => format!("wait, at most {}", format_span(longest)),
         };
         let skipped = counted(self.skipped, "line");
         let skipped = if self.skipped == 0 { String::new() } else { format!("; {skipped} skipped") };
-        let text = format!("{} of traffic; method: {verb}{skipped}\n\n", format_span(self.lasted));
+        let text = format!("{} of traffic; method: {method}{skipped}\n\n", format_span(self.length));
         let mut table = Table::new([Column::Left(""), Column::Right(""), Column::Right("")]);
         let cells = |name: &str, cells: &[String]| {
             // At most two limits. A missing cell is empty.
             [name, cells.first().map_or("", |cell| cell), cells.get(1).map_or("", |cell| cell)].map(Cell::from)
         };
         table.row(cells("", &self.limits.iter().map(|(limit, _)| limit.clone()).collect::<Vec<_>>()));
-        for (name, figures) in self.rows().into_iter().chain(self.rows_of_clients()) {
-            table.row(cells(&name, &figures));
+        for (name, statistics) in self.rows().into_iter().chain(self.rows_of_clients()) {
+            table.row(cells(&name, &statistics));
         }
         // Removes the empty headings: the first row replaces them.
         let table = table.render();
@@ -121,20 +122,20 @@ impl SimulationReport<'_> {
 
     pub(crate) fn json(&self) -> SimulationJson<'_> {
         let most_denied = clients::most_denied(self.clients, self.tallies);
-        let limits = self.limits.iter().enumerate().map(|(at, (limit, figures))| {
+        let limits = self.limits.iter().enumerate().map(|(at, (limit, statistics))| {
             let tallies = self.tallies.get(at);
             LimitJson {
                 limit,
-                arrived: figures.arrived,
-                granted: figures.granted,
-                denied: figures.denied,
-                never_possible: figures.never,
-                waited: figures.waited,
-                mean_wait_ms: times::milliseconds(figures.mean_wait()),
-                max_wait_ms: times::milliseconds(figures.max_wait),
-                max_denied_ms: times::milliseconds(figures.max_denied_span),
-                max_requested_in_window: figures.most_asked,
-                max_granted_in_window: figures.most_used,
+                arrived: statistics.arrived,
+                granted: statistics.granted,
+                denied: statistics.denied,
+                never_possible: statistics.never,
+                waited: statistics.waited,
+                mean_wait_ms: times::milliseconds(statistics.mean_wait()),
+                max_wait_ms: times::milliseconds(statistics.max_wait),
+                max_denied_ms: times::milliseconds(statistics.max_denied_span),
+                max_requested_in_window: statistics.max_requested,
+                max_granted_in_window: statistics.max_granted,
                 clients: tallies.map(Vec::len),
                 clients_denied: tallies.map(|tallies| clients::denied(tallies)),
                 most_denied: tallies.map(|tallies| {
@@ -147,7 +148,7 @@ impl SimulationReport<'_> {
             }
         });
         SimulationJson {
-            lasted_ms: times::milliseconds(self.lasted),
+            lasted_ms: times::milliseconds(self.length),
             method: if self.max_wait.is_some() { MethodName::Wait } else { MethodName::Allow },
             max_wait_ms: self.max_wait.and_then(times::milliseconds),
             window_ms: times::milliseconds(self.window),
@@ -160,29 +161,29 @@ impl SimulationReport<'_> {
     fn rows(&self) -> Vec<(String, Vec<String>)> {
         let one = if self.tallies.is_empty() { "" } else { " by one client" };
         let window = format!("{}{one}", format_span(self.window));
-        let any = |of: fn(&Figures) -> bool| self.limits.iter().any(|(_, figures)| of(figures));
+        let any = |of: fn(&Statistics) -> bool| self.limits.iter().any(|(_, statistics)| of(statistics));
         let mut rows = Vec::new();
-        let mut row = |name: String, cell: fn(&Figures) -> String| {
-            rows.push((name, self.limits.iter().map(|(_, figures)| cell(figures)).collect()));
+        let mut row = |name: String, cell: fn(&Statistics) -> String| {
+            rows.push((name, self.limits.iter().map(|(_, statistics)| cell(statistics)).collect()));
         };
-        row("arrivals".to_owned(), |figures| figures.arrived.requests.to_string());
-        row("granted".to_owned(), |figures| figures.share(figures.granted));
-        row("denied".to_owned(), |figures| figures.share(figures.denied));
-        if any(|figures| figures.never.requests > 0) {
-            row("never possible".to_owned(), |figures| figures.share(figures.never));
+        row("arrivals".to_owned(), |statistics| statistics.arrived.requests.to_string());
+        row("granted".to_owned(), |statistics| statistics.share(statistics.granted));
+        row("denied".to_owned(), |statistics| statistics.share(statistics.denied));
+        if any(|statistics| statistics.never.requests > 0) {
+            row("never possible".to_owned(), |statistics| statistics.share(statistics.never));
         }
-        if any(|figures| figures.arrived.tokens > figures.arrived.requests) {
-            row("tokens asked for".to_owned(), |figures| figures.arrived.tokens.to_string());
-            row("tokens granted".to_owned(), |figures| figures.granted.tokens.to_string());
+        if any(|statistics| statistics.arrived.tokens > statistics.arrived.requests) {
+            row("tokens asked for".to_owned(), |statistics| statistics.arrived.tokens.to_string());
+            row("tokens granted".to_owned(), |statistics| statistics.granted.tokens.to_string());
         }
         if self.max_wait.is_some() {
-            row("waited".to_owned(), |figures| figures.share(figures.waited));
-            row("mean wait".to_owned(), |figures| times::span(figures.mean_wait()));
-            row("longest wait".to_owned(), |figures| times::span(figures.max_wait));
+            row("waited".to_owned(), |statistics| statistics.share(statistics.waited));
+            row("mean wait".to_owned(), |statistics| times::span(statistics.mean_wait()));
+            row("longest wait".to_owned(), |statistics| times::span(statistics.max_wait));
         }
-        row(format!("most asked for in any {window}"), |figures| figures.most_asked.to_string());
-        row(format!("most granted in any {window}"), |figures| figures.most_used.to_string());
-        row("longest time of denials only".to_owned(), |figures| times::span(figures.max_denied_span));
+        row(format!("most asked for in any {window}"), |statistics| statistics.max_requested.to_string());
+        row(format!("most granted in any {window}"), |statistics| statistics.max_granted.to_string());
+        row("longest time of denials only".to_owned(), |statistics| times::span(statistics.max_denied_span));
         rows
     }
 
@@ -205,7 +206,7 @@ impl SimulationReport<'_> {
     }
 }
 
-impl Figures {
+impl Statistics {
     /// A count, and its share of all requests.
     fn share(&self, of: Count) -> String {
         share(of.requests, self.arrived.requests)

@@ -20,7 +20,7 @@ pub(crate) struct SimulatedLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SimulatedRequest {
     pub(crate) arrival: Arrival,
-    pub(crate) answer: RequestOutcome,
+    pub(crate) outcome: RequestOutcome,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) enum RequestOutcome {
 
 /// The outcome of all traffic.
 pub(crate) struct Run {
-    pub(crate) asked: Vec<SimulatedRequest>,
+    pub(crate) requests: Vec<SimulatedRequest>,
     /// Samples of the time and the available tokens. Negative while requests wait for tokens.
     pub(crate) tokens: Vec<(i64, i64)>,
     buckets: Buckets,
@@ -44,19 +44,19 @@ impl SimulatedLimit {
     /// Runs the traffic, and samples the available tokens.
     pub(crate) async fn run(&self, traffic: &Traffic) -> anyhow::Result<Run> {
         let buckets = Buckets::new(self, &traffic.clients, traffic.begin).await?;
-        let mut asked = Vec::with_capacity(traffic.arrivals.len());
+        let mut requests = Vec::with_capacity(traffic.arrivals.len());
         let mut tokens = Vec::new();
         let mut arrivals = traffic.arrivals.iter().peekable();
-        for look in instants(traffic.begin, traffic.end) {
-            while let Some(&arrival) = arrivals.next_if(|arrival| arrival.at <= look) {
-                asked.push(SimulatedRequest { arrival, answer: buckets.ask(arrival)? });
+        for sample_at in instants(traffic.begin, traffic.end) {
+            while let Some(&arrival) = arrivals.next_if(|arrival| arrival.at <= sample_at) {
+                requests.push(SimulatedRequest { arrival, outcome: buckets.request(arrival)? });
             }
             // Many buckets have no single level.
             if traffic.clients.is_empty() {
-                tokens.push((look, buckets.left(look).await?));
+                tokens.push((sample_at, buckets.available_at(sample_at).await?));
             }
         }
-        Ok(Run { asked, tokens, buckets })
+        Ok(Run { requests, tokens, buckets })
     }
 }
 
@@ -64,22 +64,22 @@ impl Run {
     /// Continues to sample after the last arrival.
     pub(crate) async fn idle_until(&mut self, until: i64) -> anyhow::Result<()> {
         let seen = self.tokens.last().map_or(until, |(at, _)| *at);
-        for look in instants(seen, until.max(seen)).skip(1) {
-            self.tokens.push((look, self.buckets.left(look).await?));
+        for sample_at in instants(seen, until.max(seen)).skip(1) {
+            self.tokens.push((sample_at, self.buckets.available_at(sample_at).await?));
         }
         Ok(())
     }
 
     /// The scheduled time of the last granted request.
     pub(crate) fn last_use(&self) -> Option<i64> {
-        self.asked.iter().filter_map(SimulatedRequest::used_at).max()
+        self.requests.iter().filter_map(SimulatedRequest::used_at).max()
     }
 }
 
 impl SimulatedRequest {
     /// The scheduled time of a granted request.
     pub(crate) fn used_at(&self) -> Option<i64> {
-        match self.answer {
+        match self.outcome {
             RequestOutcome::Granted(at) => Some(at),
             RequestOutcome::Denied | RequestOutcome::Never => None,
         }
@@ -88,8 +88,8 @@ impl SimulatedRequest {
 
 /// The times of the samples, as many as a picture has points from left to right.
 fn instants(begin: i64, end: i64) -> impl Iterator<Item = i64> {
-    let lasts = i128::from(end - begin);
-    (0..=SAMPLES).map(move |n| begin + i64::try_from(lasts * n / SAMPLES).expect("a part of the span"))
+    let duration = i128::from(end - begin);
+    (0..=SAMPLES).map(move |n| begin + i64::try_from(duration * n / SAMPLES).expect("a part of the span"))
 }
 
 const SAMPLES: i128 = 480;
@@ -101,7 +101,7 @@ struct Buckets {
     keys: Vec<Key>,
     rule: Rule,
     /// Whether requests name the limit. They do not for a provisioned bucket.
-    named: bool,
+    sends_rule: bool,
     max_wait: Duration,
 }
 
@@ -113,20 +113,20 @@ impl Buckets {
         // The store is partitioned. The reserve keeps every partition from filling up.
         let store = MemoryStore::with_clock(clock.clone()).max_keys(keys.len().saturating_mul(4).max(100_000));
         let rule = limit.rule.clone();
-        let mut named = true;
+        let mut sends_rule = true;
         if let (Rule::Quota(quota), true) = (&rule, limit.provisioned) {
             for key in &keys {
                 store.create_bucket(key, *quota).await?;
             }
-            named = false;
+            sends_rule = false;
         }
-        Ok(Self { store, clock, keys, rule, named, max_wait: limit.max_wait })
+        Ok(Self { store, clock, keys, rule, sends_rule, max_wait: limit.max_wait })
     }
 
-    fn ask(&self, Arrival { at, cost, client }: Arrival) -> anyhow::Result<RequestOutcome> {
+    fn request(&self, Arrival { at, cost, client }: Arrival) -> anyhow::Result<RequestOutcome> {
         self.clock.set(at);
         let take = Take::from(self.keys[client as usize].clone()).cost(cost).max_wait(self.max_wait);
-        let take = if self.named { take.rule(self.rule.clone()) } else { take };
+        let take = if self.sends_rule { take.rule(self.rule.clone()) } else { take };
         match self.store.decide(&take) {
             Ok(decision) if decision.is_granted() => {
                 Ok(RequestOutcome::Granted(at + i64::try_from(decision.wait().as_nanos())?))
@@ -138,7 +138,7 @@ impl Buckets {
     }
 
     /// The available tokens. A bucket is full until its first request creates it.
-    async fn left(&self, at: i64) -> anyhow::Result<i64> {
+    async fn available_at(&self, at: i64) -> anyhow::Result<i64> {
         self.clock.set(at);
         match &self.rule {
             Rule::Window(window) => Ok(self.store.count(&self.keys[0], window, 0).await?.available(window)),

@@ -17,7 +17,7 @@ pub(crate) struct Count {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct Statistics {
     pub(crate) arrived: Count,
     pub(crate) granted: Count,
     pub(crate) denied: Count,
@@ -31,47 +31,48 @@ pub(crate) struct Figures {
     /// The longest time between two denials without a grant between them.
     pub(crate) max_denied_span: Duration,
     /// The most tokens requested, and the most tokens used, within any window.
-    pub(crate) most_asked: u64,
-    pub(crate) most_used: u64,
+    pub(crate) max_requested: u64,
+    pub(crate) max_granted: u64,
 }
 
-impl Figures {
-    pub(crate) fn of(asked: &[SimulatedRequest], window: Duration) -> Self {
-        let mut figures = Self::default();
+impl Statistics {
+    pub(crate) fn of(requests: &[SimulatedRequest], window: Duration) -> Self {
+        let mut statistics = Self::default();
         let mut used = Vec::new();
-        let mut dry_since = None;
-        for &SimulatedRequest { arrival, answer } in asked {
-            figures.arrived.add(arrival.cost);
-            match answer {
-                RequestOutcome::Granted(acts) => {
-                    let wait = span(arrival.at, acts);
-                    figures.granted.add(arrival.cost);
-                    figures.waited.add_if(!wait.is_zero(), arrival.cost);
-                    figures.max_wait = figures.max_wait.max(wait);
-                    figures.total_wait += wait;
-                    used.push((acts, arrival.cost));
-                    dry_since = None;
+        let mut denied_since = None;
+        for &SimulatedRequest { arrival, outcome } in requests {
+            statistics.arrived.add(arrival.cost);
+            match outcome {
+                RequestOutcome::Granted(granted_at) => {
+                    let wait = span(arrival.at, granted_at);
+                    statistics.granted.add(arrival.cost);
+                    statistics.waited.add_if(!wait.is_zero(), arrival.cost);
+                    statistics.max_wait = statistics.max_wait.max(wait);
+                    statistics.total_wait += wait;
+                    used.push((granted_at, arrival.cost));
+                    denied_since = None;
                 }
                 RequestOutcome::Denied => {
-                    figures.denied.add(arrival.cost);
-                    let since = *dry_since.get_or_insert(arrival.at);
-                    figures.max_denied_span = figures.max_denied_span.max(span(since, arrival.at));
+                    statistics.denied.add(arrival.cost);
+                    let since = *denied_since.get_or_insert(arrival.at);
+                    statistics.max_denied_span = statistics.max_denied_span.max(span(since, arrival.at));
                 }
-                RequestOutcome::Never => figures.never.add(arrival.cost),
+                RequestOutcome::Never => statistics.never.add(arrival.cost),
             }
         }
-        used.sort_unstable_by_key(|(acts, _)| *acts);
-        figures.most_used = most_within(window, used.iter().copied());
-        figures.most_asked = most_within(window, asked.iter().map(|asked| (asked.arrival.at, asked.arrival.cost)));
-        figures
+        used.sort_unstable_by_key(|(granted_at, _)| *granted_at);
+        statistics.max_granted = max_within(window, used.iter().copied());
+        statistics.max_requested =
+            max_within(window, requests.iter().map(|requests| (requests.arrival.at, requests.arrival.cost)));
+        statistics
     }
 
     /// Evaluates each client by itself, and combines the results. The busiest window and the longest time of denials are those of
     /// one client.
-    pub(crate) fn of_each(mut asked: Vec<SimulatedRequest>, window: Duration) -> Self {
-        asked.sort_by_key(|asked| asked.arrival.client);
-        let clients = asked.chunk_by(|one, next| one.arrival.client == next.arrival.client);
-        clients.map(|asked| Self::of(asked, window)).fold(Self::default(), |all, one| all.and(&one))
+    pub(crate) fn per_client(mut requests: Vec<SimulatedRequest>, window: Duration) -> Self {
+        requests.sort_by_key(|requests| requests.arrival.client);
+        let clients = requests.chunk_by(|one, next| one.arrival.client == next.arrival.client);
+        clients.map(|requests| Self::of(requests, window)).fold(Self::default(), |all, one| all.and(&one))
     }
 
     fn and(self, other: &Self) -> Self {
@@ -84,8 +85,8 @@ impl Figures {
             max_wait: self.max_wait.max(other.max_wait),
             total_wait: self.total_wait.saturating_add(other.total_wait),
             max_denied_span: self.max_denied_span.max(other.max_denied_span),
-            most_asked: self.most_asked.max(other.most_asked),
-            most_used: self.most_used.max(other.most_used),
+            max_requested: self.max_requested.max(other.max_requested),
+            max_granted: self.max_granted.max(other.max_granted),
         }
     }
 
@@ -113,16 +114,16 @@ impl Count {
 }
 
 /// The most tokens within any half-open window. `tokens` must be in order of time.
-fn most_within(window: Duration, tokens: impl Iterator<Item = (i64, u64)> + Clone) -> u64 {
+fn max_within(window: Duration, tokens: impl Iterator<Item = (i64, u64)> + Clone) -> u64 {
     let mut leaving = tokens.clone();
     let mut begins = leaving.next();
     let (mut within, mut most) = (0_u128, 0);
     for (at, cost) in tokens {
         within += u128::from(cost);
-        while let Some((first, left)) = begins
+        while let Some((first, available_at)) = begins
             && span(first, at) >= window
         {
-            within -= u128::from(left);
+            within -= u128::from(available_at);
             begins = leaving.next();
         }
         most = most.max(within);
@@ -141,47 +142,47 @@ mod tests {
 
     const S: i64 = 1_000_000_000;
 
-    fn asked(at: i64, cost: u64, answer: RequestOutcome) -> SimulatedRequest {
-        SimulatedRequest { arrival: Arrival { at, cost, client: 0 }, answer }
+    fn requests(at: i64, cost: u64, outcome: RequestOutcome) -> SimulatedRequest {
+        SimulatedRequest { arrival: Arrival { at, cost, client: 0 }, outcome }
     }
 
     #[test]
     fn each_request_is_counted_once_with_its_tokens() {
-        let asked = [
-            asked(0, 2, RequestOutcome::Granted(0)),
-            asked(S, 3, RequestOutcome::Granted(4 * S)),
-            asked(2 * S, 1, RequestOutcome::Denied),
-            asked(3 * S, 9, RequestOutcome::Never),
+        let requests = [
+            requests(0, 2, RequestOutcome::Granted(0)),
+            requests(S, 3, RequestOutcome::Granted(4 * S)),
+            requests(2 * S, 1, RequestOutcome::Denied),
+            requests(3 * S, 9, RequestOutcome::Never),
         ];
-        let figures = Figures::of(&asked, Duration::from_secs(1));
+        let statistics = Statistics::of(&requests, Duration::from_secs(1));
         let count = |requests, tokens| Count { requests, tokens };
-        assert_eq!((figures.arrived, figures.granted), (count(4, 15), count(2, 5)));
-        assert_eq!((figures.denied, figures.never, figures.waited), (count(1, 1), count(1, 9), count(1, 3)));
+        assert_eq!((statistics.arrived, statistics.granted), (count(4, 15), count(2, 5)));
+        assert_eq!((statistics.denied, statistics.never, statistics.waited), (count(1, 1), count(1, 9), count(1, 3)));
         let (longest, mean) = (Duration::from_secs(3), Duration::from_millis(1500));
-        assert_eq!((figures.max_wait, figures.mean_wait()), (longest, mean));
+        assert_eq!((statistics.max_wait, statistics.mean_wait()), (longest, mean));
     }
 
     #[test]
     fn worst_window_has_most_tokens_at_any_start() {
         let times = [0, 900, 1_100, 1_800, 3_000].map(|ms: i64| (ms * 1_000_000, 1));
-        let most = |window_ms| most_within(Duration::from_millis(window_ms), times.into_iter());
+        let most = |window_ms| max_within(Duration::from_millis(window_ms), times.into_iter());
         assert_eq!((most(1), most(900), most(901), most(2_000), most(10_000)), (1, 2, 3, 4, 5));
-        assert_eq!(most_within(Duration::from_secs(1), std::iter::empty()), 0);
+        assert_eq!(max_within(Duration::from_secs(1), std::iter::empty()), 0);
     }
 
     #[test]
     fn waiting_tokens_count_at_their_scheduled_time() {
-        let asked = [asked(0, 1, RequestOutcome::Granted(0)), asked(0, 1, RequestOutcome::Granted(5 * S))];
-        let figures = Figures::of(&asked, Duration::from_secs(1));
-        assert_eq!((figures.most_asked, figures.most_used), (2, 1));
+        let requests = [requests(0, 1, RequestOutcome::Granted(0)), requests(0, 1, RequestOutcome::Granted(5 * S))];
+        let statistics = Statistics::of(&requests, Duration::from_secs(1));
+        assert_eq!((statistics.max_requested, statistics.max_granted), (2, 1));
     }
 
     #[test]
     fn denied_span_runs_from_first_to_last_denial_before_a_grant() {
         let story = |answers: &[RequestOutcome]| {
-            let asked: Vec<SimulatedRequest> =
-                (0..).zip(answers).map(|(at, answer)| asked(at * S, 1, *answer)).collect();
-            Figures::of(&asked, Duration::from_secs(1)).max_denied_span
+            let requests: Vec<SimulatedRequest> =
+                (0..).zip(answers).map(|(at, outcome)| requests(at * S, 1, *outcome)).collect();
+            Statistics::of(&requests, Duration::from_secs(1)).max_denied_span
         };
         let granted = RequestOutcome::Granted(0);
         assert_eq!(

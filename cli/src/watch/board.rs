@@ -1,15 +1,16 @@
 //! The state of the screen: reads and keys change it, and rows come out. The board neither reads nor draws.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tollgate::{Key, admin::BucketLevel};
 
 use super::denials::DenialRates;
-use super::look::Snapshot;
 use super::order::WatchOrder;
-use super::tour::{ScanTotals, Totals};
-use crate::output::plain;
+use super::row::{BoardRow, HISTORY, MAX_ROWS};
+use super::scan::{ScanTotals, Totals};
+use super::snapshot::Snapshot;
+use crate::text::plain;
 
 /// The state of the screen.
 #[derive(Debug)]
@@ -17,11 +18,11 @@ pub(crate) struct Board {
     /// The database, without secrets.
     pub(crate) database: String,
     rows: BTreeMap<Key, BoardRow>,
-    seen_at: Option<Duration>,
+    read_at: Option<Duration>,
     /// Totals of all buckets, if there are more than `--limit`. Then the board shows the first of the order.
-    pub(crate) toured: Option<ScanTotals>,
+    pub(crate) scan: Option<ScanTotals>,
     /// How many of them.
-    pub(crate) most: usize,
+    pub(crate) max_rows: usize,
     pub(crate) denials: DenialRates,
     pub(crate) order: WatchOrder,
     pub(crate) filter: String,
@@ -33,25 +34,9 @@ pub(crate) struct Board {
     /// How many rows could not be read.
     pub(crate) unreadable: u64,
     /// The sentence to show if there are no buckets.
-    pub(crate) none: String,
+    pub(crate) empty_text: String,
     /// Why there is no newer look.
-    pub(crate) trouble: Option<String>,
-}
-
-/// A key with its bucket and its past rates.
-#[derive(Debug)]
-pub(crate) struct BoardRow {
-    pub(crate) key: Key,
-    /// `None`: the key was denied and has no bucket, as in the mode `block`.
-    pub(crate) level: Option<BucketLevel>,
-    /// Requests denied in the last 24 hours, if the key is among the most denied.
-    pub(crate) denied: Option<u64>,
-    /// Requests denied per second, over the last looks.
-    pub(crate) denied_rate: Option<f64>,
-    /// Tokens granted per second, smoothed over about `SMOOTHING`.
-    pub(crate) rate: Option<f64>,
-    /// The rates between two reads until now, oldest first.
-    pub(crate) past: VecDeque<f64>,
+    pub(crate) read_error: Option<String>,
 }
 
 impl Board {
@@ -59,9 +44,9 @@ impl Board {
         Self {
             database: String::new(),
             rows: BTreeMap::new(),
-            seen_at: None,
-            toured: None,
-            most: MAX_ROWS,
+            read_at: None,
+            scan: None,
+            max_rows: MAX_ROWS,
             denials: DenialRates::default(),
             order,
             filter: String::new(),
@@ -69,46 +54,47 @@ impl Board {
             paused: false,
             scrolled: 0,
             unreadable: 0,
-            none: "no buckets; make one: tollgate create KEY --capacity 2 --per 1h".to_owned(),
-            trouble: None,
+            empty_text: "no buckets; make one: tollgate create KEY --capacity 2 --per 1h".to_owned(),
+            read_error: None,
         }
     }
 
     /// Takes in a snapshot. Forgets buckets that it lacks.
-    pub(crate) fn see(&mut self, look: Snapshot) {
-        let passed = self.seen_at.map(|before| look.at.saturating_sub(before)).filter(|passed| !passed.is_zero());
+    pub(crate) fn apply(&mut self, snapshot: Snapshot) {
+        let elapsed =
+            self.read_at.map(|before| snapshot.at.saturating_sub(before)).filter(|elapsed| !elapsed.is_zero());
         let mut before = std::mem::take(&mut self.rows);
-        self.denials.see(look.at, look.denied);
-        for level in look.levels {
-            let (denied, denied_rate) = (self.denials.now.get(level.key()), self.denials.of(level.key()));
-            let known = before.remove(level.key());
+        self.denials.apply(snapshot.at, snapshot.denied);
+        for level in snapshot.levels {
+            let (denied, denied_rate) = (self.denials.now.get(&level.key), self.denials.of(&level.key));
+            let known = before.remove(&level.key);
             let granted = known.as_ref().and_then(|known| Some(level.granted_since(known.level.as_ref()?)));
             let before = known.as_ref().and_then(|known| known.rate);
             let mut row = BoardRow::new(level.key().clone(), denied, Some(level));
             row.denied_rate = denied_rate;
             row.past = known.map(|known| known.past).unwrap_or_default();
-            if let (Some(granted), Some(passed)) = (granted, passed) {
-                let rate = granted / passed.as_secs_f64();
+            if let (Some(granted), Some(elapsed)) = (granted, elapsed) {
+                let rate = granted / elapsed.as_secs_f64();
                 row.past.push_back(rate);
-                row.rate = Some(smoothed(before, rate, passed));
+                row.rate = Some(smoothed(before, rate, elapsed));
             }
             if row.past.len() > HISTORY {
                 row.past.pop_front();
             }
             self.rows.insert(row.key.clone(), row);
         }
-        for key in look.bucketless {
+        for key in snapshot.bucketless {
             let denied = self.denials.now.get(&key);
             let mut row = BoardRow::new(key, denied, None);
             row.denied_rate = self.denials.of(&row.key);
             self.rows.insert(row.key.clone(), row);
         }
         // Each read takes another part of many buckets.
-        let known = if look.toured.is_some() { self.unreadable } else { 0 };
-        self.unreadable = look.unreadable.max(known);
-        self.toured = look.toured;
-        self.seen_at = Some(look.at);
-        self.trouble = None;
+        let known = if snapshot.scan.is_some() { self.unreadable } else { 0 };
+        self.unreadable = snapshot.unreadable.max(known);
+        self.scan = snapshot.scan;
+        self.read_at = Some(snapshot.at);
+        self.read_error = None;
     }
 
     /// The rows that pass the filter, in order.
@@ -119,14 +105,14 @@ impl Board {
     /// The sentence to show instead of rows, if there are none.
     pub(crate) fn empty_note(&self) -> Option<String> {
         let filter = plain(&self.filter);
-        let note = if filter.is_empty() { self.none.clone() } else { format!("no key contains '{filter}'") };
+        let note = if filter.is_empty() { self.empty_text.clone() } else { format!("no key contains '{filter}'") };
         self.visible().is_empty().then_some(note)
     }
 
     /// The keys that the next read must include: the first of each order that the reader cannot find itself.
-    pub(crate) fn wanted(&self) -> Vec<Key> {
+    pub(crate) fn required_keys(&self) -> Vec<Key> {
         let first = |order| self.first(order).into_iter().map(|row| row.key.clone());
-        if self.toured.is_none() {
+        if self.scan.is_none() {
             Vec::new()
         } else {
             first(WatchOrder::Hottest).chain(first(WatchOrder::Emptiest)).collect()
@@ -135,43 +121,22 @@ impl Board {
 
     /// The first rows of an order. Only the most denied ones include keys without a bucket.
     fn first(&self, order: WatchOrder) -> Vec<&BoardRow> {
-        let wanted = self.filter.to_lowercase();
+        let required_keys = self.filter.to_lowercase();
         let passes = |row: &&BoardRow| {
-            let is_found = wanted.is_empty() || plain(row.key.as_str()).to_lowercase().contains(&wanted);
+            let is_found = required_keys.is_empty() || plain(row.key.as_str()).to_lowercase().contains(&required_keys);
             is_found && (row.level.is_some() || order == WatchOrder::Denied)
         };
         let mut rows: Vec<&BoardRow> = self.rows.values().filter(passes).collect();
         rows.sort_by(|one, other| order.compare(one, other));
-        if self.toured.is_some() {
-            rows.truncate(self.most);
+        if self.scan.is_some() {
+            rows.truncate(self.max_rows);
         }
         rows
     }
 
     /// Of all buckets, as far as they are known.
     pub(crate) fn totals(&self) -> Totals {
-        self.toured.map_or_else(|| Totals::of(self.rows.values()), |toured| toured.totals)
-    }
-}
-
-impl BoardRow {
-    /// A row without past rates.
-    pub(crate) fn new(key: Key, denied: Option<u64>, level: Option<BucketLevel>) -> Self {
-        Self { key, denied, denied_rate: None, rate: None, past: VecDeque::new(), level }
-    }
-
-    /// The part of the capacity that is left. Below 0: promised to requests that wait.
-    #[expect(clippy::cast_precision_loss, reason = "a part")]
-    pub(crate) fn part_left(&self) -> f64 {
-        self.level.as_ref().map_or(f64::INFINITY, |level| level.available() as f64 / level.quota().capacity() as f64)
-    }
-
-    pub(crate) fn granted(&self) -> u64 {
-        self.level.as_ref().map_or(0, |level| level.granted())
-    }
-
-    pub(crate) fn quota(&self) -> String {
-        self.level.as_ref().map_or_else(|| "no bucket".to_owned(), |level| level.quota().to_string())
+        self.scan.map_or_else(|| Totals::of(self.rows.values()), |scan| scan.totals)
     }
 }
 
@@ -189,18 +154,12 @@ impl Rates for BucketLevel {
 }
 
 /// A rate in which what was before counts the less, the longer ago it was. Else the order would change with each read.
-fn smoothed(before: Option<f64>, rate: f64, passed: Duration) -> f64 {
-    let weight = (-passed.as_secs_f64() / SMOOTHING.as_secs_f64()).exp();
+fn smoothed(before: Option<f64>, rate: f64, elapsed: Duration) -> f64 {
+    let weight = (-elapsed.as_secs_f64() / SMOOTHING.as_secs_f64()).exp();
     before.map_or(rate, |before| rate + (before - rate) * weight)
 }
 
 const SMOOTHING: Duration = Duration::from_secs(10);
-
-/// How many rows of a large table are shown. The reader reads the first rows of two orders one by one.
-pub(crate) const MAX_ROWS: usize = 50;
-
-/// As many rates as a sparkline has columns.
-pub(crate) const HISTORY: usize = 30;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -213,7 +172,7 @@ pub(crate) mod tests {
     pub(crate) struct World {
         store: MemoryStore<ManualClock>,
         clock: ManualClock,
-        passed: Duration,
+        elapsed: Duration,
         pub(crate) board: Board,
     }
 
@@ -221,7 +180,7 @@ pub(crate) mod tests {
         pub(crate) fn new() -> Self {
             let clock = ManualClock::default();
             let store = MemoryStore::with_clock(clock.clone());
-            Self { store, clock, passed: Duration::ZERO, board: Board::new(WatchOrder::Hottest) }
+            Self { store, clock, elapsed: Duration::ZERO, board: Board::new(WatchOrder::Hottest) }
         }
 
         pub(crate) fn take(&self, key: &str, quota: &str, tokens: u64) {
@@ -236,18 +195,18 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn pass(&mut self, seconds: u64) {
-            self.passed += Duration::from_secs(seconds);
+            self.elapsed += Duration::from_secs(seconds);
             self.clock.advance(Duration::from_secs(seconds));
         }
 
-        pub(crate) async fn look(&mut self) {
+        pub(crate) async fn snapshot(&mut self) {
             let levels = self.store.list(&Filter::default(), None, 5000).await.expect("listed");
             let denied = self.store.most_denied(20).await.expect("counted");
             let denied = denied.into_iter().map(|denials| (denials.key, denials.denied)).collect();
             let (levels, denied) = (levels.into_vec(), DenialCounts::of(denied, false));
             let bucketless = denied.keys().filter(|key| !levels.iter().any(|level| level.key() == *key));
             let bucketless = bucketless.cloned().collect();
-            self.board.see(Snapshot { at: self.passed, levels, bucketless, toured: None, denied, unreadable: 0 });
+            self.board.apply(Snapshot { at: self.elapsed, levels, bucketless, scan: None, denied, unreadable: 0 });
         }
 
         fn shown(&self) -> Vec<&str> {
@@ -263,16 +222,16 @@ pub(crate) mod tests {
     async fn rate_is_grants_between_reads_smoothed() {
         let mut world = World::new();
         world.take("a", "100 per 1h", 60);
-        world.look().await;
+        world.snapshot().await;
         assert_eq!((world.rates(), world.board.totals().rate), (vec![None], None));
         world.pass(2);
         world.take("a", "100 per 1h", 10);
         world.take("b", "100 per 1h", 1);
-        world.look().await;
+        world.snapshot().await;
         assert_eq!(world.rates(), [Some(5.0), None]);
         world.pass(4);
         world.take("b", "100 per 1h", 2);
-        world.look().await;
+        world.snapshot().await;
         // One quiet read does not make a bucket cold.
         let after = |seconds: f64| 5.0 * (-seconds / 10.0).exp();
         assert_eq!((world.shown(), world.rates()), (vec!["a", "b"], vec![Some(after(4.0)), Some(0.5)]));
@@ -281,7 +240,7 @@ pub(crate) mod tests {
         for _ in 0..20 {
             world.pass(1);
             world.take("b", "100 per 1h", 1);
-            world.look().await;
+            world.snapshot().await;
         }
         assert_eq!(world.shown(), ["b", "a"]);
     }
@@ -290,16 +249,16 @@ pub(crate) mod tests {
     async fn deleted_or_recreated_bucket_has_no_negative_rate() {
         let mut world = World::new();
         world.take("a", "10 once", 5);
-        world.look().await;
+        world.snapshot().await;
         let key = Key::try_from("a").expect("a key");
         assert!(world.store.delete(&key).await.expect("deleted"));
         world.pass(1);
         world.take("a", "10 once", 1);
-        world.look().await;
+        world.snapshot().await;
         assert_eq!(world.rates(), [Some(0.0)]);
         assert!(world.store.delete(&key).await.expect("deleted"));
         world.pass(1);
-        world.look().await;
+        world.snapshot().await;
         assert_eq!(world.board.totals().buckets, 0);
     }
 
@@ -307,9 +266,9 @@ pub(crate) mod tests {
     async fn no_time_between_two_looks_makes_no_rate() {
         let mut world = World::new();
         world.take("a", "10 once", 5);
-        world.look().await;
+        world.snapshot().await;
         world.take("a", "10 once", 1);
-        world.look().await;
+        world.snapshot().await;
         assert_eq!(world.rates(), [None]);
     }
 
@@ -319,12 +278,12 @@ pub(crate) mod tests {
         world.take("a", "1000 once", 1);
         world.take("b", "10 once", 10);
         world.take("c", "100 once", 90);
-        world.look().await;
+        world.snapshot().await;
         // Until there are rates, the most granted ever.
         assert_eq!(world.shown(), ["c", "b", "a"]);
         world.pass(1);
         world.take("a", "1000 once", 200);
-        world.look().await;
+        world.snapshot().await;
         assert_eq!(world.shown(), ["a", "c", "b"]);
         world.board.order = WatchOrder::Emptiest;
         assert_eq!((world.shown(), world.board.totals().empty), (vec!["b", "c", "a"], 1));
@@ -332,7 +291,7 @@ pub(crate) mod tests {
         assert_eq!(world.shown(), ["a", "b", "c"]);
         world.deny("c", 2).await;
         world.deny("b", 5).await;
-        world.look().await;
+        world.snapshot().await;
         world.board.order = WatchOrder::Denied;
         assert_eq!(world.shown(), ["b", "c", "a"]);
     }
@@ -342,7 +301,7 @@ pub(crate) mod tests {
         let mut world = World::new();
         world.take("a", "1000 once", 1);
         for _ in 0..2 * HISTORY {
-            world.look().await;
+            world.snapshot().await;
             world.pass(1);
         }
         assert_eq!(world.board.visible()[0].past.len(), HISTORY);
@@ -354,19 +313,19 @@ pub(crate) mod tests {
         for n in 0..3 * MAX_ROWS {
             world.take(&format!("{n:03}"), "1000 once", 1000 - 2 * n as u64);
         }
-        world.look().await;
-        assert_eq!((world.board.visible().len(), world.board.wanted()), (3 * MAX_ROWS, vec![]));
+        world.snapshot().await;
+        assert_eq!((world.board.visible().len(), world.board.required_keys()), (3 * MAX_ROWS, vec![]));
         let totals = Totals { buckets: 1_000_000, empty: 7, rate: Some(1.5) };
-        world.board.toured = Some(ScanTotals { totals, all: true });
+        world.board.scan = Some(ScanTotals { totals, all: true });
         world.pass(1);
         // The one that was granted least ever is the hottest now.
         world.take("149", "1000 once", 100);
-        world.look().await;
-        world.board.toured = Some(ScanTotals { totals, all: true });
+        world.snapshot().await;
+        world.board.scan = Some(ScanTotals { totals, all: true });
         assert_eq!((world.board.visible().len(), world.shown()[0]), (MAX_ROWS, "149"));
-        let wanted = world.board.wanted();
-        let wants = |key: &str| wanted.iter().any(|wanted| wanted.as_str() == key);
-        assert!(wants("149") && wants("000") && !wants("100"), "{wanted:?}");
+        let required_keys = world.board.required_keys();
+        let wants = |key: &str| required_keys.iter().any(|required_keys| required_keys.as_str() == key);
+        assert!(wants("149") && wants("000") && !wants("100"), "{required_keys:?}");
         assert_eq!(world.board.totals(), totals);
     }
 
@@ -376,7 +335,7 @@ pub(crate) mod tests {
         for key in ["user:Ann", "user:bob", "tenant:ann"] {
             world.take(key, "10 once", 1);
         }
-        world.look().await;
+        world.snapshot().await;
         world.board.filter = "ANN".to_owned();
         assert_eq!(world.shown(), ["tenant:ann", "user:Ann"]);
         assert_eq!(world.board.totals().buckets, 3);

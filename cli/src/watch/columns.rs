@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use super::board::HISTORY;
+use super::row::HISTORY;
 use crate::output::MIN_KEY_WIDTH;
 
 /// The columns of a screen, from left to right, with one space between them.
@@ -13,7 +13,7 @@ pub(super) struct ScreenColumns {
     /// The columns of values, with their widths.
     pub(super) values: Vec<(ValueColumn, usize)>,
     /// Width of the sparklines. 0: no sparklines.
-    pub(super) lately: usize,
+    pub(super) history: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,31 +36,31 @@ impl ScreenColumns {
         let is_empty = |column: ValueColumn| !rows.is_empty() && rows.iter().all(|row| row[column.place()].is_empty());
         let shown = ALL.into_iter().filter(|column| !is_empty(*column));
         let mut values: Vec<_> = shown.map(|column| (column, column.width_of(rows))).collect();
-        let mut has_lately = true;
+        let mut has_history = true;
         for dropped in DROP_ORDER.into_iter().filter(|column| sorted.is_none() || *column != sorted).chain([sorted]) {
-            let lately = if has_lately { HISTORY_TITLE.len() + 1 } else { 0 };
-            if width >= MIN_KEY_WIDTH.min(longest.max(KEY_TITLE.len())) + taken(&values) + lately {
+            let history = if has_history { HISTORY_TITLE.len() + 1 } else { 0 };
+            if width >= MIN_KEY_WIDTH.min(longest.max(KEY_TITLE.len())) + used_width(&values) + history {
                 break;
             }
             match dropped {
                 Some(dropped) => values.retain(|(column, _)| *column != dropped),
-                None => has_lately = false,
+                None => has_history = false,
             }
         }
-        let free = width.saturating_sub(taken(&values));
+        let free = width.saturating_sub(used_width(&values));
         let rest = free.saturating_sub(longest.max(MIN_KEY_WIDTH) + 1);
-        let lately = if has_lately { rest.clamp(HISTORY_TITLE.len(), HISTORY) } else { 0 };
-        let key = if has_lately { free - lately - 1 } else { free };
-        Self { key, values, lately }
+        let history = if has_history { rest.clamp(HISTORY_TITLE.len(), HISTORY) } else { 0 };
+        let key = if has_history { free - history - 1 } else { free };
+        Self { key, values, history }
     }
 
     pub(super) fn widths(&self) -> impl Iterator<Item = usize> {
-        let lately = Some(self.lately).filter(|width| *width > 0);
-        std::iter::once(self.key).chain(self.values.iter().map(|(_, width)| *width)).chain(lately)
+        let history = Some(self.history).filter(|width| *width > 0);
+        std::iter::once(self.key).chain(self.values.iter().map(|(_, width)| *width)).chain(history)
     }
 
-    pub(super) fn lately_title(&self) -> Option<&'static str> {
-        (self.lately > 0).then_some(HISTORY_TITLE)
+    pub(super) fn history_title(&self) -> Option<&'static str> {
+        (self.history > 0).then_some(HISTORY_TITLE)
     }
 }
 
@@ -92,7 +92,7 @@ impl ValueColumn {
 }
 
 /// The width of the columns and of the spaces before them.
-fn taken(values: &[(ValueColumn, usize)]) -> usize {
+fn used_width(values: &[(ValueColumn, usize)]) -> usize {
     values.iter().map(|(_, width)| width + 1).sum()
 }
 
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn keys_get_width_and_sparklines_outlast_quotas() {
         // The values take 25 + 14 + 10 + 9 + 7 places.
-        for (width, longest, key, columns, lately) in [
+        for (width, longest, key, columns, history) in [
             (200, 20, 104, 5, 30),
             (120, 16, 24, 5, 30),
             (120, 40, 40, 5, 14),
@@ -141,7 +141,7 @@ mod tests {
             (0, 40, 0, 0, 0),
         ] {
             let found = ScreenColumns::within(width, longest, &[values()], Some(ValueColumn::Tokens));
-            assert_eq!((found.key, found.values.len(), found.lately), (key, columns, lately), "{width} {longest}");
+            assert_eq!((found.key, found.values.len(), found.history), (key, columns, history), "{width} {longest}");
             let (all, count) = (found.widths().sum::<usize>(), found.widths().count());
             assert!(all + count - 1 <= width || width == 0, "{found:?} within {width}");
         }

@@ -10,27 +10,27 @@ use tollgate::Key;
 pub(crate) struct DenialCounts {
     by_key: HashMap<Key, u64>,
     /// A key that is not among them was denied so often at most.
-    others: u64,
+    lowest_listed: u64,
     /// Why there are none.
-    pub(crate) none: Option<&'static str>,
+    pub(crate) missing_reason: Option<&'static str>,
 }
 
 impl DenialCounts {
     /// Of the keys that were denied most, the most denied first; `full` if there may be others.
     pub(crate) fn of(denied: Vec<(Key, u64)>, full: bool) -> Self {
         Self {
-            none: denied.is_empty().then_some(NOT_COUNTED),
-            others: denied.last().filter(|_| full).map_or(0, |(_, denied)| *denied),
+            missing_reason: denied.is_empty().then_some(NOT_COUNTED),
+            lowest_listed: denied.last().filter(|_| full).map_or(0, |(_, denied)| *denied),
             by_key: denied.into_iter().collect(),
         }
     }
 
     pub(crate) fn not_permitted() -> Self {
-        Self { none: Some(NOT_PERMITTED), ..Self::default() }
+        Self { missing_reason: Some(NOT_PERMITTED), ..Self::default() }
     }
 
-    pub(crate) fn only(mut self, wanted: impl Fn(&Key) -> bool) -> Self {
-        self.by_key.retain(|key, _| wanted(key));
+    pub(crate) fn retain(mut self, required_keys: impl Fn(&Key) -> bool) -> Self {
+        self.by_key.retain(|key, _| required_keys(key));
         self
     }
 
@@ -48,44 +48,44 @@ impl DenialCounts {
 #[derive(Debug, Default)]
 pub(crate) struct DenialRates {
     /// When the looks were, and by how much counts had grown since the one before.
-    told: VecDeque<(Duration, HashMap<Key, u64>)>,
+    history: VecDeque<(Duration, HashMap<Key, u64>)>,
     pub(crate) now: DenialCounts,
 }
 
 impl DenialRates {
-    pub(crate) fn see(&mut self, at: Duration, counts: DenialCounts) {
+    pub(crate) fn apply(&mut self, at: Duration, counts: DenialCounts) {
         let before = std::mem::replace(&mut self.now, counts);
         // A count is less than before when an hour is left behind: that tells nothing.
-        let grown = self.now.by_key.iter().filter_map(|(key, now)| {
-            let more = now.saturating_sub(before.get(key).unwrap_or(before.others));
-            (more > 0).then(|| (key.clone(), more))
+        let increases = self.now.by_key.iter().filter_map(|(key, now)| {
+            let increase = now.saturating_sub(before.get(key).unwrap_or(before.lowest_listed));
+            (increase > 0).then(|| (key.clone(), increase))
         });
-        self.told.push_back((at, grown.collect()));
-        while self.told.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= MIN_RATE_SPAN) {
-            self.told.pop_front();
+        self.history.push_back((at, increases.collect()));
+        while self.history.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= MIN_RATE_SPAN) {
+            self.history.pop_front();
         }
     }
 
     /// Requests of a key denied per second; [`None`] until a service had the time to tell.
     pub(crate) fn of(&self, key: &Key) -> Option<f64> {
-        self.per_second(|told| told.get(key).copied().unwrap_or(0))
+        self.per_second(|history| history.get(key).copied().unwrap_or(0))
     }
 
     /// Those of all keys.
     pub(crate) fn all(&self) -> Option<f64> {
-        self.per_second(|told| told.values().sum())
+        self.per_second(|history| history.values().sum())
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     fn per_second(&self, denied: impl Fn(&HashMap<Key, u64>) -> u64) -> Option<f64> {
-        let ((from, _), (to, _)) = (self.told.front()?, self.told.back()?);
-        let passed = to.saturating_sub(*from);
-        if self.now.none.is_some() || passed < REPORT_INTERVAL {
+        let ((from, _), (to, _)) = (self.history.front()?, self.history.back()?);
+        let elapsed = to.saturating_sub(*from);
+        if self.now.missing_reason.is_some() || elapsed < REPORT_INTERVAL {
             return None;
         }
         // Services reported the counts of the first read before it.
-        let denied: u64 = self.told.iter().skip(1).map(|(_, told)| denied(told)).sum();
-        Some(denied as f64 / passed.as_secs_f64())
+        let denied: u64 = self.history.iter().skip(1).map(|(_, history)| denied(history)).sum();
+        Some(denied as f64 / elapsed.as_secs_f64())
     }
 }
 
@@ -110,10 +110,10 @@ mod tests {
     }
 
     /// The rates after reads at these seconds.
-    fn seen(looks: &[(u64, &[(&str, u64)])]) -> DenialRates {
+    fn seen(received: &[(u64, &[(&str, u64)])]) -> DenialRates {
         let mut rates = DenialRates::default();
-        for (at, denied) in looks {
-            rates.see(Duration::from_secs(*at), counts(denied, false));
+        for (at, denied) in received {
+            rates.apply(Duration::from_secs(*at), counts(denied, false));
         }
         rates
     }
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn old_denial_reports_expire() {
-        let looks: [(u64, &[(&str, u64)]); 4] =
+        let received: [(u64, &[(&str, u64)]); 4] =
             [(0, &[("a", 10)]), (10, &[("a", 310)]), (30, &[("a", 340)]), (40, &[("a", 340)])];
-        assert_eq!(seen(&looks[..3]).all(), Some(11.0));
-        assert_eq!(seen(&looks).all(), Some(1.0));
+        assert_eq!(seen(&received[..3]).all(), Some(11.0));
+        assert_eq!(seen(&received).all(), Some(1.0));
     }
 
     #[test]
@@ -144,16 +144,16 @@ mod tests {
     #[test]
     fn new_key_had_at_most_the_lowest_listed_denials() {
         let mut rates = DenialRates::default();
-        rates.see(Duration::ZERO, counts(&[("a", 900), ("b", 500)], true));
-        rates.see(Duration::from_secs(10), counts(&[("a", 900), ("c", 600)], true));
+        rates.apply(Duration::ZERO, counts(&[("a", 900), ("b", 500)], true));
+        rates.apply(Duration::from_secs(10), counts(&[("a", 900), ("c", 600)], true));
         assert_eq!(rates.of(&key("c")), Some(10.0));
     }
 
     #[test]
     fn missing_denial_counts_show_no_rate_and_a_hint() {
-        let none = seen(&[(0, &[]), (10, &[])]);
-        assert_eq!((none.all(), none.now.none), (None, Some(NOT_COUNTED)));
+        let missing_reason = seen(&[(0, &[]), (10, &[])]);
+        assert_eq!((missing_reason.all(), missing_reason.now.missing_reason), (None, Some(NOT_COUNTED)));
         let other = seen(&[(0, &[("a", 1)]), (10, &[("a", 1)])]);
-        assert_eq!((other.all(), other.now.none), (Some(0.0), None));
+        assert_eq!((other.all(), other.now.missing_reason), (Some(0.0), None));
     }
 }

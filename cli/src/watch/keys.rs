@@ -130,7 +130,7 @@ mod tests {
         for n in 0..30 {
             world.take(&format!("{n:02}"), "10 once", 1);
         }
-        world.look().await;
+        world.snapshot().await;
         let board = &mut world.board;
         press(board, KeyCode::Up);
         assert_eq!(board.scrolled, 0);

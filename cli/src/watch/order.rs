@@ -2,8 +2,8 @@ use std::cmp::Ordering;
 
 use clap::ValueEnum;
 
-use super::board::BoardRow;
 use super::columns::ValueColumn;
+use super::row::BoardRow;
 
 /// Which buckets come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

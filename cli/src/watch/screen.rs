@@ -10,14 +10,15 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table};
 use unicode_width::UnicodeWidthStr;
 
-use super::board::{Board, BoardRow};
+use super::board::Board;
 use super::columns::{KEY_TITLE, ScreenColumns, ValueColumn, Values};
-use super::tour::Totals;
-use crate::output::{counted, plain, shortened, truncated};
+use super::row::BoardRow;
+use super::scan::Totals;
+use crate::text::{counted, plain, shortened, truncated};
 use crate::times;
 
 pub(crate) fn draw(frame: &mut Frame<'_>, board: &Board, every: Duration) {
-    let note = board.denials.now.none;
+    let note = board.denials.now.missing_reason;
     let heights = [
         Constraint::Length(1),
         Constraint::Length(1),
@@ -46,7 +47,7 @@ fn title(board: &Board, every: Duration, width: usize) -> Line<'static> {
 }
 
 fn summary(board: &Board, width: usize) -> Line<'static> {
-    let first = if board.toured.is_some_and(|toured| !toured.all) { "the first " } else { "" };
+    let first = if board.scan.is_some_and(|scan| !scan.all) { "the first " } else { "" };
     let all = board.totals();
     let buckets = format!("{first}{}", counted(all.buckets as u64, "bucket"));
     let (buckets, totals, denied) = if board.filter.is_empty() {
@@ -98,14 +99,14 @@ fn whole(value: i128) -> String {
 /// Shows every bucket with its values. Values and then sparklines make room for the keys.
 fn table(board: &Board, area: Rect) -> Table<'static> {
     let rows: Vec<&BoardRow> = board.visible().into_iter().skip(board.scrolled).take(area.height.into()).collect();
-    let is_counted = board.denials.now.none.is_none();
+    let is_counted = board.denials.now.missing_reason.is_none();
     let values: Vec<_> = rows.iter().map(|row| values(row, is_counted)).collect();
     let longest = rows.iter().map(|row| plain(row.key.as_str()).width()).max().unwrap_or(0);
     let columns = ScreenColumns::within(area.width.into(), longest, &values, board.order.column());
     let rows: Vec<_> = rows.iter().zip(&values).map(|(shown, values)| row(shown, values, &columns)).collect();
     let widths = columns.widths().map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
     let titles = columns.values.iter().map(|(column, width)| cell(*column, column.title(), *width));
-    let titles = std::iter::once(Text::from(KEY_TITLE)).chain(titles).chain(columns.lately_title().map(Text::from));
+    let titles = std::iter::once(Text::from(KEY_TITLE)).chain(titles).chain(columns.history_title().map(Text::from));
     Table::new(rows, widths).header(TableRow::new(titles.map(|title| Cell::from(title.bold()))))
 }
 
@@ -131,8 +132,8 @@ fn row(row: &BoardRow, values: &Values, columns: &ScreenColumns) -> TableRow<'st
         let text = cell(*column, &values[column.place()], *width);
         if *column == ValueColumn::Tokens { text.style(Style::new().fg(color)) } else { text }
     });
-    let lately = (columns.lately > 0).then(|| Text::from(sparkline(row, columns.lately)).cyan());
-    TableRow::new(std::iter::once(key).chain(values).chain(lately).map(Cell::from))
+    let history = (columns.history > 0).then(|| Text::from(sparkline(row, columns.history)).cyan());
+    TableRow::new(std::iter::once(key).chain(values).chain(history).map(Cell::from))
 }
 
 fn cell(column: ValueColumn, text: &str, width: usize) -> Text<'static> {
@@ -163,14 +164,14 @@ fn status(board: &Board, width: usize) -> Line<'static> {
         let filter = shortened(&plain(&board.filter), width.saturating_sub(before.width() + after.width()));
         return fitted([Span::from(format!("{before}{filter}{after}"))], width);
     }
-    if let Some(trouble) = &board.trouble {
-        return fitted([Span::from(format!("no newer read: {}", plain(trouble))).red()], width);
+    if let Some(read_error) = &board.read_error {
+        return fitted([Span::from(format!("no newer read: {}", plain(read_error))).red()], width);
     }
     let unreadable = (board.unreadable > 0)
         .then(|| format!("{} cannot be read: tollgate doctor   ", counted(board.unreadable, "row")));
     let filter = shortened(&plain(&board.filter), width / 3);
     let filter = if filter.is_empty() { String::new() } else { format!("only '{filter}', Esc shows all   ") };
-    let more = if board.toured.is_some() { "   read in turn: choose by --prefix" } else { "" };
+    let more = if board.scan.is_some() { "   read in turn: choose by --prefix" } else { "" };
     let keys = format!("q quit  s sort  / filter  p pause  ↑↓ scroll{more}");
     fitted([Span::from(unreadable.unwrap_or_default()).yellow(), Span::from(filter), Span::from(keys).dim()], width)
 }
@@ -199,7 +200,7 @@ mod tests {
 
     use super::super::board::tests::World;
     use super::super::order::WatchOrder;
-    use super::super::tour::ScanTotals;
+    use super::super::scan::ScanTotals;
     use super::*;
 
     /// The lines of a screen with these columns.
@@ -221,12 +222,12 @@ mod tests {
         world.take("user:2", "1000 once", 1);
         world.deny("user:1", 1110).await;
         for tokens in [32, 16, 4] {
-            world.look().await;
+            world.snapshot().await;
             world.pass(4);
             world.take("user:2", "1000 once", tokens);
         }
         world.deny("user:1", 30).await;
-        world.look().await;
+        world.snapshot().await;
         world.board.database = "sqlite:app.db".to_owned();
         world
     }
@@ -251,18 +252,18 @@ mod tests {
         world.board.filter = "1".to_owned();
         let filtered = "1 of 2 buckets, 1 empty, 0.0 tokens granted/s, 2.5 requests denied/s";
         assert_eq!(lines(&world.board)[1], filtered);
-        world.board.toured = Some(ScanTotals { totals, all: false });
+        world.board.scan = Some(ScanTotals { totals, all: false });
         let shown = lines(&world.board);
         assert!(shown[1].starts_with("1 of the first 7500 buckets, 1 empty, 0.0 tokens granted/s"), "{}", shown[1]);
         assert!(shown[3].starts_with("user:1") && shown[4].is_empty(), "{shown:?}");
         let status = &shown[6];
         assert!(status.starts_with("only '1', Esc shows all   q quit"), "{status}");
         assert!(status.ends_with("read in turn: choose by --prefix"), "{status}");
-        world.board.toured = Some(ScanTotals { totals, all: true });
+        world.board.scan = Some(ScanTotals { totals, all: true });
         assert!(lines(&world.board)[1].starts_with("1 of 7500 buckets"));
         world.board.unreadable = 2;
         assert!(lines(&world.board)[6].starts_with("2 rows cannot be read: tollgate doctor   only '1'"));
-        world.board.trouble = Some("it is down".to_owned());
+        world.board.read_error = Some("it is down".to_owned());
         assert_eq!(lines(&world.board)[6], "no newer read: it is down");
         world.board.typing = true;
         assert_eq!(lines(&world.board)[6], "filter: 1▏  Enter keeps it, Esc drops it");
@@ -290,7 +291,7 @@ mod tests {
     async fn denied_key_without_bucket_is_shown_in_denied_order() {
         let mut world = world().await;
         world.deny("attacker", 5_000_000).await;
-        world.look().await;
+        world.snapshot().await;
         assert!(!lines(&world.board).iter().any(|line| line.starts_with("attacker")));
         world.board.order = WatchOrder::Denied;
         let shown = lines_of(80, &world.board);
@@ -320,7 +321,7 @@ mod tests {
     async fn screen_shows_how_to_turn_on_denial_counts() {
         let mut world = World::new();
         world.take("user:1", "10 once", 10);
-        world.look().await;
+        world.snapshot().await;
         let shown = lines(&world.board);
         assert!(shown[1].contains(" … requests denied/s"), "{}", shown[1]);
         assert!(
@@ -328,7 +329,7 @@ mod tests {
             "{shown:?}"
         );
         world.deny("user:1", 1).await;
-        world.look().await;
+        world.snapshot().await;
         assert_eq!(lines(&world.board)[5], "");
     }
 
@@ -346,7 +347,7 @@ mod tests {
         let key = "tenant:7:project:12345:user:1234567890:upload";
         world.take(key, "1000 once", 12);
         world.deny(key, 3).await;
-        world.look().await;
+        world.snapshot().await;
         for (columns, titles, values) in [
             (40, "tokens granted/s", "988/1000         …"),
             (60, "tokens granted/s denied/s lately", "988/1000         …        …"),
@@ -363,10 +364,10 @@ mod tests {
     #[tokio::test]
     async fn board_without_rows_shows_a_sentence() {
         let mut world = World::new();
-        world.look().await;
+        world.snapshot().await;
         assert!(lines(&world.board)[2].starts_with("no buckets; make one: tollgate create"));
         world.take("user:1", "10 once", 10);
-        world.look().await;
+        world.snapshot().await;
         world.board.filter = "tenant".to_owned();
         assert_eq!(lines(&world.board)[2], "no key contains 'tenant'");
     }

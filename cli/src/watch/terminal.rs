@@ -12,10 +12,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use tollgate::{Admin, Error, Key};
 
 use super::board::Board;
-use super::look::{BoardReader, Snapshot};
+use super::reader::BoardReader;
 use super::screen;
-use crate::exit::{self, CliError, RequestKind};
+use super::snapshot::Snapshot;
+use crate::command_effect::CommandEffect;
+use crate::exit::CliError;
 use crate::signals::Signals;
+use crate::{exit, failure};
 
 /// Shows the board until a key or a signal ends it. The terminal is as it was before, however that comes about.
 pub(crate) async fn live<S: Admin>(
@@ -24,19 +27,19 @@ pub(crate) async fn live<S: Admin>(
     every: Duration,
 ) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
-    let (looked, mut looks) = mpsc::channel(1);
-    let (wishes, asked) = watch::channel(ReadRequest::of(&board));
-    let mut reading = pin!(read(&mut reader, every, looked, asked));
+    let (snapshots, mut received) = mpsc::channel(1);
+    let (requests, requested) = watch::channel(ReadRequest::of(&board));
+    let mut reading = pin!(read(&mut reader, every, snapshots, requested));
     let mut terminal = Terminal::take()?;
     let mut events = events();
     loop {
         terminal.0.draw(|frame| screen::draw(frame, &board, every))?;
         tokio::select! {
             () = &mut reading => bail!("nothing is read any more"),
-            Some(look) = looks.recv() => match look {
-                Ok(look) => board.see(look),
+            Some(snapshot) = received.recv() => match snapshot {
+                Ok(snapshot) => board.apply(snapshot),
                 // It may be back at the next look.
-                Err(error) => board.trouble = Some(exit::message(&RequestKind::ToLook.told(error.into(), ""))),
+                Err(error) => board.read_error = Some(failure::message(&CommandEffect::Read.explain_error(error.into(), ""))),
             },
             event = events.recv() => {
                 if let Event::Key(key) = event.context("the terminal is gone")??
@@ -47,19 +50,19 @@ pub(crate) async fn live<S: Admin>(
             }
             ended = signals.next() => return Err(ended.into()),
         }
-        wishes.send_replace(ReadRequest::of(&board));
+        requests.send_replace(ReadRequest::of(&board));
     }
 }
 
 /// The board's request for the next read.
 struct ReadRequest {
     paused: bool,
-    wanted: Vec<Key>,
+    required_keys: Vec<Key>,
 }
 
 impl ReadRequest {
     fn of(board: &Board) -> Self {
-        Self { paused: board.paused, wanted: board.wanted() }
+        Self { paused: board.paused, required_keys: board.required_keys() }
     }
 }
 
@@ -67,8 +70,8 @@ impl ReadRequest {
 async fn read<S: Admin>(
     reader: &mut BoardReader<S>,
     every: Duration,
-    looked: mpsc::Sender<Result<Snapshot, Error>>,
-    mut asked: watch::Receiver<ReadRequest>,
+    snapshots: mpsc::Sender<Result<Snapshot, Error>>,
+    mut requested: watch::Receiver<ReadRequest>,
 ) {
     let mut ticks = interval(every);
     // A slow database is not asked faster to make up for it.
@@ -76,10 +79,12 @@ async fn read<S: Admin>(
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        let Ok(wanted) = asked.wait_for(|wish| !wish.paused).await.map(|wish| wish.wanted.clone()) else {
+        let Ok(required_keys) =
+            requested.wait_for(|request| !request.paused).await.map(|request| request.required_keys.clone())
+        else {
             return;
         };
-        if looked.send(reader.look(&wanted).await).await.is_err() {
+        if snapshots.send(reader.read(&required_keys).await).await.is_err() {
             return;
         }
     }

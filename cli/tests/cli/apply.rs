@@ -63,8 +63,8 @@ fn check_exits_with_one_if_the_database_differs() {
         apply(&database, LIMITS, &["--check"]).ended(0).says(&["0 to create, 0 to change, 4 unchanged\n"]);
         database.run(&["plan", "set", "free", "--quota", "9/s"]).ended(0);
         apply(&database, LIMITS, &["--check"]).ended(1).says(&["change     plan free: 9/s → 10/s burst 20\n"]);
-        let told = apply(&database, LIMITS, &["--check", "--json"]).ended(1).json();
-        assert_eq!((&told["dry_run"], status(&told, "free")), (&true.into(), "change".into()), "{engine:?}");
+        let reported = apply(&database, LIMITS, &["--check", "--json"]).ended(1).json();
+        assert_eq!((&reported["dry_run"], status(&reported, "free")), (&true.into(), "change".into()), "{engine:?}");
     }
 }
 
@@ -124,9 +124,9 @@ fn mode_of_the_file_replaces_an_end_and_a_reason() {
     apply(&database, file, &[]).ended(0);
     for end in [&["--for", "1h"][..], &["--reason", "incident 42"]] {
         database.run(&[&["mode", "off", "--plan", "free"], end].concat()).ended(0);
-        let told = apply(&database, file, &["--dry-run", "--json"]).ended(0).json();
-        let [before, after] = ["before", "after"].map(|which| told["entries"][0][which].clone());
-        assert!(before["until"].is_string() || before["reason"] == "incident 42", "{told}");
+        let reported = apply(&database, file, &["--dry-run", "--json"]).ended(0).json();
+        let [before, after] = ["before", "after"].map(|which| reported["entries"][0][which].clone());
+        assert!(before["until"].is_string() || before["reason"] == "incident 42", "{reported}");
         assert_eq!((&after["until"], &after["reason"]), (&Value::Null, &Value::Null));
         let line =
             if end[0] == "--for" { "1/s, mode off, until 2" } else { "1/s, mode off: incident 42 → 1/s, mode off" };
@@ -152,15 +152,15 @@ fn bucket_gets_own_limits_from_first_use_plan_or_override() {
         };
         let planned = apply(&database, file, &["--dry-run"]).ended(0).says(&[&note("follows"), &note("used")]);
         assert!(!planned.err.contains("bucket over"), "{planned:?}");
-        let told = apply(&database, file, &["--json"]).ended(0).says(&[&note("follows"), &note("used")]).json();
-        let statuses = |told: &Value| ["follows", "over", "used"].map(|name| status(told, name));
-        assert_eq!(statuses(&told), ["changed", "unchanged", "changed"].map(Value::from), "{told}");
-        assert_eq!(told["entries"][0]["before"]["from"], "plan free");
-        assert_eq!(told["entries"][2]["before"]["from"], "first use");
+        let reported = apply(&database, file, &["--json"]).ended(0).says(&[&note("follows"), &note("used")]).json();
+        let statuses = |reported: &Value| ["follows", "over", "used"].map(|name| status(reported, name));
+        assert_eq!(statuses(&reported), ["changed", "unchanged", "changed"].map(Value::from), "{reported}");
+        assert_eq!(reported["entries"][0]["before"]["from"], "plan free");
+        assert_eq!(reported["entries"][2]["before"]["from"], "first use");
         // A request settles the bucket under its override.
         database.run(&["take", "over"]).ended(0);
-        let told = apply(&database, &file.replace("7/h", "8/h"), &["--json"]).ended(0).json();
-        assert_eq!(statuses(&told), ["changed", "set", "changed"].map(Value::from), "{told}");
+        let reported = apply(&database, &file.replace("7/h", "8/h"), &["--json"]).ended(0).json();
+        assert_eq!(statuses(&reported), ["changed", "set", "changed"].map(Value::from), "{reported}");
         let listed = apply(&database, &file.replace("7/h", "8/h"), &[]).ended(0);
         listed.says(&["set        bucket over: 8/h; an override hides", "0 created, 0 changed, 2 unchanged, 1 set"]);
         database.run(&["plan", "override", "over", "--clear"]).ended(0);
@@ -168,9 +168,9 @@ fn bucket_gets_own_limits_from_first_use_plan_or_override() {
         for bucket in buckets.as_array().expect("buckets") {
             assert_eq!((&bucket["provisioned"], &bucket["plan"]), (&true.into(), &Value::Null), "{bucket}");
         }
-        let told = apply(&database, &file.replace("7/h", "8/h"), &["--verbose"]).ended(0);
-        let told = told.says(&["unchanged  bucket over: 8/h", "0 created, 0 changed, 3 unchanged"]);
-        assert_eq!(told.err, "");
+        let reported = apply(&database, &file.replace("7/h", "8/h"), &["--verbose"]).ended(0);
+        let reported = reported.says(&["unchanged  bucket over: 8/h", "0 created, 0 changed, 3 unchanged"]);
+        assert_eq!(reported.err, "");
     }
 }
 
@@ -178,17 +178,17 @@ fn bucket_gets_own_limits_from_first_use_plan_or_override() {
 fn expired_override_is_not_applied() {
     let database = Database::migrated(Engine::Sqlite);
     let file = "[overrides]\na = { mode = 'off', until = 2020-01-01T00:00:00Z }\nb = { mode = 'off' }\n";
-    let told = apply(&database, file, &[]).ended(0);
+    let reported = apply(&database, file, &[]).ended(0);
     assert_eq!(
-        told.out,
+        reported.out,
         "expired    override a: mode off, until 2020-01-01 00:00:00 UTC\ncreated    override b: mode off\n\
          1 created, 0 changed, 0 unchanged, 1 expired\n"
     );
     assert_eq!(state(&database)[2].as_array().map(Vec::len), Some(1));
     // A stored override stays.
     database.run(&["plan", "override", "a", "--quota", "9/h", "--reason", "ticket 7"]).ended(0);
-    let told = apply(&database, &file.replace("Z }", "Z, reason = 'its own' }"), &[]).ended(0);
-    told.says(&[
+    let reported = apply(&database, &file.replace("Z }", "Z, reason = 'its own' }"), &[]).ended(0);
+    reported.says(&[
         "mode off, until 2020-01-01 00:00:00 UTC: its own; the override in the database stays: 9/h: ticket 7\n",
     ]);
     // An end that differs by less than a second.
@@ -217,10 +217,10 @@ fn mode_set_during_apply_stays() {
 fn unwritable_output_says_how_many_entries_are_applied() {
     let database = Database::migrated(Engine::Sqlite);
     std::fs::write(database.directory.join("limits.toml"), LIMITS).expect("it is written");
-    for (options, said) in [(&[][..], "note: 1 of 4 entries"), (&["--json"], "note: 4 of 4 entries")] {
+    for (options, printed) in [(&[][..], "note: 1 of 4 entries"), (&["--json"], "note: 4 of 4 entries")] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
         let ran = database.command(&[&["apply", "limits.toml"], options].concat()).stdout(full).output();
-        Ran::new(ran.expect("it starts")).ended(73).says(&[said, "error: cannot write the output"]);
+        Ran::new(ran.expect("it starts")).ended(73).says(&[printed, "error: cannot write the output"]);
     }
     database.run(&["apply", "/dev/zero"]).ended(66).says(&["more than 4 MiB", "hint: name a readable file"]);
     let keys = format!("[plans]\n{}=1\n", "a.b.c.d.e=1\n".repeat(50_000));
@@ -275,9 +275,9 @@ fn invalid_file_is_refused_with_line_before_any_change() {
         ),
         ("[plans.pro", 3, "table", "correct"),
     ] {
-        let told = apply(&database, &format!("{valid}{text}"), &[]).ended(66);
+        let reported = apply(&database, &format!("{valid}{text}"), &[]).ended(66);
         let (at, hint) = (format!("error: limits.toml, line {line}: "), format!("hint: {advice}"));
-        told.says(&[&at, expected, &hint, "; nothing was applied"]);
+        reported.says(&[&at, expected, &hint, "; nothing was applied"]);
     }
     let long = format!("[overrides.a]\nmode = 'off'\nreason = '{}'", "x".repeat(70_000));
     apply(&database, &long, &[]).ended(66).says(&["limits.toml, line 3: ", "at most 65535 bytes"]);
@@ -311,8 +311,8 @@ fn failed_entry_stops_and_a_repetition_completes() {
         assert_eq!(stopped.out, "created    plan free: 1/s\ncreated    override a: mode off\n", "{engine:?}");
         let stopped =
             stopped.says(&["note: stopped at override b: 2 of 4 entries are applied. You can repeat", "error: "]);
-        let told = apply(&database, file, &["--json"]).ended(stopped.code).json();
-        assert_eq!(told["entries"].as_array().map(Vec::len), Some(2), "{told}");
+        let reported = apply(&database, file, &["--json"]).ended(stopped.code).json();
+        assert_eq!(reported["entries"].as_array().map(Vec::len), Some(2), "{reported}");
         database.sql(&permission);
         apply(&database, file, &[]).ended(0).says(&["2 created, 0 changed, 2 unchanged"]);
     }
@@ -352,7 +352,7 @@ fn state(database: &Database) -> Value {
     json!([json(&["plan", "list"]), json(&["list"]), json(&["plan", "overrides"])])
 }
 
-fn status(told: &Value, name: &str) -> Value {
-    let entries = told["entries"].as_array().expect("entries");
+fn status(reported: &Value, name: &str) -> Value {
+    let entries = reported["entries"].as_array().expect("entries");
     entries.iter().find(|entry| entry["name"] == name).expect("it is listed")["status"].clone()
 }

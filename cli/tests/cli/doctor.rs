@@ -61,7 +61,7 @@ fn doctor_names_session_that_blocks_schema_change() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let (held, end) = runtime.block_on(Held::new(&database.url_of_root(), engine)).expect("it is held");
+        let (throttle, end) = runtime.block_on(Throttle::new(&database.url_of_root(), engine)).expect("it is held");
         let as_root = |arguments: &[&str]| {
             let ran = tollgate(Some(&database.url_of_root()), &database.directory).args(arguments).output();
             Ran::new(ran.expect("it starts"))
@@ -77,7 +77,7 @@ fn doctor_names_session_that_blocks_schema_change() {
             let ran = database.run(&["mode", "off", "--all"]).ended(69);
             ran.says(&["the change was rolled back", "whose account has PROCESS", "`grant PROCESS on *.* to"]);
         }
-        drop(held);
+        drop(throttle);
         database.run(&["mode"]).ended(0).says(&["enforce"]);
     }
 }
@@ -117,12 +117,12 @@ fn prepared_xa_transaction_is_a_warning() {
 }
 
 /// An open transaction that holds the mode.
-enum Held {
+enum Throttle {
     MySql(#[expect(dead_code, reason = "it is open")] MySqlConnection),
     Postgres(#[expect(dead_code, reason = "it is open")] PgConnection),
 }
 
-impl Held {
+impl Throttle {
     /// And the statement that ends it.
     async fn new(url: &str, engine: Engine) -> Result<(Self, String), sqlx::Error> {
         if engine.is_mysql() {
@@ -289,8 +289,8 @@ fn missing_grant_for_background_work_is_a_warning() {
         database.sql(&removal);
         let report = ran.ended(0).json();
         assert_eq!(status(&report, "grants"), "warn", "{engine:?}: {report:#}");
-        let told = found(&report, "grants").rsplit_once("may not call ").expect("names").1;
-        assert_eq!(told, names.join(", "), "{engine:?}: {report:#}");
+        let reported = found(&report, "grants").rsplit_once("may not call ").expect("names").1;
+        assert_eq!(reported, names.join(", "), "{engine:?}: {report:#}");
     }
 }
 
@@ -376,9 +376,9 @@ fn table_of_another_owner_fails_with_its_remedy() {
     }
     let mended = database.run(&["doctor"]);
     database.sql(&format!("drop owned by {owner} cascade; drop owned by {app}; drop role {owner}, {other}, {app}"));
-    let said = ["permission denied for table migrations", &statements[0], &statements[1]];
-    as_app.ended(1).says(&["fail  schema"]).says(&said);
-    as_superuser.ended(1).says(&["ok    schema", "fail  calls", "permission denied for table"]).says(&said[1..]);
+    let printed = ["permission denied for table migrations", &statements[0], &statements[1]];
+    as_app.ended(1).says(&["fail  schema"]).says(&printed);
+    as_superuser.ended(1).says(&["ok    schema", "fail  calls", "permission denied for table"]).says(&printed[1..]);
     mended.ended(0).says(&["ok    calls"]);
 }
 

@@ -67,7 +67,7 @@ fn env_file_writable_by_others_is_refused() {
 const OTHER: u32 = 54321;
 
 /// The file name in the error, because the database does not exist.
-fn asked(environment: Option<&str>, directory: &Path, arguments: &[&str]) -> String {
+fn requested(environment: Option<&str>, directory: &Path, arguments: &[&str]) -> String {
     let ran = tollgate(environment, directory).args(arguments).arg("list").output().expect("it starts");
     let ran = Ran::new(ran).ended(69);
     ran.err.split_once("there is no file ").and_then(|(_, rest)| rest.lines().next()).expect("a file").to_owned()
@@ -80,15 +80,15 @@ fn nearest_env_file_in_parent_directories_is_read() {
     std::fs::create_dir_all(&inner).expect("directories");
     let write = |directory: &Path, text: &str| std::fs::write(directory.join(".env"), text).expect("it is written");
     write(&database.directory, "DATABASE_URL=sqlite:outer.db\n");
-    assert_eq!(asked(None, &inner, &[]), "outer.db");
+    assert_eq!(requested(None, &inner, &[]), "outer.db");
     write(&middle, "DATABASE_URL=sqlite:middle.db\n");
-    assert_eq!(asked(None, &inner, &[]), "middle.db");
-    assert_eq!(asked(None, &database.directory, &[]), "outer.db");
+    assert_eq!(requested(None, &inner, &[]), "middle.db");
+    assert_eq!(requested(None, &database.directory, &[]), "outer.db");
     // Reports a file of a parent directory only, because the user knows of the one here.
-    let said = |directory: &Path| Ran::new(tollgate(None, directory).arg("list").output().expect("it starts")).err;
+    let printed = |directory: &Path| Ran::new(tollgate(None, directory).arg("list").output().expect("it starts")).err;
     let named = format!("tollgate: DATABASE_URL is that of {}\n", middle.join(".env").display());
-    assert!(said(&inner).starts_with(&named), "{}", said(&inner));
-    assert!(!said(&middle).contains("DATABASE_URL"), "{}", said(&middle));
+    assert!(printed(&inner).starts_with(&named), "{}", printed(&inner));
+    assert!(!printed(&middle).contains("DATABASE_URL"), "{}", printed(&middle));
     // Reads only the nearest file, like sqlx.
     write(&inner, "OTHER=1\n");
     Ran::new(tollgate(None, &inner).arg("list").output().expect("it starts")).ended(2).says(&["no database is given"]);
@@ -99,14 +99,14 @@ fn option_overrides_environment_which_overrides_file() {
     let database = Database::empty(Engine::Sqlite);
     std::fs::write(database.directory.join(".env"), "DATABASE_URL=sqlite:file.db\n").expect("it is written");
     let option = ["--database-url", "sqlite:option.db"];
-    assert_eq!(asked(None, &database.directory, &[]), "file.db");
-    assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");
-    assert_eq!(asked(None, &database.directory, &option), "option.db");
-    assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &option), "option.db");
-    assert_eq!(asked(Some(" sqlite:environment.db\n"), &database.directory, &[]), "environment.db");
+    assert_eq!(requested(None, &database.directory, &[]), "file.db");
+    assert_eq!(requested(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");
+    assert_eq!(requested(None, &database.directory, &option), "option.db");
+    assert_eq!(requested(Some("sqlite:environment.db"), &database.directory, &option), "option.db");
+    assert_eq!(requested(Some(" sqlite:environment.db\n"), &database.directory, &[]), "environment.db");
     // The file is not read if the environment has a URL.
     std::fs::write(database.directory.join(".env"), "DATABASE_URL='\n").expect("it is written");
-    assert_eq!(asked(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");
+    assert_eq!(requested(Some("sqlite:environment.db"), &database.directory, &[]), "environment.db");
 }
 
 #[test]

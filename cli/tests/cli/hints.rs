@@ -21,8 +21,8 @@ fn missing_arguments_print_the_next_command() {
 fn missing_database_hint_is_a_shell_command() {
     let database = Database::empty(Engine::Sqlite);
     let none = tollgate(None, &database.directory).arg("list").output().expect("it starts");
-    let told = Ran::new(none).ended(2).says(&["no database is given"]).err;
-    let hint = told.split_once("hint: ").expect("a hint").1.trim_end();
+    let reported = Ran::new(none).ended(2).says(&["no database is given"]).err;
+    let hint = reported.split_once("hint: ").expect("a hint").1.trim_end();
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", &format!("{hint}\necho \"$DATABASE_URL\"")]).env_remove("DATABASE_URL");
     let pasted = Ran::new(shell.output().expect("a shell")).ended(0);
@@ -320,9 +320,9 @@ fn echoed_input_is_escaped_for_the_terminal() {
         (&["take", &format!("a{steers}\nhint: x"), "--quota", "1/s", "--cost", "2"], 64),
     ] {
         let ran = database.command(arguments).env("CLICOLOR_FORCE", "1").output().expect("it starts");
-        let told = Ran::new(ran).ended(code).says(&["\\u{1b}"]).err;
-        assert!(!told.contains('\u{7}') && !told.contains("\u{1b}]"), "{arguments:?}: {told:?}");
-        assert!(!told.lines().any(|line| line.trim_start().starts_with("hint: x")), "{arguments:?}: {told}");
+        let reported = Ran::new(ran).ended(code).says(&["\\u{1b}"]).err;
+        assert!(!reported.contains('\u{7}') && !reported.contains("\u{1b}]"), "{arguments:?}: {reported:?}");
+        assert!(!reported.lines().any(|line| line.trim_start().starts_with("hint: x")), "{arguments:?}: {reported}");
     }
 }
 

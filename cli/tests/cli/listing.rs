@@ -136,7 +136,7 @@ fn json_list_is_complete_without_a_limit() {
 }
 
 #[test]
-fn older_sqlite_shell_reads_the_figures_of_the_views() {
+fn older_sqlite_shell_reads_the_values_of_the_views() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "bucket", "--quota", "5 once", "--cost", "3"]).ended(0);
     database.run(&["take", "window", "--quota", "5 in 1d at 1h", "--cost", "4"]).ended(0);

@@ -98,11 +98,11 @@ fn expiry_uses_the_server_clock() {
 /// The server's time.
 fn clock(database: &Database) -> DateTime<Utc> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let asked = runtime.block_on(async {
+    let requested = runtime.block_on(async {
         let mut connection = PgConnection::connect(&database.url).await?;
         sqlx::query_scalar("select clock_timestamp()").fetch_one(&mut connection).await
     });
-    asked.unwrap_or_else(|error: sqlx::Error| panic!("{error}"))
+    requested.unwrap_or_else(|error: sqlx::Error| panic!("{error}"))
 }
 
 /// Its end was long ago.

@@ -24,8 +24,8 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
         refused.says(&["error: plan gold is not deleted: 2 buckets follow it\nhint: add --force"]);
         database.run(&["plan", "list"]).ended(0).says(&["gold"]);
         let deleted = database.run(&["plan", "delete", "gold", "--force"]).ended(0).out;
-        let told = "2 buckets follow it: their requests fail from now on; to make it again: ";
-        let (_, undo) = deleted.split_once(told).expect("the commands");
+        let reported = "2 buckets follow it: their requests fail from now on; to make it again: ";
+        let (_, undo) = deleted.split_once(reported).expect("the commands");
         assert!(undo.starts_with(&format!("{again} && tollgate mode shadow --plan=gold --for='59m ")), "{undo}");
         let failed = database.run(&["explain", "a"]).ended(0);
         failed.says(&[
@@ -55,8 +55,8 @@ fn deleting_a_plan_lists_affected_buckets_and_how_to_restore() {
 fn replaced_value_is_reported() {
     for engine in EACH {
         let database = Database::migrated(engine);
-        let says = |arguments: &[&str], said: &str| {
-            assert_eq!(database.run(arguments).ended(0).out.lines().next(), Some(said), "{engine:?}");
+        let says = |arguments: &[&str], printed: &str| {
+            assert_eq!(database.run(arguments).ended(0).out.lines().next(), Some(printed), "{engine:?}");
         };
         says(&["plan", "set", "free", "--quota", "10/s"], "plan free: 10/s");
         says(&["plan", "set", "free", "--quota", "20/s"], "plan free: 20/s; it was 10/s");
@@ -98,9 +98,9 @@ fn override_keeps_its_end_unless_another_is_given() {
 fn create_reports_kept_tokens_or_no_change() {
     for engine in EACH {
         let database = Database::migrated(engine);
-        let creates = |key: &str, quota: &str, said: &str| {
+        let creates = |key: &str, quota: &str, printed: &str| {
             let out = database.run(&["create", key, "--quota", quota]).ended(0).out;
-            assert_eq!(out, format!("bucket {key}: {quota}{said}\ntry it: tollgate take {key}\n"), "{engine:?}");
+            assert_eq!(out, format!("bucket {key}: {quota}{printed}\ntry it: tollgate take {key}\n"), "{engine:?}");
         };
         creates("a", "7/h", "");
         creates("a", "7/h", "; unchanged");

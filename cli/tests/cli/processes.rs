@@ -7,8 +7,8 @@ pub(crate) fn kill(child: &Child, signal: &str) {
 }
 
 /// Sends a process, or `-` and a group of them, a signal.
-pub(crate) fn signal(whom: &str, signal: &str) {
-    assert!(std::process::Command::new("kill").args(["-s", signal, "--", whom]).status().expect("kill").success());
+pub(crate) fn signal(client: &str, signal: &str) {
+    assert!(std::process::Command::new("kill").args(["-s", signal, "--", client]).status().expect("kill").success());
 }
 
 /// Whether the process catches SIGTERM.

@@ -7,7 +7,7 @@ use crate::command::{Ran, SECRET, tollgate};
 use crate::databases::{Database, Engine};
 
 #[test]
-fn account_without_privilege_on_the_database_is_told() {
+fn account_without_privilege_on_the_database_gets_a_hint() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let account = name();
@@ -55,13 +55,13 @@ fn full_server_is_not_reported_as_down() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let ran = runtime.block_on(async {
             if engine.is_mysql() {
-                let held = MySqlConnection::connect(&url).await.expect("the only one");
+                let throttle = MySqlConnection::connect(&url).await.expect("the only one");
                 let ran = run_as(&database, &account, &["list"]);
-                held.close().await.map(|()| ran)
+                throttle.close().await.map(|()| ran)
             } else {
-                let held = PgConnection::connect(&url).await.expect("the only one");
+                let throttle = PgConnection::connect(&url).await.expect("the only one");
                 let ran = run_as(&database, &account, &["list"]);
-                held.close().await.map(|()| ran)
+                throttle.close().await.map(|()| ran)
             }
         });
         let drop =

@@ -19,7 +19,7 @@ fn run_passes_on_exit_code_and_output() {
 }
 
 #[test]
-fn command_inherits_the_url_only_if_told_to() {
+fn command_inherits_the_url_only_with_its_option() {
     let database = Database::migrated(Engine::Sqlite);
     let shows = |options: &[&str], mode: &str| {
         let shown = ["--", "sh", "-c", "echo ${DATABASE_URL-none}, ${OTHER-none}"];

@@ -46,8 +46,8 @@ fn objects_of_a_first_public_are_never_called() {
         database.sql(&types.concat());
         let role = format!("tg_path_{}", &Uuid::new_v4().simple().to_string()[..20]);
         database.sql(&format!("create role {role} login superuser"));
-        let whose = if place == "role" { &*role } else { database.name() };
-        database.sql(&format!("alter {place} {whose} set search_path = public, pg_catalog"));
+        let owner = if place == "role" { &*role } else { database.name() };
+        database.sql(&format!("alter {place} {owner} set search_path = public, pg_catalog"));
         let url = database.url_of(&role);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let run = |arguments: &[&str]| {

@@ -39,9 +39,9 @@ fn simulation_reports_reading_and_drawing() -> anyhow::Result<()> {
     for arguments in ["1/s --traffic traffic.log --svg a.svg", "1/s --traffic - --svg a.svg < traffic.log"] {
         let (sent, status) = Pty::start(&database, &format!("simulate {arguments}"))?.end()?;
         assert!(status.success(), "{sent:?}");
-        let told = ["reading", "3 arrivals", "drawing", "granted"].map(|text| sent.find(text));
-        assert!(told.is_sorted() && told[0].is_some(), "{told:?} of {sent:?}");
-        assert!(sent.rfind("\x1b[2K") < told[3], "{sent:?}");
+        let reported = ["reading", "3 arrivals", "drawing", "granted"].map(|text| sent.find(text));
+        assert!(reported.is_sorted() && reported[0].is_some(), "{reported:?} of {sent:?}");
+        assert!(sent.rfind("\x1b[2K") < reported[3], "{sent:?}");
     }
     // Typed input stays visible.
     let mut pty = Pty::start(&database, "simulate 1/s --traffic -")?;

@@ -7,14 +7,14 @@ use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{MySql, MySqlConnection};
 use tollgate::store::migrations;
 
-use super::super::DoctorReport;
+use super::super::report::DoctorReport;
 use super::super::settings::Settings;
 use super::{NOT_GRANTED, REQUIRED_ROUTINES, may_call, quoted_account, quoted_pattern};
 
 /// The advice for a call that the server refused like this. If the definer is gone or has no rights here, no grant to the caller helps.
-pub(super) async fn mending(
+pub(super) async fn remedy(
     connection: &mut MySqlConnection,
-    said: &dyn DatabaseError,
+    error: &dyn DatabaseError,
 ) -> Result<Option<String>, sqlx::Error> {
     const REPAIR: &str = "make them anew as an account with all rights on this database: `tollgate migrate --repair`";
     let (definer, database): (Option<String>, String) = sqlx::query_as(
@@ -27,8 +27,8 @@ pub(super) async fn mending(
     let database = quoted_pattern(&database);
     let definer = definer.map(|definer| quoted_account(&definer));
     // Hidden from an account that may not see it, which the server names all the same.
-    let definer = definer.or_else(|| account(said.message()).map(str::to_owned)).unwrap_or_default();
-    Ok(match said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number) {
+    let definer = definer.or_else(|| account(error.message()).map(str::to_owned)).unwrap_or_default();
+    Ok(match error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number) {
         NO_DEFINER => Some(format!("the routines run as {definer}; {REPAIR}")),
         NOT_GRANTED | NOT_GRANTED_TABLE | NOT_GRANTED_DATABASE
             if may_call(connection, REQUIRED_ROUTINES[0]).await? =>

@@ -62,15 +62,18 @@ impl Panel<'_> {
     /// The numbers of the panel in words.
     fn counts(&self) -> String {
         let Self { title, run, .. } = self;
-        let granted = run.asked.iter().filter(|request| request.used_at().is_some()).count();
-        let (asked, unit) = (run.asked.len(), self.unit().0);
-        let lasts = label(self.x(self.end));
-        format!("{title}: {asked} requests in {lasts} {unit}, {granted} granted and {} denied. ", asked - granted)
+        let granted = run.requests.iter().filter(|request| request.used_at().is_some()).count();
+        let (requests, unit) = (run.requests.len(), self.unit().0);
+        let duration = label(self.x(self.end));
+        format!(
+            "{title}: {requests} requests in {duration} {unit}, {granted} granted and {} denied. ",
+            requests - granted
+        )
     }
 
     /// Whether the picture shows each request by itself.
     fn is_sparse(&self) -> bool {
-        self.run.asked.len() <= 100
+        self.run.requests.len() <= 100
     }
 
     /// An empty chart of the span.
@@ -99,8 +102,8 @@ impl Panel<'_> {
 
     /// The unit of the time axis, and its nanoseconds.
     fn unit(&self) -> (&'static str, i64) {
-        let lasts = self.end - self.begin;
-        let fits = |unit: &&(&str, i64)| lasts >= 10 * unit.1;
+        let duration = self.end - self.begin;
+        let fits = |unit: &&(&str, i64)| duration >= 10 * unit.1;
         *UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0])
     }
 }

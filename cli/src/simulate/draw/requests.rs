@@ -35,7 +35,7 @@ fn each(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
         .y_label_formatter(&labels)
         .label_style(("sans-serif", 15))
         .draw()?;
-    for request in &panel.run.asked {
+    for request in &panel.run.requests {
         let came = (panel.x(request.arrival.at), 3.0);
         let went = request.used_at().map_or((came.0, 1.0), |at| (panel.x(at), 2.0));
         line(&mut chart, vec![came, went], PALE, 1)?;
@@ -62,11 +62,11 @@ fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
         .label_style(("sans-serif", 15))
         .draw()?;
     let mut came = Vec::new();
-    for TimeBin { left, right, came: asked, used, denied } in panel.time_bins() {
+    for TimeBin { available_at, right, came: requests, used, denied } in panel.time_bins() {
         let bars = [(0.0, used, GRANTED.filled()), (used, used + denied, DENIED.stroke_width(1))];
         let bars = bars.into_iter().filter(|(from, to, _)| to > from);
-        chart.draw_series(bars.map(|(from, to, style)| Rectangle::new([(left, from), (right, to)], style)))?;
-        came.extend([(left, asked), (right, asked)]);
+        chart.draw_series(bars.map(|(from, to, style)| Rectangle::new([(available_at, from), (right, to)], style)))?;
+        came.extend([(available_at, requests), (right, requests)]);
     }
     line(&mut chart, came, GREY, 1)?;
     panel.text(&mut chart, "asked", (0.02, 0.03), GREY)?;
@@ -76,7 +76,7 @@ fn many(area: &Area<'_>, panel: &Panel<'_>, top: f64) -> anyhow::Result<()> {
 
 /// Requests per unit of time, within one bin of the time axis.
 struct TimeBin {
-    left: f64,
+    available_at: f64,
     right: f64,
     came: f64,
     used: f64,
@@ -85,22 +85,22 @@ struct TimeBin {
 
 impl Panel<'_> {
     fn time_bins(&self) -> Vec<TimeBin> {
-        let lasts = self.end - self.begin;
-        let length = bin_length(lasts, self.run.asked.len(), self.unit().1);
+        let duration = self.end - self.begin;
+        let length = bin_length(duration, self.run.requests.len(), self.unit().1);
         // The last bin takes what is left of the span.
-        let count = usize::try_from(lasts / length).unwrap_or(1).max(1);
+        let count = usize::try_from(duration / length).unwrap_or(1).max(1);
         let edge =
             |n: usize| self.x(self.begin.saturating_add(length.saturating_mul(n.try_into().unwrap_or(i64::MAX))));
         let mut time_bins: Vec<_> = (0..count)
             .map(|n| (edge(n), if n + 1 == count { self.x(self.end) } else { edge(n + 1) }))
-            .map(|(left, right)| TimeBin { left, right, came: 0.0, used: 0.0, denied: 0.0 })
+            .map(|(available_at, right)| TimeBin { available_at, right, came: 0.0, used: 0.0, denied: 0.0 })
             .collect();
         let place = |at: i64| usize::try_from((at - self.begin) / length).unwrap_or(0).min(count - 1);
-        for &SimulatedRequest { arrival, answer } in &self.run.asked {
+        for &SimulatedRequest { arrival, outcome } in &self.run.requests {
             let came = place(arrival.at);
-            let one = |bin: &TimeBin| 1.0 / (bin.right - bin.left);
+            let one = |bin: &TimeBin| 1.0 / (bin.right - bin.available_at);
             time_bins[came].came += one(&time_bins[came]);
-            match answer {
+            match outcome {
                 RequestOutcome::Granted(at) => time_bins[place(at)].used += one(&time_bins[place(at)]),
                 RequestOutcome::Denied | RequestOutcome::Never => time_bins[came].denied += one(&time_bins[came]),
             }
@@ -111,11 +111,11 @@ impl Panel<'_> {
 
 /// The length of a time bin in nanoseconds: 1, 2 or 5 of a decimal part of the unit, so that the bins of a steady rate are equal.
 /// Bins hold about five requests or more, so that one more does not change the rate by much.
-fn bin_length(lasts: i64, requests: usize, unit: i64) -> i64 {
+fn bin_length(duration: i64, requests: usize, unit: i64) -> i64 {
     let most = i64::try_from(requests / MIN_REQUESTS_IN_BIN).unwrap_or(MAX_BINS).clamp(1, MAX_BINS);
     let powers = std::iter::successors(Some(unit / 1_000_000), |power| power.checked_mul(10));
     let mut lengths = powers.flat_map(|power| [1, 2, 5].map(|times| power.saturating_mul(times)));
-    lengths.find(|length| lasts / length <= most).unwrap_or(lasts)
+    lengths.find(|length| duration / length <= most).unwrap_or(duration)
 }
 
 const MAX_BINS: i64 = 120;
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn bins_of_steady_traffic_are_equal() {
         let (second, minute) = (1_000_000_000, 60_000_000_000);
-        for (lasts, requests, unit, expected) in [
+        for (duration, requests, unit, expected) in [
             // 5/s, 10/s, 1000/s and 3/s for a minute, and 2/s for an hour.
             (minute, 300, second, second),
             (minute, 600, second, second / 2),
@@ -138,8 +138,8 @@ mod tests {
             (1_000_000, 5000, 1_000_000, 10_000),
             (i64::MAX, 101, 86_400 * second, 10_000 * 86_400 * second),
         ] {
-            let length = bin_length(lasts, requests, unit);
-            assert_eq!(length, expected, "{requests} in {lasts} ns");
+            let length = bin_length(duration, requests, unit);
+            assert_eq!(length, expected, "{requests} in {duration} ns");
         }
     }
 }

@@ -7,8 +7,9 @@ use super::{Area, Panel, float, label, line};
 
 pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
     let tokens = || panel.run.tokens.iter().map(|(_, tokens)| *tokens);
-    let asked = panel.run.asked.iter().fold(0_i64, |asked, one| asked.saturating_add_unsigned(one.arrival.cost));
-    let most = float(tokens().max().unwrap_or(0).max(if panel.is_sparse() { asked } else { 1 }));
+    let requests =
+        panel.run.requests.iter().fold(0_i64, |requests, one| requests.saturating_add_unsigned(one.arrival.cost));
+    let most = float(tokens().max().unwrap_or(0).max(if panel.is_sparse() { requests } else { 1 }));
     let least = float(tokens().min().unwrap_or(0).min(0));
     // Leaves room for the labels above the curves, also if most of the height is below zero.
     let mut chart = panel.chart(area, least * 1.1, most + 0.2 * (most - least))?;
@@ -25,8 +26,12 @@ pub(super) fn draw(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
     line(&mut chart, panel.steps(panel.run.tokens.iter().copied()), TOKENS, 2)?;
     panel.text(&mut chart, "tokens left", (0.02, 0.03), TOKENS)?;
     if panel.is_sparse() {
-        let mut used: Vec<(i64, u64)> =
-            panel.run.asked.iter().filter_map(|asked| Some((asked.used_at()?, asked.arrival.cost))).collect();
+        let mut used: Vec<(i64, u64)> = panel
+            .run
+            .requests
+            .iter()
+            .filter_map(|requests| Some((requests.used_at()?, requests.arrival.cost)))
+            .collect();
         used.sort_unstable();
         let so_far = used.iter().scan(0_i64, |so_far, (at, cost)| {
             *so_far = so_far.saturating_add_unsigned(*cost);

@@ -8,11 +8,12 @@ use tollgate::{
     store::{Dialect, Migrate, pending_migrations},
 };
 
-use crate::exit;
-use crate::output::{counted, operand, plain, say};
+use crate::exit::CliError;
+use crate::output::say;
+use crate::text::{counted, operand, plain};
 
 /// The first steps, without a database.
-pub(crate) fn first() -> anyhow::Result<ExitCode> {
+pub(crate) fn introduce() -> anyhow::Result<ExitCode> {
     say("\
 Exact rate limits in your SQL database. Name the database, create the tables, create a bucket, take a token:
 
@@ -36,11 +37,11 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
     } else if !pending.is_empty() {
         format!("pending: {}. Next:\n\n  tollgate migrate", counted(pending.len(), "migration"))
     } else {
-        let first = match store.list(&Filter::default(), None, 1).await {
-            Err(Error::NotPermitted(_)) => return takes_only(&store).await,
+        let bucket = match store.list(&Filter::default(), None, 1).await {
+            Err(Error::NotPermitted(_)) => return for_application_role(&store).await,
             levels => levels?.into_iter().next(),
         };
-        match first {
+        match bucket {
             None => {
                 "there are no buckets yet. Next:\n\n  tollgate create third-party-api --capacity 2 --per 1h".to_owned()
             }
@@ -55,12 +56,12 @@ pub(crate) async fn run<DB: Dialect + Migrate>(store: SqlStore<DB>) -> anyhow::R
 }
 
 /// The next step for a role that cannot read buckets but may take tokens.
-async fn takes_only(store: &impl Store) -> anyhow::Result<ExitCode> {
+async fn for_application_role(store: &impl Store) -> anyhow::Result<ExitCode> {
     // Requests a bucket that does not exist, so no token is taken.
-    let nobody = Key::try_from(format!("nobody:{:032x}", fastrand::u128(..)))?;
-    if let Err(error) = store.take_one(&Take::from(nobody)).await {
+    let unused_key = Key::try_from(format!("nobody:{:032x}", fastrand::u128(..)))?;
+    if let Err(error) = store.take_one(&Take::from(unused_key)).await {
         return Err(match error {
-            Error::NotPermitted(_) => exit::missing_grants().into(),
+            Error::NotPermitted(_) => CliError::missing_grants().into(),
             error => error.into(),
         });
     }

@@ -2,7 +2,8 @@
 
 use super::board::Board;
 use super::order::WatchOrder;
-use crate::output::{Cell, Column, Layout, Table, wrapped};
+use crate::output::{Cell, Column, Layout, Table};
+use crate::text::wrapped;
 use crate::times;
 
 /// Formats the rows to fit the width, or a sentence if there are none.
@@ -31,12 +32,12 @@ pub(crate) fn table(board: &Board, width: Option<usize>) -> String {
             .map(Cell::from),
         );
     }
-    let more = board.toured.and_then(|toured| {
+    let more = board.scan.and_then(|scan| {
         let shown = rows.iter().filter(|row| row.level.is_some()).count();
-        let more = toured.totals.buckets.saturating_sub(shown);
+        let more = scan.totals.buckets.saturating_sub(shown);
         (more > 0).then(|| format!("… and {more} more: these are {}; choose by --prefix", board.order.name()))
     });
-    let notes = more.into_iter().chain(board.denials.now.none.map(str::to_owned));
+    let notes = more.into_iter().chain(board.denials.now.missing_reason.map(str::to_owned));
     let notes = notes.map(|note| wrapped(&note, width, 0));
     let mut layout = Layout::within(width).keeping(match board.order {
         WatchOrder::Hottest => Some("granted"),

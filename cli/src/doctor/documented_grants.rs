@@ -2,7 +2,7 @@
 
 /// One privilege on one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Documented {
+pub(super) struct DocumentedGrant {
     /// A table, a view, a schema, or a routine; on PostgreSQL with its argument types.
     pub(super) object: String,
     /// `None` is the whole object.
@@ -13,7 +13,7 @@ pub(super) struct Documented {
 }
 
 /// The privileges in a script of grants.
-pub(super) fn documented(script: &str) -> Vec<Documented> {
+pub(super) fn documented_grants(script: &str) -> Vec<DocumentedGrant> {
     let code: String =
         script.lines().filter(|line| !line.trim_start().starts_with("--")).flat_map(|l| [l, " "]).collect();
     let mut all = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn documented(script: &str) -> Vec<Documented> {
                 let (privilege, columns) = privilege.split_once(" (").unwrap_or((privilege, ""));
                 let columns = columns.trim_end_matches(')');
                 for column in columns.split(", ") {
-                    all.push(Documented {
+                    all.push(DocumentedGrant {
                         object: object.replace("( ", "("),
                         column: Some(column.to_owned()).filter(|column| !column.is_empty()),
                         privilege: privilege.to_owned(),
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn privileges_are_read_from_printed_grants() {
         let [postgres, mysql] =
-            [grants::<Postgres>(), grants::<MySql>()].map(|script| documented(script.expect("roles")));
-        let has = |all: &[Documented], object: &str, column: Option<&str>, privilege: &str, of_operator| {
+            [grants::<Postgres>(), grants::<MySql>()].map(|script| documented_grants(script.expect("roles")));
+        let has = |all: &[DocumentedGrant], object: &str, column: Option<&str>, privilege: &str, of_operator| {
             let [object, privilege] = [object, privilege].map(str::to_owned);
-            all.contains(&Documented { object, column: column.map(str::to_owned), privilege, of_operator })
+            all.contains(&DocumentedGrant { object, column: column.map(str::to_owned), privilege, of_operator })
         };
         for (all, buckets) in [(&postgres, "tollgate.token_buckets"), (&mysql, "token_buckets")] {
             assert!(has(all, buckets, Some("refill_seconds"), "update", true), "{all:?}");

@@ -7,16 +7,17 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
-use super::{CliError, WRONG_ARGUMENTS, failed, what_and_hint};
-use crate::output::{self, plain, shortened};
+use crate::exit::{CliError, WRONG_ARGUMENTS};
+use crate::failure::{report, split_hint};
 use crate::redact::redact;
-use crate::times::{self, SpanError};
-use crate::url;
+use crate::text::{plain, shortened};
+use crate::times::SpanError;
+use crate::{output, times, url};
 
 /// Prints the error of invalid arguments, or the requested help.
-pub(crate) fn misused<C: CommandFactory>(error: &clap::Error) -> ExitCode {
+pub(crate) fn report_usage<C: CommandFactory>(error: &clap::Error) -> ExitCode {
     let help = error.render().ansi().to_string();
-    let said = match error.kind() {
+    let printed = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => output::say(help.trim_end_matches('\n')),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             anstream::eprint!("{help}");
@@ -27,9 +28,9 @@ pub(crate) fn misused<C: CommandFactory>(error: &clap::Error) -> ExitCode {
             Err(explain::<C>(error, &arguments))
         }
     };
-    match said {
+    match printed {
         Ok(()) => ExitCode::SUCCESS,
-        Err(refusal) => failed(&refusal.into()),
+        Err(refusal) => report(&refusal.into()),
     }
 }
 
@@ -49,8 +50,8 @@ fn explain<C: CommandFactory>(error: &clap::Error, arguments: &[String]) -> CliE
             (format!("out of range: {arg} {value}"), range::<C>(error, &arg, arguments))
         }
         ErrorKind::ValueValidation => {
-            let (what, hint) = invalid_value(error);
-            (format!("{what}: {arg} {value}"), hint)
+            let (problem, hint) = invalid_value(error);
+            (format!("{problem}: {arg} {value}"), hint)
         }
         ErrorKind::InvalidValue if value == "''" => (format!("no value: {arg}"), possible_values(error)),
         ErrorKind::InvalidValue => (format!("unknown value: {arg} {value}"), possible_values(error)),
@@ -102,11 +103,11 @@ fn invalid_value(error: &clap::Error) -> (String, String) {
         return (wrong.to_string(), wrong.hint().to_owned());
     }
     if let Some(wrong) = source.downcast_ref::<ParseIntError>() {
-        let what = match wrong.kind() {
+        let problem = match wrong.kind() {
             IntErrorKind::PosOverflow => "too large",
             _ => "not a whole number",
         };
-        return (what.to_owned(), "write digits only, such as 1000000".to_owned());
+        return (problem.to_owned(), "write digits only, such as 1000000".to_owned());
     }
     if source.is::<uuid::Error>() {
         let hint = "write it like 67e55044-10b1-426f-9247-bb680e5fe0c8; uuidgen makes one";
@@ -116,9 +117,9 @@ fn invalid_value(error: &clap::Error) -> (String, String) {
     if let Some((_, range)) = text.rsplit_once(" is not in ") {
         return ("out of range".to_owned(), format!("give {}", in_words(range)));
     }
-    let (what, hint) = what_and_hint(&text);
+    let (problem, hint) = split_hint(&text);
     // The value follows by itself.
-    (what.rsplit_once("' is ").map_or(&*what, |(_, rest)| rest).to_owned(), hint)
+    (problem.rsplit_once("' is ").map_or(&*problem, |(_, rest)| rest).to_owned(), hint)
 }
 
 /// Reads `--cost -1`, which clap takes for an unknown argument, as `--cost=-1`. Returns the error of that value.

@@ -1,23 +1,25 @@
 use sqlx::Pool;
 
-use super::{DoctorReport, Examine};
-use crate::answer::within_patience;
-use crate::output::{counted, operand, plain, progress, quoted};
+use super::examine::Examine;
+use super::report::DoctorReport;
+use crate::lock_timeout::with_lock_timeout;
+use crate::output::progress;
+use crate::text::{counted, operand, plain, quoted};
 
 /// The number of buckets for each missing plan. Requests for these buckets fail unless they name other limits.
-pub(crate) struct Planless {
+pub(crate) struct OrphanedBuckets {
     /// The most followed first.
     plans: Vec<(String, u64)>,
-    looked_at: u64,
+    rows_read: u64,
 }
 
-impl Planless {
+impl OrphanedBuckets {
     /// Counts the buckets of missing plans, as if the plan `deleted` were missing too. Reads at most `MAX_BUCKETS`, so that an
     /// operator need not wait for a large table.
     pub(crate) async fn find<DB: Examine>(pool: &Pool<DB>, deleted: Option<&str>) -> anyhow::Result<Self> {
         let bar = progress("looking for buckets whose plan is missing");
         // No plan has an empty name.
-        let counts = within_patience(DB::planless(pool, MAX_BUCKETS, deleted.unwrap_or_default())).await;
+        let counts = with_lock_timeout(DB::count_orphans(pool, MAX_BUCKETS, deleted.unwrap_or_default())).await;
         bar.finish_and_clear();
         let counts = counts?;
         Ok(Self::of(counts.into_iter().map(|(plan, buckets)| (plan, u64::try_from(buckets).unwrap_or(0))).collect()))
@@ -25,10 +27,10 @@ impl Planless {
 
     /// Of the counts by absent plan, and of those buckets that follow none.
     fn of(counts: Vec<(Option<String>, u64)>) -> Self {
-        let looked_at = counts.iter().map(|(_, buckets)| buckets).sum();
+        let rows_read = counts.iter().map(|(_, buckets)| buckets).sum();
         let mut plans: Vec<_> = counts.into_iter().filter_map(|(plan, buckets)| Some((plan?, buckets))).collect();
         plans.sort_unstable_by(|(one, more), (other, fewer)| fewer.cmp(more).then_with(|| one.cmp(other)));
-        Self { plans, looked_at }
+        Self { plans, rows_read }
     }
 
     /// Describes the buckets that follow a plan. `None`: no bucket does.
@@ -43,13 +45,13 @@ impl Planless {
     }
 
     /// Describes the buckets that a deleted plan leaves behind, and the commands that make the plan again.
-    pub(crate) fn of_deleted(&self, name: &str, again: &str) -> Option<String> {
-        let what = match self.buckets(name) {
+    pub(crate) fn of_deleted(&self, name: &str, recreate: &str) -> Option<String> {
+        let consequence = match self.buckets(name) {
             0 => format!("`tollgate list --plan {}` looks through all", quoted(name)),
-            1 => format!("its requests fail from now on; to make it again: {again}"),
-            _ => format!("their requests fail from now on; to make it again: {again}"),
+            1 => format!("its requests fail from now on; to make it again: {recreate}"),
+            _ => format!("their requests fail from now on; to make it again: {recreate}"),
         };
-        self.followers(name).map(|followers| format!("{followers}: {what}"))
+        self.followers(name).map(|followers| format!("{followers}: {consequence}"))
     }
 
     /// The number of buckets that follow a plan. `None`: not all were counted.
@@ -61,8 +63,8 @@ impl Planless {
         self.plans.iter().find(|(plan, _)| plan == name).map_or(0, |(_, buckets)| *buckets)
     }
 
-    pub(super) fn tell(&self, report: &mut DoctorReport) {
-        let Some((most, _)) = self.plans.first() else {
+    pub(super) fn report_to(&self, report: &mut DoctorReport) {
+        let Some((largest, _)) = self.plans.first() else {
             report.ok("plans", format!("each plan that a bucket{} follows exists", self.part()));
             return;
         };
@@ -76,13 +78,13 @@ impl Planless {
         let found = format!("{buckets}{} {follow} not there, and requests for them fail: {names}", self.part());
         let advice = format!(
             "make it again with its limits: `{}`; `tollgate list --plan NAME` shows its buckets",
-            mending(most, "QUOTA")
+            recreate_command(largest, "QUOTA")
         );
         report.warn("plans", found, advice);
     }
 
     fn is_all(&self) -> bool {
-        self.looked_at < MAX_BUCKETS.unsigned_abs()
+        self.rows_read < MAX_BUCKETS.unsigned_abs()
     }
 
     /// Of which, if not of all.
@@ -92,7 +94,7 @@ impl Planless {
 }
 
 /// The command that makes a plan.
-pub(crate) fn mending(name: &str, quota: &str) -> String {
+pub(crate) fn recreate_command(name: &str, quota: &str) -> String {
     format!("tollgate plan set --quota {} {}", quoted(quota), operand(name))
 }
 
@@ -106,22 +108,28 @@ const MAX_NAMES: usize = 5;
 mod tests {
     use super::*;
 
-    fn told(counts: &[(Option<&str>, u64)]) -> (&'static str, String) {
+    fn description(counts: &[(Option<&str>, u64)]) -> (&'static str, String) {
         let counts = counts.iter().map(|(plan, buckets)| (plan.map(str::to_owned), *buckets));
         let mut report = DoctorReport::default();
-        Planless::of(counts.collect()).tell(&mut report);
+        OrphanedBuckets::of(counts.collect()).report_to(&mut report);
         (report.status(), report.found("plans").to_owned())
     }
 
     #[test]
     fn most_missed_plans_are_named_first_with_a_count() {
-        assert_eq!(told(&[]), ("ok", "each plan that a bucket follows exists".to_owned()));
+        assert_eq!(description(&[]), ("ok", "each plan that a bucket follows exists".to_owned()));
         assert_eq!(
-            told(&[(None, 7), (Some("gold"), 1)]),
+            description(&[(None, 7), (Some("gold"), 1)]),
             ("warn", "1 bucket follows a plan that is not there, and requests for them fail: gold (1)".to_owned())
         );
-        let (status, found) =
-            told(&[(Some("a"), 1), (Some("f"), 2), (Some("b"), 9), (Some("c"), 1), (Some("d"), 1), (Some("e"), 1)]);
+        let (status, found) = description(&[
+            (Some("a"), 1),
+            (Some("f"), 2),
+            (Some("b"), 9),
+            (Some("c"), 1),
+            (Some("d"), 1),
+            (Some("e"), 1),
+        ]);
         assert_eq!(status, "warn");
         assert!(found.starts_with("15 buckets follow plans that are not there"), "{found}");
         assert!(found.ends_with(": b (9), f (2), a (1), c (1), d (1), and 1 more"), "{found}");
@@ -129,12 +137,15 @@ mod tests {
 
     #[test]
     fn unscanned_table_is_reported() {
-        let (_, found) = told(&[(None, 999_990), (Some("gold"), 10)]);
+        let (_, found) = description(&[(None, 999_990), (Some("gold"), 10)]);
         assert!(found.starts_with("10 buckets of the 1000000 looked at follow plans"), "{found}");
-        let left = |buckets| Planless::of(vec![(None, buckets)]).of_deleted("gold", "tollgate plan set");
+        let left = |buckets| OrphanedBuckets::of(vec![(None, buckets)]).of_deleted("gold", "tollgate plan set");
         assert_eq!(left(999_999), None);
         let sought = "no bucket of the 1000000 looked at follows it: `tollgate list --plan gold` looks through all";
         assert_eq!(left(1_000_000).as_deref(), Some(sought));
-        assert_eq!(told(&[(None, 1_000_000)]).1, "each plan that a bucket of the 1000000 looked at follows exists");
+        assert_eq!(
+            description(&[(None, 1_000_000)]).1,
+            "each plan that a bucket of the 1000000 looked at follows exists"
+        );
     }
 }

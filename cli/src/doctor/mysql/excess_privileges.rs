@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection};
 use tollgate::store::{grants, migrations};
 
-use super::super::DoctorReport;
-use super::super::documented::documented;
+use super::super::documented_grants::documented_grants;
+use super::super::report::DoctorReport;
 use super::{Names, may_call, quoted_account};
 
 /// The session's privileges beyond the grants, and the remedy. `None` for the account that the routines run as, and for an
@@ -26,15 +26,15 @@ pub(super) async fn of_session(
     if is_administrator || definer(connection).await?.as_deref() == Some(&*names.account) {
         return Ok(None);
     }
-    let documented = documented(grants::<MySql>().unwrap_or_default());
+    let documented_grants = documented_grants(grants::<MySql>().unwrap_or_default());
     let is_documented = |object: &str, column: Option<&str>, privilege: &str| {
-        documented.iter().any(|one| {
+        documented_grants.iter().any(|one| {
             let is_whole = one.column.is_none() || one.column.as_deref() == column;
             let is_of_role = !one.of_operator || operates || privilege == "select";
             one.object == object && one.privilege == privilege && is_whole && is_of_role
         })
     };
-    let mut excess: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    let mut excess_privileges: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     // The catalog counts the privileges of the session's roles here.
     let columns: Vec<(String, String, String)> = sqlx::query_as(
         "select table_name, column_name, privileges from information_schema.columns where table_schema = database()",
@@ -43,32 +43,32 @@ pub(super) async fn of_session(
     .await?;
     for (table, column, privileges) in &columns {
         for privilege in ["select", "insert", "update"] {
-            let is_held = privileges.split(',').any(|held| held == privilege);
-            if is_held && creates(table) && !is_documented(table, Some(column), privilege) {
-                excess.entry(table.clone()).or_default().insert(privilege);
+            let has_privilege = privileges.split(',').any(|granted| granted == privilege);
+            if has_privilege && creates(table) && !is_documented(table, Some(column), privilege) {
+                excess_privileges.entry(table.clone()).or_default().insert(privilege);
             }
         }
     }
     for table in columns.iter().map(|(table, ..)| table).filter(|table| creates(table)) {
-        let is_known = excess.get(table).is_some_and(|privileges| privileges.contains("delete"));
+        let is_known = excess_privileges.get(table).is_some_and(|privileges| privileges.contains("delete"));
         // Deletes nothing; the server checks the privilege first.
         let delete = AssertSqlSafe(format!("delete from {table} limit 0"));
         if !is_known
             && !is_documented(table, None, "delete")
             && sqlx::raw_sql(delete).execute(&mut *connection).await.is_ok()
         {
-            excess.entry(table.clone()).or_default().insert("delete");
+            excess_privileges.entry(table.clone()).or_default().insert("delete");
         }
     }
-    let mut told: Vec<String> = excess
+    let mut description: Vec<String> = excess_privileges
         .iter()
         .map(|(table, privileges)| format!("{} on {table}", privileges.iter().copied().collect::<Vec<_>>().join(", ")))
         .collect();
     // A call without arguments does nothing, because each helper has some.
     if !is_documented(HELPER, None, "execute") && may_call(connection, HELPER).await? {
-        told.push(format!("call {HELPER} and other helpers"));
+        description.push(format!("call {HELPER} and other helpers"));
     }
-    if told.is_empty() {
+    if description.is_empty() {
         return Ok(None);
     }
     let wide = on_the_database(connection).await?.into_iter().find(|(account, ..)| *account == names.account);
@@ -78,8 +78,8 @@ pub(super) async fn of_session(
             report.warn("privileges", found, format!("for a service: {}", remedy(&account, &pattern)));
             Ok(None)
         }
-        Some((account, pattern, false)) => Ok(Some((told.join("; "), remedy(&account, &pattern)))),
-        None => Ok(Some((told.join("; "), format!("`show grants` names the grant or the role; {OWN_TABLES}")))),
+        Some((account, pattern, false)) => Ok(Some((description.join("; "), remedy(&account, &pattern)))),
+        None => Ok(Some((description.join("; "), format!("`show grants` names the grant or the role; {OWN_TABLES}")))),
     }
 }
 

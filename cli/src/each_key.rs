@@ -7,8 +7,9 @@ use serde::Serialize;
 use tollgate::{Error, Key};
 
 use crate::exit::CliError;
-use crate::output::{plain, say, say_json};
+use crate::output::{say, say_json};
 use crate::quota_args::distinct;
+use crate::text::plain;
 
 /// Whether a command found a key.
 #[derive(Serialize, JsonSchema)]
@@ -20,16 +21,16 @@ pub(crate) struct FoundJson {
 }
 
 /// Acts on each bucket and prints the outcome. Fails if a bucket does not exist, after it has acted on the others.
-pub(crate) async fn on_each(
+pub(crate) async fn for_each_key(
     keys: &[Key],
     as_json: bool,
     outcome: &str,
-    act: impl AsyncFn(&Key) -> Result<bool, Error>,
+    action: impl AsyncFn(&Key) -> Result<bool, Error>,
 ) -> anyhow::Result<ExitCode> {
     distinct(keys, "name each bucket once")?;
     let (mut absent, mut found) = (Vec::new(), Vec::new());
     for key in keys {
-        let is_found = act(key).await?;
+        let is_found = action(key).await?;
         found.push(FoundJson { key: key.to_string(), found: is_found });
         if is_found && !as_json {
             say(format!("{}: {outcome}", plain(key.as_str())))?;

@@ -1,24 +1,25 @@
 use tollgate::Error;
 
-use super::{CliError, DATABASE, DOCTOR_HINT, words};
+use crate::exit::{CliError, DATABASE, DOCTOR_HINT};
+use crate::failure::sql_message;
 use crate::redact::redact;
 
 /// The kind of a command's request, which decides the message if the database does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestKind {
-    ToLook,
-    ToChange,
-    ForTokens,
+pub(crate) enum CommandEffect {
+    Read,
+    Change,
+    Take,
     /// Asks for tokens on behalf of a command that then runs.
-    ToRun,
+    Run,
 }
 
-impl RequestKind {
+impl CommandEffect {
     /// Rewords the error of a blocked command or of a command with an unknown outcome, and names the blocking sessions if they are
     /// known. The library's own messages are about tokens.
-    pub(crate) fn told(self, error: anyhow::Error, blockers: &str) -> anyhow::Error {
-        let why = match error.downcast_ref() {
-            Some(Error::Contended { .. }) if self == Self::ToChange => {
+    pub(crate) fn explain_error(self, error: anyhow::Error, blockers: &str) -> anyhow::Error {
+        let cause = match error.downcast_ref() {
+            Some(Error::Contended { .. }) if self == Self::Change => {
                 let message =
                     "other transactions hold locks on these rows; the change was rolled back and is not retried";
                 let hint = format!("{blockers}then repeat it; {DOCTOR_HINT}");
@@ -26,23 +27,27 @@ impl RequestKind {
             }
             Some(Error::DeadlineExceeded(deadline)) => format!("no answer within {deadline:?}"),
             Some(Error::OutcomeUnknown(cause)) => {
-                format!("the connection broke during the request: {}", redact(&words(&**cause)))
+                format!("the connection broke during the request: {}", redact(&sql_message(&**cause)))
             }
             _ => return error,
         };
-        let (what, hint) = match self {
-            Self::ForTokens => return error,
-            Self::ToLook => ("nothing was changed", "repeat it"),
-            Self::ToChange => (
+        let (effect, hint) = match self {
+            Self::Take => return error,
+            Self::Read => ("nothing was changed", "repeat it"),
+            Self::Change => (
                 "whether anything was changed is unknown",
                 "repeat it, or check with `tollgate explain`, `mode` and `plan list`",
             ),
-            Self::ToRun => {
+            Self::Run => {
                 ("whether a token was taken is unknown", "add `--if-unavailable run` to run the command regardless")
             }
         };
-        CliError { code: DATABASE, message: format!("{why}; {what}"), hint: format!("{blockers}{hint}; {DOCTOR_HINT}") }
-            .into()
+        CliError {
+            code: DATABASE,
+            message: format!("{cause}; {effect}"),
+            hint: format!("{blockers}{hint}; {DOCTOR_HINT}"),
+        }
+        .into()
     }
 }
 
@@ -53,29 +58,31 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::exit::explain;
+    use crate::failure::explain;
 
     #[test]
     fn unanswered_read_does_not_mention_tokens() {
         let broken = Arc::new(io::Error::other("reset by peer"));
         for error in [Error::DeadlineExceeded(Duration::from_secs(5)), Error::OutcomeUnknown(broken.clone())] {
-            for (asks, expected) in [
-                (RequestKind::ToLook, "nothing was changed"),
-                (RequestKind::ToChange, "whether anything was changed is unknown"),
-                (RequestKind::ForTokens, "whether the tokens were taken is unknown"),
-                (RequestKind::ToRun, "whether a token was taken is unknown"),
+            for (effect, expected) in [
+                (CommandEffect::Read, "nothing was changed"),
+                (CommandEffect::Change, "whether anything was changed is unknown"),
+                (CommandEffect::Take, "whether the tokens were taken is unknown"),
+                (CommandEffect::Run, "whether a token was taken is unknown"),
             ] {
-                let (code, message, hint) = explain(&asks.told(error.clone().into(), ""));
+                let (code, message, hint) = explain(&effect.explain_error(error.clone().into(), ""));
                 assert!(code == DATABASE && message.contains(expected), "{message}");
                 assert!(hint.ends_with(DOCTOR_HINT), "{hint}");
-                assert_eq!(hint.contains("take --id"), asks == RequestKind::ForTokens, "{hint}");
+                assert_eq!(hint.contains("take --id"), effect == CommandEffect::Take, "{hint}");
                 assert_eq!(message.contains("reset by peer"), error.to_string().contains("broke"), "{message}");
             }
         }
-        let (_, message, _) = explain(&RequestKind::ToChange.told(Error::Unavailable(broken.clone()).into(), ""));
+        let (_, message, _) =
+            explain(&CommandEffect::Change.explain_error(Error::Unavailable(broken.clone()).into(), ""));
         assert!(message.contains("no connection to the database"), "{message}");
         let contended = Error::Contended { attempts: 3, source: broken };
-        let (_, message, hint) = explain(&RequestKind::ToChange.told(contended.into(), "session 7 holds it; "));
+        let (_, message, hint) =
+            explain(&CommandEffect::Change.explain_error(contended.into(), "session 7 holds it; "));
         assert!(message.contains("the change was rolled back and is not retried"), "{message}");
         assert!(hint.starts_with("session 7 holds it; then repeat it"), "{hint}");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{Key, admin::BucketLevel};
 
-use super::board::BoardRow;
+use super::row::BoardRow;
 
 /// Totals of buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -93,26 +93,26 @@ impl FullScan {
         is_last: bool,
         at: Duration,
     ) -> Option<usize> {
-        let passed = at.saturating_sub(self.part.at).as_secs_f64();
-        if passed > 0.0 {
+        let elapsed = at.saturating_sub(self.part.at).as_secs_f64();
+        if elapsed > 0.0 {
             let more = again.iter().map(|level| {
                 self.part.granted.get(level.key()).map_or(0, |before| level.granted().saturating_sub(*before))
             });
             #[expect(clippy::cast_precision_loss, reason = "a rate")]
-            let rate = more.sum::<u64>() as f64 / passed;
+            let rate = more.sum::<u64>() as f64 / elapsed;
             self.so_far.rate = Some(self.so_far.rate.unwrap_or(0.0) + rate);
         }
         let after = self.next().cloned();
-        let through = self.part.is_last;
-        if through {
+        let is_complete = self.part.is_last;
+        if is_complete {
             self.last = Some(std::mem::take(&mut self.so_far));
         }
         self.so_far.add(next);
         self.part = Part::new(after, next, is_last, at);
-        through.then(|| self.last.map_or(0, |last| last.buckets))
+        is_complete.then(|| self.last.map_or(0, |last| last.buckets))
     }
 
-    pub(crate) fn toured(&self) -> ScanTotals {
+    pub(crate) fn scan(&self) -> ScanTotals {
         ScanTotals { totals: self.last.unwrap_or(self.so_far), all: self.last.is_some() }
     }
 }
