@@ -37,8 +37,8 @@ const ESTIMATES: [u64; 5] = [100, 100, 100, 800, 800];
 
 /// The quotas are below the provider's limits. The minimum remaining covers requests that the headers do not include
 /// yet.
-const REQUESTS: Terms = Terms { quota: "60/s burst 30", min_remaining: 14 };
-const TOKENS: Terms = Terms { quota: "12000/s burst 9000", min_remaining: 4000 };
+const REQUESTS: Limits = Limits { quota: "60/s burst 30", min_remaining: 14 };
+const TOKENS: Limits = Limits { quota: "12000/s burst 9000", min_remaining: 4000 };
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -79,7 +79,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Terms {
+struct Limits {
     quota: &'static str,
     /// Tokens that stay in the bucket.
     min_remaining: u64,

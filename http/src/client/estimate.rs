@@ -1,13 +1,12 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::reporter::{UpstreamReporter, within};
-use super::ticket::{OpenEstimate, UpstreamLimit};
-use tollgate::{Adjusted, Adjustment, Error, Receipt, Store, TakeError, Throttle};
+use super::report::{HeaderReport, OpenEstimate};
+use super::reporter::UpstreamReporter;
+use tollgate::{Adjusted, Adjustment, Error, Receipt, Store, TakeError};
 
 /// Tokens that a request took from limits that are [settled later](crate::ClientLimit::settle_later).
 ///
@@ -18,9 +17,9 @@ use tollgate::{Adjusted, Adjustment, Error, Receipt, Store, TakeError, Throttle}
 pub struct Estimate(Arc<dyn SettleEstimate>);
 
 impl Estimate {
-    pub(super) fn new<S: Store>(passing: UpstreamReporter<S>, open: Vec<OpenEstimate>) -> Self {
-        let (receipts, said) = open.into_iter().map(|OpenEstimate { receipt, said }| (receipt, said)).unzip();
-        Self(Arc::new(OpenSettlement { passing, receipts, said, since: Instant::now() }))
+    pub(super) fn new<S: Store>(reporter: UpstreamReporter<S>, open: Vec<OpenEstimate>) -> Self {
+        let (receipts, heads) = open.into_iter().map(|OpenEstimate { receipt, head }| (receipt, head)).unzip();
+        Self(Arc::new(OpenSettlement { reporter, receipts, heads, taken_at: Instant::now() }))
     }
 
     /// Settles the estimate with the tokens that the request used. Returns how many tokens were given back.
@@ -90,19 +89,11 @@ trait SettleEstimate: Send + Sync {
 type Settling = Pin<Box<dyn Future<Output = Result<Adjusted, Error>> + Send>>;
 
 struct OpenSettlement<S: Store> {
-    passing: UpstreamReporter<S>,
+    reporter: UpstreamReporter<S>,
     receipts: Vec<Receipt>,
     /// The report in the head of the answer, for each receipt.
-    said: Vec<Option<HeaderReport>>,
-    since: Instant,
-}
-
-/// The tokens left under a limit, as the head of an answer reported.
-#[derive(Clone, Debug)]
-pub(super) struct HeaderReport {
-    pub(super) held: UpstreamLimit,
-    /// How many tokens the bucket had left when the request was sent.
-    pub(super) remaining: u64,
+    heads: Vec<Option<HeaderReport>>,
+    taken_at: Instant,
 }
 
 impl<S: Store> SettleEstimate for OpenSettlement<S> {
@@ -111,56 +102,38 @@ impl<S: Store> SettleEstimate for OpenSettlement<S> {
     }
 
     fn settle(&self, used: Vec<Option<u64>>) -> Settling {
-        let (passing, since) = (self.passing.clone(), self.since);
-        let used = self.receipts.iter().zip(&self.said).zip(used);
-        let settled = used.filter_map(|((receipt, said), used)| {
+        let (reporter, taken_at) = (self.reporter.clone(), self.taken_at);
+        let used = self.receipts.iter().zip(&self.heads).zip(used);
+        let settled = used.filter_map(|((receipt, head), used)| {
             let used = used?;
-            Some((receipt.clone().settle(used), (said.clone(), receipt.cost().saturating_sub(used))))
+            Some((receipt.clone().settle(used), (head.clone(), receipt.cost().saturating_sub(used))))
         });
-        let (settled, said): (Vec<Adjustment>, Vec<_>) = settled.unzip();
+        let (settled, heads): (Vec<Adjustment>, Vec<_>) = settled.unzip();
         let settling = async move {
             if settled.is_empty() {
                 return Ok(Adjusted::Done(0));
             }
-            let adjusted = passing.settle(settled).await;
+            let adjusted = reporter.settle(settled).await;
             // Repeats the part of the head's report that still applies: the settlement can have raised the bucket.
-            let (passed, max_throttle) = (since.elapsed(), passing.max_throttle);
-            let still = |(place, (said, back)): (usize, (Option<HeaderReport>, u64))| {
-                said?.still(given_back(&adjusted, place, back), passed, max_throttle)
+            let (elapsed, max_throttle) = (taken_at.elapsed(), reporter.max_throttle);
+            let applying = |(index, (head, unused)): (usize, (Option<HeaderReport>, u64))| {
+                head?.remaining_after_settlement(given_back(&adjusted, index, unused), elapsed, max_throttle)
             };
-            let held = said.into_iter().enumerate().filter_map(still).collect();
-            passing.report(Vec::new(), held).await;
-            Ok(least(adjusted?)?)
+            let limits = heads.into_iter().enumerate().filter_map(applying).collect();
+            reporter.report(Vec::new(), limits).await;
+            Ok(smallest_refund(adjusted?)?)
         };
         // The task continues if the caller is dropped.
-        let limiter = self.passing.limiter.clone();
+        let limiter = self.reporter.limiter.clone();
         Box::pin(async move {
             limiter.spawn(settling).await.unwrap_or_else(|ended| Err(Error::OutcomeUnknown(Arc::new(ended))))
         })
     }
 }
 
-impl HeaderReport {
-    /// Returns the part of the report that still applies, after `passed` and after `back` tokens were given back.
-    ///
-    /// The tokens left describe the moment of the report. They apply only if tokens were given back, and only until the
-    /// bucket refills, or while the wait lasts.
-    fn still(self, back: u64, passed: Duration, max_throttle: Duration) -> Option<UpstreamLimit> {
-        let wait = within(self.held.hold, max_throttle).wait().saturating_sub(passed);
-        let left = self.held.hold.remaining_tokens().filter(|_| back > 0 && (passed < MAX_AGE || !wait.is_zero()));
-        let news = left.is_some_and(|left| left < self.remaining.saturating_add(back));
-        let hold = match left {
-            Some(left) if news || !wait.is_zero() => Throttle::remaining(left).and(Throttle::retry_after(wait)),
-            None if !wait.is_zero() => Throttle::retry_after(wait),
-            _ => return None,
-        };
-        Some(UpstreamLimit { hold, ..self.held })
-    }
-}
-
 /// Returns how many tokens one settlement gave back. If the result is unknown, returns the expected number.
-fn given_back(adjusted: &Result<Vec<Result<Adjusted, TakeError>>, Error>, place: usize, expected: u64) -> u64 {
-    match adjusted.as_ref().map(|adjusted| adjusted.get(place)) {
+fn given_back(adjusted: &Result<Vec<Result<Adjusted, TakeError>>, Error>, index: usize, expected: u64) -> u64 {
+    match adjusted.as_ref().map(|adjusted| adjusted.get(index)) {
         Err(_) => expected,
         Ok(Some(Ok(Adjusted::Done(given)))) => u64::try_from(*given).unwrap_or(0),
         Ok(_) => 0,
@@ -168,15 +141,12 @@ fn given_back(adjusted: &Result<Vec<Result<Adjusted, TakeError>>, Error>, place:
 }
 
 /// Returns the result of the settlement that gave back the fewest tokens, or of one that was late.
-fn least(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeError> {
+fn smallest_refund(adjusted: Vec<Result<Adjusted, TakeError>>) -> Result<Adjusted, TakeError> {
     let adjusted = adjusted.into_iter().collect::<Result<Vec<Adjusted>, TakeError>>()?;
-    let least = |adjusted: &Adjusted| match adjusted {
+    let refund = |adjusted: &Adjusted| match adjusted {
         Adjusted::Done(tokens) => (*tokens, true),
         // Precedes `Done(0)`.
         _ => (0, false),
     };
-    Ok(adjusted.into_iter().min_by_key(least).unwrap_or(Adjusted::Done(0)))
+    Ok(adjusted.into_iter().min_by_key(refund).unwrap_or(Adjusted::Done(0)))
 }
-
-/// How long the tokens left in a report apply.
-const MAX_AGE: Duration = Duration::from_secs(1);

@@ -40,12 +40,12 @@ pub(super) use refusal::{is_refusal, refusal};
 /// ```
 #[must_use = "give it to a limiter, if there is one"]
 pub fn read_throttle(status: StatusCode, headers: &HeaderMap, presets: &[HeaderPreset]) -> Option<Throttle> {
-    let said = said(headers, presets);
-    if is_refusal(status, headers, presets) { Some(refusal(headers, said, presets)) } else { said }
+    let reported = reported(headers, presets);
+    if is_refusal(status, headers, presets) { Some(refusal(headers, reported, presets)) } else { reported }
 }
 
 /// Returns the tokens left, according to the headers of these presets.
-pub(super) fn said(headers: &HeaderMap, presets: &[HeaderPreset]) -> Option<Throttle> {
+pub(super) fn reported(headers: &HeaderMap, presets: &[HeaderPreset]) -> Option<Throttle> {
     let sent = sent_at(headers);
     presets.iter().filter_map(|preset| preset.read(headers, sent)).reduce(Throttle::and)
 }
@@ -77,11 +77,11 @@ fn is_cached(headers: &HeaderMap) -> bool {
 }
 
 /// Returns a throttle for the tokens left. If none are left, adds the time until the next one.
-fn left(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> Throttle {
-    let hold = Throttle::remaining(remaining);
+fn throttle_of(remaining: u64, next: impl FnOnce() -> Option<Duration>) -> Throttle {
+    let throttle = Throttle::remaining(remaining);
     match (remaining, next) {
-        (0, next) => next().map_or(hold, |next| hold.and(Throttle::retry_after(next))),
-        _ => hold,
+        (0, next) => next().map_or(throttle, |next| throttle.and(Throttle::retry_after(next))),
+        _ => throttle,
     }
 }
 

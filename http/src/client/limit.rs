@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::report::{ReportedLimit, UpstreamReport};
 use super::reporter::UpstreamReporter;
 use super::response_reader::{Cost, ResponseFn, ResponseReader};
 use super::scheduled_request::ScheduledRequest;
 use super::throttles::Throttles;
-use super::ticket::{PricedRequest, Ticket, UpstreamLimit, UpstreamReport};
+use super::ticket::{PricedRequest, Ticket};
 use super::{ClientLimitError, Estimate, HeaderPreset, OutgoingRequest, UpstreamResponse};
 use tollgate::{AnyStore, Key, Limit, Limiter, Mode, Store, Throttle};
 
@@ -38,8 +39,8 @@ pub struct ClientLimit<S: Store = AnyStore> {
     limiter: Limiter<S>,
     key: RequestFn<Option<Key>>,
     cost: RequestFn<u64>,
-    reading: Arc<ResponseReader>,
-    others: Vec<Other>,
+    reader: Arc<ResponseReader>,
+    additional: Vec<AdditionalLimit>,
     refused_if: Vec<ResponseFn<bool>>,
     max_wait: Duration,
     settle_within: Duration,
@@ -52,9 +53,9 @@ type RequestFn<T> = Arc<dyn Fn(&OutgoingRequest<'_>) -> T + Send + Sync>;
 
 /// A limit in addition to the limiter's own.
 #[derive(Clone)]
-struct Other {
+struct AdditionalLimit {
     limit: RequestFn<Option<Limit>>,
-    reading: Arc<ResponseReader>,
+    reader: Arc<ResponseReader>,
 }
 
 impl<S: Store> ClientLimit<S> {
@@ -69,8 +70,8 @@ impl<S: Store> ClientLimit<S> {
             limiter,
             key: Arc::new(|request: &OutgoingRequest<'_>| request.host_key()),
             cost: Arc::new(|_| 1),
-            reading: Arc::default(),
-            others: Vec::new(),
+            reader: Arc::default(),
+            additional: Vec::new(),
             refused_if: Vec::new(),
             max_wait: Duration::from_secs(30),
             settle_within: Duration::from_secs(600),
@@ -143,7 +144,7 @@ impl<S: Store> ClientLimit<S> {
     /// ```
     #[must_use]
     pub fn and(mut self, limit: impl Fn(&OutgoingRequest<'_>) -> Option<Limit> + Send + Sync + 'static) -> Self {
-        self.others.push(Other { limit: Arc::new(limit), reading: Arc::default() });
+        self.additional.push(AdditionalLimit { limit: Arc::new(limit), reader: Arc::default() });
         self
     }
 
@@ -175,7 +176,7 @@ impl<S: Store> ClientLimit<S> {
     /// lowers the buckets of all of them. Default: reads no headers except those of refusals.
     #[must_use]
     pub fn read(mut self, preset: HeaderPreset) -> Self {
-        self.reading().presets.push(preset);
+        self.reader().presets.push(preset);
         self
     }
 
@@ -204,9 +205,9 @@ impl<S: Store> ClientLimit<S> {
     #[must_use]
     pub fn read_with(
         mut self,
-        left: impl Fn(&UpstreamResponse<'_>) -> Option<Throttle> + Send + Sync + 'static,
+        time_left: impl Fn(&UpstreamResponse<'_>) -> Option<Throttle> + Send + Sync + 'static,
     ) -> Self {
-        self.reading().by.push(Arc::new(left));
+        self.reader().closures.push(Arc::new(time_left));
         self
     }
 
@@ -252,7 +253,7 @@ impl<S: Store> ClientLimit<S> {
     /// ```
     #[must_use]
     pub fn settle(mut self, used: impl Fn(&UpstreamResponse<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
-        self.reading().cost = Cost::ByHead(Arc::new(used));
+        self.reader().cost = Cost::ByHead(Arc::new(used));
         self
     }
 
@@ -266,7 +267,7 @@ impl<S: Store> ClientLimit<S> {
     /// Later, the bucket has refilled. If a client has several layers, only one of them can settle later.
     #[must_use]
     pub fn settle_later(mut self) -> Self {
-        self.reading().cost = Cost::ByBody;
+        self.reader().cost = Cost::ByBody;
         self
     }
 
@@ -278,8 +279,8 @@ impl<S: Store> ClientLimit<S> {
     /// [`max_keys`](tollgate::MemoryStore::max_keys). That is 800 a second for ten minutes. Further requests are not
     /// sent, and fail with [`TakeError::TooManyIds`](tollgate::TakeError::TooManyIds). Default: 10 minutes.
     #[must_use]
-    pub fn settle_within(self, hold: Duration) -> Self {
-        Self { settle_within: hold, ..self }
+    pub fn settle_within(self, settle_within: Duration) -> Self {
+        Self { settle_within, ..self }
     }
 
     /// Returns how many answers could not be reported to the store.
@@ -296,12 +297,12 @@ impl<S: Store> ClientLimit<S> {
         let mut priced = PricedRequest::new(cost);
         if cost > 0 {
             let key = (self.key)(request).ok_or(ClientLimitError::MissingKey)?;
-            priced.add(Limit::new(key, self.limiter.rule()), true, &self.reading)?;
+            priced.add(Limit::new(key, self.limiter.rule()), true, &self.reader)?;
         }
-        for Other { limit, reading } in &self.others {
-            let costs = |limit: &Limit| if limit.has_own_cost() { limit.tokens() > 0 } else { cost > 0 };
-            let Some(limit) = limit(request).filter(costs) else { continue };
-            priced.add(limit, false, reading)?;
+        for AdditionalLimit { limit, reader } in &self.additional {
+            let has_cost = |limit: &Limit| if limit.has_own_cost() { limit.tokens() > 0 } else { cost > 0 };
+            let Some(limit) = limit(request).filter(has_cost) else { continue };
+            priced.add(limit, false, reader)?;
         }
         Ok(Some(priced).filter(|priced| !priced.is_free()))
     }
@@ -312,41 +313,42 @@ impl<S: Store> ClientLimit<S> {
     /// its tokens of the others. The tokens of the revoked reservation stay taken: giving them back would end the
     /// throttle early.
     pub(super) async fn admit(&self, mut priced: PricedRequest) -> Result<Ticket, ClientLimitError> {
-        let until = Instant::now().checked_add(self.max_wait);
+        let deadline = Instant::now().checked_add(self.max_wait);
         let keys: Vec<Key> = priced.keys().cloned().collect();
         let mut watch = self.throttles.watch(&keys);
         // Dropped if the request is not sent. Reservations whose scheduled time has not come then give their tokens
         // back.
-        let mut turns: Vec<ScheduledRequest<S>> = Vec::new();
+        let mut reservations: Vec<ScheduledRequest<S>> = Vec::new();
         let mut scheduled = Instant::now();
         loop {
-            let left = until.map_or(self.max_wait, |until| until.saturating_duration_since(Instant::now()));
-            let take = priced.take(&self.limiter, left, left.saturating_add(self.settle_within));
-            let asked: Vec<Key> = take.keys().cloned().collect();
-            let turn = ScheduledRequest::reserve(&self.limiter, take).await?;
-            let decision = turn.decision();
-            priced.decided(&asked, decision, turn.receipts());
+            let time_left =
+                deadline.map_or(self.max_wait, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let take = priced.take(&self.limiter, time_left, time_left.saturating_add(self.settle_within));
+            let keys_requested: Vec<Key> = take.keys().cloned().collect();
+            let reservation = ScheduledRequest::reserve(&self.limiter, take).await?;
+            let decision = reservation.decision();
+            priced.record_decision(&keys_requested, decision, reservation.receipts());
             if !decision.is_granted() {
-                let (key, retry_after) = (asked[decision.limit()].clone(), decision.retry_after());
+                let (key, retry_after) = (keys_requested[decision.limit()].clone(), decision.retry_after());
                 return Err(ClientLimitError::Limited { key, retry_after });
             }
-            scheduled = scheduled.max(turn.scheduled());
+            scheduled = scheduled.max(reservation.scheduled());
             if Instant::now() < scheduled {
                 let revoked = watch.until_revoked(scheduled, |key| priced.is_enforced(key));
-                turn.sleep_until_or(scheduled, revoked).await;
+                reservation.sleep_until_or(scheduled, revoked).await;
             }
-            turns.push(turn);
+            reservations.push(reservation);
             // A limit that denies no request must not delay any.
-            let mut throttled = watch.revoked(scheduled);
-            throttled.retain(|key| priced.is_enforced(key));
-            if throttled.is_empty() {
-                turns.into_iter().for_each(ScheduledRequest::use_up);
+            let mut revoked_keys = watch.revoked(scheduled);
+            revoked_keys.retain(|key| priced.is_enforced(key));
+            if revoked_keys.is_empty() {
+                reservations.into_iter().for_each(ScheduledRequest::use_up);
                 return Ok(priced.ticket());
             }
-            for turn in &mut turns {
-                turn.forfeit(&throttled);
+            for reservation in &mut reservations {
+                reservation.forfeit(&revoked_keys);
             }
-            priced.again(&throttled);
+            priced.request_again(&revoked_keys);
         }
     }
 
@@ -355,28 +357,28 @@ impl<S: Store> ClientLimit<S> {
     ///
     /// Waits for a throttle, because a retry must find it in the store. Waits for a settlement only if the answer is a
     /// refusal, so that a stalled store does not delay other answers. The report continues if the caller is dropped.
-    pub(super) async fn answered(&self, ticket: Ticket, answer: &UpstreamResponse<'_>) -> (bool, Option<Estimate>) {
-        let UpstreamReport { settled, held, open } = ticket.told(answer, &self.refused_if);
+    pub(super) async fn observe(&self, ticket: Ticket, answer: &UpstreamResponse<'_>) -> (bool, Option<Estimate>) {
+        let UpstreamReport { settlements, limits, open_estimates } = ticket.read_response(answer, &self.refused_if);
         let (limiter, throttles, unreported) =
             (self.limiter.clone(), Arc::clone(&self.throttles), Arc::clone(&self.unreported));
-        let passing = UpstreamReporter { limiter, throttles, unreported, max_throttle: self.max_throttle };
-        let estimate = open.map(|open| Estimate::new(passing.clone(), open));
-        if settled.is_empty() && held.is_empty() {
+        let reporter = UpstreamReporter { limiter, throttles, unreported, max_throttle: self.max_throttle };
+        let estimate = open_estimates.map(|open_estimates| Estimate::new(reporter.clone(), open_estimates));
+        if settlements.is_empty() && limits.is_empty() {
             return (false, estimate);
         }
-        let refused: Vec<&UpstreamLimit> = held.iter().filter(|held| held.refused).collect();
-        let enforced = self.limiter.mode() == Mode::Enforce && refused.iter().all(|held| held.enforced);
-        let is_refusal = !refused.is_empty();
-        let waits = is_refusal || settled.is_empty();
-        let passed_on = self.limiter.spawn(passing.report(settled, held));
+        let refusals: Vec<&ReportedLimit> = limits.iter().filter(|limit| limit.refused).collect();
+        let enforced = self.limiter.mode() == Mode::Enforce && refusals.iter().all(|limit| limit.enforced);
+        let is_refusal = !refusals.is_empty();
+        let waits_for_store = is_refusal || settlements.is_empty();
+        let stored = self.limiter.spawn(reporter.report(settlements, limits));
         // The task fails if the runtime shuts down.
-        let is_known = waits && passed_on.await.unwrap_or(false);
-        (is_known && is_refusal && enforced, estimate)
+        let is_stored = waits_for_store && stored.await.unwrap_or(false);
+        (is_stored && is_refusal && enforced, estimate)
     }
 
     /// Returns the reader of the last limit.
-    fn reading(&mut self) -> &mut ResponseReader {
-        Arc::make_mut(self.others.last_mut().map_or(&mut self.reading, |other| &mut other.reading))
+    fn reader(&mut self) -> &mut ResponseReader {
+        Arc::make_mut(self.additional.last_mut().map_or(&mut self.reader, |other| &mut other.reader))
     }
 }
 
@@ -386,8 +388,8 @@ impl<S: Store> Clone for ClientLimit<S> {
             limiter: self.limiter.clone(),
             key: Arc::clone(&self.key),
             cost: Arc::clone(&self.cost),
-            reading: Arc::clone(&self.reading),
-            others: self.others.clone(),
+            reader: Arc::clone(&self.reader),
+            additional: self.additional.clone(),
             refused_if: self.refused_if.clone(),
             unreported: Arc::clone(&self.unreported),
             throttles: Arc::clone(&self.throttles),
@@ -402,8 +404,8 @@ impl<S: Store> fmt::Debug for ClientLimit<S> {
             .field("rule", &self.limiter.rule())
             .field("max_wait", &self.max_wait)
             .field("max_throttle", &self.max_throttle)
-            .field("reading", &self.reading)
-            .field("other limits", &self.others.len())
+            .field("reading", &self.reader)
+            .field("other limits", &self.additional.len())
             .finish_non_exhaustive()
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::report::{ReportedLimit, bounded};
 use super::throttles::Throttles;
-use super::ticket::UpstreamLimit;
 use tollgate::{Adjusted, Adjustment, Error, Limit, Limiter, Rule, Store, TakeError, Throttle};
 
 /// Reports upstream answers to the store.
@@ -20,93 +20,91 @@ pub(super) struct UpstreamReporter<S: Store> {
 
 impl<S: Store> UpstreamReporter<S> {
     /// Settles estimates. Bounds the debt by the longest throttle, because the upstream states the cost.
-    pub(super) async fn settle(&self, settled: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        let bounded = settled.into_iter().map(|settled| settled.max_debt(self.max_throttle));
+    pub(super) async fn settle(&self, settlements: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        let bounded = settlements.into_iter().map(|settlements| settlements.max_debt(self.max_throttle));
         self.limiter.adjust(bounded.collect()).await
     }
 
     /// Reports an answer for all limits at once. Returns whether the store has the throttles of a refusal.
     ///
     /// Settles estimates before it applies the tokens left: the upstream counted them after its own settlement.
-    pub(super) async fn report(self, settled: Vec<Adjustment>, held: Vec<UpstreamLimit>) -> bool {
-        let bounded = held.into_iter().map(|limit| UpstreamLimit {
-            hold: until_window(within(limit.hold, self.max_throttle), limit.window),
+    pub(super) async fn report(self, settlements: Vec<Adjustment>, reported: Vec<ReportedLimit>) -> bool {
+        let bounded = reported.into_iter().map(|limit| ReportedLimit {
+            throttle: shortened_for_window(bounded(limit.throttle, self.max_throttle), limit.window),
             ..limit
         });
-        let of_limiter = self.limiter.rule();
-        let held: Vec<_> = bounded.map(|held| (refused_until(&held, &of_limiter), held)).collect();
-        for (until, held) in &held {
+        let limiter_rule = self.limiter.rule();
+        let reported: Vec<_> = bounded.map(|reported| (refused_until(&reported, &limiter_rule), reported)).collect();
+        for (until, reported) in &reported {
             if let Some(until) = until {
-                self.throttles.announce(&held.key, *until);
+                self.throttles.announce(&reported.key, *until);
             }
         }
-        let is_settled =
-            |(_, held): &(_, UpstreamLimit)| settled.iter().any(|settled| *settled.receipt().key() == held.key);
-        let (after, at_once): (Vec<_>, Vec<_>) = held.into_iter().partition(is_settled);
-        let mut passing = JoinSet::new();
-        for (until, held) in at_once {
-            passing.spawn(self.clone().report_one(held, until));
+        let is_settled = |(_, reported): &(_, ReportedLimit)| {
+            settlements.iter().any(|settlements| *settlements.receipt().key() == reported.key)
+        };
+        let (with_settlement, unsettled): (Vec<_>, Vec<_>) = reported.into_iter().partition(is_settled);
+        let mut tasks = JoinSet::new();
+        for (until, reported) in unsettled {
+            tasks.spawn(self.clone().report_one(reported, until));
         }
         // Throttles the other limits even if the settlement fails.
-        let mut all = self.settle(settled).await.is_ok_and(|settled| settled.iter().all(is_paid));
-        for (until, held) in after {
-            passing.spawn(self.clone().report_one(held, until));
+        let mut all_stored = self.settle(settlements).await.is_ok_and(|settlements| settlements.iter().all(is_applied));
+        for (until, reported) in with_settlement {
+            tasks.spawn(self.clone().report_one(reported, until));
         }
-        let mut of_refusal = true;
-        while let Some(passed_on) = passing.join_next().await {
-            let (passed_on, refused) = passed_on.unwrap_or((false, true));
-            all &= passed_on;
-            of_refusal &= passed_on || !refused;
+        let mut refusal_stored = true;
+        while let Some(is_stored) = tasks.join_next().await {
+            let (is_stored, refused) = is_stored.unwrap_or((false, true));
+            all_stored &= is_stored;
+            refusal_stored &= is_stored || !refused;
         }
-        if !all {
+        if !all_stored {
             self.unreported.fetch_add(1, Ordering::Relaxed);
         }
-        of_refusal
+        refusal_stored
     }
 
     /// Returns whether the store has the throttle, and whether the request was refused because of this limit.
-    async fn report_one(self, held: UpstreamLimit, until: Option<Instant>) -> (bool, bool) {
-        let passed_on = match &held.limit {
-            Some(limit) => self.limiter.throttle_limit(limit, held.hold).await,
-            None => self.limiter.throttle(&held.key, held.hold).await,
+    async fn report_one(self, reported: ReportedLimit, until: Option<Instant>) -> (bool, bool) {
+        let is_stored = match &reported.limit {
+            Some(limit) => self.limiter.throttle_limit(limit, reported.throttle).await,
+            None => self.limiter.throttle(&reported.key, reported.throttle).await,
         };
-        match (until, &passed_on) {
-            (Some(until), Ok(_)) => self.throttles.stored(&held.key, until),
+        match (until, &is_stored) {
+            (Some(until), Ok(_)) => self.throttles.stored(&reported.key, until),
             // The store can never apply the throttle, so waiting requests keep their scheduled times.
-            (Some(until), Err(error)) if !error.is_failure() => self.throttles.withdraw(&held.key, until),
+            (Some(until), Err(error)) if !error.is_failure() => self.throttles.withdraw(&reported.key, until),
             _ => {}
         }
-        (passed_on.is_ok(), held.refused)
+        (is_stored.is_ok(), reported.refused)
     }
-}
-
-/// Bounds a throttle by a second longest wait. The shorter one counts.
-pub(super) fn within(hold: Throttle, max_throttle: Duration) -> Throttle {
-    hold.and(Throttle::retry_after(Duration::ZERO).max_wait(max_throttle))
 }
 
 /// Shortens the wait of a limit with a fixed window, whose tokens come only when a window begins. Otherwise a window that
 /// begins just before the end of the wait would be lost. The rest of the current window is always lost.
-fn until_window(hold: Throttle, window: Option<Duration>) -> Throttle {
-    let (wait, Some(window)) = (hold.wait(), window.filter(|_| !hold.wait().is_zero())) else { return hold };
-    let shorter = MAX_LATENESS.min(window.saturating_sub(Duration::from_nanos(1)));
-    let wait = wait.saturating_sub(shorter).max(Duration::from_nanos(1));
-    let hold_for = Throttle::retry_after(wait).max_wait(wait);
-    hold.remaining_tokens().map_or(hold_for, |left| hold_for.and(Throttle::remaining(left)))
+fn shortened_for_window(throttle: Throttle, window: Option<Duration>) -> Throttle {
+    let (wait, Some(window)) = (throttle.wait(), window.filter(|_| !throttle.wait().is_zero())) else {
+        return throttle;
+    };
+    let early_by = MAX_LATENESS.min(window.saturating_sub(Duration::from_nanos(1)));
+    let wait = wait.saturating_sub(early_by).max(Duration::from_nanos(1));
+    let shortened = Throttle::retry_after(wait).max_wait(wait);
+    throttle.remaining_tokens().map_or(shortened, |remaining| shortened.and(Throttle::remaining(remaining)))
 }
 
 /// How much later than an upstream's window its stated wait can end: upstreams round seconds up, and answers travel.
 const MAX_LATENESS: Duration = Duration::from_secs(2);
 
 /// Returns until when this limit refuses requests. `None` if it did not refuse, or if it cannot be throttled.
-fn refused_until(held: &UpstreamLimit, of_limiter: &Rule) -> Option<Instant> {
-    let can_be_held = !matches!(held.limit.as_ref().map_or(of_limiter, Limit::rule), Rule::Window(_));
-    (held.refused && can_be_held).then(|| Instant::now() + held.hold.wait())
+fn refused_until(reported: &ReportedLimit, limiter_rule: &Rule) -> Option<Instant> {
+    let can_be_throttled = !matches!(reported.limit.as_ref().map_or(limiter_rule, Limit::rule), Rule::Window(_));
+    (reported.refused && can_be_throttled).then(|| Instant::now() + reported.throttle.wait())
 }
 
 /// Whether a settlement changed the bucket. A late one has changed nothing.
-fn is_paid(settled: &Result<Adjusted, TakeError>) -> bool {
-    matches!(settled, Ok(Adjusted::Done(_) | Adjusted::Repeated))
+fn is_applied(settlements: &Result<Adjusted, TakeError>) -> bool {
+    matches!(settlements, Ok(Adjusted::Done(_) | Adjusted::Repeated))
 }
 
 impl<S: Store> Clone for UpstreamReporter<S> {

@@ -3,7 +3,7 @@ use http::Extensions;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use super::answer::is_overload;
+use super::upstream_response::is_overload;
 use super::{ClientLimit, ClientLimitError, OutgoingRequest, UpstreamResponse};
 use tollgate::{AnyStore, Store};
 
@@ -73,7 +73,7 @@ impl<S: Store> LimitMiddleware<S> {
         let ticket = self.limit.admit(priced).await.map_err(Error::middleware)?;
         let mut response = next.run(request, extensions).await?;
         let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
-        let (refused, estimate) = self.limit.answered(ticket, &UpstreamResponse { status, headers, extensions }).await;
+        let (refused, estimate) = self.limit.observe(ticket, &UpstreamResponse { status, headers, extensions }).await;
         if let Some(estimate) = estimate {
             response.extensions_mut().insert(estimate);
         }
@@ -90,13 +90,13 @@ impl<S: Store> Clone for LimitMiddleware<S> {
 #[async_trait]
 impl<S: Store> Middleware for LimitMiddleware<S> {
     async fn handle(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<Response> {
-        let mut again = if self.retries > 0 { request.try_clone() } else { None };
+        let mut retry = if self.retries > 0 { request.try_clone() } else { None };
         let (mut response, mut refused) = self.send(request, extensions, next.clone()).await?;
         for _ in 0..self.retries {
-            let Some(request) = again.take().filter(|request| refused && is_repeatable(request, &response)) else {
+            let Some(request) = retry.take().filter(|request| refused && is_repeatable(request, &response)) else {
                 break;
             };
-            again = request.try_clone();
+            retry = request.try_clone();
             match self.send(request, extensions, next.clone()).await {
                 Ok(answer) => (response, refused) = answer,
                 // The retry was not sent.

@@ -11,7 +11,7 @@ pub(super) type ResponseFn<T> = Arc<dyn Fn(&UpstreamResponse<'_>) -> T + Send + 
 #[derive(Clone, Default)]
 pub(super) struct ResponseReader {
     pub(super) presets: Vec<HeaderPreset>,
-    pub(super) by: Vec<ResponseFn<Option<Throttle>>>,
+    pub(super) closures: Vec<ResponseFn<Option<Throttle>>>,
     pub(super) cost: Cost,
 }
 
@@ -28,14 +28,14 @@ pub(super) enum Cost {
 
 impl ResponseReader {
     /// Returns the tokens left, according to the headers.
-    pub(super) fn said(&self, answer: &UpstreamResponse<'_>) -> Option<Throttle> {
-        let by = self.by.iter().filter_map(|by| by(answer));
-        headers::said(answer.headers, &self.presets).into_iter().chain(by).reduce(Throttle::and)
+    pub(super) fn reported(&self, answer: &UpstreamResponse<'_>) -> Option<Throttle> {
+        let by_closures = self.closures.iter().filter_map(|read| read(answer));
+        headers::reported(answer.headers, &self.presets).into_iter().chain(by_closures).reduce(Throttle::and)
     }
 
     /// Whether the reader has presets or closures.
-    pub(super) fn is_read(&self) -> bool {
-        !self.presets.is_empty() || !self.by.is_empty()
+    pub(super) fn reads_responses(&self) -> bool {
+        !self.presets.is_empty() || !self.closures.is_empty()
     }
 
     /// Whether the cost is an estimate.
@@ -44,7 +44,7 @@ impl ResponseReader {
     }
 
     /// Whether the caller settles the estimate after reading the body.
-    pub(super) fn is_open(&self) -> bool {
+    pub(super) fn settles_later(&self) -> bool {
         matches!(self.cost, Cost::ByBody)
     }
 
@@ -65,7 +65,7 @@ impl fmt::Debug for ResponseReader {
         let is_estimated = self.is_estimated();
         f.debug_struct("ResponseReader")
             .field("presets", &self.presets)
-            .field("closures", &self.by.len())
+            .field("closures", &self.closures.len())
             .field("is_estimated", &is_estimated)
             .finish_non_exhaustive()
     }

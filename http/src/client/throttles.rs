@@ -23,7 +23,7 @@ struct Throttled {
     /// Ends of the throttles that the store has. It schedules later reservations after them.
     stored: Ends,
     /// Waiters to wake, by scheduled time. The address tells waiters with the same time apart.
-    asleep: BTreeMap<(Instant, usize), Arc<Notify>>,
+    sleepers: BTreeMap<(Instant, usize), Arc<Notify>>,
 }
 
 impl Throttles {
@@ -34,7 +34,7 @@ impl Throttles {
             throttled.entry(key.clone()).or_default().waiters += 1;
         }
         let seen = keys.iter().map(|key| throttled[key].count).collect();
-        Watch { throttles: self, keys, seen, wakes: Arc::default() }
+        Watch { throttles: self, keys, seen, wake: Arc::default() }
     }
 
     /// Revokes reservations scheduled before `until`. Wakes no waiter, because the store would schedule it at the same
@@ -58,7 +58,7 @@ impl Throttles {
         if let Some(throttled) = self.0.lock().get_mut(key) {
             throttled.announce(until);
             throttled.stored.push(throttled.count, until);
-            throttled.asleep.range(..(until, 0)).for_each(|(_, wakes)| wakes.notify_one());
+            throttled.sleepers.range(..(until, 0)).for_each(|(_, wake)| wake.notify_one());
         }
     }
 }
@@ -95,34 +95,34 @@ pub(super) struct Watch<'a> {
     keys: &'a [Key],
     /// How often each key had been throttled at the last read.
     seen: Vec<u64>,
-    wakes: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
 impl<'a> Watch<'a> {
     /// Returns the keys throttled since the last call until after a scheduled time.
     pub(super) fn revoked(&mut self, scheduled: Instant) -> Vec<&'a Key> {
         let throttled = self.throttles.0.lock();
-        let news = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
+        let revoked = self.keys.iter().zip(&mut self.seen).filter_map(|(key, seen)| {
             let Throttled { count, announced, stored, .. } = &throttled[key];
             let seen = replace(seen, *count);
             // Withdrawing an announcement does not withdraw a stored throttle with the same end.
             (Some(scheduled) < announced.latest_after(seen).max(stored.latest_after(seen))).then_some(key)
         });
-        news.collect()
+        revoked.collect()
     }
 
     /// Waits until the store throttles an enforced key until after a scheduled time.
-    pub(super) async fn until_revoked(&self, scheduled: Instant, counts: impl Fn(&Key) -> bool) {
-        let _asleep = Asleep::new(self, scheduled);
-        while !self.is_revoked(scheduled, &counts) {
-            self.wakes.notified().await;
+    pub(super) async fn until_revoked(&self, scheduled: Instant, is_enforced: impl Fn(&Key) -> bool) {
+        let _sleeper = Sleeper::new(self, scheduled);
+        while !self.is_revoked(scheduled, &is_enforced) {
+            self.wake.notified().await;
         }
     }
 
-    fn is_revoked(&self, scheduled: Instant, counts: impl Fn(&Key) -> bool) -> bool {
+    fn is_revoked(&self, scheduled: Instant, is_enforced: impl Fn(&Key) -> bool) -> bool {
         let throttled = self.throttles.0.lock();
         let mut keys = self.keys.iter().zip(&self.seen);
-        keys.any(|(key, seen)| Some(scheduled) < throttled[key].stored.latest_after(*seen) && counts(key))
+        keys.any(|(key, seen)| Some(scheduled) < throttled[key].stored.latest_after(*seen) && is_enforced(key))
     }
 }
 
@@ -130,9 +130,9 @@ impl Drop for Watch<'_> {
     fn drop(&mut self) {
         let mut throttled = self.throttles.0.lock();
         for key in self.keys {
-            if let Some(of_key) = throttled.get_mut(key) {
-                of_key.waiters -= 1;
-                if of_key.waiters == 0 {
+            if let Some(throttled_key) = throttled.get_mut(key) {
+                throttled_key.waiters -= 1;
+                if throttled_key.waiters == 0 {
                     throttled.remove(key);
                 }
             }
@@ -141,28 +141,28 @@ impl Drop for Watch<'_> {
 }
 
 /// Registers a waiter to wake, until dropped.
-struct Asleep<'a> {
+struct Sleeper<'a> {
     watch: &'a Watch<'a>,
     at: (Instant, usize),
 }
 
-impl<'a> Asleep<'a> {
+impl<'a> Sleeper<'a> {
     fn new(watch: &'a Watch<'a>, scheduled: Instant) -> Self {
-        let at = (scheduled, Arc::as_ptr(&watch.wakes).addr());
+        let at = (scheduled, Arc::as_ptr(&watch.wake).addr());
         let mut throttled = watch.throttles.0.lock();
         for key in watch.keys {
-            throttled.entry(key.clone()).or_default().asleep.insert(at, Arc::clone(&watch.wakes));
+            throttled.entry(key.clone()).or_default().sleepers.insert(at, Arc::clone(&watch.wake));
         }
         Self { watch, at }
     }
 }
 
-impl Drop for Asleep<'_> {
+impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         let mut throttled = self.watch.throttles.0.lock();
         for key in self.watch.keys {
-            if let Some(of_key) = throttled.get_mut(key) {
-                of_key.asleep.remove(&self.at);
+            if let Some(throttled_key) = throttled.get_mut(key) {
+                throttled_key.sleepers.remove(&self.at);
             }
         }
     }
@@ -245,6 +245,6 @@ mod tests {
                 "a request that begins to wait then, too"
             );
         }
-        assert!(throttles.0.lock().values().all(|throttled| throttled.asleep.is_empty()));
+        assert!(throttles.0.lock().values().all(|throttled| throttled.sleepers.is_empty()));
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::estimate::HeaderReport;
+use super::report::{HeaderReport, OpenEstimate, ReportedLimit, UpstreamReport};
 use super::response_reader::{ResponseFn, ResponseReader};
 use super::{ClientLimitError, HeaderPreset, UpstreamResponse, headers};
 use tollgate::{Adjustment, Decision, Key, Limit, Limiter, Mode, Receipt, Store, Take, Throttle, model::Source};
@@ -19,11 +19,11 @@ pub(super) struct PricedRequest {
 struct ChargedLimit {
     limit: Limit,
     /// Whether it is the limiter's own limit, whose rule can change before the answer.
-    own: bool,
+    is_primary: bool,
     cost: u64,
-    reading: Arc<ResponseReader>,
+    reader: Arc<ResponseReader>,
     /// Whether the next call takes its tokens. Otherwise the request has them already.
-    is_asked: bool,
+    is_requested: bool,
     /// Tokens left after the take. `None` if the bucket was not asked.
     remaining: Option<u64>,
     /// The latest receipt, if the cost is an estimate. Tokens of a revoked reservation belong to the throttle.
@@ -36,11 +36,11 @@ struct ChargedLimit {
 
 impl ChargedLimit {
     /// Estimates how likely this limit caused a refusal, by the tokens left in its own headers.
-    fn blame(&self, said: Option<Throttle>) -> Blame {
-        match said.and_then(|said| said.remaining_tokens()) {
-            Some(left) if left < self.cost => Blame::Spent,
-            Some(_) => Blame::SaysEnough,
-            None if self.own || self.reading.is_read() => Blame::SaysNothing,
+    fn blame(&self, reported: Option<Throttle>) -> Blame {
+        match reported.and_then(|reported| reported.remaining_tokens()) {
+            Some(tokens) if tokens < self.cost => Blame::Exhausted,
+            Some(_) => Blame::Sufficient,
+            None if self.is_primary || self.reader.reads_responses() => Blame::NotReported,
             None => Blame::Unknown,
         }
     }
@@ -49,9 +49,9 @@ impl ChargedLimit {
 /// Ordered by likelihood, the likeliest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Blame {
-    Spent,
-    SaysNothing,
-    SaysEnough,
+    Exhausted,
+    NotReported,
+    Sufficient,
     /// The limit has no headers to read, so the upstream possibly does not know the limit.
     Unknown,
 }
@@ -66,16 +66,26 @@ impl PricedRequest {
     pub(super) fn add(
         &mut self,
         limit: Limit,
-        own: bool,
-        reading: &Arc<ResponseReader>,
+        is_primary: bool,
+        reader: &Arc<ResponseReader>,
     ) -> Result<(), ClientLimitError> {
         if self.keys().any(|key| key == limit.key()) {
             return Err(ClientLimitError::SameBucket(limit.key().clone()));
         }
         let cost = if limit.has_own_cost() { limit.tokens() } else { self.cost };
-        let reading = Arc::clone(reading);
-        let (is_asked, remaining, receipt, enforced, window) = (true, None, None, true, None);
-        self.limits.push(ChargedLimit { limit, own, cost, reading, is_asked, remaining, receipt, enforced, window });
+        let reader = Arc::clone(reader);
+        let (is_requested, remaining, receipt, enforced, window) = (true, None, None, true, None);
+        self.limits.push(ChargedLimit {
+            limit,
+            is_primary,
+            cost,
+            reader,
+            is_requested,
+            remaining,
+            receipt,
+            enforced,
+            window,
+        });
         Ok(())
     }
 
@@ -91,30 +101,30 @@ impl PricedRequest {
 
     /// Builds the next request for tokens. An estimate needs an id for its settlement, and a new id each time, because
     /// a known id takes nothing.
-    pub(super) fn take<S: Store>(&self, limiter: &Limiter<S>, max_wait: Duration, hold: Duration) -> Take {
-        let mut asked = self.limits.iter().filter(|limit| limit.is_asked);
-        let first = asked.next().expect("a request without limits asks for nothing");
+    pub(super) fn take<S: Store>(&self, limiter: &Limiter<S>, max_wait: Duration, throttle: Duration) -> Take {
+        let mut requested = self.limits.iter().filter(|limit| limit.is_requested);
+        let first = requested.next().expect("a request without limits asks for nothing");
         let limit = first.limit.clone();
-        let take = if first.own { Take::from(limit) } else { limiter.request_for(limit) };
-        let take = asked.fold(take, |take, limit| take.and_limit(limit.limit.clone()));
+        let take = if first.is_primary { Take::from(limit) } else { limiter.request_for(limit) };
+        let take = requested.fold(take, |take, limit| take.and_limit(limit.limit.clone()));
         let take = take.min_remaining(limiter.required_remaining()).cost(self.cost).max_wait(max_wait);
-        let is_estimated = self.limits.iter().any(|limit| limit.is_asked && limit.reading.is_estimated());
-        if is_estimated { take.fresh_id(hold) } else { take }
+        let is_estimated = self.limits.iter().any(|limit| limit.is_requested && limit.reader.is_estimated());
+        if is_estimated { take.fresh_id(throttle) } else { take }
     }
 
     /// Records the decision for these buckets. The caller does not send a denied request.
-    pub(super) fn decided(&mut self, asked: &[Key], decision: &Decision, receipts: &[Receipt]) {
-        let fell_back = decision.source() == Source::Fallback;
-        for (place, key) in asked.iter().enumerate() {
-            let one = decision.each().iter().find(|one| one.limit() == place);
+    pub(super) fn record_decision(&mut self, requested: &[Key], decision: &Decision, receipts: &[Receipt]) {
+        let is_fallback = decision.source() == Source::Fallback;
+        for (index, key) in requested.iter().enumerate() {
+            let limit_decision = decision.each().iter().find(|limit_decision| limit_decision.limit() == index);
             // A bucket that was not asked cannot be lowered, and a request without a limit cannot be throttled.
-            let remaining = if fell_back { Some(0) } else { one.map(Decision::remaining) };
+            let remaining = if is_fallback { Some(0) } else { limit_decision.map(Decision::remaining) };
             if let Some(limit) = self.limits.iter_mut().find(|limit| limit.limit.key() == key) {
                 limit.remaining = remaining;
                 let receipt = receipts.iter().find(|receipt| receipt.key() == key);
-                limit.receipt = receipt.filter(|_| limit.reading.is_estimated()).cloned();
-                limit.enforced = one.unwrap_or(decision).mode() == Mode::Enforce;
-                limit.window = one.and_then(Decision::fixed_window);
+                limit.receipt = receipt.filter(|_| limit.reader.is_estimated()).cloned();
+                limit.enforced = limit_decision.unwrap_or(decision).mode() == Mode::Enforce;
+                limit.window = limit_decision.and_then(Decision::fixed_window);
             }
         }
     }
@@ -125,15 +135,15 @@ impl PricedRequest {
     }
 
     /// Takes the tokens of these buckets again, and keeps those of the others.
-    pub(super) fn again(&mut self, keys: &[&Key]) {
+    pub(super) fn request_again(&mut self, keys: &[&Key]) {
         for limit in &mut self.limits {
-            limit.is_asked = keys.contains(&limit.limit.key());
+            limit.is_requested = keys.contains(&limit.limit.key());
         }
     }
 
     /// Returns the ticket of a request that can be sent now.
     pub(super) fn ticket(self) -> Ticket {
-        let settles_later = self.limits.iter().any(|limit| limit.reading.is_open());
+        let settles_later = self.limits.iter().any(|limit| limit.reader.settles_later());
         let limits = self.limits.into_iter().filter(|limit| limit.remaining.is_some()).collect();
         Ticket { limits, settles_later }
     }
@@ -147,82 +157,62 @@ pub(super) struct Ticket {
     settles_later: bool,
 }
 
-/// The contents of an answer that concern the request's limits.
-#[derive(Debug, Default)]
-pub(super) struct UpstreamReport {
-    /// Settlements of estimates.
-    pub(super) settled: Vec<Adjustment>,
-    /// Tokens left under each limit.
-    pub(super) held: Vec<UpstreamLimit>,
-    /// Estimates that the caller settles after reading the body. `None` if there are none, or if the request was
-    /// refused.
-    pub(super) open: Option<Vec<OpenEstimate>>,
-}
-
-/// The throttle that an answer states for one limit.
-#[derive(Clone, Debug)]
-pub(super) struct UpstreamLimit {
-    pub(super) key: Key,
-    /// `None` for the limiter's own limit.
-    pub(super) limit: Option<Limit>,
-    pub(super) hold: Throttle,
-    /// Whether this limit probably caused the refusal.
-    pub(super) refused: bool,
-    /// Whether the limit throttles a retry.
-    pub(super) enforced: bool,
-    /// The period of the limit's fixed window, if it has one.
-    pub(super) window: Option<Duration>,
-}
-
-/// An unsettled estimate, and the report of the answer's head for its limit.
-#[derive(Debug)]
-pub(super) struct OpenEstimate {
-    pub(super) receipt: Receipt,
-    pub(super) said: Option<HeaderReport>,
-}
-
 impl Ticket {
     /// Evaluates an answer. A refusal throttles all of the likeliest limits. A refused request used nothing, unless the
     /// upstream was overloaded.
-    pub(super) fn told(self, answer: &UpstreamResponse<'_>, refused_if: &[ResponseFn<bool>]) -> UpstreamReport {
+    pub(super) fn read_response(
+        self,
+        answer: &UpstreamResponse<'_>,
+        refused_if: &[ResponseFn<bool>],
+    ) -> UpstreamReport {
         let presets: Vec<HeaderPreset> =
-            self.limits.iter().flat_map(|limit| limit.reading.presets.iter().copied()).collect();
+            self.limits.iter().flat_map(|limit| limit.reader.presets.iter().copied()).collect();
         let is_refusal = headers::is_refusal(answer.status, answer.headers, &presets)
             || refused_if.iter().any(|refused_if| refused_if(answer));
-        let said: Vec<_> = self.limits.iter().map(|limit| limit.reading.said(answer)).collect();
-        let likeliest = self.limits.iter().zip(&said).map(|(limit, said)| limit.blame(*said)).min();
-        let mut told =
-            UpstreamReport { open: (self.settles_later && !is_refusal).then(Vec::new), ..UpstreamReport::default() };
-        for (limit, said) in self.limits.into_iter().zip(said) {
-            let refused = is_refusal && Some(limit.blame(said)) == likeliest;
-            let says =
-                if refused { Some(headers::refusal(answer.headers, said, &limit.reading.presets)) } else { said };
-            let (settled, back) = limit.settled(answer, is_refusal);
-            told.settled.extend(settled);
-            let ChargedLimit { limit, own, reading, remaining, receipt, enforced, window, .. } = limit;
+        let reported: Vec<_> = self.limits.iter().map(|limit| limit.reader.reported(answer)).collect();
+        let likeliest = self.limits.iter().zip(&reported).map(|(limit, reported)| limit.blame(*reported)).min();
+        let mut report = UpstreamReport {
+            open_estimates: (self.settles_later && !is_refusal).then(Vec::new),
+            ..UpstreamReport::default()
+        };
+        for (limit, reported) in self.limits.into_iter().zip(reported) {
+            let refused = is_refusal && Some(limit.blame(reported)) == likeliest;
+            let throttle = if refused {
+                Some(headers::refusal(answer.headers, reported, &limit.reader.presets))
+            } else {
+                reported
+            };
+            let (settlement, given_back) = limit.settlement(answer, is_refusal);
+            report.settlements.extend(settlement);
+            let ChargedLimit { limit, is_primary, reader, remaining, receipt, enforced, window, .. } = limit;
             let key = limit.key().clone();
-            let limit = (!own).then_some(limit);
-            let held = says.map(|hold| UpstreamLimit { key, limit, hold, refused, enforced, window });
+            let limit = (!is_primary).then_some(limit);
+            let limit_report =
+                throttle.map(|throttle| ReportedLimit { key, limit, throttle, refused, enforced, window });
             let remaining = remaining.unwrap_or(u64::MAX);
-            if let (Some(open), Some(receipt), true) = (&mut told.open, receipt, reading.is_open()) {
-                open.push(OpenEstimate { receipt, said: held.clone().map(|held| HeaderReport { held, remaining }) });
+            if let (Some(open), Some(receipt), true) = (&mut report.open_estimates, receipt, reader.settles_later()) {
+                open.push(OpenEstimate {
+                    receipt,
+                    head: limit_report.clone().map(|limit| HeaderReport { limit, remaining }),
+                });
             }
             // The settlement must not raise the bucket above the tokens left.
-            let known = remaining.saturating_add(back);
-            let is_news = |held: &UpstreamLimit| {
-                held.hold.remaining_tokens().is_some_and(|left| left < known) || !held.hold.wait().is_zero()
+            let known = remaining.saturating_add(given_back);
+            let is_news = |limit_report: &ReportedLimit| {
+                limit_report.throttle.remaining_tokens().is_some_and(|tokens| tokens < known)
+                    || !limit_report.throttle.wait().is_zero()
             };
-            told.held.extend(held.filter(|held| refused || is_news(held)));
+            report.limits.extend(limit_report.filter(|limit_report| refused || is_news(limit_report)));
         }
-        told
+        report
     }
 }
 
 impl ChargedLimit {
     /// Returns the settlement of an estimate, and how many tokens it gives back. `None` if the use is unknown or equals
     /// the estimate.
-    fn settled(&self, answer: &UpstreamResponse<'_>, is_refusal: bool) -> (Option<Adjustment>, u64) {
-        let used = self.reading.used(answer, is_refusal).filter(|used| *used != self.cost);
+    fn settlement(&self, answer: &UpstreamResponse<'_>, is_refusal: bool) -> (Option<Adjustment>, u64) {
+        let used = self.reader.used(answer, is_refusal).filter(|used| *used != self.cost);
         match (&self.receipt, used) {
             (Some(receipt), Some(used)) => (Some(receipt.clone().settle(used)), self.cost.saturating_sub(used)),
             _ => (None, 0),
@@ -256,8 +246,8 @@ mod tests {
     /// Decides the request. Returns the keys and tokens that it asked for.
     fn decide(priced: &mut PricedRequest, limiter: &Limiter<MemoryStore>) -> Vec<(String, u64)> {
         let take = priced.take(limiter, Duration::ZERO, Duration::ZERO);
-        let asked: Vec<Key> = take.keys().cloned().collect();
-        priced.decided(&asked, &limiter.store().decide(&take).unwrap(), &[]);
+        let requested: Vec<Key> = take.keys().cloned().collect();
+        priced.record_decision(&requested, &limiter.store().decide(&take).unwrap(), &[]);
         take.limits().map(|limit| (limit.key().to_string(), limit.tokens())).collect()
     }
 
@@ -270,15 +260,16 @@ mod tests {
         priced.ticket()
     }
 
-    fn held(
+    fn reported_limits(
         presets: [&[HeaderPreset]; 2],
         status: StatusCode,
         lines: &[(&'static str, &'static str)],
     ) -> Vec<(String, Throttle, bool)> {
         let lines = lines.iter().map(|(name, value)| ((*name).try_into().unwrap(), HeaderValue::from_static(value)));
         let (headers, extensions): (HeaderMap, _) = (lines.collect(), Extensions::new());
-        let told = ticket(presets).told(&UpstreamResponse { status, headers: &headers, extensions: &extensions }, &[]);
-        told.held.into_iter().map(|held| (held.key.to_string(), held.hold, held.refused)).collect()
+        let response = UpstreamResponse { status, headers: &headers, extensions: &extensions };
+        let report = ticket(presets).read_response(&response, &[]);
+        report.limits.into_iter().map(|limit| (limit.key.to_string(), limit.throttle, limit.refused)).collect()
     }
 
     #[test]
@@ -286,7 +277,7 @@ mod tests {
         let wait = Throttle::retry_after(Duration::from_secs(2)).and(Throttle::remaining(0));
         let (requests, tokens) = ("requests".to_owned(), "tokens".to_owned());
         let both: [&[HeaderPreset]; 2] = [&[HeaderPreset::OpenAiRequests], &[HeaderPreset::OpenAiTokens]];
-        let left = |requests, tokens| {
+        let remaining = |requests, tokens| {
             [
                 ("x-ratelimit-remaining-requests", requests),
                 ("x-ratelimit-remaining-tokens", tokens),
@@ -294,53 +285,53 @@ mod tests {
             ]
         };
         for (presets, lines, expected) in [
-            (both, left("7", "99"), vec![(&requests, Throttle::remaining(7), false), (&tokens, wait, true)]),
-            (both, left("0", "5000"), vec![(&requests, wait, true)]),
-            (both, left("0", "0"), vec![(&requests, wait, true), (&tokens, wait, true)]),
-            (both, left("many", "5000"), vec![(&requests, wait, true)]),
+            (both, remaining("7", "99"), vec![(&requests, Throttle::remaining(7), false), (&tokens, wait, true)]),
+            (both, remaining("0", "5000"), vec![(&requests, wait, true)]),
+            (both, remaining("0", "0"), vec![(&requests, wait, true), (&tokens, wait, true)]),
+            (both, remaining("many", "5000"), vec![(&requests, wait, true)]),
             // The cause is unknown.
-            (both, left("7", "5000"), vec![(&requests, wait, true), (&tokens, wait, true)]),
-            ([&[], &[HeaderPreset::OpenAiTokens]], left("0", "5000"), vec![(&requests, wait, true)]),
+            (both, remaining("7", "5000"), vec![(&requests, wait, true), (&tokens, wait, true)]),
+            ([&[], &[HeaderPreset::OpenAiTokens]], remaining("0", "5000"), vec![(&requests, wait, true)]),
             // The caller can have defined a limit without headers to read.
-            ([&[], &[]], left("0", "5000"), vec![(&requests, wait, true)]),
-            ([&[HeaderPreset::OpenAiRequests], &[]], left("7", "0"), vec![(&requests, wait, true)]),
+            ([&[], &[]], remaining("0", "5000"), vec![(&requests, wait, true)]),
+            ([&[HeaderPreset::OpenAiRequests], &[]], remaining("7", "0"), vec![(&requests, wait, true)]),
         ] {
-            let found = held(presets, StatusCode::TOO_MANY_REQUESTS, &lines);
-            let found: Vec<_> = found.iter().map(|(key, hold, refused)| (key, *hold, *refused)).collect();
+            let found = reported_limits(presets, StatusCode::TOO_MANY_REQUESTS, &lines);
+            let found: Vec<_> = found.iter().map(|(key, throttle, refused)| (key, *throttle, *refused)).collect();
             assert_eq!(found, expected, "{presets:?} {lines:?}");
         }
-        let served = held(both, StatusCode::OK, &left("7", "5000"));
+        let served = reported_limits(both, StatusCode::OK, &remaining("7", "5000"));
         assert_eq!(served, [(requests, Throttle::remaining(7), false)], "only less than was known is news");
     }
 
     #[test]
     fn retry_requests_only_the_refused_limits() {
-        let (limiter, reading) = (limiter(), Arc::default());
-        let mut priced = priced([&reading, &reading]);
+        let (limiter, reader) = (limiter(), Arc::default());
+        let mut priced = priced([&reader, &reader]);
         let [requests, tokens] = ["requests", "tokens"].map(|name| Key::try_from(name).unwrap());
         let of =
             |keys: &[(&str, u64)]| keys.iter().map(|(key, tokens)| ((*key).to_owned(), *tokens)).collect::<Vec<_>>();
         assert_eq!(decide(&mut priced, &limiter), of(&[("requests", 1), ("tokens", 100)]));
-        priced.again(&[&tokens]);
+        priced.request_again(&[&tokens]);
         assert_eq!(decide(&mut priced, &limiter), of(&[("tokens", 100)]));
         let remaining: Vec<_> = priced.limits.iter().map(|limit| limit.remaining).collect();
         assert_eq!(remaining, [Some(999), Some(800)]);
         // Meanwhile the other limit refused another request.
-        priced.again(&[&requests]);
+        priced.request_again(&[&requests]);
         assert_eq!(decide(&mut priced, &limiter), of(&[("requests", 1)]));
-        priced.again(&[&requests, &tokens]);
+        priced.request_again(&[&requests, &tokens]);
         assert_eq!(decide(&mut priced, &limiter), of(&[("requests", 1), ("tokens", 100)]));
     }
 
     /// The limiter's own limit is not first any more, and its fallback must not replace that of another limit.
     #[tokio::test]
-    async fn limit_asked_again_alone_keeps_its_own_fallback_quota() {
+    async fn limit_requested_again_alone_keeps_its_fallback_quota() {
         let fallback = Fallback::Local("1 once".parse().unwrap());
         let limiter = Limiter::builder(Down).fallback(Duration::from_secs(1), fallback).build("1000/h").unwrap();
-        let reading = Arc::default();
-        let mut priced = priced([&reading, &reading]);
+        let reader = Arc::default();
+        let mut priced = priced([&reader, &reader]);
         let tokens = Key::try_from("tokens").unwrap();
-        priced.again(&[&tokens]);
+        priced.request_again(&[&tokens]);
         for _ in 0..2 {
             let take = priced.take(&limiter, Duration::ZERO, Duration::ZERO);
             assert!(limiter.decide(&take).await.unwrap().is_granted(), "of 1000");

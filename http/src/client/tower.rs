@@ -91,7 +91,7 @@ where
             let ticket = limit.admit(priced).await?;
             let mut response = inner.call(request).await.map_err(Into::into)?;
             let (status, headers, extensions) = (response.status(), response.headers(), response.extensions());
-            let (_, estimate) = limit.answered(ticket, &UpstreamResponse { status, headers, extensions }).await;
+            let (_, estimate) = limit.observe(ticket, &UpstreamResponse { status, headers, extensions }).await;
             if let Some(estimate) = estimate {
                 response.extensions_mut().insert(estimate);
             }

@@ -31,7 +31,7 @@ use super::{KeyExtractor, MissingKey, TrustedProxies};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAddr {
-    told: Option<(HeaderName, TrustedProxies)>,
+    forwarded_by: Option<(HeaderName, TrustedProxies)>,
     ipv6_prefix: u8,
 }
 
@@ -42,7 +42,7 @@ impl ClientAddr {
     /// inserts into the request's extensions. In an axum test without a socket, use `MockConnectInfo`.
     #[must_use]
     pub const fn peer() -> Self {
-        Self { told: None, ipv6_prefix: 64 }
+        Self { forwarded_by: None, ipv6_prefix: 64 }
     }
 
     /// Uses the address that trusted proxies append to `X-Forwarded-For`.
@@ -60,7 +60,7 @@ impl ClientAddr {
     /// Uses the address that trusted proxies write into another header, which has an address or a list of addresses.
     #[must_use]
     pub fn header(name: HeaderName, proxies: TrustedProxies) -> Self {
-        Self { told: Some((name, proxies)), ..Self::peer() }
+        Self { forwarded_by: Some((name, proxies)), ..Self::peer() }
     }
 
     /// Sets how many bits of an IPv6 address identify a client, from 1 to 128.
@@ -74,22 +74,22 @@ impl ClientAddr {
     /// Returns the address before it becomes a key.
     fn find(&self, request: &Parts) -> Option<IpAddr> {
         let mut client = peer(request);
-        let Some((header, proxies)) = &self.told else {
+        let Some((header, proxies)) = &self.forwarded_by else {
             return client;
         };
         for (hop, element) in from_right(&request.headers, header).enumerate() {
             if !proxies.trusts(hop, client) {
                 break;
             }
-            let said = match element {
+            let hop_address = match element {
                 Some(element) if header == FORWARDED => forwarded_for(element).and_then(|node| parse(&node)),
                 Some(element) => parse(element),
                 None => None,
             };
-            if said.is_none() {
+            if hop_address.is_none() {
                 break;
             }
-            client = said;
+            client = hop_address;
         }
         client
     }

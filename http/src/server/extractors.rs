@@ -3,8 +3,8 @@ use http::header::HeaderName;
 use http::request::Parts;
 use tollgate::{Key, model::KeySecret};
 
-use super::extract::text;
 use super::key::sha256;
+use super::key_extractor::text;
 use super::{KeyExtractor, MissingKey};
 
 /// Key extractor for the value of a header.
@@ -73,9 +73,9 @@ pub struct UrlPath;
 impl KeyExtractor for UrlPath {
     fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         #[cfg(feature = "axum")]
-        if let Some(whole) = request.extensions.get::<axum::extract::OriginalUri>() {
+        if let Some(original) = request.extensions.get::<axum::extract::OriginalUri>() {
             // A nested router sees only the rest of the path.
-            return Ok(normal(whole.path()));
+            return Ok(normal(original.path()));
         }
         Ok(normal(request.uri.path()))
     }

@@ -34,3 +34,5 @@ impl<B, E> fmt::Debug for ResponseFuture<B, E> {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
+
+pub(super) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

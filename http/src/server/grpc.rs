@@ -37,8 +37,9 @@ pub(super) fn status(refusal: &Refusal) -> Status {
     let Refusal::Denied { decision, limit, .. } = refusal else {
         return Status::new(code, refusal.message());
     };
-    let why = if is_blocked(decision) { "this limit is blocked" } else { "no tokens are left under this limit" };
-    let mut details = ErrorDetails::with_quota_failure_violation(&**limit, why);
+    let description =
+        if is_blocked(decision) { "this limit is blocked" } else { "no tokens are left under this limit" };
+    let mut details = ErrorDetails::with_quota_failure_violation(&**limit, description);
     if decision.retry_after() != Duration::MAX {
         // `RetryInfo` has nanoseconds, unlike `Retry-After`, which has whole seconds.
         details.set_retry_info(Some(decision.retry_after()));

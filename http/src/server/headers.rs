@@ -45,8 +45,8 @@ pub(super) fn add_rate_limit(
     let _ = write!(item, ";r={}", left.min(MAX_SF_INTEGER));
     // By the draft, `Retry-After` should not precede the end of a reported window. Here it is the time of the limits that
     // denied, so a limit that granted states no `t` in a denial.
-    let is_said = !decision.is_granted() || !(denied || headers.contains_key(RETRY_AFTER));
-    if let Some(seconds) = whole_seconds(until).filter(|_| is_said) {
+    let shows_reset = !decision.is_granted() || !(denied || headers.contains_key(RETRY_AFTER));
+    if let Some(seconds) = whole_seconds(until).filter(|_| shows_reset) {
         let _ = write!(item, ";t={seconds}");
     }
     add(headers, RATE_LIMIT, &item);
@@ -112,8 +112,8 @@ pub(super) fn add_policy(
     if window >= Duration::from_secs(1) && window != Duration::MAX {
         // The refill time can exceed the requested window by a nanosecond per token, but by a thousandth at most. Such an
         // excess must not add a second.
-        let longer = u128::from(quota.max(1)).min(window.as_nanos() / 1000);
-        let seconds = window.as_secs() + u64::from(u128::from(window.subsec_nanos()) >= longer);
+        let min_fraction = u128::from(quota.max(1)).min(window.as_nanos() / 1000);
+        let seconds = window.as_secs() + u64::from(u128::from(window.subsec_nanos()) >= min_fraction);
         let _ = write!(item, ";w={}", seconds.min(MAX_RETRY_AFTER_SECONDS));
     }
     add(headers, RATE_LIMIT_POLICY, &item);
@@ -122,7 +122,7 @@ pub(super) fn add_policy(
 /// The quota and its window: those of the decision, or the request's own.
 fn effective_limit(rule: &Rule, decision: &Decision) -> Option<(u64, Duration)> {
     match (decision.capacity().zip(decision.refill_time()), rule) {
-        (Some(ruled), _) => Some(ruled),
+        (Some(effective), _) => Some(effective),
         (None, Rule::Quota(quota)) if *quota != Quota::unlimited() => Some((quota.capacity(), quota.refill_time())),
         (None, Rule::Window(window)) => Some((window.max_requests(), window.interval())),
         _ => None,

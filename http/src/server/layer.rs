@@ -8,8 +8,8 @@ use http::{Response, response};
 use tollgate::{Error, Key, Limiter, Quota, Rule, Store};
 use tower_layer::Layer;
 
-use super::gate::Gate;
-use super::limits::{LayerLimit, NoSuchName, RequestFn, RuleSource, SameName, UnusedFn, WindowAmongOthers};
+use super::erased_limiter::ErasedLimiter;
+use super::layer_limit::{LayerLimit, NoSuchName, RequestFn, RuleSource, SameName, UnusedFn, WindowAmongOthers};
 use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, respond};
 
 /// Tower layer that takes tokens from a [`Limiter`] before each request.
@@ -54,7 +54,7 @@ use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, resp
 #[derive(Clone)]
 #[must_use = "a layer limits what it is put before"]
 pub struct RateLimitLayer {
-    pub(super) gate: Arc<dyn Gate>,
+    pub(super) limiter: Arc<dyn ErasedLimiter>,
     pub(super) limits: Vec<LayerLimit>,
     pub(super) max_wait: Duration,
     pub(super) shadow: bool,
@@ -77,8 +77,11 @@ impl RateLimitLayer {
     pub fn new<S: Store>(limiter: Limiter<S>) -> Self {
         let key = Arc::new(ClientAddr::peer());
         Self {
-            gate: Arc::new(limiter),
-            limits: vec![LayerLimit { named: false, ..LayerLimit::new("default".into(), key, RuleSource::OfLimiter) }],
+            limiter: Arc::new(limiter),
+            limits: vec![LayerLimit {
+                has_name: false,
+                ..LayerLimit::new("default".into(), key, RuleSource::OfLimiter)
+            }],
             max_wait: Duration::ZERO,
             shadow: false,
             cost: None,
@@ -105,7 +108,7 @@ impl RateLimitLayer {
     /// the key is the text of the extractor. Default: `default`, without a prefix.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.limits[0].name = name.into();
-        self.limits[0].named = true;
+        self.limits[0].has_name = true;
         self
     }
 
@@ -140,7 +143,7 @@ impl RateLimitLayer {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.terms(move |request| Ok(Rule::Plan(plan(request).try_into()?)))
+        self.rule_source(move |request| Ok(Rule::Plan(plan(request).try_into()?)))
     }
 
     /// Limits each request by a rule that the closure chooses, instead of the limiter's rule.
@@ -151,11 +154,11 @@ impl RateLimitLayer {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        self.terms(move |request| Ok(rule(request).try_into()?))
+        self.rule_source(move |request| Ok(rule(request).try_into()?))
     }
 
-    fn terms(mut self, terms: impl Fn(&Parts) -> Result<Rule, Error> + Send + Sync + 'static) -> Self {
-        self.limits[0].terms = RuleSource::ByRequest(Arc::new(terms));
+    fn rule_source(mut self, rule_source: impl Fn(&Parts) -> Result<Rule, Error> + Send + Sync + 'static) -> Self {
+        self.limits[0].rule_source = RuleSource::ByRequest(Arc::new(rule_source));
         self
     }
 
@@ -229,15 +232,15 @@ impl RateLimitLayer {
         R: TryInto<Rule>,
         Error: From<R::Error>,
     {
-        let terms = RuleSource::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
-        self.push(LayerLimit::new(name.into(), Arc::new(key), terms))
+        let rule_source = RuleSource::ByRequest(Arc::new(move |request: &Parts| Ok(rule(request).try_into()?)));
+        self.push(LayerLimit::new(name.into(), Arc::new(key), rule_source))
     }
 
     fn push(mut self, limit: LayerLimit) -> Result<Self, Error> {
         if self.limits.iter().any(|other| other.name == limit.name) {
             return Err(Error::other(SameName(limit.name)));
         }
-        if matches!((&self.limits[0].terms, self.gate.rule()), (RuleSource::OfLimiter, Rule::Window(_))) {
+        if matches!((&self.limits[0].rule_source, self.limiter.rule()), (RuleSource::OfLimiter, Rule::Window(_))) {
             return Err(Error::other(WindowAmongOthers(Arc::clone(&self.limits[0].name))));
         }
         self.limits.push(limit);
@@ -323,7 +326,7 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the layer has no limit of this name yet.
     pub fn fallback_of(mut self, name: impl AsRef<str>, quota: Quota) -> Result<Self, Error> {
-        self.limit(name.as_ref())?.local = Some(quota);
+        self.limit(name.as_ref())?.fallback_quota = Some(quota);
         Ok(self)
     }
 

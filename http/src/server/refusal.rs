@@ -38,7 +38,7 @@ impl Refusal {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Denied { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::MissingKey(none) => none.status(),
+            Self::MissingKey(missing) => missing.status(),
             Self::Failed(Error::Take(TakeError::ExceedsCapacity { .. } | TakeError::ZeroCost)) => {
                 StatusCode::BAD_REQUEST
             }
@@ -70,7 +70,7 @@ impl Refusal {
                 Some(seconds) => format!("Too many requests. Try again in {seconds} s."),
                 None => "Too many requests. No retry time is known.".to_owned(),
             },
-            Self::MissingKey(none) => none.to_string(),
+            Self::MissingKey(missing) => missing.to_string(),
             Self::Failed(Error::Take(TakeError::ExceedsCapacity { cost, capacity, .. })) => {
                 format!("This request costs {cost} tokens. The limit allows at most {capacity} at once.")
             }

@@ -9,9 +9,9 @@ use http::{Method, Request, Response, response};
 use tollgate::telemetry::MiddlewareEvent;
 use tower_service::Service;
 
-use super::answer::LayerAnswer;
-use super::check::Checked;
+use super::admission::Admission;
 use super::headers::set_refused;
+use super::layer_decision::LayerDecision;
 use super::paid_limits::PaidLimits;
 use super::{RateLimitHeaders, RateLimitLayer, Refusal, ResponseBody, ResponseFuture, ShadowRefusal};
 
@@ -79,29 +79,29 @@ where
     S: Service<Request<A>, Response = Response<B>>,
 {
     let (mut head, body) = request.into_parts();
-    let Checked { answer, refusal } = layer.check(&head).await;
-    if let Some(refusal) = refusal.as_ref().filter(|refusal| !layer.lets_pass(refusal)) {
-        return Ok(layer.refuse(refusal, answer.as_ref(), &head).map(ResponseBody::refused));
+    let Admission { decided, refusal } = layer.admit(&head).await;
+    if let Some(refusal) = refusal.as_ref().filter(|refusal| !layer.admits_denied(refusal)) {
+        return Ok(layer.refuse(refusal, decided.as_ref(), &head).map(ResponseBody::refused));
     }
-    if let Some(answer) = &answer {
-        head.extensions.insert(answer.decision.clone());
+    if let Some(decided) = &decided {
+        head.extensions.insert(decided.decision.clone());
         // A layer in shadow mode must not switch off an inner layer that enforces the same limit.
         if !layer.shadow {
-            let buckets = layer.buckets(answer, &head);
-            PaidLimits::add(&mut head, layer.gate.id(), buckets);
+            let buckets = layer.buckets(decided, &head);
+            PaidLimits::add(&mut head, layer.limiter.id(), buckets);
         }
     }
     let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
-    if let Some(mut answer) = answer {
-        layer.settle(&mut answer, &head).await;
+    if let Some(mut decided) = decided {
+        layer.settle(&mut decided, &head).await;
         if layer.headers == RateLimitHeaders::Always && !layer.shadow {
             // An inner layer or a handler can have denied the request.
             let denied = matches!(head.extensions.get(), Some(Refusal::Denied { .. }));
-            answer.add_headers(&mut head.headers, denied, layer.x_headers);
+            decided.add_headers(&mut head.headers, denied, layer.x_headers);
         }
         // Keeps the decision of an inner layer, which is more specific. A layer in shadow mode adds none.
         if !layer.shadow {
-            head.extensions.get_or_insert_with(|| answer.decision.clone());
+            head.extensions.get_or_insert_with(|| decided.decision.clone());
         }
     }
     if let Some(refusal) = refusal {
@@ -121,29 +121,28 @@ fn leave_out_body(response: &mut Response<Bytes>) {
 impl RateLimitLayer {
     /// Whether a refused request passes: in shadow mode, and in the limiter's modes `off` and `shadow`. In these modes
     /// of the limiter, a request with a malformed key is still refused.
-    fn lets_pass(&self, refusal: &Refusal) -> bool {
-        let turned_away =
-            matches!(refusal, Refusal::MissingKey(none) if !none.is_left_out() && none.status().is_client_error());
-        self.shadow || self.gate.lets_pass() && !turned_away
+    fn admits_denied(&self, refusal: &Refusal) -> bool {
+        let is_invalid = matches!(refusal, Refusal::MissingKey(missing) if !missing.is_absent() && missing.status().is_client_error());
+        self.shadow || self.limiter.admits_denied() && !is_invalid
     }
 
-    fn refuse(&self, refusal: &Refusal, answer: Option<&LayerAnswer<'_>>, request: &Parts) -> Response<Bytes> {
-        let mut response = self.answer_to(refusal, request);
+    fn refuse(&self, refusal: &Refusal, decided: Option<&LayerDecision<'_>>, request: &Parts) -> Response<Bytes> {
+        let mut response = self.response_to(refusal, request);
         set_refused(response.headers_mut(), refusal.retry_after());
-        if let Some(answer) = answer.filter(|_| self.headers != RateLimitHeaders::Never) {
-            answer.add_headers(response.headers_mut(), true, self.x_headers);
+        if let Some(decided) = decided.filter(|_| self.headers != RateLimitHeaders::Never) {
+            decided.add_headers(response.headers_mut(), true, self.x_headers);
         }
         if request.method == Method::HEAD {
             leave_out_body(&mut response);
         }
-        if let Some(answer) = answer {
-            response.extensions_mut().insert(answer.decision.clone());
+        if let Some(decided) = decided {
+            response.extensions_mut().insert(decided.decision.clone());
         }
         response.extensions_mut().insert(refusal.clone());
         response
     }
 
-    fn answer_to(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
+    fn response_to(&self, refusal: &Refusal, request: &Parts) -> Response<Bytes> {
         #[cfg(feature = "tonic")]
         if super::grpc::is_grpc(request) {
             return super::grpc::respond(refusal);
@@ -152,8 +151,8 @@ impl RateLimitLayer {
     }
 
     /// Gives the unused tokens back, and records how many.
-    async fn settle(&self, answer: &mut LayerAnswer<'_>, response: &response::Parts) {
-        let LayerAnswer { charge, take, limits, refunds, .. } = answer;
+    async fn settle(&self, decided: &mut LayerDecision<'_>, response: &response::Parts) {
+        let LayerDecision { charge, take, limits, refunds, .. } = decided;
         let Some(charge) = charge.take() else {
             return;
         };
@@ -166,7 +165,7 @@ impl RateLimitLayer {
         let Some(refund) = refund else { return };
         match refund.await {
             Ok(given_back) => *refunds = given_back,
-            Err(error) => self.gate.record(MiddlewareEvent::RefundFailed(&error)),
+            Err(error) => self.limiter.record(MiddlewareEvent::RefundFailed(&error)),
         }
     }
 }

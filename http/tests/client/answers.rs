@@ -20,7 +20,7 @@ fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
 }
 
 /// Returns for how long this answer throttles a client that does not wait.
-async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Option<Duration>> {
+async fn throttle_of(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Option<Duration>> {
     let status = answer.0;
     let upstream = Upstream::new([answer]).await?;
     let mut found = Vec::new();
@@ -35,7 +35,7 @@ async fn held_by(answer: Answer, presets: &[HeaderPreset]) -> anyhow::Result<Opt
         assert_eq!(limit.unreported(), 0);
         found.push(match client.get(&upstream.url("/")).await? {
             Ok(_) => None,
-            held => Some(limited(held)),
+            throttle => Some(limited(throttle)),
         });
     }
     assert_eq!(found[0].is_some(), found[1].is_some());
@@ -67,15 +67,15 @@ async fn refusal_seen_by_one_replica_throttles_all() -> anyhow::Result<()> {
 #[tokio::test]
 async fn upstream_clock_can_be_years_off() -> anyhow::Result<()> {
     let headers = [("date", "Sat, 01 Jan 2000 00:00:00 GMT"), ("retry-after", "Sat, 01 Jan 2000 00:10:00 GMT")];
-    let held = held_by(answer(429, &headers), &[]).await?.expect("it throttles");
-    assert!(held <= Duration::from_mins(10) && held > Duration::from_mins(5), "{held:?}");
+    let throttle = throttle_of(answer(429, &headers), &[]).await?.expect("it throttles");
+    assert!(throttle <= Duration::from_mins(10) && throttle > Duration::from_mins(5), "{throttle:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn wait_of_ten_years_is_bounded_to_an_hour() -> anyhow::Result<()> {
-    let held = held_by(answer(429, &[("retry-after", "315360000")]), &[]).await?.expect("it throttles");
-    assert!(held <= Duration::from_hours(1) && held > Duration::from_mins(50), "{held:?}");
+    let throttle = throttle_of(answer(429, &[("retry-after", "315360000")]), &[]).await?.expect("it throttles");
+    assert!(throttle <= Duration::from_hours(1) && throttle > Duration::from_mins(50), "{throttle:?}");
     Ok(())
 }
 
@@ -83,8 +83,8 @@ async fn wait_of_ten_years_is_bounded_to_an_hour() -> anyhow::Result<()> {
 async fn plain_429_empties_the_bucket() -> anyhow::Result<()> {
     for nonsense in [None, Some("later"), Some("-5")] {
         let headers: Vec<_> = nonsense.map(|value| ("retry-after", value)).into_iter().collect();
-        let held = held_by(answer(429, &headers), &[]).await?.expect("it throttles");
-        assert!(held <= Duration::from_millis(3600), "{held:?}");
+        let throttle = throttle_of(answer(429, &headers), &[]).await?.expect("it throttles");
+        assert!(throttle <= Duration::from_millis(3600), "{throttle:?}");
     }
     Ok(())
 }
@@ -92,10 +92,10 @@ async fn plain_429_empties_the_bucket() -> anyhow::Result<()> {
 #[tokio::test]
 async fn only_overload_with_retry_after_throttles() -> anyhow::Result<()> {
     for status in [503, 529] {
-        assert!(held_by(answer(status, &[("retry-after", "60")]), &[]).await?.is_some(), "{status}");
+        assert!(throttle_of(answer(status, &[("retry-after", "60")]), &[]).await?.is_some(), "{status}");
     }
     for (status, headers) in [(503, vec![]), (500, vec![("retry-after", "60")]), (301, vec![("retry-after", "60")])] {
-        assert_eq!(held_by(answer(status, &headers), &[]).await?, None, "{status}");
+        assert_eq!(throttle_of(answer(status, &headers), &[]).await?, None, "{status}");
     }
     Ok(())
 }
@@ -103,21 +103,21 @@ async fn only_overload_with_retry_after_throttles() -> anyhow::Result<()> {
 #[tokio::test]
 async fn forbidden_throttles_if_the_client_reads_it() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
-    assert_eq!(held_by(answer(403, &headers), &[]).await?, None);
-    let held = held_by(answer(403, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it throttles");
-    assert!(held <= Duration::from_mins(1) && held > Duration::from_secs(30), "{held:?}");
+    assert_eq!(throttle_of(answer(403, &headers), &[]).await?, None);
+    let throttle = throttle_of(answer(403, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it throttles");
+    assert!(throttle <= Duration::from_mins(1) && throttle > Duration::from_secs(30), "{throttle:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn headers_are_read_only_with_a_preset() -> anyhow::Result<()> {
     let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800")];
-    assert_eq!(held_by(answer(200, &headers), &[]).await?, None);
-    let held = held_by(answer(200, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it throttles");
-    assert!(held <= Duration::from_mins(30) && held > Duration::from_mins(20), "{held:?}");
+    assert_eq!(throttle_of(answer(200, &headers), &[]).await?, None);
+    let throttle = throttle_of(answer(200, &headers), &[HeaderPreset::XRateLimit]).await?.expect("it throttles");
+    assert!(throttle <= Duration::from_mins(30) && throttle > Duration::from_mins(20), "{throttle:?}");
     let malformed: Answer =
         (200, vec![("ratelimit", vec![0xff, b'"', 0xc3]), ("x-ratelimit-remaining", b"\xf0\x9f".to_vec())]);
-    assert_eq!(held_by(malformed, HeaderPreset::ALL).await?, None);
+    assert_eq!(throttle_of(malformed, HeaderPreset::ALL).await?, None);
     Ok(())
 }
 
@@ -227,8 +227,8 @@ async fn limits_reported_too_low_are_throttled() -> anyhow::Result<()> {
         assert!(requests.contains(&found), "{status} {headers:?}: {found} requests");
         assert!(tokens.contains(&of_tokens), "{status} {headers:?}: {of_tokens} tokens");
         if status == 429 {
-            let held = limited(clients[1].get(&upstream.url("/")).await?);
-            assert!((50..=70).contains(&held.as_secs()), "{held:?}");
+            let throttle = limited(clients[1].get(&upstream.url("/")).await?);
+            assert!((50..=70).contains(&throttle.as_secs()), "{throttle:?}");
         } else {
             assert_eq!(clients[1].get(&upstream.url("/")).await??, 200);
         }
@@ -238,18 +238,18 @@ async fn limits_reported_too_low_are_throttled() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn grpc_refusal_in_head_throttles() -> anyhow::Result<()> {
-    let held = held_by(answer(200, &[("grpc-status", "8"), ("retry-after", "60")]), &[]).await?;
-    assert!(held.is_some_and(|held| (30..=60).contains(&held.as_secs())), "{held:?}");
-    assert_eq!(held_by(answer(200, &[("grpc-status", "8")]), &[]).await?, None, "it may be of another kind");
+    let throttle = throttle_of(answer(200, &[("grpc-status", "8"), ("retry-after", "60")]), &[]).await?;
+    assert!(throttle.is_some_and(|throttle| (30..=60).contains(&throttle.as_secs())), "{throttle:?}");
+    assert_eq!(throttle_of(answer(200, &[("grpc-status", "8")]), &[]).await?, None, "it may be of another kind");
     Ok(())
 }
 
 #[tokio::test]
 async fn limit_reads_its_own_policy() -> anyhow::Result<()> {
-    let said = r#""second";r=9;t=1, "bytes";r=0;t=40"#;
-    for (status, held) in [(200, -30), (429, -30)] {
+    let printed = r#""second";r=9;t=1, "bytes";r=0;t=40"#;
+    for (status, throttle) in [(200, -30), (429, -30)] {
         for kind in KINDS {
-            let upstream = Upstream::new([answer(status, &[("ratelimit", said)])]).await?;
+            let upstream = Upstream::new([answer(status, &[("ratelimit", printed)])]).await?;
             let limiter = Limiter::new(MemoryStore::new(), "1/s burst 10")?;
             let limit = ClientLimit::new(limiter.clone())
                 .key(|_| Key::try_from("requests").ok())
@@ -261,7 +261,7 @@ async fn limit_reads_its_own_policy() -> anyhow::Result<()> {
                 anyhow::Ok(limiter.store().peek(&Key::try_from(key)?).await?.expect("it was asked").available())
             };
             assert!((9..=10).contains(&left("requests").await?), "{status}");
-            assert!(left("bytes").await? < held, "{status}");
+            assert!(left("bytes").await? < throttle, "{status}");
         }
     }
     Ok(())
@@ -313,10 +313,10 @@ async fn shorter_of_two_maximum_waits_applies() -> anyhow::Result<()> {
         }
         let request = Request::get("http://example.com/").body(())?;
         let answer = limit.layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
-        let held = async || anyhow::Ok(limiter.allow("example.com").await?.retry_after().as_secs());
-        assert_eq!(held().await?, expected, "{of_closure:?} {client_error:?}");
+        let throttle = async || anyhow::Ok(limiter.allow("example.com").await?.retry_after().as_secs());
+        assert_eq!(throttle().await?, expected, "{of_closure:?} {client_error:?}");
         answer.extensions().get::<Estimate>().expect("it was served").settle(0).await?;
-        assert_eq!(held().await?, expected, "{of_closure:?} {client_error:?}, settled");
+        assert_eq!(throttle().await?, expected, "{of_closure:?} {client_error:?}, settled");
     }
     Ok(())
 }

@@ -30,9 +30,12 @@ async fn generated_client_is_limited_and_throttled_by_origin() -> anyhow::Result
     }
     let refused = check(&mut client).await.expect_err("the other side has two tokens");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
-    let held = check(&mut client).await.expect_err("it was told to wait");
-    let Some(ClientLimitError::Limited { key, retry_after }) = of_limit(&held) else { panic!("{held:?}") };
-    assert_eq!((key.as_str(), held.message().contains("no tokens available")), (&*serving.address.to_string(), true));
+    let throttle = check(&mut client).await.expect_err("it was told to wait");
+    let Some(ClientLimitError::Limited { key, retry_after }) = of_limit(&throttle) else { panic!("{throttle:?}") };
+    assert_eq!(
+        (key.as_str(), throttle.message().contains("no tokens available")),
+        (&*serving.address.to_string(), true)
+    );
     assert!(*retry_after > Duration::from_mins(20), "{retry_after:?}");
     Ok(())
 }

@@ -86,8 +86,8 @@ proptest! {
                 }
             });
             let client = limit.layer(upstream);
-            let asked = (0..requests).map(|_| client.clone().oneshot(Request::get("http://example.com/").body(()).unwrap()));
-            for response in join_all(asked).await {
+            let requested = (0..requests).map(|_| client.clone().oneshot(Request::get("http://example.com/").body(()).unwrap()));
+            for response in join_all(requested).await {
                 let response = response.map_err(anyhow::Error::from_boxed)?;
                 if let (Some(estimate), Some(used)) = (response.extensions().get::<Estimate>(), figure(&used)) {
                     estimate.settle(used).await?;

@@ -20,12 +20,12 @@ use super::upstream::{Upstream, answer};
 #[tokio::test]
 async fn failed_request_has_used_its_token() -> anyhow::Result<()> {
     for kind in KINDS {
-        let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let unused = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let limiter = Limiter::new(MemoryStore::new(), "10 once")?;
         let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()));
-        assert!(client.get(&format!("http://{nobody}/")).await.is_err(), "{kind:?}");
-        let level = limiter.store().peek(&Key::try_from(nobody.to_string())?).await?;
-        assert_eq!(level.map(|level| level.available()), Some(9), "{kind:?}");
+        assert!(client.get(&format!("http://{unused}/")).await.is_err(), "{kind:?}");
+        let level = limiter.store().peek(&Key::try_from(unused.to_string())?).await?;
+        assert_eq!(level.map(|level| level.available), Some(9), "{kind:?}");
     }
     Ok(())
 }
@@ -76,16 +76,16 @@ async fn bucket_that_was_not_taken_from_is_not_lowered() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn cancelled_caller_does_not_stop_the_report() -> anyhow::Result<()> {
-    let store = Arc::new(Slow { store: MemoryStore::new(), asked: Notify::new(), leave: Semaphore::new(0) });
+    let store = Arc::new(Slow { store: MemoryStore::new(), requested: Notify::new(), leave: Semaphore::new(0) });
     let limit = ClientLimit::new(Limiter::new(Arc::clone(&store), "10/h")?);
     let refusing = service_fn(async |_: Request<()>| Response::builder().status(429).body(()));
     let request = Request::get("http://example.com/").body(())?;
     let asks = tokio::spawn(limit.clone().layer(refusing).oneshot(request));
-    store.asked.notified().await;
+    store.requested.notified().await;
     asks.abort();
     assert!(asks.await.is_err_and(|error| error.is_cancelled()), "it waited for the store");
     store.leave.add_permits(1);
-    store.asked.notified().await;
+    store.requested.notified().await;
     let level = store.store.peek(&Key::try_from("example.com")?).await?;
     assert_eq!((level.map(|level| level.available()), limit.unreported()), (Some(0), 0));
     Ok(())
@@ -94,7 +94,7 @@ async fn cancelled_caller_does_not_stop_the_report() -> anyhow::Result<()> {
 /// A store that throttles when it has permits, and signals before and after.
 struct Slow {
     store: MemoryStore,
-    asked: Notify,
+    requested: Notify,
     leave: Semaphore,
 }
 
@@ -108,10 +108,10 @@ impl Store for Slow {
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        self.asked.notify_one();
+        self.requested.notify_one();
         self.leave.acquire().await.map_err(Error::other)?.forget();
         let lowered = self.store.throttle(key, rule, hold).await;
-        self.asked.notify_one();
+        self.requested.notify_one();
         lowered
     }
 }

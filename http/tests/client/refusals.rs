@@ -64,7 +64,7 @@ impl Upstream {
     }
 
     /// Sends requests concurrently. Returns the outcome and the time of each.
-    async fn asked<S: Store>(
+    async fn requested<S: Store>(
         &self,
         limit: &ClientLimit<S>,
         seconds: Option<u64>,
@@ -73,9 +73,9 @@ impl Upstream {
         let client = self.client(limit, seconds);
         let request = || Request::get("http://example.com/").body(()).expect("a request");
         let asks = (0..requests).map(|_| {
-            let asked = client.clone().oneshot(request());
+            let requested = client.clone().oneshot(request());
             async move {
-                let outcome = asked.await.map(|response| response.status());
+                let outcome = requested.await.map(|response| response.status());
                 (outcome.map_err(|error| *error.downcast().expect("of the limit")), self.now())
             }
         });
@@ -110,7 +110,7 @@ async fn refusal_reschedules_only_earlier_queued_requests() -> anyhow::Result<()
 
 async fn sent_of_ten<S: Store>(limiter: Limiter<S>, seconds: Option<u64>) -> Vec<u128> {
     let upstream = Upstream::new();
-    let outcomes = upstream.asked(&ClientLimit::new(limiter), seconds, 10).await;
+    let outcomes = upstream.requested(&ClientLimit::new(limiter), seconds, 10).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{seconds:?}: {outcomes:?}");
     upstream.sent()
 }
@@ -173,7 +173,7 @@ async fn throttle_ends_with_a_window_that_begins_just_before() -> anyhow::Result
                 limiter.store().create_bucket(&key, rule.parse()?).await?;
             }
             limiter.set_rule(of.clone())?;
-            let outcomes = upstream.asked(&ClientLimit::new(limiter), Some(seconds), 6).await;
+            let outcomes = upstream.requested(&ClientLimit::new(limiter), Some(seconds), 6).await;
             assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{rule}, {seconds}: {outcomes:?}");
             assert_eq!(upstream.sent(), expected, "{rule}, {seconds} s, {of:?}");
         }
@@ -187,7 +187,7 @@ async fn refusal_without_throttle_keeps_the_queue() -> anyhow::Result<()> {
     for seconds in [None, Some(20)] {
         let upstream = Upstream::new();
         let limit = ClientLimit::new(limiter("1 in 1s at 100ms")?);
-        let outcomes = upstream.asked(&limit, seconds, 3).await;
+        let outcomes = upstream.requested(&limit, seconds, 3).await;
         assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
         assert_eq!(limit.unreported(), u64::from(seconds.is_some()));
         sent.push(upstream.sent());
@@ -210,9 +210,9 @@ async fn rescheduled_requests_queue_behind_unaffected_ones() -> anyhow::Result<(
     };
     let behind = async {
         sleep(Duration::from_millis(2)).await;
-        upstream.asked(&limit, None, 2).await
+        upstream.requested(&limit, None, 2).await
     };
-    let (first, waited, behind) = tokio::join!(upstream.asked(&limit, Some(4), 1), waits, behind);
+    let (first, waited, behind) = tokio::join!(upstream.requested(&limit, Some(4), 1), waits, behind);
     assert!(first.iter().chain(&behind).all(|(outcome, _)| outcome.is_ok()), "{first:?} {behind:?}");
     assert_eq!((waited?, upstream.sent()), (1000, vec![0, 4100, 5100]));
     Ok(())
@@ -222,7 +222,7 @@ async fn rescheduled_requests_queue_behind_unaffected_ones() -> anyhow::Result<(
 async fn short_refusal_does_not_fail_queued_requests() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("5/s burst 5")?);
-    let outcomes = upstream.asked(&limit, Some(1), 100).await;
+    let outcomes = upstream.requested(&limit, Some(1), 100).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
     let last = upstream.sent().pop();
     assert!(last.is_some_and(|last| last <= 21_000), "{last:?}");
@@ -233,7 +233,7 @@ async fn short_refusal_does_not_fail_queued_requests() -> anyhow::Result<()> {
 async fn long_refusal_delays_the_queue_until_its_end() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("1/s burst 1")?);
-    let outcomes = upstream.asked(&limit, Some(20), 5).await;
+    let outcomes = upstream.requested(&limit, Some(20), 5).await;
     assert!(outcomes.iter().all(|(outcome, _)| outcome.is_ok()), "{outcomes:?}");
     assert_eq!(upstream.sent(), [0, 20_100, 21_100, 22_100, 23_100], "what they had paid is no debt of its own");
     Ok(())
@@ -243,7 +243,7 @@ async fn long_refusal_delays_the_queue_until_its_end() -> anyhow::Result<()> {
 async fn wait_beyond_maximum_after_refusal_says_when_to_retry() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let limit = ClientLimit::new(limiter("1/s burst 1")?).max_wait(Duration::from_secs(9));
-    let outcomes = upstream.asked(&limit, Some(60), 10).await;
+    let outcomes = upstream.requested(&limit, Some(60), 10).await;
     assert!(matches!(outcomes[0], (Ok(StatusCode::TOO_MANY_REQUESTS), 100)), "{outcomes:?}");
     for outcome in &outcomes[1..] {
         assert!(matches!(outcome, (Err(ClientLimitError::Limited { .. }), 100)), "{outcome:?}");
@@ -262,7 +262,7 @@ async fn rescheduled_limit_does_not_overtake_the_other_limits() -> anyhow::Resul
     // With the mode `off`, the new reservation under this limit needs no wait.
     let off = Override { mode: Some(Mode::Off), ..Override::default() };
     limiter.store().set_override(&Key::try_from("example.com")?, off).await?;
-    let outcomes = upstream.asked(&limit, Some(20), 2).await;
+    let outcomes = upstream.requested(&limit, Some(20), 2).await;
     assert!(matches!(outcomes[1], (Ok(StatusCode::OK), _)), "{outcomes:?}");
     assert_eq!(upstream.sent(), [0, 10_000]);
     Ok(())
@@ -274,7 +274,7 @@ async fn unsent_request_gives_back_its_other_limits() -> anyhow::Result<()> {
     let (limiter, key) = (limiter("1/s burst 1")?, Key::try_from("tokens")?);
     let tokens = Limit::new(key.clone(), Rule::try_from("1/s burst 10")?).cost(10);
     let limit = ClientLimit::new(limiter.clone()).and(move |_| Some(tokens.clone()));
-    let outcomes = upstream.asked(&limit, Some(60), 2).await;
+    let outcomes = upstream.requested(&limit, Some(60), 2).await;
     assert!(matches!(outcomes[1], (Err(ClientLimitError::Limited { .. }), 100)), "{outcomes:?}");
     limiter.close().await?;
     let granted = limiter.store().peek(&key).await?.map(|level| level.granted());
@@ -295,9 +295,9 @@ async fn tokens_refused_after_reservation_are_not_given_back() -> anyhow::Result
     // The queued request is refused under the host's limit at 100 ms. At 150 ms it is refused under the tokens' limit,
     // whose tokens it has from its first reservation.
     let (_, _, outcomes) = tokio::join!(
-        of_hosts.asked(&hosts, Some(20), 1),
-        after(50).then(|()| of_tokens.asked(&only_tokens, Some(60), 1)),
-        after(60).then(|()| of_both.asked(&both, None, 1)),
+        of_hosts.requested(&hosts, Some(20), 1),
+        after(50).then(|()| of_tokens.requested(&only_tokens, Some(60), 1)),
+        after(60).then(|()| of_both.requested(&both, None, 1)),
     );
     assert!(matches!(outcomes[..], [(Err(ClientLimitError::Limited { .. }), 150)]), "{outcomes:?}");
     limiter.close().await?;
@@ -311,7 +311,7 @@ async fn throttle_revokes_reservations_of_clones() -> anyhow::Result<()> {
     let upstream = Upstream::new();
     let one = ClientLimit::new(limiter("1/s burst 1")?);
     let other = one.clone().cost(|_| 1);
-    let (first, behind) = tokio::join!(upstream.asked(&one, Some(20), 1), upstream.asked(&other, None, 3));
+    let (first, behind) = tokio::join!(upstream.requested(&one, Some(20), 1), upstream.requested(&other, None, 3));
     assert!(matches!(first[..], [(Ok(StatusCode::TOO_MANY_REQUESTS), 100)]), "{first:?}");
     assert!(behind.iter().all(|(outcome, _)| outcome.is_ok()), "{behind:?}");
     assert_eq!(upstream.sent(), [0, 20_100, 21_100, 22_100]);
@@ -325,9 +325,9 @@ async fn throttle_revokes_no_reservation_of_another_client_limit() -> anyhow::Re
     let limiter = limiter("1/s burst 1")?;
     let [one, other] = [limiter.clone(), limiter].map(ClientLimit::new);
     let (first, behind, after) = tokio::join!(
-        upstream.asked(&one, Some(20), 1),
-        upstream.asked(&other, None, 2),
-        sleep(Duration::from_millis(200)).then(|()| upstream.asked(&other, None, 1)),
+        upstream.requested(&one, Some(20), 1),
+        upstream.requested(&other, None, 2),
+        sleep(Duration::from_millis(200)).then(|()| upstream.requested(&other, None, 1)),
     );
     assert!(
         first.iter().chain(&behind).chain(&after).all(|(outcome, _)| outcome.is_ok()),

@@ -15,12 +15,12 @@ use tokio::task::AbortHandle;
 /// Gives the configured answers in order, and then 200.
 pub struct Upstream {
     pub address: SocketAddr,
-    state: Arc<Mutex<Told>>,
+    state: Arc<Mutex<Reported>>,
     serving: AbortHandle,
 }
 
 #[derive(Default)]
-struct Told {
+struct Reported {
     first: Vec<Answer>,
     answers: VecDeque<Answer>,
     /// The paths that were requested.
@@ -36,7 +36,7 @@ pub fn answer(status: u16, headers: &[(&'static str, &str)]) -> Answer {
 
 impl Upstream {
     pub async fn new(answers: impl IntoIterator<Item = Answer>) -> anyhow::Result<Self> {
-        let state = Arc::new(Mutex::new(Told { first: answers.into_iter().collect(), ..Told::default() }));
+        let state = Arc::new(Mutex::new(Reported { first: answers.into_iter().collect(), ..Reported::default() }));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let router = Router::new().fallback(reply).with_state(Arc::clone(&state));
@@ -48,8 +48,8 @@ impl Upstream {
 
     /// Repeats the first answer once more.
     pub fn again(&self) {
-        let mut told = self.state.lock();
-        told.answers = told.first.iter().cloned().collect();
+        let mut reported = self.state.lock();
+        reported.answers = reported.first.iter().cloned().collect();
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -72,10 +72,10 @@ impl Drop for Upstream {
     }
 }
 
-async fn reply(State(told): State<Arc<Mutex<Told>>>, request: Request<Body>) -> Response<Body> {
-    let mut told = told.lock();
-    told.paths.push(request.uri().path().to_owned());
-    let (status, headers) = told.answers.pop_front().unwrap_or((200, Vec::new()));
+async fn reply(State(reported): State<Arc<Mutex<Reported>>>, request: Request<Body>) -> Response<Body> {
+    let mut reported = reported.lock();
+    reported.paths.push(request.uri().path().to_owned());
+    let (status, headers) = reported.answers.pop_front().unwrap_or((200, Vec::new()));
     let mut response = Response::builder().status(status).body(Body::from("an answer")).expect("a status");
     for (name, value) in headers {
         response.headers_mut().append(name, HeaderValue::from_bytes(&value).expect("a value"));

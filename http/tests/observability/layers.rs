@@ -29,8 +29,11 @@ async fn shadow_layer_logs_shadow_and_not_denied() -> anyhow::Result<()> {
     assert_eq!([count("granted", "enforce"), count("granted", "shadow")], [Some(1.0), Some(2.0)]);
     assert_eq!(count("denied", "enforce"), Some(0.0));
     limiter.close().await?;
-    let told = limiter.store().most_denied(10).await?;
-    assert_eq!(told.iter().map(|told| (told.key.as_str(), told.denied)).collect::<Vec<_>>(), [("a", 2)]);
+    let reported = limiter.store().most_denied(10).await?;
+    assert_eq!(
+        reported.iter().map(|reported| (reported.key.as_str(), reported.denied)).collect::<Vec<_>>(),
+        [("a", 2)]
+    );
     Ok(())
 }
 
@@ -88,8 +91,8 @@ async fn request_without_key_is_counted_once_and_is_no_error() -> anyhow::Result
     assert_eq!([count("granted", "limiter"), count("granted", "memory")], [Some(1.0), Some(1.0)]);
     assert_eq!((count("error", "limiter"), value(&handle, "tollgate_errors_total", &[])), (None, None));
     let text = logged::text();
-    let told = "DEBUG tollgate: request without a key passes limiter=\"open\"\n";
-    assert_eq!(text.matches(told).count(), 1, "{text}");
+    let reported = "DEBUG tollgate: request without a key passes limiter=\"open\"\n";
+    assert_eq!(text.matches(reported).count(), 1, "{text}");
     Ok(())
 }
 
@@ -127,9 +130,9 @@ async fn missing_rule_for_a_request_is_logged_and_counted() -> anyhow::Result<()
     let labels = [("limiter", "planned"), ("outcome", "error"), ("source", "limiter")];
     assert_eq!(value(&handle, "tollgate_decisions_total", &labels), Some(3.0));
     assert_eq!(value(&handle, "tollgate_errors_total", &[("limiter", "planned"), ("error", "not_set_up")]), Some(3.0));
-    let (text, told) =
+    let (text, reported) =
         (logged::text(), |level| format!("{level} tollgate: no limits for a request limiter=\"planned\""));
-    assert_eq!([text.matches(&told("WARN")).count(), text.matches(&told("DEBUG")).count()], [2, 1], "{text}");
+    assert_eq!([text.matches(&reported("WARN")).count(), text.matches(&reported("DEBUG")).count()], [2, 1], "{text}");
     assert!(!text.contains("203.0.113.7"), "{text}");
     Ok(())
 }

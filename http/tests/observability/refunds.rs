@@ -38,8 +38,9 @@ async fn failed_refund_is_counted_and_logged_without_its_key() -> anyhow::Result
     let labels = [("limiter", "refunding"), ("error", "other")];
     assert_eq!(value(&handle, "tollgate_refund_errors_total", &labels), Some(3.0));
     assert_eq!(value(&handle, "tollgate_errors_total", &[]), None, "the requests were answered");
-    let (text, told) = (logged::text(), |level| format!("{level} tollgate: could not give back limiter=\"refunding\""));
-    assert_eq!([text.matches(&told("WARN")).count(), text.matches(&told("DEBUG")).count()], [2, 1], "{text}");
+    let (text, reported) =
+        (logged::text(), |level| format!("{level} tollgate: could not give back limiter=\"refunding\""));
+    assert_eq!([text.matches(&reported("WARN")).count(), text.matches(&reported("DEBUG")).count()], [2, 1], "{text}");
     assert!(!text.contains("203.0.113.7"), "{text}");
     Ok(())
 }

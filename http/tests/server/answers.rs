@@ -314,8 +314,8 @@ async fn a_request_pays_its_cost() -> anyhow::Result<()> {
     ] {
         assert_eq!(client.get(path).await?.status, status, "{path}");
     }
-    let said = client.get("/?4").await?.json()?;
-    assert_eq!(said["detail"], "This request costs 4 tokens. The limit allows at most 3 at once.");
+    let printed = client.get("/?4").await?.json()?;
+    assert_eq!(printed["detail"], "This request costs 4 tokens. The limit allows at most 3 at once.");
     Ok(())
 }
 

@@ -26,7 +26,7 @@ async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
     let panics = count_panics();
     let store = Gated::open();
     let layer = RateLimitLayer::new(Limiter::new(Arc::clone(&store), Quota::once(4)?)?);
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut reported) = mpsc::unbounded_channel();
     let never = move || {
         let tell = tell.clone();
         async move {
@@ -44,9 +44,9 @@ async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
 
     let mut connection = TcpStream::connect(server.address).await?;
     connection.write_all(b"GET /never HTTP/1.1\r\nhost: a\r\n\r\n").await?;
-    assert_eq!(told.recv().await, Some("begun"));
+    assert_eq!(reported.recv().await, Some("begun"));
     drop(connection);
-    assert_eq!(told.recv().await, Some("gone"));
+    assert_eq!(reported.recv().await, Some("gone"));
     assert_eq!(granted().await?, Some((3, 1)));
 
     let client = Client::http2(server.address);
@@ -54,10 +54,10 @@ async fn disconnected_client_has_used_its_token() -> anyhow::Result<()> {
         let client = client.clone();
         async move { client.get("/never").await }
     });
-    assert_eq!(told.recv().await, Some("begun"));
+    assert_eq!(reported.recv().await, Some("begun"));
     stream.abort();
     assert!(stream.await.is_err(), "it was being served");
-    assert_eq!(told.recv().await, Some("gone"));
+    assert_eq!(reported.recv().await, Some("gone"));
     assert_eq!(granted().await?, Some((2, 2)));
 
     // Answered requests get a refund, as the cancelled ones would have.

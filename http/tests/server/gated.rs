@@ -8,7 +8,7 @@ use tollgate::{Adjusted, Adjustment, Error, MemoryStore, Store, Take, TakeError,
 pub struct Gated {
     pub store: MemoryStore,
     /// Notified of each request for tokens.
-    pub asked: Notify,
+    pub requested: Notify,
     /// Permits to take and to give back.
     pub takes: Semaphore,
     pub adjusts: Semaphore,
@@ -33,14 +33,14 @@ impl Gated {
 
     fn with_leave(takes: usize, adjusts: usize) -> Arc<Self> {
         let (takes, adjusts) = (Semaphore::new(takes), Semaphore::new(adjusts));
-        let (asked, adjusted) = (Notify::new(), AtomicU64::new(0));
-        Arc::new(Self { store: MemoryStore::new(), asked, takes, adjusts, adjusted })
+        let (requested, adjusted) = (Notify::new(), AtomicU64::new(0));
+        Arc::new(Self { store: MemoryStore::new(), requested, takes, adjusts, adjusted })
     }
 }
 
 impl Store for Gated {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.asked.notify_one();
+        self.requested.notify_one();
         self.takes.acquire().await.map_err(Error::other)?.forget();
         self.store.take(takes).await
     }

@@ -80,8 +80,8 @@ async fn blocked_call_reports_no_remaining_tokens() -> anyhow::Result<()> {
     assert_eq!(limits.iter().map(|limit| limit.description.as_str()).collect::<Vec<_>>(), ["this limit is blocked"]);
     let inner = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
     let denied = layer.layer(inner).oneshot(Request::new(String::new())).await?;
-    let said = denied.headers().get("ratelimit").context("it is said")?;
-    assert!(said.to_str()?.starts_with("\"default\";r=0"), "{said:?}");
+    let printed = denied.headers().get("ratelimit").context("it is said")?;
+    assert!(printed.to_str()?.starts_with("\"default\";r=0"), "{printed:?}");
     Ok(())
 }
 

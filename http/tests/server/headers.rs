@@ -70,8 +70,8 @@ async fn headers_state_the_effective_limit() -> anyhow::Result<()> {
     planned.store().create_plan(&plan, "1000/h burst 10".parse()?).await?;
     assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=10;w=36"));
     let over = Override { quota: Some("900/min".parse()?), ..Override::default() };
-    let whose = planned.store().list(&Filter::default(), None, 2).await?[0].key().clone();
-    planned.store().set_override(&whose, over).await?;
+    let owner = &planned.store().list(&Filter::default(), None, 2).await?[0].key;
+    planned.store().set_override(owner, over).await?;
     assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=900;w=60"));
 
     // A shorter window would state a higher rate, even for a large quota.
@@ -92,7 +92,7 @@ async fn headers_state_the_effective_limit() -> anyhow::Result<()> {
 #[tokio::test]
 async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
     let clock = ManualClock::default();
-    for (rule, said) in [
+    for (rule, printed) in [
         ("5 once", ["2 q=3", "1 q=3", "0 q=3", "0 q=3"]),
         ("5/5s", ["2;t=1 q=3;w=5", "1;t=2 q=3;w=5", "0;t=1 q=3;w=5", "0;t=1 q=3;w=5"]),
         ("5 per 5s", ["2;t=5 q=3;w=5", "1;t=5 q=3;w=5", "0;t=5 q=3;w=5", "0;t=5 q=3;w=5"]),
@@ -102,10 +102,10 @@ async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
         let limiter = Limiter::builder(MemoryStore::with_clock(clock.clone())).min_remaining(2).build(rule.clone())?;
         let server = limited(limiter, RateLimitHeaders::Always).await?;
         let client = Client::new(server.address);
-        for (n, said) in said.into_iter().enumerate() {
+        for (n, printed) in printed.into_iter().enumerate() {
             let answer = client.get("/").await?;
             assert_eq!(answer.status.as_u16(), if n < 3 { 200 } else { 429 }, "{rule:?}");
-            let (left, quota) = said.split_once(' ').expect("two of them");
+            let (left, quota) = printed.split_once(' ').expect("two of them");
             assert_eq!(rate_limit(&answer)?, format!("\"a\";r={left} | \"a\";{quota}"), "{rule:?}: request {n}");
         }
     }
@@ -125,7 +125,7 @@ async fn headers_omit_the_minimum_remaining() -> anyhow::Result<()> {
 #[tokio::test]
 async fn headers_after_a_refund_state_the_tokens_left() -> anyhow::Result<()> {
     let now = || anyhow::Ok(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs());
-    for (rule, cost, unused, said, reset) in [
+    for (rule, cost, unused, printed, reset) in [
         // A full bucket has no time: no token is to come.
         ("2 per 1h", 1, 1, "\"a\";r=2 | \"a\";q=2;w=3600", None),
         ("2/h", 1, 1, "\"a\";r=2 | \"a\";q=2;w=3600", None),
@@ -149,8 +149,8 @@ async fn headers_after_a_refund_state_the_tokens_left() -> anyhow::Result<()> {
         let before = now()?;
         let answer = Client::new(server.address).get("/").await?;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(rate_limit(&answer)?, said, "{rule:?}");
-        let left = said.split([';', ' ']).nth(1).and_then(|left| left.strip_prefix("r="));
+        assert_eq!(rate_limit(&answer)?, printed, "{rule:?}");
+        let left = printed.split([';', ' ']).nth(1).and_then(|left| left.strip_prefix("r="));
         assert_eq!(answer.header("x-ratelimit-remaining")?, left, "{rule:?}");
         let until: Option<u64> = answer.header("x-ratelimit-reset")?.map(str::parse).transpose()?;
         assert_eq!(until.is_some(), reset.is_some(), "{rule:?}: {until:?}");
@@ -213,9 +213,9 @@ async fn denial_headers_state_only_limits_that_denied() -> anyhow::Result<()> {
             client.get("/").await?;
             let denied = client.get("/").await?;
             assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
-            let said = denied.headers.get_all("ratelimit").iter().map(|line| line.to_str());
+            let printed = denied.headers.get_all("ratelimit").iter().map(|line| line.to_str());
             let expected = [format!("\"a\";r=0{until}"), format!("\"b\";r={left}")];
-            assert_eq!(said.collect::<Result<Vec<_>, _>>()?, expected, "{denies}");
+            assert_eq!(printed.collect::<Result<Vec<_>, _>>()?, expected, "{denies}");
         }
     }
     Ok(())
@@ -277,9 +277,10 @@ async fn headers_state_each_of_several_limits() -> anyhow::Result<()> {
         (429, ["\"client\";r=0;t=30", "\"day\";r=20"]),
     ] {
         let answer = client.get("/").await?;
-        let said = |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
-        assert_eq!((answer.status.as_u16(), &said("ratelimit")?[..]), (status, &limits[..]));
-        assert_eq!(said("ratelimit-policy")?, ["\"client\";q=4;w=60", "\"day\";q=24;w=86400"]);
+        let printed =
+            |name| answer.headers.get_all(name).iter().map(|line| line.to_str()).collect::<Result<Vec<_>, _>>();
+        assert_eq!((answer.status.as_u16(), &printed("ratelimit")?[..]), (status, &limits[..]));
+        assert_eq!(printed("ratelimit-policy")?, ["\"client\";q=4;w=60", "\"day\";q=24;w=86400"]);
         assert_eq!(answer.header("retry-after")?, (status == 429).then_some("30"));
     }
     Ok(())

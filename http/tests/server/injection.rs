@@ -66,7 +66,7 @@ async fn plan_from_any_text_exists_or_fails_plainly() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_reason_of_any_text_stays_within_the_answer() -> anyhow::Result<()> {
     for text in TEXTS {
-        let layer = RateLimitLayer::new(limiter()?).key(Nobody(text));
+        let layer = RateLimitLayer::new(limiter()?).key(Unused(text));
         let server = serve(layer.clone()).await?;
         let refused = ask(&server, "/", "").await?;
         assert_eq!(refused.status, StatusCode::UNAUTHORIZED, "{text:?}");
@@ -135,9 +135,9 @@ const TEXTS: &[&str] = &[
 ];
 
 /// Fails for every request, with this reason.
-struct Nobody(&'static str);
+struct Unused(&'static str);
 
-impl KeyExtractor for Nobody {
+impl KeyExtractor for Unused {
     fn extract(&self, _: &Parts) -> Result<String, MissingKey> {
         Err(MissingKey::new(StatusCode::UNAUTHORIZED, self.0))
     }

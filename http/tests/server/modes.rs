@@ -77,14 +77,14 @@ async fn client_disconnected_before_the_call_takes_nothing() -> anyhow::Result<(
     let ask = || tokio::spawn(service.clone().oneshot(Request::new(())));
     // The first request is in its call. Behind it, one client disconnects and one stays.
     let first = ask();
-    store.asked.notified().await;
+    store.requested.notified().await;
     let (goes, stays) = (ask(), ask());
     yield_now().await;
     goes.abort();
     assert!(goes.await.is_err(), "it stood in line");
     store.takes.add_permits(1);
     assert_eq!(first.await??.status(), StatusCode::OK);
-    store.asked.notified().await;
+    store.requested.notified().await;
     store.takes.add_permits(1);
     assert_eq!(stays.await??.status(), StatusCode::OK, "nobody had the second token");
 
@@ -93,7 +93,7 @@ async fn client_disconnected_before_the_call_takes_nothing() -> anyhow::Result<(
     let layer = RateLimitLayer::new(limiter).key(GlobalKey).wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let goes = tokio::spawn(service.clone().oneshot(Request::new(())));
-    store.asked.notified().await;
+    store.requested.notified().await;
     goes.abort();
     assert!(goes.await.is_err(), "it was being asked for");
     store.takes.add_permits(2);
@@ -110,12 +110,12 @@ async fn pending_database_calls_are_bounded() -> anyhow::Result<()> {
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let mut context = Context::from_waker(std::task::Waker::noop());
     let mut ask = || {
-        let mut asked = Box::pin(service.clone().oneshot(Request::new(())));
-        let polled = asked.as_mut().poll(&mut context);
-        (asked, polled)
+        let mut requested = Box::pin(service.clone().oneshot(Request::new(())));
+        let polled = requested.as_mut().poll(&mut context);
+        (requested, polled)
     };
     let _first = ask();
-    store.asked.notified().await;
+    store.requested.notified().await;
     let mut line: Vec<_> = (0..16_384).map(|_| ask()).collect();
     assert!(line.iter().all(|(_, polled)| polled.is_pending()));
     let (_, Poll::Ready(refused)) = ask() else { anyhow::bail!("one more stands in line") };
@@ -240,9 +240,9 @@ async fn shadow_limiter_or_store_does_not_wait_or_take() -> anyhow::Result<()> {
         let layer = RateLimitLayer::new(limiter.clone()).key(GlobalKey).wait(Duration::from_secs(5));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
         let begun = tokio::time::Instant::now();
-        let asked: Vec<_> = (0..10).map(|_| tokio::spawn(service.clone().oneshot(Request::new(())))).collect();
+        let requested: Vec<_> = (0..10).map(|_| tokio::spawn(service.clone().oneshot(Request::new(())))).collect();
         let mut modes = Vec::new();
-        for answer in asked {
+        for answer in requested {
             let answer = answer.await??;
             assert_eq!(answer.status(), StatusCode::OK);
             modes.extend(answer.extensions().get::<Decision>().map(Decision::mode));
@@ -271,9 +271,9 @@ async fn fallback_answers_waiting_requests_during_an_outage() -> anyhow::Result<
             RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(GlobalKey).wait(Duration::from_secs(90));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));
         let begun = tokio::time::Instant::now();
-        let asked = statuses.map(|_| tokio::spawn(service.clone().oneshot(Request::new(()))));
-        for (asked, status) in asked.into_iter().zip(statuses) {
-            assert_eq!(asked.await??.status(), status, "{fallback:?}");
+        let requested = statuses.map(|_| tokio::spawn(service.clone().oneshot(Request::new(()))));
+        for (requested, status) in requested.into_iter().zip(statuses) {
+            assert_eq!(requested.await??.status(), status, "{fallback:?}");
         }
         assert_eq!(begun.elapsed().as_secs(), waited, "{fallback:?}");
     }
@@ -359,10 +359,10 @@ async fn disconnected_client_gets_no_refund() -> anyhow::Result<()> {
     let layer = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost);
     let service = layer.layer(service_fn(handler));
     for _ in 0..2 {
-        let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+        let requested = tokio::spawn(service.clone().oneshot(Request::new(())));
         begun.notified().await;
-        asked.abort();
-        assert!(asked.await.is_err(), "it was being served");
+        requested.abort();
+        assert!(requested.await.is_err(), "it was being served");
     }
     let third = service.oneshot(Request::new(())).await?;
     assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);

@@ -84,7 +84,7 @@ async fn refund_returns_at_most_the_tokens_taken() -> anyhow::Result<()> {
         let unused = answer.headers.get("x-unused").and_then(|unused| unused.to_str().ok()?.parse().ok());
         unused.unwrap_or(cost + 1_000_000)
     };
-    let work = |Query(said): Query<Said>| async move { [("x-unused", said.unused.unwrap_or_default())] };
+    let work = |Query(printed): Query<Printed>| async move { [("x-unused", printed.unused.unwrap_or_default())] };
     let layer = RateLimitLayer::new(limiter.clone()).cost(|_| 10).refund(cached);
     let server = Server::start(Router::new().route("/", get(work)).layer(layer)).await?;
     let client = Client::new(server.address);
@@ -100,7 +100,7 @@ async fn refund_returns_at_most_the_tokens_taken() -> anyhow::Result<()> {
 }
 
 #[derive(serde::Deserialize)]
-struct Said {
+struct Printed {
     unused: Option<String>,
 }
 
@@ -111,21 +111,21 @@ async fn answer_is_sent_after_the_refund() -> anyhow::Result<()> {
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
     let service = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost).layer(inner);
     for _ in 0..3 {
-        let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+        let requested = tokio::spawn(service.clone().oneshot(Request::new(())));
         for _ in 0..100 {
             yield_now().await; // as far as it comes without leave
         }
-        assert!(!asked.is_finished());
+        assert!(!requested.is_finished());
         store.adjusts.add_permits(1);
-        assert_eq!(asked.await??.status(), StatusCode::OK);
+        assert_eq!(requested.await??.status(), StatusCode::OK);
     }
     // If a client disconnects during the refund, the tokens still return.
-    let asked = tokio::spawn(service.clone().oneshot(Request::new(())));
+    let requested = tokio::spawn(service.clone().oneshot(Request::new(())));
     for _ in 0..100 {
         yield_now().await;
     }
-    asked.abort();
-    assert!(asked.await.is_err(), "it waited");
+    requested.abort();
+    assert!(requested.await.is_err(), "it waited");
     store.adjusts.add_permits(2);
     for _ in 0..100 {
         yield_now().await;

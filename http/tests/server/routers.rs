@@ -67,11 +67,11 @@ async fn a_nested_route_is_known_by_its_whole_path() -> anyhow::Result<()> {
 async fn head_and_options_requests_take_tokens() -> anyhow::Result<()> {
     let server = Server::start(routes().layer(RateLimitLayer::new(limiter(4)?))).await?;
     for client in [Client::new(server.address), Client::http2(server.address)] {
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         for method in [Method::HEAD, Method::OPTIONS] {
-            asked.push(client.ask(method, "/a", &[]).await?.status.as_u16());
+            requested.push(client.ask(method, "/a", &[]).await?.status.as_u16());
         }
-        assert_eq!(asked, [200, 405], "what the router says");
+        assert_eq!(requested, [200, 405], "what the router says");
     }
     for client in [Client::new(server.address), Client::http2(server.address)] {
         let denied = client.get("/a").await?;
@@ -190,21 +190,24 @@ async fn a_connection_is_upgraded_through_the_layer_or_denied() -> anyhow::Resul
     let echo = async |request: Request<Body>| {
         tokio::spawn(async move {
             let mut upgraded = TokioIo::new(hyper::upgrade::on(request).await.expect("it is upgraded"));
-            let mut said = [0; 5];
-            upgraded.read_exact(&mut said).await.expect("the client says something");
-            upgraded.write_all(&said).await.expect("it listens");
+            let mut printed = [0; 5];
+            upgraded.read_exact(&mut printed).await.expect("the client says something");
+            upgraded.write_all(&printed).await.expect("it listens");
         });
         (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
     };
     let layer = RateLimitLayer::new(limiter(1)?).headers(RateLimitHeaders::Always);
     let server = Server::start(Router::new().route("/", get(echo)).layer(layer)).await?;
-    for (head, said) in [("HTTP/1.1 101 ", "hello"), ("HTTP/1.1 429 ", "")] {
+    for (head, printed) in [("HTTP/1.1 101 ", "hello"), ("HTTP/1.1 429 ", "")] {
         let mut stream = TcpStream::connect(server.address).await?;
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nhello").await?;
         stream.shutdown().await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
-        assert!(answer.starts_with(head) && answer.contains("\r\nratelimit: ") && answer.ends_with(said), "{answer}");
+        assert!(
+            answer.starts_with(head) && answer.contains("\r\nratelimit: ") && answer.ends_with(printed),
+            "{answer}"
+        );
     }
     Ok(())
 }

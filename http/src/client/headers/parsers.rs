@@ -24,9 +24,10 @@ pub(super) fn span(text: &str) -> Option<Duration> {
     let (mut rest, mut span) = (text, Duration::ZERO);
     // Requires at least one part.
     while !rest.is_empty() || text.is_empty() {
-        let figures = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let letters = rest[figures..].find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len() - figures);
-        let (number, unit) = rest[..figures + letters].split_at(figures);
+        let number_length = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let unit_length =
+            rest[number_length..].find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len() - number_length);
+        let (number, unit) = rest[..number_length + unit_length].split_at(number_length);
         let number = decimal(number)?;
         span = span.saturating_add(match unit {
             "ms" => number / 1000,
@@ -36,7 +37,7 @@ pub(super) fn span(text: &str) -> Option<Duration> {
             "d" => number.saturating_mul(86_400),
             _ => return None,
         });
-        rest = &rest[figures + letters..];
+        rest = &rest[number_length + unit_length..];
     }
     Some(span)
 }

@@ -79,14 +79,14 @@ impl HeaderPreset {
             return None;
         }
         let by_names = || self.names().iter().find_map(|names| names.read(headers, sent));
-        let said = match self {
+        let reported = match self {
             Self::RateLimit => ratelimit::read(headers).or_else(by_names)?,
             Self::Policy(name) => ratelimit::read_policy(headers, name)?,
             _ => return by_names(),
         };
         // By the draft, `Retry-After` takes precedence over the window.
-        let retry_after = super::retry_after(headers, sent).zip(said.remaining_tokens());
-        Some(retry_after.map_or(said, |(span, remaining)| super::left(remaining, || Some(span))))
+        let retry_after = super::retry_after(headers, sent).zip(reported.remaining_tokens());
+        Some(retry_after.map_or(reported, |(span, remaining)| super::throttle_of(remaining, || Some(span))))
     }
 
     fn names(self) -> &'static [HeaderNames] {
@@ -143,7 +143,7 @@ impl HeaderNames {
                 reset()?.checked_div(u32::try_from(limit).unwrap_or(u32::MAX))
             }
         };
-        Some(super::left(remaining, next))
+        Some(super::throttle_of(remaining, next))
     }
 }
 

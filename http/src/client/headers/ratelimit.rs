@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
 
-use super::{MAX_FIELD_BYTES, left};
+use super::{MAX_FIELD_BYTES, throttle_of};
 use tollgate::Throttle;
 
 /// Returns the strictest policy of the field.
@@ -13,11 +13,11 @@ pub(super) fn read(headers: &HeaderMap) -> Option<Throttle> {
     let field = field(headers)?;
     policies(&field, |_| true).or_else(|| {
         let dictionary = Parser::new(&field).parse::<Dictionary>().ok()?;
-        let figure = |name| match dictionary.get(name)? {
-            ListEntry::Item(item) => figure(&item.bare_item),
+        let integer = |name| match dictionary.get(name)? {
+            ListEntry::Item(item) => integer(&item.bare_item),
             ListEntry::InnerList(_) => None,
         };
-        Some(left(figure("remaining")?, || figure("reset").map(Duration::from_secs)))
+        Some(throttle_of(integer("remaining")?, || integer("reset").map(Duration::from_secs)))
     })
 }
 
@@ -47,11 +47,11 @@ fn policy(entry: &ListEntry, is_read: impl Fn(&BareItem) -> bool) -> Option<Thro
     if !is_read(&item.bare_item) {
         return None;
     }
-    let parameter = |parameters: &Parameters, name| figure(parameters.get(name)?);
+    let parameter = |parameters: &Parameters, name| integer(parameters.get(name)?);
     let remaining = parameter(&item.params, "r")?;
-    Some(left(remaining, || parameter(&item.params, "t").map(Duration::from_secs)))
+    Some(throttle_of(remaining, || parameter(&item.params, "t").map(Duration::from_secs)))
 }
 
-fn figure(item: &BareItem) -> Option<u64> {
+fn integer(item: &BareItem) -> Option<u64> {
     u64::try_from(i64::from(item.as_integer()?)).ok()
 }

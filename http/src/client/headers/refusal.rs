@@ -3,11 +3,15 @@
 use http::{HeaderMap, StatusCode};
 
 use super::{HeaderPreset, retry_after, sent_at, text};
-use crate::client::answer::is_overload;
+use crate::client::upstream_response::is_overload;
 use tollgate::Throttle;
 
 /// Returns the throttle of a refusal: no tokens left until the stated time, combined with what the presets read.
-pub(in crate::client) fn refusal(headers: &HeaderMap, said: Option<Throttle>, presets: &[HeaderPreset]) -> Throttle {
+pub(in crate::client) fn refusal(
+    headers: &HeaderMap,
+    reported: Option<Throttle>,
+    presets: &[HeaderPreset],
+) -> Throttle {
     let sent = sent_at(headers);
     let until = match retry_after(headers, sent) {
         Some(span) => Some(Throttle::retry_after(span)),
@@ -15,7 +19,7 @@ pub(in crate::client) fn refusal(headers: &HeaderMap, said: Option<Throttle>, pr
         None if presets.iter().any(|preset| matches!(preset, HeaderPreset::Policy(_))) => None,
         None => HeaderPreset::RateLimit.read(headers, sent),
     };
-    [said, until].into_iter().flatten().fold(Throttle::remaining(0), Throttle::and)
+    [reported, until].into_iter().flatten().fold(Throttle::remaining(0), Throttle::and)
 }
 
 /// Whether an answer refuses because of too many requests.
@@ -31,8 +35,9 @@ pub(in crate::client) fn is_refusal(status: StatusCode, headers: &HeaderMap, pre
         StatusCode::FORBIDDEN => {
             presets.contains(&HeaderPreset::XRateLimit) && {
                 let sent = sent_at(headers);
-                let said = HeaderPreset::XRateLimit.read(headers, sent);
-                retry_after(headers, sent).is_some() || said.and_then(|said| said.remaining_tokens()) == Some(0)
+                let reported = HeaderPreset::XRateLimit.read(headers, sent);
+                retry_after(headers, sent).is_some()
+                    || reported.and_then(|reported| reported.remaining_tokens()) == Some(0)
             }
         }
         _ => false,

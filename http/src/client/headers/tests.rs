@@ -9,7 +9,7 @@ fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
 
 const SENT: (&str, &str) = ("date", "Fri, 15 Jan 2027 08:00:00 GMT");
 
-fn held(status: u16, preset: HeaderPreset, lines: &[(&'static str, &str)]) -> Option<Throttle> {
+fn locked(status: u16, preset: HeaderPreset, lines: &[(&'static str, &str)]) -> Option<Throttle> {
     let lines = [&[SENT], lines].concat();
     read_throttle(StatusCode::from_u16(status).unwrap(), &headers(&lines), &[preset])
 }
@@ -39,13 +39,13 @@ fn a_refusal_says_for_how_long_in_seconds_or_by_a_date() {
         (200, "120", None),
         (301, "120", None),
     ] {
-        assert_eq!(held(status, HeaderPreset::RateLimit, &[("retry-after", value)]), expected, "{status} {value:?}");
+        assert_eq!(locked(status, HeaderPreset::RateLimit, &[("retry-after", value)]), expected, "{status} {value:?}");
     }
-    assert_eq!(held(429, HeaderPreset::RateLimit, &[]), Some(none));
-    assert_eq!(held(503, HeaderPreset::RateLimit, &[]), None);
+    assert_eq!(locked(429, HeaderPreset::RateLimit, &[]), Some(none));
+    assert_eq!(locked(503, HeaderPreset::RateLimit, &[]), None);
     let both = [("retry-after", "2"), ("retry-after-ms", "1250")];
     assert_eq!(
-        held(429, HeaderPreset::RateLimit, &both),
+        locked(429, HeaderPreset::RateLimit, &both),
         Some(Throttle::retry_after(Duration::from_millis(1250)).and(none))
     );
 }
@@ -153,7 +153,7 @@ fn preset_reads_its_senders_headers() {
         ),
     ];
     for (preset, lines, expected) in table {
-        assert_eq!(held(200, *preset, lines), *expected, "{preset:?} of {lines:?}");
+        assert_eq!(locked(200, *preset, lines), *expected, "{preset:?} of {lines:?}");
     }
     for preset in HeaderPreset::ALL {
         assert!(table.iter().any(|(of, _, read)| of == preset && read.is_some()), "{preset:?} is not in the table");
@@ -162,7 +162,7 @@ fn preset_reads_its_senders_headers() {
 
 #[test]
 fn value_can_have_parameters() {
-    let read = |lines: &[_]| held(200, HeaderPreset::RateLimit, lines);
+    let read = |lines: &[_]| locked(200, HeaderPreset::RateLimit, lines);
     assert_eq!(read(&[("ratelimit-remaining", "76;w=21600")]), Some(Throttle::remaining(76)));
     let both = [("ratelimit-remaining", "0 ;w=21600"), ("ratelimit-reset", "30;w=21600")];
     assert_eq!(read(&both), Some(wait(30)));
@@ -180,7 +180,7 @@ fn policy_is_selected_by_name() {
         ("day", r#""hour";r=900;t=100"#, None),
         ("remaining", "limit=100, remaining=50, reset=5", None),
     ] {
-        assert_eq!(held(200, HeaderPreset::Policy(name), &[("ratelimit", line)]), expected, "{name} of {line}");
+        assert_eq!(locked(200, HeaderPreset::Policy(name), &[("ratelimit", line)]), expected, "{name} of {line}");
     }
 }
 
@@ -195,13 +195,13 @@ fn oversized_field_is_ignored() {
             [(MAX_FIELD_BYTES, read), (MAX_FIELD_BYTES + 1, absent), (7 * MAX_FIELD_BYTES, absent)]
         {
             let line = format!("{value:>length$}");
-            assert_eq!(held(status, HeaderPreset::RateLimit, &[(name, &line)]), expected, "{name} of {length} bytes");
+            assert_eq!(locked(status, HeaderPreset::RateLimit, &[(name, &line)]), expected, "{name} of {length} bytes");
         }
     }
     let half = format!("{:>1$}", r#""a";r=7"#, MAX_FIELD_BYTES / 2);
     let lines = [("ratelimit", &*half); 3];
-    assert_eq!(held(200, HeaderPreset::RateLimit, &lines[..2]), Some(Throttle::remaining(7)));
-    assert_eq!(held(200, HeaderPreset::RateLimit, &lines), None, "all of its lines are one field");
+    assert_eq!(locked(200, HeaderPreset::RateLimit, &lines[..2]), Some(Throttle::remaining(7)));
+    assert_eq!(locked(200, HeaderPreset::RateLimit, &lines), None, "all of its lines are one field");
 }
 
 #[test]
@@ -214,9 +214,9 @@ fn strictest_line_of_a_header_counts() {
             ("x-ratelimit-reset", soon),
         ]
     };
-    assert_eq!(held(200, HeaderPreset::XRateLimit, &lines(["3", "100"], ["5", "60"])), Some(Throttle::remaining(3)));
-    assert_eq!(held(200, HeaderPreset::XRateLimit, &lines(["0", "100"], ["5", "60"])), Some(wait(60)));
-    assert_eq!(held(200, HeaderPreset::XRateLimit, &lines(["0", "many"], ["60", "soon"])), Some(wait(60)));
+    assert_eq!(locked(200, HeaderPreset::XRateLimit, &lines(["3", "100"], ["5", "60"])), Some(Throttle::remaining(3)));
+    assert_eq!(locked(200, HeaderPreset::XRateLimit, &lines(["0", "100"], ["5", "60"])), Some(wait(60)));
+    assert_eq!(locked(200, HeaderPreset::XRateLimit, &lines(["0", "many"], ["60", "soon"])), Some(wait(60)));
     let of_requests = [
         ("x-ratelimit-limit-requests", "60"),
         ("x-ratelimit-limit-requests", "10"),
@@ -224,40 +224,40 @@ fn strictest_line_of_a_header_counts() {
         ("x-ratelimit-reset-requests", "1s"),
         ("x-ratelimit-reset-requests", "1m30s"),
     ];
-    assert_eq!(held(200, HeaderPreset::OpenAiRequests, &of_requests), Some(wait(9)));
+    assert_eq!(locked(200, HeaderPreset::OpenAiRequests, &of_requests), Some(wait(9)));
     for (first, second) in [("5", "60"), ("60", "5"), ("soon", "60"), ("5", "Fri, 15 Jan 2027 08:01:00 GMT")] {
         let lines = [("retry-after", first), ("retry-after", second)];
-        assert_eq!(held(429, HeaderPreset::XRateLimit, &lines), Some(wait(60)), "{first} and {second}");
+        assert_eq!(locked(429, HeaderPreset::XRateLimit, &lines), Some(wait(60)), "{first} and {second}");
     }
     let lines = [("retry-after-ms", "1000"), ("retry-after-ms", "9000")];
-    assert_eq!(held(429, HeaderPreset::XRateLimit, &lines), Some(wait(9)));
+    assert_eq!(locked(429, HeaderPreset::XRateLimit, &lines), Some(wait(9)));
 }
 
 #[test]
 fn refusal_leaves_no_tokens_despite_other_headers() {
     let lines = [("x-ratelimit-remaining-tokens", "5000")];
-    assert_eq!(held(429, HeaderPreset::OpenAiTokens, &lines), Some(Throttle::remaining(0)));
+    assert_eq!(locked(429, HeaderPreset::OpenAiTokens, &lines), Some(Throttle::remaining(0)));
     let lines = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30")];
-    assert_eq!(held(429, HeaderPreset::XRateLimit, &lines), Some(wait(30)));
+    assert_eq!(locked(429, HeaderPreset::XRateLimit, &lines), Some(wait(30)));
 }
 
 #[test]
 fn refusal_without_retry_after_uses_standard_headers() {
     let unread = HeaderPreset::OpenAiTokens;
     let standard = ("ratelimit", r#""hour";r=900;t=3000, "minute";r=0;t=30"#);
-    assert_eq!(held(429, unread, &[standard]), Some(wait(30)));
-    assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "30")]), Some(wait(30)));
-    assert_eq!(held(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "1800000030")]), Some(wait(30)));
-    assert_eq!(held(429, unread, &[standard, ("retry-after", "5")]), Some(wait(5)));
-    assert_eq!(held(429, HeaderPreset::RateLimit, &[standard, ("retry-after", "soon")]), Some(wait(30)));
-    assert_eq!(held(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(Throttle::remaining(0)));
-    assert_eq!(held(200, unread, &[standard]), None);
+    assert_eq!(locked(429, unread, &[standard]), Some(wait(30)));
+    assert_eq!(locked(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "30")]), Some(wait(30)));
+    assert_eq!(locked(429, unread, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "1800000030")]), Some(wait(30)));
+    assert_eq!(locked(429, unread, &[standard, ("retry-after", "5")]), Some(wait(5)));
+    assert_eq!(locked(429, HeaderPreset::RateLimit, &[standard, ("retry-after", "soon")]), Some(wait(30)));
+    assert_eq!(locked(429, unread, &[("ratelimit", r#""a";r=7;t=30"#)]), Some(Throttle::remaining(0)));
+    assert_eq!(locked(200, unread, &[standard]), None);
     assert_eq!(
-        held(429, HeaderPreset::Policy("hour"), &[standard]),
+        locked(429, HeaderPreset::Policy("hour"), &[standard]),
         Some(Throttle::remaining(0)),
         "another one's wait"
     );
-    assert_eq!(held(429, HeaderPreset::Policy("minute"), &[standard]), Some(wait(30)));
+    assert_eq!(locked(429, HeaderPreset::Policy("minute"), &[standard]), Some(wait(30)));
 }
 
 #[test]
@@ -265,14 +265,14 @@ fn retry_after_overrides_only_the_ratelimit_window() {
     let (policies, soon) = (("ratelimit", r#""hour";r=9;t=3000, "minute";r=0;t=30"#), ("retry-after", "5"));
     let of_names = [("ratelimit-remaining", "0"), ("ratelimit-reset", "30"), soon];
     for status in [200, 429] {
-        assert_eq!(held(status, HeaderPreset::RateLimit, &[policies, soon]), Some(wait(5)), "{status}");
-        assert_eq!(held(status, HeaderPreset::Policy("minute"), &[policies, soon]), Some(wait(5)), "{status}");
-        assert_eq!(held(status, HeaderPreset::RateLimit, &of_names), Some(wait(5)), "{status}");
+        assert_eq!(locked(status, HeaderPreset::RateLimit, &[policies, soon]), Some(wait(5)), "{status}");
+        assert_eq!(locked(status, HeaderPreset::Policy("minute"), &[policies, soon]), Some(wait(5)), "{status}");
+        assert_eq!(locked(status, HeaderPreset::RateLimit, &of_names), Some(wait(5)), "{status}");
         let others = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30"), soon];
-        assert_eq!(held(status, HeaderPreset::XRateLimit, &others), Some(wait(30)), "{status}");
+        assert_eq!(locked(status, HeaderPreset::XRateLimit, &others), Some(wait(30)), "{status}");
     }
-    assert_eq!(held(200, HeaderPreset::Policy("hour"), &[policies, soon]), Some(Throttle::remaining(9)));
-    assert_eq!(held(200, HeaderPreset::RateLimit, &[policies, ("retry-after", "60")]), Some(wait(60)));
+    assert_eq!(locked(200, HeaderPreset::Policy("hour"), &[policies, soon]), Some(Throttle::remaining(9)));
+    assert_eq!(locked(200, HeaderPreset::RateLimit, &[policies, ("retry-after", "60")]), Some(wait(60)));
 }
 
 #[test]
@@ -280,21 +280,21 @@ fn cached_answer_reports_nothing_left() {
     let lines = |age| [("ratelimit", r#""default";r=0;t=30"#), ("x-ratelimit-remaining", "0"), ("age", age)];
     for preset in [HeaderPreset::RateLimit, HeaderPreset::Policy("default"), HeaderPreset::XRateLimit] {
         for (age, is_read) in [("0", true), ("1", false), ("3600", false), ("-1", true), ("old", true)] {
-            let held = held(200, preset, &lines(age));
-            assert_eq!(held.is_some(), is_read, "{preset:?}, {age:?}: {held:?}");
+            let locked = locked(200, preset, &lines(age));
+            assert_eq!(locked.is_some(), is_read, "{preset:?}, {age:?}: {locked:?}");
         }
     }
     // A refusal counts even if it comes from a cache.
-    assert_eq!(held(429, HeaderPreset::RateLimit, &lines("7")), Some(Throttle::remaining(0)));
+    assert_eq!(locked(429, HeaderPreset::RateLimit, &lines("7")), Some(Throttle::remaining(0)));
 }
 
 #[test]
 fn grpc_exhaustion_in_head_is_a_refusal_with_its_delay() {
     let retry_after = ("retry-after", "30");
-    assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "8"), retry_after]), Some(wait(30)));
-    assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "8")]), None, "a message may be too large");
-    assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "14"), retry_after]), None);
-    assert_eq!(held(200, HeaderPreset::RateLimit, &[("grpc-status", "0"), retry_after]), None);
+    assert_eq!(locked(200, HeaderPreset::RateLimit, &[("grpc-status", "8"), retry_after]), Some(wait(30)));
+    assert_eq!(locked(200, HeaderPreset::RateLimit, &[("grpc-status", "8")]), None, "a message may be too large");
+    assert_eq!(locked(200, HeaderPreset::RateLimit, &[("grpc-status", "14"), retry_after]), None);
+    assert_eq!(locked(200, HeaderPreset::RateLimit, &[("grpc-status", "0"), retry_after]), None);
 }
 
 #[test]
@@ -302,10 +302,10 @@ fn forbidden_is_a_refusal_if_its_preset_says_so() {
     let spent = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800000030")];
     let often = [("x-ratelimit-remaining", "4000"), ("retry-after", "60")];
     let not_allowed = [("x-ratelimit-remaining", "4000")];
-    assert_eq!(held(403, HeaderPreset::XRateLimit, &spent), Some(wait(30)));
-    assert_eq!(held(403, HeaderPreset::XRateLimit, &often), Some(wait(60)));
-    assert_eq!(held(403, HeaderPreset::XRateLimit, &not_allowed), Some(Throttle::remaining(4000)));
-    assert_eq!(held(403, HeaderPreset::RateLimit, &often), None);
+    assert_eq!(locked(403, HeaderPreset::XRateLimit, &spent), Some(wait(30)));
+    assert_eq!(locked(403, HeaderPreset::XRateLimit, &often), Some(wait(60)));
+    assert_eq!(locked(403, HeaderPreset::XRateLimit, &not_allowed), Some(Throttle::remaining(4000)));
+    assert_eq!(locked(403, HeaderPreset::RateLimit, &often), None);
 }
 
 proptest! {
@@ -320,9 +320,9 @@ proptest! {
                 headers.append(NAMES[name], value);
             }
         }
-        let hold = read_throttle(StatusCode::from_u16(status).unwrap(), &headers, HeaderPreset::ALL);
-        prop_assert!(status != 429 || hold.is_some());
-        prop_assert!(hold.is_none_or(|hold| hold.wait() <= Throttle::DEFAULT_MAX_WAIT));
+        let throttle = read_throttle(StatusCode::from_u16(status).unwrap(), &headers, HeaderPreset::ALL);
+        prop_assert!(status != 429 || throttle.is_some());
+        prop_assert!(throttle.is_none_or(|throttle| throttle.wait() <= Throttle::DEFAULT_MAX_WAIT));
     }
 }
 

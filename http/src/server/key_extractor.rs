@@ -82,7 +82,7 @@ tuple!(A B C D);
 pub struct MissingKey {
     status: StatusCode,
     reason: Cow<'static, str>,
-    left_out: bool,
+    is_absent: bool,
 }
 
 impl MissingKey {
@@ -90,14 +90,14 @@ impl MissingKey {
     ///
     /// The request is refused even if the layer [allows missing keys](super::RateLimitLayer::allow_missing_key).
     pub fn new(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, reason: reason.into(), left_out: false }
+        Self { status, reason: reason.into(), is_absent: false }
     }
 
     /// Creates an error for a client that did not send the key, with status 400.
     ///
     /// The request passes if the layer [allows missing keys](super::RateLimitLayer::allow_missing_key).
     pub fn client_error(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { left_out: true, ..Self::new(StatusCode::BAD_REQUEST, reason) }
+        Self { is_absent: true, ..Self::new(StatusCode::BAD_REQUEST, reason) }
     }
 
     /// Creates an error for a service that cannot determine the key, with status 500.
@@ -106,8 +106,8 @@ impl MissingKey {
     }
 
     /// Whether the client did not send the key, as opposed to a malformed key.
-    pub(super) fn is_left_out(&self) -> bool {
-        self.left_out
+    pub(super) fn is_absent(&self) -> bool {
+        self.is_absent
     }
 
     /// Returns the status of the answer.

@@ -1,19 +1,18 @@
 //! A limiter over any store, behind one type, so that the layer has no type parameters.
 
-use std::pin::Pin;
-
 use tollgate::telemetry::MiddlewareEvent;
-use tollgate::{Adjusted, Decision, Error, Key, Limit, Limiter, Mode, Receipt, Rule, Store, Take};
+use tollgate::{Decision, Error, Limit, Limiter, Mode, Rule, Store, Take};
+
+use super::future::BoxFuture;
+use super::refund::{Charge, LimiterCharge};
 
 /// A decision that can be ready at once, as from memory. The future is large, so it is created only when needed.
 pub(super) enum PendingDecision<'a> {
     Now(Result<Decision, Error>),
-    Later(Later<'a, Result<Charged, Error>>),
+    Later(BoxFuture<'a, Result<ChargedDecision, Error>>),
 }
 
-pub(super) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-pub(super) trait Gate: Send + Sync {
+pub(super) trait ErasedLimiter: Send + Sync {
     /// Builds a request under the limiter's own limit, or under another one.
     fn request(&self, limit: Limit, own: bool) -> Take;
 
@@ -30,11 +29,11 @@ pub(super) trait Gate: Send + Sync {
     fn id(&self) -> usize;
 
     /// Whether the limiter is in mode `off` or `shadow`.
-    fn lets_pass(&self) -> bool;
+    fn admits_denied(&self) -> bool;
 
     /// Decides a request, and sleeps until its scheduled time if `asks.waits`. If `asks.refundable`, the answer can
     /// give tokens back.
-    fn ask<'a>(&'a self, take: &'a Take, asks: WaitOptions) -> PendingDecision<'a>;
+    fn ask<'a>(&'a self, take: &'a Take, options: WaitOptions) -> PendingDecision<'a>;
 }
 
 /// Options of a layer's request beyond its tokens.
@@ -45,18 +44,9 @@ pub(super) struct WaitOptions {
 }
 
 /// A decision, and the taken tokens if they can be refunded.
-pub(super) type Charged = (Decision, Option<Box<dyn Charge>>);
+pub(super) type ChargedDecision = (Decision, Option<Box<dyn Charge>>);
 
-/// Tokens that a request has taken.
-pub(super) trait Charge: Send + Sync {
-    /// Gives the unused tokens of each bucket back. Returns `None` if there are none.
-    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<Refunds, Error>>>;
-}
-
-/// How many tokens buckets got back.
-pub(super) type Refunds = Vec<(Key, u64)>;
-
-impl<S: Store> Gate for Limiter<S> {
+impl<S: Store> ErasedLimiter for Limiter<S> {
     fn request(&self, limit: Limit, own: bool) -> Take {
         if own { Take::from(limit.min_remaining(self.required_remaining())) } else { self.request_for(limit) }
     }
@@ -77,12 +67,12 @@ impl<S: Store> Gate for Limiter<S> {
         std::ptr::from_ref(self.store()).addr()
     }
 
-    fn lets_pass(&self) -> bool {
+    fn admits_denied(&self) -> bool {
         matches!(self.mode(), Mode::Off | Mode::Shadow)
     }
 
-    fn ask<'a>(&'a self, take: &'a Take, asks: WaitOptions) -> PendingDecision<'a> {
-        let WaitOptions { waits, refundable } = asks;
+    fn ask<'a>(&'a self, take: &'a Take, options: WaitOptions) -> PendingDecision<'a> {
+        let WaitOptions { waits, refundable } = options;
         if !waits && !refundable {
             return match self.try_decide(take) {
                 Some(answer) => PendingDecision::Now(answer),
@@ -97,34 +87,9 @@ impl<S: Store> Gate for Limiter<S> {
                 reservation.wait().await;
             }
             let decision = reservation.decision().clone();
-            let taken = || Taken { limiter: self.clone(), receipts: reservation.receipts().to_vec() };
+            let taken = || LimiterCharge { limiter: self.clone(), receipts: reservation.receipts().to_vec() };
             let charge = (refundable && decision.is_granted()).then(|| Box::new(taken()) as Box<dyn Charge>);
             Ok((decision, charge))
-        }))
-    }
-}
-
-struct Taken<S: Store> {
-    limiter: Limiter<S>,
-    receipts: Vec<Receipt>,
-}
-
-impl<S: Store> Charge for Taken<S> {
-    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<Later<'static, Result<Refunds, Error>>> {
-        let Self { limiter, receipts } = *self;
-        let unused = receipts.into_iter().map(|receipt| (unused(&receipt), receipt)).filter(|(unused, _)| *unused > 0);
-        let (keys, refunds): (Vec<_>, Vec<_>) =
-            unused.map(|(unused, receipt)| (receipt.key().clone(), receipt.refund(unused))).unzip();
-        if refunds.is_empty() {
-            return None;
-        }
-        Some(Box::pin(async move {
-            let adjusted = limiter.adjust(refunds).await?;
-            let given_back = keys.into_iter().zip(adjusted).map(|(key, adjusted)| match adjusted? {
-                Adjusted::Done(tokens) => Ok((key, tokens.unsigned_abs())),
-                _ => Ok((key, 0)),
-            });
-            given_back.collect()
         }))
     }
 }

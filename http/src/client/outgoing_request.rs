@@ -61,25 +61,27 @@ impl<'a> OutgoingRequest<'a> {
 
 impl<'a> From<&'a http::request::Parts> for OutgoingRequest<'a> {
     fn from(parts: &'a http::request::Parts) -> Self {
-        let named = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+        let host_header = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
         // A request with only a path has its host in a header.
-        let (host, port) = match (parts.uri.authority(), named) {
+        let (host, port) = match (parts.uri.authority(), host_header) {
             (Some(authority), _) => (Some(authority.host()), authority.port_u16()),
-            (None, Some(named)) => match named.parse::<http::uri::Authority>() {
+            (None, Some(host_header)) => match host_header.parse::<http::uri::Authority>() {
                 // Rejects a user before the host, so that the text begins with the host.
-                Ok(authority) if !named.contains('@') => (Some(&named[..authority.host().len()]), authority.port_u16()),
+                Ok(authority) if !host_header.contains('@') => {
+                    (Some(&host_header[..authority.host().len()]), authority.port_u16())
+                }
                 _ => (None, None),
             },
             (None, None) => (None, None),
         };
-        let of_scheme = match parts.uri.scheme_str() {
+        let default_port = match parts.uri.scheme_str() {
             Some("https") => Some(443),
             _ => Some(80),
         };
         Self {
             method: &parts.method,
             host,
-            port: port.filter(|port| Some(*port) != of_scheme),
+            port: port.filter(|port| Some(*port) != default_port),
             path: parts.uri.path(),
             headers: &parts.headers,
             extensions: &parts.extensions,

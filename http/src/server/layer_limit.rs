@@ -5,9 +5,9 @@ use http::response;
 use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{Error, Key, Quota, Rule};
 
-use super::extract::text;
-use super::gate::Gate;
+use super::erased_limiter::ErasedLimiter;
 use super::key::{alone, join, key};
+use super::key_extractor::text;
 use super::{KeyExtractor, MissingKey};
 
 /// One limit of a layer: its key and its rule.
@@ -15,9 +15,9 @@ use super::{KeyExtractor, MissingKey};
 pub(super) struct LayerLimit {
     pub(super) name: Arc<str>,
     /// Whether the name is a part of the keys.
-    pub(super) named: bool,
+    pub(super) has_name: bool,
     pub(super) key: Arc<dyn KeyExtractor>,
-    pub(super) terms: RuleSource,
+    pub(super) rule_source: RuleSource,
     /// Replaces the request's cost.
     pub(super) cost: Option<RequestFn<u64>>,
     /// The unit in `RateLimit-Policy`.
@@ -25,7 +25,7 @@ pub(super) struct LayerLimit {
     /// Replaces the layer's refund.
     pub(super) refund: Option<UnusedFn>,
     /// Replaces the limiter's local fallback quota.
-    pub(super) local: Option<Quota>,
+    pub(super) fallback_quota: Option<Quota>,
 }
 
 #[derive(Clone)]
@@ -42,7 +42,7 @@ pub(super) type RequestFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 pub(super) type UnusedFn = Arc<dyn Fn(&response::Parts, u64) -> u64 + Send + Sync>;
 
 /// Why a request has no decision.
-pub(super) enum Unanswered {
+pub(super) enum UndecidedError {
     MissingKey(MissingKey),
     Failed(Error),
 }
@@ -66,23 +66,23 @@ pub(super) struct NoSuchName {
 pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
 
 impl LayerLimit {
-    pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, terms: RuleSource) -> Self {
-        Self { name, named: true, key, terms, cost: None, unit: None, refund: None, local: None }
+    pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, rule_source: RuleSource) -> Self {
+        Self { name, has_name: true, key, rule_source, cost: None, unit: None, refund: None, fallback_quota: None }
     }
 
-    pub(super) fn key(&self, request: &Parts) -> Result<Key, Unanswered> {
-        let text = text(&*self.key, request).map_err(Unanswered::MissingKey)?;
-        let text = if self.named { join(&[&self.name, &text]) } else { alone(text) };
-        key(&text).map_err(|error| Unanswered::Failed(error.into()))
+    pub(super) fn key(&self, request: &Parts) -> Result<Key, UndecidedError> {
+        let text = text(&*self.key, request).map_err(UndecidedError::MissingKey)?;
+        let text = if self.has_name { join(&[&self.name, &text]) } else { alone(text) };
+        key(&text).map_err(|error| UndecidedError::Failed(error.into()))
     }
 
-    pub(super) fn rule(&self, request: &Parts, limiter: &dyn Gate) -> Result<Rule, Unanswered> {
-        match &self.terms {
+    pub(super) fn rule(&self, request: &Parts, limiter: &dyn ErasedLimiter) -> Result<Rule, UndecidedError> {
+        match &self.rule_source {
             RuleSource::OfLimiter => Ok(limiter.rule()),
             RuleSource::Always(rule) => Ok(rule.clone()),
             RuleSource::ByRequest(choose) => choose(request)
                 .inspect_err(|error| limiter.record(MiddlewareEvent::RuleFailed(error)))
-                .map_err(Unanswered::Failed),
+                .map_err(UndecidedError::Failed),
         }
     }
 }
@@ -104,8 +104,8 @@ mod tests {
             2 => Arc::new((says(0), says(1))),
             _ => Arc::new((says(0), says(1), says(2))),
         };
-        let (named, name) = (name.is_some(), name.unwrap_or("default").into());
-        let limit = LayerLimit { named, ..LayerLimit::new(name, extractor, RuleSource::OfLimiter) };
+        let (has_name, name) = (name.is_some(), name.unwrap_or("default").into());
+        let limit = LayerLimit { has_name, ..LayerLimit::new(name, extractor, RuleSource::OfLimiter) };
         let request = http::Request::new(()).into_parts().0;
         limit.key(&request).unwrap_or_else(|_| panic!("{texts:?} make a key")).to_string()
     }
@@ -137,8 +137,8 @@ mod tests {
                     for yours_says in [&[&text[..]][..], &[&text, &more], &[name, &text], &[&text, &more, name]] {
                         let key = made(yours, yours_says);
                         // Tries the key itself and its parts, as one text and as several.
-                        for said in [&[&key[..]][..], &[name, &text], &[other, &text], &[&text, &more], &[&text], &[name, &text, &more]] {
-                            prop_assert_ne!(made(mine, said), &key[..], "{:?} by {:?} and {:?} by {:?}", said, mine, yours_says, yours);
+                        for hop_address in [&[&key[..]][..], &[name, &text], &[other, &text], &[&text, &more], &[&text], &[name, &text, &more]] {
+                            prop_assert_ne!(made(mine, hop_address), &key[..], "{:?} by {:?} and {:?} by {:?}", hop_address, mine, yours_says, yours);
                         }
                     }
                 }

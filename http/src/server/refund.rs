@@ -1,4 +1,43 @@
+//! Refunds of what a request paid, once its response is known.
+
 use http::response::Parts;
+use tollgate::{Adjusted, Error, Key, Limiter, Receipt, Store};
+
+use super::future::BoxFuture;
+
+/// Tokens that a request has taken.
+pub(super) trait Charge: Send + Sync {
+    /// Gives the unused tokens of each bucket back. Returns `None` if there are none.
+    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<BoxFuture<'static, Result<Refunds, Error>>>;
+}
+
+/// How many tokens buckets got back.
+pub(super) type Refunds = Vec<(Key, u64)>;
+
+pub(super) struct LimiterCharge<S: Store> {
+    pub(super) limiter: Limiter<S>,
+    pub(super) receipts: Vec<Receipt>,
+}
+
+impl<S: Store> Charge for LimiterCharge<S> {
+    fn refund(self: Box<Self>, unused: &dyn Fn(&Receipt) -> u64) -> Option<BoxFuture<'static, Result<Refunds, Error>>> {
+        let Self { limiter, receipts } = *self;
+        let unused = receipts.into_iter().map(|receipt| (unused(&receipt), receipt)).filter(|(unused, _)| *unused > 0);
+        let (keys, refunds): (Vec<_>, Vec<_>) =
+            unused.map(|(unused, receipt)| (receipt.key().clone(), receipt.refund(unused))).unzip();
+        if refunds.is_empty() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            let adjusted = limiter.adjust(refunds).await?;
+            let given_back = keys.into_iter().zip(adjusted).map(|(key, adjusted)| match adjusted? {
+                Adjusted::Done(tokens) => Ok((key, tokens.unsigned_abs())),
+                _ => Ok((key, 0)),
+            });
+            given_back.collect()
+        }))
+    }
+}
 
 /// Returns whether an answer is not a failure, in HTTP and in gRPC.
 ///

@@ -4,12 +4,12 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tollgate::{Decision, Limit, Take, model::Source};
 
-use super::gate::{Charge, Refunds};
 use super::headers::{add_policy, add_rate_limit, add_x_rate_limit, is_limited};
-use super::limits::LayerLimit;
+use super::layer_limit::LayerLimit;
+use super::refund::{Charge, Refunds};
 
 /// The limiter's answer to a request for tokens.
-pub(super) struct LayerAnswer<'a> {
+pub(super) struct LayerDecision<'a> {
     pub(super) decision: Decision,
     pub(super) take: Take,
     /// The limit of each bucket of the request.
@@ -21,7 +21,7 @@ pub(super) struct LayerAnswer<'a> {
 /// Limits in the order of the request's buckets.
 pub(super) type Limits<'a> = SmallVec<[&'a LayerLimit; 1]>;
 
-impl LayerAnswer<'_> {
+impl LayerDecision<'_> {
     /// Returns the name of the limit that decided.
     pub(super) fn limit(&self) -> &Arc<str> {
         &self.limits[self.decision.limit()].name
@@ -34,34 +34,34 @@ impl LayerAnswer<'_> {
         if served && self.decision.source() == Source::Fallback {
             return;
         }
-        let each: SmallVec<[(Decision, &Limit); 1]> = self.each_after_refunds().collect();
+        let each: SmallVec<[(Decision, &Limit); 1]> = self.decisions_after_refunds().collect();
         let decides = self.decides(&each);
-        for (decision, asked) in &each {
+        for (decision, requested) in &each {
             let place = decision.limit();
             let limit = self.limits[place];
             if !served || is_limited(decision) {
-                add_rate_limit(headers, &limit.name, asked.required_remaining(), decision, denied);
+                add_rate_limit(headers, &limit.name, requested.required_remaining(), decision, denied);
                 add_policy(
                     headers,
                     &limit.name,
                     limit.unit.as_deref(),
-                    asked.rule(),
-                    asked.required_remaining(),
+                    requested.rule(),
+                    requested.required_remaining(),
                     decision,
                 );
                 if x && place == decides {
-                    add_x_rate_limit(headers, asked.rule(), asked.required_remaining(), decision);
+                    add_x_rate_limit(headers, requested.rule(), requested.required_remaining(), decision);
                 }
             }
         }
     }
 
     /// Iterates over the answers of the buckets, as after the refunds.
-    fn each_after_refunds(&self) -> impl Iterator<Item = (Decision, &Limit)> {
+    fn decisions_after_refunds(&self) -> impl Iterator<Item = (Decision, &Limit)> {
         self.decision.each().iter().filter_map(|decision| {
-            let asked = self.take.limits().nth(decision.limit())?;
-            let refund = self.refunds.iter().find_map(|(key, tokens)| (key == asked.key()).then_some(*tokens));
-            Some((refund.map_or_else(|| decision.clone(), |tokens| decision.after_refund(tokens)), asked))
+            let requested = self.take.limits().nth(decision.limit())?;
+            let refund = self.refunds.iter().find_map(|(key, tokens)| (key == requested.key()).then_some(*tokens));
+            Some((refund.map_or_else(|| decision.clone(), |tokens| decision.after_refund(tokens)), requested))
         })
     }
 
