@@ -48,9 +48,9 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-fn spread(figures: impl Iterator<Item = f64>, decimals: usize) -> String {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_unstable_by(f64::total_cmp);
-    let (least, median, most) = (figures[0], figures[figures.len() / 2], figures[figures.len() - 1]);
+fn spread(statistics: impl Iterator<Item = f64>, decimals: usize) -> String {
+    let mut statistics: Vec<f64> = statistics.collect();
+    statistics.sort_unstable_by(f64::total_cmp);
+    let (least, median, most) = (statistics[0], statistics[statistics.len() / 2], statistics[statistics.len() - 1]);
     format!("{median:.decimals$} ({least:.decimals$}–{most:.decimals$})")
 }

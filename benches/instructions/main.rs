@@ -74,13 +74,13 @@ const PARTS: &[Part] = &[
 
 fn bucket(count: usize, denied: bool) {
     let quota = Quota::continuous(1000, Duration::from_hours(1)).expect("a quota");
-    let (terms, request) =
+    let (limits, request) =
         (BucketQuota::from(&quota), bucket::BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 });
-    let mut bucket = Bucket::full(&terms, NOW);
+    let mut bucket = Bucket::full(&limits, NOW);
     let all = bucket::BucketRequest { cost: 1000, ..request };
-    assert!(!denied || bucket.take(&terms, NOW, all).granted, "a new bucket is full");
+    assert!(!denied || bucket.take(&limits, NOW, all).granted, "a new bucket is full");
     for _ in 0..count {
-        let _ = black_box(black_box(bucket).take(black_box(&terms), black_box(NOW), request));
+        let _ = black_box(black_box(bucket).take(black_box(&limits), black_box(NOW), request));
     }
 }
 

@@ -34,7 +34,7 @@ impl Size {
 
 impl Database {
     pub(crate) async fn size(&self) -> Result<Size, sqlx::Error> {
-        let figures: (i64, i64, i64, Option<i64>) = match self {
+        let statistics: (i64, i64, i64, Option<i64>) = match self {
             Self::Postgres(pool) => {
                 let sizes = "select (select count(*) from tollgate.token_buckets),
                                     pg_table_size('tollgate.token_buckets'), pg_indexes_size('tollgate.token_buckets'),
@@ -57,7 +57,7 @@ impl Database {
                 sqlx::query_as(sizes).fetch_one(pool).await?
             }
         };
-        let (rows, table, indexes, free) = figures;
+        let (rows, table, indexes, free) = statistics;
         Ok(Size { rows, table, indexes, free })
     }
 

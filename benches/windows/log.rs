@@ -6,7 +6,7 @@ use crate::{Mode, window};
 #[derive(Default)]
 pub(crate) struct Log {
     /// When granted requests were sent. `granted` has the times of their answers.
-    asked: Vec<i64>,
+    requested: Vec<i64>,
     granted: Vec<i64>,
     /// When denied requests were answered.
     denied: Vec<i64>,
@@ -22,9 +22,9 @@ impl Log {
         for line in lines.lines() {
             let mut parts = line.split(' ');
             let mut next = || parts.next().with_context(|| format!("'{line}'"));
-            let (asked, answered, granted) = (next()?.parse()?, next()?.parse()?, next()? == "true");
+            let (requested, answered, granted) = (next()?.parse()?, next()?.parse()?, next()? == "true");
             if granted {
-                self.asked.push(asked);
+                self.requested.push(requested);
                 self.granted.push(answered);
             } else {
                 self.denied.push(answered);
@@ -36,7 +36,7 @@ impl Log {
     /// Formats a line of the table.
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     pub(crate) fn line(mut self, mode: Mode, load: f64) -> String {
-        self.asked.sort_unstable();
+        self.requested.sort_unstable();
         self.granted.sort_unstable();
         let window = window().expect("it is one");
         let most = i64::try_from(window.max_requests()).expect("a hundred");
@@ -46,7 +46,7 @@ impl Log {
         let seen = |at: i64, before: &[i64]| {
             i64::try_from(until(&self.granted, at).saturating_sub(until(before, at - interval))).expect("thousands")
         };
-        let beyond = self.granted.iter().map(|at| seen(*at, &self.asked) - most);
+        let beyond = self.granted.iter().map(|at| seen(*at, &self.requested) - most);
         let beyond: Vec<i64> = beyond.filter(|beyond| *beyond > 0).collect();
         let room = self.denied.iter().map(|at| most - seen(*at, &self.granted));
         let room: Vec<i64> = room.filter(|room| *room > 0).collect();

@@ -56,9 +56,9 @@ async fn ask(store: impl Store, take: &Take, arguments: &Arguments, load: f64) -
         }
         tokio::time::sleep_until((start + Duration::from_secs_f64(next)).into()).await;
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map(|now| now.as_micros());
-        let asked = now()?;
+        let requested = now()?;
         let granted = store.take_one(take).await??.is_granted();
-        writeln!(seen, "{asked} {} {granted}", now()?)?;
+        writeln!(seen, "{requested} {} {granted}", now()?)?;
     }
     print!("{seen}");
     Ok(())

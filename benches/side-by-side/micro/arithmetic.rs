@@ -10,16 +10,19 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("bucket");
     let hour = Duration::from_hours(1);
     for (kind, quota) in [("continuous", Quota::continuous(1000, hour)), ("interval", Quota::interval(1000, hour))] {
-        let terms = BucketQuota::from(&quota.expect("a quota"));
+        let bucket_limits = BucketQuota::from(&quota.expect("a quota"));
         let request = BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 };
-        let full = Bucket::full(&terms, NOW);
+        let full = Bucket::full(&bucket_limits, NOW);
         let mut empty = full;
-        assert!(empty.take(&terms, NOW, BucketRequest { cost: 1000, ..request }).granted, "a new bucket is full");
+        assert!(
+            empty.take(&bucket_limits, NOW, BucketRequest { cost: 1000, ..request }).granted,
+            "a new bucket is full"
+        );
         group.bench_function(format!("{kind}, granted"), |bencher| {
-            bencher.iter(|| black_box(full).take(black_box(&terms), black_box(NOW), request));
+            bencher.iter(|| black_box(full).take(black_box(&bucket_limits), black_box(NOW), request));
         });
         group.bench_function(format!("{kind}, denied"), |bencher| {
-            bencher.iter(|| black_box(empty).take(black_box(&terms), black_box(NOW), request));
+            bencher.iter(|| black_box(empty).take(black_box(&bucket_limits), black_box(NOW), request));
         });
     }
     group.finish();

@@ -5,7 +5,7 @@ use anyhow::{bail, ensure};
 use crate::peers::tollgate::quota;
 use crate::sample::Sample;
 use crate::system::{Kind, System};
-use crate::workload::{Expect, Terms, Workload};
+use crate::workload::{BucketLimits, Expect, Workload};
 
 /// The checker of the example `fleet`.
 #[path = "../../../examples/fleet/checker.rs"]
@@ -15,7 +15,7 @@ pub(crate) use windows::Call;
 
 /// Checks a measurement: no key was granted too much, in any window or in total, and the answers fit the workload.
 pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapsed: Duration) -> anyhow::Result<()> {
-    let Terms { capacity, token, expect, .. } = workload.terms;
+    let BucketLimits { capacity, token, expect, .. } = workload.bucket_limits;
     // The store's clock and this clock belong to the same machine, but are read at slightly different times.
     let elapsed = elapsed.mul_f64(1.001) + Duration::from_millis(5);
     let most = u128::from(*capacity) + elapsed.as_nanos() / token.as_nanos();
@@ -28,7 +28,7 @@ pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapse
     // Leased tokens were debited earlier, so their grants can come closer together. The store's accounting covers them.
     if system.kind != Kind::Leased {
         let stale = if system.kind == Kind::Memory { STALE_NS } else { 0 };
-        every_window(workload.terms, sample, stale)?;
+        every_window(workload.bucket_limits, sample, stale)?;
     }
     match expect {
         Expect::Grants => ensure!(sample.denied == 0, "{} denials where all is to be granted", sample.denied),
@@ -39,8 +39,8 @@ pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapse
 }
 
 /// Checks windows by the callers' clocks. The time of a decision can precede its request by `stale`.
-fn every_window(terms: &Terms, sample: &Sample, stale: i64) -> anyhow::Result<()> {
-    let limit = windows::Limit { terms: (&quota(terms)?).into(), anchor: 0 };
+fn every_window(bucket_limits: &BucketLimits, sample: &Sample, stale: i64) -> anyhow::Result<()> {
+    let limit = windows::Limit { terms: (&quota(bucket_limits)?).into(), anchor: 0 };
     for (key, calls) in &sample.calls {
         let calls: Vec<Call> = calls.iter().map(|call| Call { sent: call.sent - stale, ..*call }).collect();
         if let Some(fault) = limit.faults(&calls).first() {

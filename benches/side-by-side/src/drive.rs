@@ -102,7 +102,7 @@ async fn ask<P: Peer>(
     tally: Arc<Tally>,
 ) -> anyhow::Result<Seen> {
     let mut seen = Seen { latencies: histogram(), granted: 0, denied: 0, calls: Vec::new() };
-    let mut asked = Instant::now();
+    let mut requested = Instant::now();
     for (count, &key) in (1_u64..).zip(sequence.iter().cycle().skip(at)) {
         let granted = peer.ask(key).await?;
         // Reads the clock once per decision: the end of one is the beginning of the next.
@@ -111,19 +111,19 @@ async fn ask<P: Peer>(
             seen.granted += 1;
             tally.count(key);
             if window.noted {
-                let (sent, done) = (window.since(asked)?, window.since(answered)?);
+                let (sent, done) = (window.since(requested)?, window.since(answered)?);
                 seen.calls.push((key, Call { sent, done, at: None, cost: 1, granted }));
             }
         } else {
             seen.denied += 1;
         }
         if answered >= window.from && answered < window.to {
-            let latency = u64::try_from((answered - asked).as_nanos())?;
+            let latency = u64::try_from((answered - requested).as_nanos())?;
             seen.latencies.saturating_record(latency);
         } else if answered >= window.to {
             break;
         }
-        asked = answered;
+        requested = answered;
         // A peer that never waits would keep the other tasks from running.
         if count % 1024 == 0 {
             yield_now().await;

@@ -133,7 +133,7 @@ mod tests {
     use crate::workload::Workload;
 
     #[test]
-    fn every_goal_is_about_contestants_of_its_workload() {
+    fn every_goal_is_about_systems_of_its_workload() {
         for goal in GOALS.iter().filter(|goal| goal.workload != "waiters") {
             let all = System::all(Workload::named(goal.workload).unwrap(), ALL);
             let takes_part = |name: &str| all.iter().any(|one| one.to_string().split('@').next() == Some(name));

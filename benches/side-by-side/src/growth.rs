@@ -6,9 +6,9 @@ use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::Arguments;
-use crate::figures::{Figures, Row};
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::statistics::{Row, Statistics};
 use crate::system::{Kind, System};
 use crate::turns::Turns;
 use crate::venues::Venues;
@@ -32,7 +32,7 @@ pub(crate) struct Point {
 impl Curve {
     pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
         let of_row = |point: &Point, row: &Row| {
-            let fault = |figures: &Figures| figures.fault.clone();
+            let fault = |statistics: &Statistics| statistics.fault.clone();
             let named = format!("growth, {} {}, {}", point.at, self.by, row.system);
             row.repeats.iter().filter_map(fault).map(|fault| format!("{named}: {fault}")).collect::<Vec<_>>()
         };
@@ -53,27 +53,27 @@ pub(crate) async fn measure(arguments: &Arguments, venues: &Venues, run: &str) -
     let mut by_tasks =
         Curve { by: "tasks".into(), beside: format!("{usual_keys} keys, one process"), points: Vec::new() };
     for at in TASKS {
-        let rows = turns.measure_scene(&contestants(usual_keys), &scene, at as usize).await?;
+        let rows = turns.measure_scene(&systems(usual_keys), &scene, at as usize).await?;
         by_tasks.points.push(Point { at, rows });
     }
     let beside = format!("{usual_keys} keys, {TASKS_OF_A_PROCESS} tasks in each");
     let mut by_processes = Curve { by: "processes".into(), beside, points: Vec::new() };
     for at in PROCESSES {
         let scene = Scene { processes: at, ..scene.clone() };
-        let rows = turns.measure_scene(&contestants(usual_keys), &scene, TASKS_OF_A_PROCESS).await?;
+        let rows = turns.measure_scene(&systems(usual_keys), &scene, TASKS_OF_A_PROCESS).await?;
         by_processes.points.push(Point { at, rows });
     }
     // Comes last, in ascending order, so that each point reuses the buckets of the previous one.
     let tasks = arguments.headline();
     let mut by_keys = Curve { by: "keys".into(), beside: format!("{tasks} tasks, one process"), points: Vec::new() };
     for at in KEYS.into_iter().filter(|&keys| keys <= max_keys) {
-        let rows = turns.measure_scene(&contestants(at), &Scene::new(workload, run, at), tasks).await?;
+        let rows = turns.measure_scene(&systems(at), &Scene::new(workload, run, at), tasks).await?;
         by_keys.points.push(Point { at, rows });
     }
     Ok(vec![by_tasks, by_keys, by_processes])
 }
 
-fn contestants(keys: u32) -> Vec<System> {
+fn systems(keys: u32) -> Vec<System> {
     let redis = System { kind: Kind::Redis, server: Some(Server::Redis) };
     let ours = System { kind: Kind::Tollgate, server: Some(Server::Postgres) };
     if keys <= MOST_IN_REDIS { vec![redis, ours] } else { vec![ours] }

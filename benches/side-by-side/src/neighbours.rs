@@ -12,10 +12,10 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use tokio::process::Command;
 
-use crate::figures::median;
 use crate::pace::{Pace, Paced};
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::statistics::median;
 use crate::system::{Kind, System};
 use crate::turns::Turns;
 use crate::venues::Venues;
@@ -27,7 +27,8 @@ pub(crate) struct Beside {
     /// The system that decided. `None` if pgbench ran alone.
     pub(crate) system: Option<String>,
     /// Decisions per second that were requested. `made` is the number of those that were made.
-    pub(crate) asked: u32,
+    #[serde(rename = "asked")]
+    pub(crate) requested: u32,
     pub(crate) made: f64,
     /// Transactions of pgbench per second in each repeat. `of_alone` is their share of those that pgbench made alone.
     pub(crate) tps: Vec<f64>,
@@ -53,11 +54,11 @@ pub(crate) async fn measure(
     for system in LEVELS.into_iter().filter_map(|(system, _)| system) {
         turns.load(system, &scene).await?;
     }
-    let mut levels: Vec<Beside> = LEVELS.into_iter().map(|(system, asked)| Beside::of(system, asked)).collect();
+    let mut levels: Vec<Beside> = LEVELS.into_iter().map(|(system, requested)| Beside::of(system, requested)).collect();
     for repeat in 0..repeats as usize {
         for place in (0..LEVELS.len()).map(|place| (place + repeat) % LEVELS.len()) {
-            let ((system, asked), level) = (LEVELS[place], &mut levels[place]);
-            let pace = Pace { a_second: asked, keys: scene.keys(), stop: Arc::new(AtomicBool::new(false)) };
+            let ((system, requested), level) = (LEVELS[place], &mut levels[place]);
+            let pace = Pace { a_second: requested, keys: scene.keys(), stop: Arc::new(AtomicBool::new(false)) };
             let transactions = transactions(&pgbench, &url, Path::new("target/bench"), seconds);
             let (paced, transactions) = match system {
                 None => (Paced::default(), transactions.await?),
@@ -76,13 +77,13 @@ pub(crate) async fn measure(
 }
 
 impl Beside {
-    fn of(system: Option<System>, asked: u32) -> Self {
+    fn of(system: Option<System>, requested: u32) -> Self {
         let system = system.map(|system| system.to_string());
-        Self { system, asked, made: 0.0, tps: Vec::new(), of_alone: 1.0, p99: Vec::new() }
+        Self { system, requested, made: 0.0, tps: Vec::new(), of_alone: 1.0, p99: Vec::new() }
     }
 
     pub(crate) fn name(&self) -> String {
-        let beside = |system: &String| format!("{system}, {}/s", self.asked);
+        let beside = |system: &String| format!("{system}, {}/s", self.requested);
         self.system.as_ref().map_or_else(|| "alone".to_owned(), beside)
     }
 

@@ -30,14 +30,14 @@ pub(crate) async fn pace<P: Peer>(peer: Arc<P>, pace: Pace) -> anyhow::Result<Pa
     let (granted, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let start = Instant::now();
     let under_way = Arc::new(Semaphore::new(MOST_UNDER_WAY));
-    let (mut random, mut asked) = (fastrand::Rng::with_seed(1), 0);
+    let (mut random, mut requested) = (fastrand::Rng::with_seed(1), 0);
     let mut ticks = interval(Duration::from_millis(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !pace.stop.load(Ordering::Relaxed) {
         ticks.tick().await;
         let due = start.elapsed().as_micros() * u128::from(pace.a_second) / 1_000_000;
-        while asked < due {
-            asked += 1;
+        while requested < due {
+            requested += 1;
             // Skips calls that cannot start in time.
             let Ok(permit) = Arc::clone(&under_way).try_acquire_owned() else { continue };
             let (peer, granted, failed) = (Arc::clone(&peer), Arc::clone(&granted), Arc::clone(&failed));

@@ -57,13 +57,13 @@ impl Driver {
         let command = move |plan: &Plan| {
             let job = serde_json::json!({
                 "url": url,
-                "prefix": format!("{}:{}:", scene.run, scene.workload.terms.name),
+                "prefix": format!("{}:{}:", scene.run, scene.workload.bucket_limits.name),
                 "keys": scene.keys(),
                 "sequence": &plan.sequence[..plan.sequence.len().min(20_000)],
                 "tasks": plan.tasks,
                 "warmUp": plan.warm_up.as_millis(),
                 "time": plan.time.as_millis(),
-                "capacity": scene.workload.terms.capacity,
+                "capacity": scene.workload.bucket_limits.capacity,
             });
             let mut command = Command::new("node");
             command.arg("-e").arg(FLEXIBLE).env("NODE_PATH", &modules).env("TOLLGATE_JOB", job.to_string());

@@ -18,7 +18,7 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new(workload: &'static Workload, run: &str, keys: u32) -> Self {
-        let keys = workload.terms.keys.unwrap_or(keys);
+        let keys = workload.bucket_limits.keys.unwrap_or(keys);
         let prefix = prefix(workload, run);
         let names = (0..keys).map(|key| format!("{prefix}{key}")).collect();
         Self { workload, processes: workload.processes, run: run.to_owned(), names }
@@ -47,10 +47,10 @@ impl Scene {
 
     /// Returns the time of a token in microseconds, the unit of Redis scripts.
     pub(crate) fn token_us(&self) -> anyhow::Result<u64> {
-        u64::try_from(self.workload.terms.token.as_micros()).context("a token's time is too long")
+        u64::try_from(self.workload.bucket_limits.token.as_micros()).context("a token's time is too long")
     }
 }
 
 fn prefix(workload: &Workload, run: &str) -> String {
-    format!("{run}:{}:", workload.terms.name)
+    format!("{run}:{}:", workload.bucket_limits.name)
 }

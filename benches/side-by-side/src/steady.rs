@@ -111,7 +111,7 @@ struct Seen {
 
 impl Seen {
     async fn read(pool: &PgPool) -> sqlx::Result<Self> {
-        let figures = sqlx::query_as(
+        let statistics = sqlx::query_as(
             "select pg_table_size(relid) table_bytes, pg_indexes_size(relid) index_bytes, n_dead_tup dead_rows,
                     n_tup_upd updates, n_tup_hot_upd hot_updates, autovacuum_count vacuums,
                     pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint wal_bytes
@@ -120,7 +120,7 @@ impl Seen {
         )
         .fetch_one(pool)
         .await?;
-        let (table_bytes, index_bytes, dead_rows, updates, hot_updates, vacuums, wal_bytes) = figures;
+        let (table_bytes, index_bytes, dead_rows, updates, hot_updates, vacuums, wal_bytes) = statistics;
         Ok(Self { table_bytes, index_bytes, dead_rows, updates, hot_updates, vacuums, wal_bytes })
     }
 }

@@ -193,7 +193,7 @@ mod tests {
     use crate::workload::WORKLOADS;
 
     #[test]
-    fn every_contestant_is_found_by_its_name() {
+    fn every_system_is_found_by_its_name() {
         for workload in &WORKLOADS {
             for system in System::all(workload, &[Server::Postgres, Server::Sqlite]) {
                 assert_eq!(system.to_string().parse::<System>().unwrap(), system);

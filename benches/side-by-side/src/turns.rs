@@ -8,12 +8,12 @@ use crate::books::Books;
 use crate::checker::check;
 use crate::drive::Plan;
 use crate::engine::Written;
-use crate::figures::{Figures, Measured, Row};
 use crate::peers::redis;
 use crate::popularity::Popularity;
 use crate::processes::Driver;
 use crate::scene::Scene;
 use crate::server::Server;
+use crate::statistics::{Measured, Row, Statistics};
 use crate::system::{Kind, System};
 use crate::venues::Venues;
 use crate::workload::{Expect, Workload};
@@ -44,7 +44,7 @@ impl<'a> Turns<'a> {
             broken: Vec::new(),
             rows: Vec::new(),
         };
-        let mut contestants = Vec::new();
+        let mut systems = Vec::new();
         for system in System::all(workload, &self.arguments.engines) {
             let wanted = |name: &String| system.to_string().contains(name.as_str());
             if system.kind != Kind::Redis && !self.arguments.only.is_empty() && !self.arguments.only.iter().any(wanted)
@@ -53,12 +53,12 @@ impl<'a> Turns<'a> {
             }
             match system.missing() {
                 Some(reason) => measured.absent.push(format!("{system}: {reason}")),
-                None => contestants.push(system),
+                None => systems.push(system),
             }
         }
         self.venues.set_durable(false).await?;
         let mut ready = Vec::new();
-        for system in contestants {
+        for system in systems {
             match self.load(system, &scene).await {
                 Ok(()) => ready.push(system),
                 Err(error) => measured.broken.push(format!("{system}: its buckets cannot be made: {error:#}")),
@@ -74,12 +74,12 @@ impl<'a> Turns<'a> {
 
     /// Creates the missing buckets of a scene.
     pub(crate) async fn load(&mut self, system: System, scene: &Scene) -> anyhow::Result<()> {
-        let (system, buckets) = (system.owner(), scene.workload.terms.name);
+        let (system, buckets) = (system.owner(), scene.workload.bucket_limits.name);
         let made = self.loaded.get(&(system, buckets)).copied();
         if made.is_none_or(|made| made < scene.keys()) {
             eprintln!("{}: making the buckets of {system}", scene.workload.name);
             // Buckets of first uses must not exist, but their database must.
-            let there = if scene.workload.terms.first_use() { scene.keys() } else { 0 };
+            let there = if scene.workload.bucket_limits.first_use() { scene.keys() } else { 0 };
             system.load(scene, made.unwrap_or(there)).await?;
             self.loaded.insert((system, buckets), scene.keys());
         }
@@ -89,31 +89,31 @@ impl<'a> Turns<'a> {
     /// Measures only these systems under test, at one number of tasks.
     pub(crate) async fn measure_scene(
         &mut self,
-        contestants: &[System],
+        systems: &[System],
         scene: &Scene,
         tasks: usize,
     ) -> anyhow::Result<Vec<Row>> {
-        for &system in contestants {
+        for &system in systems {
             self.load(system, scene).await?;
         }
-        Ok(self.rounds(contestants, scene, tasks).await)
+        Ok(self.rounds(systems, scene, tasks).await)
     }
 
     /// Measures the systems under test one after the other, and repeats. Each repeat starts with another one.
-    async fn rounds(&self, contestants: &[System], scene: &Scene, tasks: usize) -> Vec<Row> {
-        let mut repeats: BTreeMap<System, Vec<Figures>> = BTreeMap::new();
+    async fn rounds(&self, systems: &[System], scene: &Scene, tasks: usize) -> Vec<Row> {
+        let mut repeats: BTreeMap<System, Vec<Statistics>> = BTreeMap::new();
         for repeat in 0..self.arguments.repeats() {
-            let first = repeat as usize % contestants.len().max(1);
-            for &system in contestants[first..].iter().chain(&contestants[..first]) {
-                let figures = self.turn(system, scene, tasks, repeat.into()).await;
-                let figures = figures.unwrap_or_else(|error| Figures::fault(format!("{error:#}")));
+            let first = repeat as usize % systems.len().max(1);
+            for &system in systems[first..].iter().chain(&systems[..first]) {
+                let statistics = self.turn(system, scene, tasks, repeat.into()).await;
+                let statistics = statistics.unwrap_or_else(|error| Statistics::fault(format!("{error:#}")));
                 eprintln!(
                     "{}, {tasks} tasks, {system}: {:.0}/s{}",
                     scene.workload.name,
-                    figures.per_second,
-                    figures.fault.as_ref().map(|fault| format!(", {fault}")).unwrap_or_default()
+                    statistics.per_second,
+                    statistics.fault.as_ref().map(|fault| format!(", {fault}")).unwrap_or_default()
                 );
-                repeats.entry(system).or_default().push(figures);
+                repeats.entry(system).or_default().push(statistics);
             }
         }
         let row = |&system: &System| Row {
@@ -121,12 +121,12 @@ impl<'a> Turns<'a> {
             tasks,
             repeats: repeats.remove(&system).unwrap_or_default(),
         };
-        contestants.iter().map(row).collect()
+        systems.iter().map(row).collect()
     }
 
-    async fn turn(&self, system: System, scene: &Scene, tasks: usize, seed: u64) -> anyhow::Result<Figures> {
+    async fn turn(&self, system: System, scene: &Scene, tasks: usize, seed: u64) -> anyhow::Result<Statistics> {
         let workload = scene.workload;
-        let scene = &if workload.terms.first_use() { scene.renewed(seed) } else { scene.clone() };
+        let scene = &if workload.bucket_limits.first_use() { scene.renewed(seed) } else { scene.clone() };
         let server = system.server;
         let plan = Plan {
             tasks,
@@ -135,7 +135,7 @@ impl<'a> Turns<'a> {
             sequence: workload.popularity.draw(scene.keys(), seed).into(),
             keys: scene.keys(),
             server: server.and_then(Server::pid),
-            noted: workload.terms.expect == Expect::Both,
+            noted: workload.bucket_limits.expect == Expect::Both,
         };
         let debited = self.debited(system, scene).await?;
         let written = self.written(system).await;
@@ -159,19 +159,19 @@ impl<'a> Turns<'a> {
             let granted = sample.granted * u64::try_from(workload.limits)?;
             Books { granted, unknown: 0, ahead: system.kind == Kind::Leased }.check(after - before)?;
         }
-        Ok(Figures::new(&sample, calls).with_written(written))
+        Ok(Statistics::new(&sample, calls).with_written(written))
     }
 
     /// Returns the tokens that the store has debited, if it records them.
     async fn debited(&self, system: System, scene: &Scene) -> anyhow::Result<Option<i64>> {
         match system {
             System { kind: Kind::Tollgate | Kind::Leased | Kind::Unbatched, server: Some(server) }
-                if scene.workload.terms.stays() =>
+                if scene.workload.bucket_limits.stays() =>
             {
                 Ok(Some(self.venues.debited(server, &scene.prefix()).await?))
             }
             System { kind: Kind::Redis | Kind::RedisPipelined, server: Some(server) }
-                if scene.workload.terms.stays() =>
+                if scene.workload.bucket_limits.stays() =>
             {
                 Ok(Some(redis::debited(server, scene).await?))
             }

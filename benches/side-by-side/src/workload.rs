@@ -9,7 +9,7 @@ pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) popularity: Popularity,
-    pub(crate) terms: &'static Terms,
+    pub(crate) bucket_limits: &'static BucketLimits,
     /// How many buckets each request takes from.
     pub(crate) limits: usize,
     /// Number of processes, each with its own tasks.
@@ -28,7 +28,7 @@ pub(crate) struct Workload {
 
 /// A quota, and the state of its buckets at the start.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct BucketLimits {
     /// Part of the keys' names, because every store has buckets of each kind.
     pub(crate) name: &'static str,
     pub(crate) capacity: u64,
@@ -51,7 +51,7 @@ pub(crate) enum Expect {
 
 /// Never empty, and not full for hours. Otherwise Redis and tollgate could delete the bucket, and the next request
 /// would create it again.
-static PLENTY: Terms = Terms {
+static PLENTY: BucketLimits = BucketLimits {
     name: "plenty",
     capacity: 1_000_000_000,
     token: Duration::from_micros(10),
@@ -60,11 +60,17 @@ static PLENTY: Terms = Terms {
     keys: None,
 };
 
-static EMPTY: Terms =
-    Terms { name: "empty", capacity: 1, token: Duration::from_hours(24), used: 1, expect: Expect::Denials, keys: None };
+static EMPTY: BucketLimits = BucketLimits {
+    name: "empty",
+    capacity: 1,
+    token: Duration::from_hours(24),
+    used: 1,
+    expect: Expect::Denials,
+    keys: None,
+};
 
 /// A hundred clients that send thousands of times as many requests as the limit allows.
-static ATTACKED: Terms = Terms {
+static ATTACKED: BucketLimits = BucketLimits {
     name: "attacked",
     capacity: 10,
     token: Duration::from_millis(100),
@@ -74,7 +80,7 @@ static ATTACKED: Terms = Terms {
 };
 
 /// Enough clients for each to come once, for longer than a measurement.
-static FIRST: Terms = Terms {
+static FIRST: BucketLimits = BucketLimits {
     name: "first",
     capacity: 10,
     token: Duration::from_hours(24),
@@ -84,7 +90,7 @@ static FIRST: Terms = Terms {
 };
 
 /// Popular keys run dry, and the others do not. Excess grants show here.
-static SCARCE: Terms = Terms {
+static SCARCE: BucketLimits = BucketLimits {
     name: "scarce",
     capacity: 100,
     token: Duration::from_millis(10),
@@ -97,7 +103,7 @@ const PLAIN: Workload = Workload {
     name: "",
     about: "",
     popularity: Popularity::Uniform,
-    terms: &PLENTY,
+    bucket_limits: &PLENTY,
     limits: 1,
     processes: 1,
     tasks: None,
@@ -122,17 +128,22 @@ pub(crate) static WORKLOADS: [Workload; 18] = [
         name: "saturated",
         about: "popularity by Zipf's law, 100/s for each key: the popular ones run dry",
         popularity: Popularity::Zipf,
-        terms: &SCARCE,
+        bucket_limits: &SCARCE,
         ..PLAIN
     },
     Workload {
         name: "denied",
         about: "all keys alike, all denied, each by the store",
-        terms: &EMPTY,
+        bucket_limits: &EMPTY,
         denials_cached: false,
         ..PLAIN
     },
-    Workload { name: "attack", about: "a hundred keys, 10/s each, as fast as can be", terms: &ATTACKED, ..PLAIN },
+    Workload {
+        name: "attack",
+        about: "a hundred keys, 10/s each, as fast as can be",
+        bucket_limits: &ATTACKED,
+        ..PLAIN
+    },
     Workload {
         name: "leased",
         about: "one key, all granted, by those who may hold tokens in the process",
@@ -158,7 +169,7 @@ pub(crate) static WORKLOADS: [Workload; 18] = [
         name: "first_use",
         about: "keys that nobody has asked for before, all granted",
         popularity: Popularity::Each,
-        terms: &FIRST,
+        bucket_limits: &FIRST,
         tasks: Some(&[256]),
         ..PLAIN
     },
@@ -180,7 +191,7 @@ pub(crate) static WORKLOADS: [Workload; 18] = [
     Workload {
         name: "http_attack",
         about: "a hundred keys, 10/s each, as fast as an HTTP server answers",
-        terms: &ATTACKED,
+        bucket_limits: &ATTACKED,
         http: true,
         ..PLAIN
     },
@@ -214,7 +225,7 @@ pub(crate) static STEADY: Workload = Workload {
     ..PLAIN
 };
 
-impl Terms {
+impl BucketLimits {
     /// Whether each measurement uses new buckets.
     pub(crate) fn first_use(&self) -> bool {
         self.used == 0

@@ -53,9 +53,9 @@ fn layer<S: Store>(limiter: Limiter<S>, scene: &Scene) -> RateLimitLayer {
 
 /// The `tower_governor` crate, with the same key.
 fn governor(router: Router, scene: &Scene) -> anyhow::Result<Router> {
-    let terms = scene.workload.terms;
+    let bucket_limits = scene.workload.bucket_limits;
     let mut builder = GovernorConfigBuilder::default().key_extractor(ByHeader(Arc::clone(&scene.names)));
-    builder.period(terms.token).burst_size(u32::try_from(terms.capacity)?);
+    builder.period(bucket_limits.token).burst_size(u32::try_from(bucket_limits.capacity)?);
     let config = builder.finish().context("tower_governor takes no such terms")?;
     Ok(router.layer(GovernorLayer::new(config)))
 }

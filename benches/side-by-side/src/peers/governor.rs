@@ -15,15 +15,15 @@ pub(crate) struct Governor {
 impl Governor {
     /// Creates the limiter with all keys in its table, as full as those of the other systems.
     pub(crate) fn open(scene: &Scene) -> anyhow::Result<Self> {
-        let terms = scene.workload.terms;
+        let bucket_limits = scene.workload.bucket_limits;
         let tokens = |tokens: u64| {
             let tokens = u32::try_from(tokens).ok().and_then(NonZeroU32::new);
             tokens.context("governor counts up to u32::MAX, from 1 on")
         };
-        let quota = Quota::with_period(terms.token).context("a token needs some time")?;
-        let limiter = RateLimiter::keyed(quota.allow_burst(tokens(terms.capacity)?));
+        let quota = Quota::with_period(bucket_limits.token).context("a token needs some time")?;
+        let limiter = RateLimiter::keyed(quota.allow_burst(tokens(bucket_limits.capacity)?));
         for name in scene.names.iter() {
-            limiter.check_key_n(name, tokens(terms.used)?)?.ok().context("a new bucket is full")?;
+            limiter.check_key_n(name, tokens(bucket_limits.used)?)?.ok().context("a new bucket is full")?;
         }
         Ok(Self { limiter, scene: scene.clone() })
     }

@@ -85,7 +85,7 @@ impl System {
     async fn open_sql<E: Engine>(self, server: Server, scene: &Scene) -> anyhow::Result<Box<dyn Opened>> {
         let pool = E::open(&server.database(&scene.run)?, CONNECTIONS, scene.workload.durable).await?;
         let touch = match self.kind {
-            Kind::BareBatches if scene.workload.terms.first_use() => Some(Touch::Make),
+            Kind::BareBatches if scene.workload.bucket_limits.first_use() => Some(Touch::Make),
             Kind::BareBatches => Some(Touch::Write),
             Kind::AnsweredBatches => Some(Touch::WriteAndAnswer),
             Kind::BareReads => Some(Touch::Read),

@@ -25,7 +25,7 @@ impl AsUsersRunIt {
 
 impl Peer for AsUsersRunIt {
     async fn ask(&self, key: u32) -> anyhow::Result<bool> {
-        let capacity = self.scene.workload.terms.capacity;
+        let capacity = self.scene.workload.bucket_limits.capacity;
         let mut connection = self.connection.clone();
         let call = |key: usize| {
             let mut call = self.script.key(&self.scene.names[key]);
@@ -56,13 +56,15 @@ pub(crate) async fn connect(server: Server) -> anyhow::Result<ConnectionManager>
 /// Creates the buckets.
 pub(crate) async fn load(server: Server, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
     let mut connection = connect(server).await?;
-    let (script, terms) = (Script::new(GCRA), scene.workload.terms);
+    let (script, bucket_limits) = (Script::new(GCRA), scene.workload.bucket_limits);
     script.prepare_invoke().load_async(&mut connection).await?;
     for names in names.chunks(1000) {
         let mut pipeline = redis::pipe();
         for name in names {
             pipeline
-                .invoke_script(script.key(name).arg(scene.token_us()?).arg(terms.capacity).arg(terms.used))
+                .invoke_script(
+                    script.key(name).arg(scene.token_us()?).arg(bucket_limits.capacity).arg(bucket_limits.used),
+                )
                 .ignore();
         }
         let () = pipeline.query_async(&mut connection).await?;

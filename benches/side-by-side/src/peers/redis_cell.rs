@@ -37,7 +37,7 @@ pub(crate) async fn load(scene: &Scene, names: &[String]) -> anyhow::Result<()> 
     for names in names.chunks(1000) {
         let mut pipeline = redis::pipe();
         for name in names {
-            pipeline.add_command(throttle(scene, name, scene.workload.terms.used)).ignore();
+            pipeline.add_command(throttle(scene, name, scene.workload.bucket_limits.used)).ignore();
         }
         let () = pipeline.query_async(&mut connection).await?;
     }
@@ -46,10 +46,10 @@ pub(crate) async fn load(scene: &Scene, names: &[String]) -> anyhow::Result<()> 
 
 /// The burst of redis-cell excludes the first token, and its periods are whole seconds.
 fn throttle(scene: &Scene, name: &str, tokens: u64) -> Cmd {
-    let terms = scene.workload.terms;
-    let period = terms.token.as_secs().max(1);
-    let count = u128::from(period) * 1_000_000_000 / terms.token.as_nanos();
+    let bucket_limits = scene.workload.bucket_limits;
+    let period = bucket_limits.token.as_secs().max(1);
+    let count = u128::from(period) * 1_000_000_000 / bucket_limits.token.as_nanos();
     let mut command = cmd("CL.THROTTLE");
-    command.arg(name).arg(terms.capacity - 1).arg(count.to_string()).arg(period).arg(tokens);
+    command.arg(name).arg(bucket_limits.capacity - 1).arg(count.to_string()).arg(period).arg(tokens);
     command
 }

@@ -103,7 +103,9 @@ impl Batches {
         let (mut pipeline, mut waiting) = (redis::pipe(), Vec::with_capacity(merged.len()));
         for (key, replies) in merged {
             let mut call = self.script.key(&self.scene.names[key]);
-            pipeline.invoke_script(call.arg(self.token_us).arg(self.scene.workload.terms.capacity).arg(replies.len()));
+            pipeline.invoke_script(
+                call.arg(self.token_us).arg(self.scene.workload.bucket_limits.capacity).arg(replies.len()),
+            );
             waiting.push(replies);
         }
         let granted: Result<Vec<usize>, _> = pipeline.query_async(&mut self.connection).await;

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::scene::Scene;
 use crate::system::Kind;
-use crate::workload::{Terms, Workload};
+use crate::workload::{BucketLimits, Workload};
 
 /// tollgate as its users have it: a limiter over a store.
 pub(crate) struct Tollgate<S: Store> {
@@ -19,7 +19,7 @@ pub(crate) struct Tollgate<S: Store> {
 
 impl<S: Store> Tollgate<S> {
     pub(super) fn open(store: S, scene: &Scene, kind: Kind) -> anyhow::Result<Self> {
-        let (limiter, rule) = (limiter(store, scene, kind)?, rule(scene.workload.terms)?);
+        let (limiter, rule) = (limiter(store, scene, kind)?, rule(scene.workload.bucket_limits)?);
         Ok(Self { limiter, rule, keys: keys(&scene.names)?, scene: scene.clone() })
     }
 }
@@ -27,7 +27,7 @@ impl<S: Store> Tollgate<S> {
 /// Builds a limiter with the users' defaults.
 pub(crate) fn limiter<S: Store>(store: S, scene: &Scene, kind: Kind) -> anyhow::Result<Limiter<S>> {
     let builder = with(Limiter::builder(store), scene.workload, kind);
-    Ok(builder.build(rule(scene.workload.terms)?)?)
+    Ok(builder.build(rule(scene.workload.bucket_limits)?)?)
 }
 
 /// Sets the options that differ from the users' defaults.
@@ -88,9 +88,9 @@ pub(crate) async fn memory_store(scene: &Scene) -> anyhow::Result<MemoryStore> {
 
 /// Creates the buckets.
 pub(crate) async fn load<S: Store>(store: &S, scene: &Scene, names: &[String]) -> anyhow::Result<()> {
-    let (keys, rule) = (keys(names)?, rule(scene.workload.terms)?);
+    let (keys, rule) = (keys(names)?, rule(scene.workload.bucket_limits)?);
     for keys in keys.chunks(256) {
-        let take = |key: &Key| Take::from(key.clone()).rule(rule.clone()).cost(scene.workload.terms.used);
+        let take = |key: &Key| Take::from(key.clone()).rule(rule.clone()).cost(scene.workload.bucket_limits.used);
         let takes: Vec<Take> = keys.iter().map(take).collect();
         for outcome in store.take(&takes).await? {
             anyhow::ensure!(outcome?.is_granted(), "a new bucket is full");
@@ -99,12 +99,12 @@ pub(crate) async fn load<S: Store>(store: &S, scene: &Scene, names: &[String]) -
     Ok(())
 }
 
-fn rule(terms: &Terms) -> anyhow::Result<Rule> {
-    Ok(quota(terms)?.into())
+fn rule(bucket_limits: &BucketLimits) -> anyhow::Result<Rule> {
+    Ok(quota(bucket_limits)?.into())
 }
 
-pub(crate) fn quota(terms: &Terms) -> anyhow::Result<Quota> {
-    Ok(Quota::continuous(terms.capacity, terms.token * u32::try_from(terms.capacity)?)?)
+pub(crate) fn quota(bucket_limits: &BucketLimits) -> anyhow::Result<Quota> {
+    Ok(Quota::continuous(bucket_limits.capacity, bucket_limits.token * u32::try_from(bucket_limits.capacity)?)?)
 }
 
 fn keys(names: &[String]) -> anyhow::Result<Arc<[Key]>> {

@@ -7,24 +7,22 @@ use plotters::prelude::*;
 use super::axis::{self, number};
 use super::ratios::ByWorkload;
 use super::style::{FONT, GREY, PALE, color, labelled, marks};
-use crate::figures::{Figures, Row};
-use crate::workload::WORKLOADS;
+use crate::statistics::{Row, Statistics};
 
 /// The label of a row, and its values.
 type Dots<'a> = (&'a str, Vec<f64>);
 
 /// Draws the decisions per second of each system under test.
 pub(crate) fn throughput(workload: &str, rows: &[Row], tasks: usize) -> anyhow::Result<String> {
-    let dots = |row: &Row| vec![row.median(|figures| figures.per_second)];
-    let title = format!("{workload}: decisions a second, {tasks} tasks");
-    draw(&title, "decisions a second", &of(rows, tasks, dots), |system, _| color(system))
+    let dots = |row: &Row| vec![row.median(|statistics| statistics.per_second)];
+    draw(&format!("{workload}: decisions a second, {tasks} tasks"), "decisions a second", &of(rows, tasks, dots))
 }
 
 /// Draws the median, p99 and p99.9 of each system under test.
 pub(crate) fn latency(workload: &str, rows: &[Row], tasks: usize) -> anyhow::Result<String> {
     let dots = |row: &Row| {
-        let part = |of: fn(&Figures) -> f64| row.median(of) / 1e3;
-        vec![part(|figures| figures.p50), part(|figures| figures.p99), part(|figures| figures.p999)]
+        let part = |of: fn(&Statistics) -> f64| row.median(of) / 1e3;
+        vec![part(|statistics| statistics.p50), part(|statistics| statistics.p99), part(|statistics| statistics.p999)]
     };
     let axis = "milliseconds: circle p50, triangle p99, cross p99.9";
     draw(&format!("{workload}: latency, {tasks} tasks"), axis, &of(rows, tasks, dots), |system, _| color(system))
@@ -48,9 +46,9 @@ fn of(rows: &[Row], tasks: usize, dots: impl Fn(&Row) -> Vec<f64>) -> Vec<Dots<'
     rows.iter().filter(|row| row.tasks == tasks).map(|row| (row.system.as_str(), dots(row))).collect()
 }
 
-fn draw(title: &str, unit: &str, rows: &[Dots<'_>], color: impl Fn(&str, usize) -> RGBColor) -> anyhow::Result<String> {
-    let figures = || rows.iter().flat_map(|(_, dots)| dots).copied().filter(|figure| *figure > 0.0);
-    let (least, most) = (figures().fold(f64::INFINITY, f64::min), figures().fold(0.0, f64::max));
+fn draw(title: &str, unit: &str, rows: &[Dots<'_>]) -> anyhow::Result<String> {
+    let statistics = || rows.iter().flat_map(|(_, dots)| dots).copied().filter(|figure| *figure > 0.0);
+    let (least, most) = (statistics().fold(f64::INFINITY, f64::min), statistics().fold(0.0, f64::max));
     let range = if most > 0.0 {
         // Leaves room for the longest text right of the last dot.
         let longest = rows.iter().map(|(_, dots)| words(dots).len()).max().unwrap_or(0);
@@ -130,10 +128,15 @@ mod tests {
     #[test]
     fn label_of_the_last_dot_is_not_cut() {
         for (least, most) in [(1.0, 1.0), (1.5, 2.5), (0.12, 8_400.0), (61.0, 1_234_567.0)] {
-            let figures =
-                Figures { per_second: most, p50: 1e3 * least, p99: 1e3 * most, p999: 1e3 * most, ..Figures::default() };
+            let statistics = Statistics {
+                per_second: most,
+                p50: 1e3 * least,
+                p99: 1e3 * most,
+                p999: 1e3 * most,
+                ..Statistics::default()
+            };
             let rows =
-                ["a", "b"].map(|system| Row { system: system.to_owned(), tasks: 4, repeats: vec![figures.clone()] });
+                ["a", "b"].map(|system| Row { system: system.to_owned(), tasks: 4, repeats: vec![statistics.clone()] });
             for svg in [throughput("hot", &rows, 4), latency("hot", &rows, 4)] {
                 let svg = svg.expect("a chart");
                 let labels = svg.split("<text x=\"").skip(1).filter(|label| label.contains("start"));

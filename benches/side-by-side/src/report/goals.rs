@@ -2,8 +2,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::figures::{Measured, Row};
 use crate::goals::{Figure, GOALS, Goal};
+use crate::statistics::{Measured, Row};
 use crate::waiters::Waited;
 
 /// A goal and its results.
@@ -158,11 +158,11 @@ fn digits(figure: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Figures;
+    use crate::statistics::Statistics;
 
     fn row(system: &str, per_second: f64) -> Row {
-        let figures = Figures { per_second, ..Figures::default() };
-        Row { system: system.to_owned(), tasks: 256, repeats: vec![figures] }
+        let statistics = Statistics { per_second, ..Statistics::default() };
+        Row { system: system.to_owned(), tasks: 256, repeats: vec![statistics] }
     }
 
     fn judged(rows: Vec<Row>) -> Vec<Judged> {

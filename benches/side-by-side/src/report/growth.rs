@@ -8,8 +8,8 @@ use super::machine::Machine;
 use super::panel;
 use super::style::labelled;
 use super::table::{cell, speed};
-use crate::figures::Row;
 use crate::growth::{Curve, MOST_IN_REDIS};
+use crate::statistics::Row;
 
 /// Writes `growth.json`, `growth.md` and `growth.svg`, and returns the table.
 pub(crate) fn write(curves: &[Curve], directory: &Path) -> anyhow::Result<String> {
@@ -37,11 +37,11 @@ fn markdown(curves: &[Curve]) -> String {
                     point.at,
                     row.system,
                     speed(row),
-                    row.median(|figures| figures.p50) / 1e3,
-                    row.median(|figures| figures.p99) / 1e3,
-                    cell(row.median_of(|figures| figures.calls.filter(|&calls| calls > 0.0).map(f64::recip)), 1),
-                    row.median(|figures| figures.client_cpu),
-                    cell(row.median_of(|figures| figures.server_cpu), 2),
+                    row.median(|statistics| statistics.p50) / 1e3,
+                    row.median(|statistics| statistics.p99) / 1e3,
+                    cell(row.median_of(|statistics| statistics.calls.filter(|&calls| calls > 0.0).map(f64::recip)), 1),
+                    row.median(|statistics| statistics.client_cpu),
+                    cell(row.median_of(|statistics| statistics.server_cpu), 2),
                     cell(busy(row), 2),
                 );
             }
@@ -70,7 +70,7 @@ fn markdown(curves: &[Curve]) -> String {
 
 /// Returns how many processors client and server keep busy.
 fn busy(row: &Row) -> Option<f64> {
-    row.median_of(|figures| Some((figures.client_cpu + figures.server_cpu?) * figures.per_second / 1e6))
+    row.median_of(|statistics| Some((statistics.client_cpu + statistics.server_cpu?) * statistics.per_second / 1e6))
 }
 
 /// Returns decisions per second of each system under test.
@@ -78,7 +78,7 @@ fn lines(curve: &Curve) -> Vec<(&str, Vec<(f64, f64)>)> {
     let mut lines: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for point in &curve.points {
         for row in &point.rows {
-            let figure = row.median(|figures| figures.per_second);
+            let figure = row.median(|statistics| statistics.per_second);
             if figure <= 0.0 {
                 continue;
             }

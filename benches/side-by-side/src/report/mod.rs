@@ -19,9 +19,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::arguments::Arguments;
-use crate::figures::Measured;
 use crate::neighbours::Beside;
 use crate::proxy;
+use crate::statistics::Measured;
 use crate::waiters::Waited;
 use goals::{Judged, Run};
 use machine::Machine;

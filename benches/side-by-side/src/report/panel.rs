@@ -85,6 +85,6 @@ pub(super) fn description(by: &str, series: &Series<'_>) -> String {
 }
 
 fn ends(series: &Series<'_>, of: fn(&(f64, f64)) -> f64) -> (f64, f64) {
-    let figures = || series.iter().flat_map(|(_, points)| points).map(of);
-    (figures().fold(f64::INFINITY, f64::min), figures().fold(0.0, f64::max))
+    let statistics = || series.iter().flat_map(|(_, points)| points).map(of);
+    (statistics().fold(f64::INFINITY, f64::min), statistics().fold(0.0, f64::max))
 }

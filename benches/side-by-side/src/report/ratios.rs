@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::figures::Measured;
+use crate::statistics::Measured;
 
 /// tollgate's decisions per second divided by those of others, by workload. `null` if not measured.
 #[derive(Debug, Default, Serialize)]
@@ -109,7 +109,7 @@ const LISTED: [&str; 6] = ["uniform", "hot", "zipf", "denied", "leased", "five_l
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{Figures, Row};
+    use crate::statistics::{Row, Statistics};
 
     #[test]
     fn leased_value_is_shown_beside_exact_value() {
@@ -122,7 +122,7 @@ mod tests {
         let rows = rows.map(|(system, per_second)| Row {
             system: system.to_owned(),
             tasks: 256,
-            repeats: vec![Figures { per_second, ..Figures::default() }],
+            repeats: vec![Statistics { per_second, ..Statistics::default() }],
         });
         let ratios = Ratios::new(&[Measured { workload: "attack", rows: rows.into(), ..Measured::default() }], 256);
         for of in [&ratios.redis, &ratios.redis_by_engine["postgres"], &ratios.redis_by_tasks[&256]] {

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::ratios::ByWorkload;
 use super::{dots, growth};
-use crate::figures::Row;
 use crate::growth::Curve;
+use crate::statistics::Row;
 
 /// A file of results: of growth, of a workload, or a whole report.
 #[derive(Deserialize)]

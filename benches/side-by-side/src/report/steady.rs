@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::panel;
 use super::style::labelled;
-use crate::figures::median;
 use crate::goals::Bound;
+use crate::statistics::median;
 use crate::steady::Stretch;
 
 /// Writes `steady.json`, `steady.md` and `steady.svg`, and returns the table.

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use super::{Report, goals};
-use crate::figures::{Measured, Row, median};
+use crate::statistics::{Measured, Row, median};
 
 /// Formats the report for readers.
 pub(crate) fn markdown(report: &Report) -> String {
@@ -102,20 +102,20 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
     for row in measured.rows.iter().filter(|row| row.tasks == shown) {
         let rows = tasks.iter().map(|&tasks| measured.row(&row.system, tasks));
         let speeds: Vec<String> = rows.map(|row| row.map_or_else(|| "–".to_owned(), speed)).collect();
-        let unfairness = row.median_of(|figures| figures.unfairness);
-        let latency = |of: fn(&crate::figures::Figures) -> f64| row.median(of) / 1000.0;
+        let unfairness = row.median_of(|statistics| statistics.unfairness);
+        let latency = |of: fn(&crate::statistics::Statistics) -> f64| row.median(of) / 1000.0;
         let _ = writeln!(
             text,
             "| {}{} | {} | {:.2} / {:.2} / {:.2} | {:.2} | {} | {} |",
             row.system,
             unfairness.map(|ratio| format!(", busiest ÷ idlest process {ratio:.2}")).unwrap_or_default(),
             speeds.join(" | "),
-            latency(|figures| figures.p50),
-            latency(|figures| figures.p99),
-            latency(|figures| figures.p999),
-            row.median(|figures| figures.client_cpu),
-            cell(row.median_of(|figures| figures.server_cpu), 2),
-            cell(row.median_of(|figures| figures.calls), 4),
+            latency(|statistics| statistics.p50),
+            latency(|statistics| statistics.p99),
+            latency(|statistics| statistics.p999),
+            row.median(|statistics| statistics.client_cpu),
+            cell(row.median_of(|statistics| statistics.server_cpu), 2),
+            cell(row.median_of(|statistics| statistics.calls), 4),
         );
     }
     if let Some(free) = measured.row("no-limiter", shown) {
@@ -132,9 +132,9 @@ fn workload(text: &mut String, measured: &Measured, headline: usize) {
 /// Writes the write-ahead log on PostgreSQL, by system under test.
 fn written(text: &mut String, measured: &Measured, shown: usize) {
     let of_row = |row: &Row| {
-        let wal = row.median_of(|figures| figures.wal_per_grant)?;
+        let wal = row.median_of(|statistics| statistics.wal_per_grant)?;
         // Without updates, the share is unknown.
-        let hot = row.median_of(|figures| figures.hot_share).map(|share| format!(", {:.1} % HOT", 100.0 * share));
+        let hot = row.median_of(|statistics| statistics.hot_share).map(|share| format!(", {:.1} % HOT", 100.0 * share));
         Some(format!("{} {wal:.0}{}", row.system, hot.unwrap_or_default()))
     };
     let rows: Vec<String> = measured.rows.iter().filter(|row| row.tasks == shown).filter_map(of_row).collect();
@@ -191,8 +191,8 @@ fn neighbours(text: &mut String, report: &Report) {
 }
 
 pub(super) fn speed(row: &Row) -> String {
-    let (least, most) = row.spread(|figures| figures.per_second);
-    let median = row.median(|figures| figures.per_second);
+    let (least, most) = row.spread(|statistics| statistics.per_second);
+    let median = row.median(|statistics| statistics.per_second);
     format!("{:.1} ({:.1}–{:.1})", median / 1e3, least / 1e3, most / 1e3)
 }
 

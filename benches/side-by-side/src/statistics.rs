@@ -6,7 +6,7 @@ use crate::sample::Sample;
 /// One measurement of one system under test.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub(crate) struct Figures {
+pub(crate) struct Statistics {
     /// Decisions per second. 0 if the measurement broke the rules.
     pub(crate) per_second: f64,
     /// Latencies in microseconds.
@@ -31,7 +31,7 @@ pub(crate) struct Figures {
     pub(crate) fault: Option<String>,
 }
 
-impl Figures {
+impl Statistics {
     pub(crate) fn new(sample: &Sample, calls: Option<i64>) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a figure is no more precise")]
         let (decisions, all) = (sample.decisions as f64, (sample.granted + sample.denied) as f64);
@@ -83,28 +83,28 @@ impl Figures {
 pub(crate) struct Row {
     pub(crate) system: String,
     pub(crate) tasks: usize,
-    pub(crate) repeats: Vec<Figures>,
+    pub(crate) repeats: Vec<Statistics>,
 }
 
 impl Row {
     /// Whether no repeat broke the rules. If one did, no value counts.
     pub(crate) fn is_sound(&self) -> bool {
-        self.repeats.iter().all(|figures| figures.fault.is_none())
+        self.repeats.iter().all(|statistics| statistics.fault.is_none())
     }
 
     /// Returns the median, or 0 if a repeat broke the rules.
-    pub(crate) fn median(&self, of: impl Fn(&Figures) -> f64) -> f64 {
+    pub(crate) fn median(&self, of: impl Fn(&Statistics) -> f64) -> f64 {
         if self.is_sound() { median(self.repeats.iter().map(of)) } else { 0.0 }
     }
 
     /// Returns the median of the known values.
-    pub(crate) fn median_of(&self, of: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
+    pub(crate) fn median_of(&self, of: impl Fn(&Statistics) -> Option<f64>) -> Option<f64> {
         let known: Vec<f64> = self.repeats.iter().filter_map(of).collect();
         (!known.is_empty()).then(|| median(known.into_iter()))
     }
 
     /// Returns the minimum and the maximum.
-    pub(crate) fn spread(&self, of: impl Fn(&Figures) -> f64) -> (f64, f64) {
+    pub(crate) fn spread(&self, of: impl Fn(&Statistics) -> f64) -> (f64, f64) {
         let bounds = |(least, most): (f64, f64), figure: f64| (least.min(figure), most.max(figure));
         self.repeats.iter().map(of).fold((f64::INFINITY, 0.0), bounds)
     }
@@ -112,11 +112,11 @@ impl Row {
     /// Returns the decisions per second divided by those of another, repeat by repeat, so that a slow repeat does not
     /// distort the ratio. 0 if this row broke the rules in a repeat, `None` if the other did.
     pub(crate) fn ratio(&self, to: &Self) -> Option<f64> {
-        self.ratio_of(to, |figures| figures.per_second)
+        self.ratio_of(to, |statistics| statistics.per_second)
     }
 
     /// Returns the same ratio of another value.
-    pub(crate) fn ratio_of(&self, to: &Self, of: impl Fn(&Figures) -> f64) -> Option<f64> {
+    pub(crate) fn ratio_of(&self, to: &Self, of: impl Fn(&Statistics) -> f64) -> Option<f64> {
         if !to.is_sound() {
             return None;
         }
@@ -159,7 +159,7 @@ impl Measured {
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = String> {
         let of_row = move |row: &Row| {
-            let faults = row.repeats.iter().filter_map(|figures| figures.fault.as_ref());
+            let faults = row.repeats.iter().filter_map(|statistics| statistics.fault.as_ref());
             let named = |fault| format!("{}, {}, {} tasks: {fault}", self.workload, row.system, row.tasks);
             faults.map(named).collect::<Vec<_>>()
         };
@@ -168,13 +168,13 @@ impl Measured {
     }
 }
 
-pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_unstable_by(f64::total_cmp);
-    match figures.len() {
+pub(crate) fn median(statistics: impl Iterator<Item = f64>) -> f64 {
+    let mut statistics: Vec<f64> = statistics.collect();
+    statistics.sort_unstable_by(f64::total_cmp);
+    match statistics.len() {
         0 => 0.0,
-        even if even % 2 == 0 => f64::midpoint(figures[even / 2 - 1], figures[even / 2]),
-        odd => figures[odd / 2],
+        even if even % 2 == 0 => f64::midpoint(statistics[even / 2 - 1], statistics[even / 2]),
+        odd => statistics[odd / 2],
     }
 }
 
@@ -183,10 +183,10 @@ mod tests {
     use super::*;
 
     fn row(speeds: [f64; 5], fault: bool) -> Row {
-        let mut repeats: Vec<Figures> =
-            speeds.iter().map(|&per_second| Figures { per_second, ..Figures::default() }).collect();
+        let mut repeats: Vec<Statistics> =
+            speeds.iter().map(|&per_second| Statistics { per_second, ..Statistics::default() }).collect();
         if fault {
-            repeats[2] = Figures::fault("over-granted".to_owned());
+            repeats[2] = Statistics::fault("over-granted".to_owned());
         }
         Row { system: "tollgate@postgres".to_owned(), tasks: 256, repeats }
     }
@@ -201,7 +201,7 @@ mod tests {
     fn failed_repeat_is_not_hidden_by_other_repeats() {
         let (broken, sound) = (row([10.0; 5], true), row([1.0; 5], false));
         assert_eq!(broken.ratio(&sound), Some(0.0));
-        assert!(broken.median(|figures| figures.per_second) < 0.1);
+        assert!(broken.median(|statistics| statistics.per_second) < 0.1);
         assert_eq!(sound.ratio(&broken), None, "nothing is as fast as what did not keep to the rules");
     }
 }
