@@ -43,6 +43,12 @@ pub(super) fn write(
         }
         missing.retain(|migration| named(migration) != own);
     }
+    let is_missing = |migration: &&Migration| missing.iter().any(|other| other.name() == migration.name());
+    if let Some(migration) = migrations.iter().rev().skip_while(is_missing).find(is_missing) {
+        // Its file would get a version after the others, and run after them.
+        let message = format!("a file between the others is missing: {}", named(migration));
+        return Err(CliError::unwritable(message, MISSING_FILE).into());
+    }
     let files: Vec<_> = there.into_iter().map(|(file, _)| file).collect();
     let mut version = Version::first(format, &files, missing.len());
     for migration in &missing {
@@ -62,7 +68,9 @@ pub(super) fn write(
 }
 
 const OTHER_FILE: &str = "the file is another engine's, another tool's or another version's, or was changed: name another directory, \
-                          or delete the file if no database has run it";
+                          or delete all files of tollgate if no database has run them";
+
+const MISSING_FILE: &str = "restore it from version control, or write all files into a new directory: --into DIRECTORY";
 
 /// The part of a file name that names a migration of tollgate, whatever its version.
 fn own_name(file: &str) -> Option<&str> {

@@ -174,6 +174,26 @@ fn changed_migration_file_is_refused() {
 }
 
 #[test]
+fn file_missing_between_others_is_refused() {
+    for format in ["sqlx", "goose", "flyway"] {
+        let database = Database::empty(Engine::Sqlite);
+        let files = write(&database, format);
+        let print = ["migrate", "--print", format, "--into", "migrations"];
+        std::fs::remove_file(&files[0]).expect("it is removed");
+        let (_, own) = files[0].split_once("_tollgate_").expect("a name");
+        database.run(&print).ended(73).says(&[own, "restore it"]);
+        assert_eq!(list(&database), files[1..], "{format}");
+        // The last ones are those of a newer version.
+        std::fs::remove_file(files.last().expect("several")).expect("it is removed");
+        database.run(&print).ended(73).says(&[own]);
+    }
+    let database = Database::empty(Engine::Sqlite);
+    let files = write(&database, "sqlx");
+    std::fs::remove_file(files.last().expect("several")).expect("it is removed");
+    database.run(&["migrate", "--print", "sqlx", "--into", "migrations"]).ended(0).says(&["1 file written"]);
+}
+
+#[test]
 fn new_versions_follow_existing_versions() {
     for (format, host, first) in [
         // A future timestamp, a number that is not a timestamp, and a dotted version. Files that no tool runs have no version.
