@@ -56,6 +56,10 @@ fn owner_could_write(database: &Metadata, directory: &Path) -> bool {
 /// How several accounts share a database.
 fn layout(file: &Path) -> String {
     let (name, directory) = (file.display(), directory(file));
+    // A directory such as /tmp stays as it is.
+    if directory.metadata().is_ok_and(|directory| directory.mode() & WRITABLE_BY_OTHERS != 0) {
+        return "to share it with a group, move it into a directory of its own".to_owned();
+    }
     let directory = directory.display();
     format!("to share it with a group, `chgrp GROUP {directory} {name}; chmod g+w {name}; chmod g+ws {directory}`")
 }
