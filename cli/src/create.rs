@@ -47,7 +47,7 @@ impl Args {
 
 /// Describes what changed in a bucket that existed.
 fn changed(explanation: &Explanation, level: &BucketLevel, quota: Quota) -> String {
-    let cause = match (&level.plan, explanation.quota, explanation.quota_from) {
+    let cause = match (level.plan(), explanation.quota, explanation.quota_from) {
         (Some(plan), ..) => format!("it followed plan {}", plain(plan.as_str())),
         // `explain` reports the override's limits, and not the bucket's own.
         (None, Some(over), Some(Origin::Override)) => format!("an override still holds, {over}"),

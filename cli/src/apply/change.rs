@@ -141,7 +141,7 @@ impl Change {
         // The level shows the limits of the last request, which are an override's even after its end.
         let own = match explanation.quota_from {
             Some(Origin::Bucket) => explanation.quota,
-            _ => Some(level.quota).filter(|_| !level.overridden && level.plan.is_none()),
+            _ => Some(level.quota()).filter(|_| !level.is_overridden() && level.plan().is_none()),
         };
         let from = (level.plan().is_some() || !level.is_provisioned()).then(|| levels::origin(&level));
         let is_hidden = own.is_none() && from.is_none();

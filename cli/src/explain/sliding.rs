@@ -48,7 +48,7 @@ impl Sliding {
             (_, WindowOutcome::Denied) => {
                 let left = self.level.available().max(0).unsigned_abs();
                 let cause = if left == 0 {
-                    format!("one passes in {}", times::span(self.level.retry_after))
+                    format!("one passes in {}", times::span(self.level.retry_after()))
                 } else {
                     format!("{} of {cost} do not pass now", cost.saturating_sub(left))
                 };

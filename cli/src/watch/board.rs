@@ -66,8 +66,8 @@ impl Board {
         let mut before = std::mem::take(&mut self.rows);
         self.denials.apply(snapshot.at, snapshot.denied);
         for level in snapshot.levels {
-            let (denied, denied_rate) = (self.denials.now.get(&level.key), self.denials.of(&level.key));
-            let known = before.remove(&level.key);
+            let (denied, denied_rate) = (self.denials.now.get(level.key()), self.denials.of(level.key()));
+            let known = before.remove(level.key());
             let granted = known.as_ref().and_then(|known| Some(level.granted_since(known.level.as_ref()?)));
             let before = known.as_ref().and_then(|known| known.rate);
             let mut row = BoardRow::new(level.key().clone(), denied, Some(level));

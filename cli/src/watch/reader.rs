@@ -60,7 +60,7 @@ impl<S: Admin> BoardReader<S> {
         let (denied, most_denied) = self.denied().await?;
         let (mut levels, mut bucketless) = (BTreeMap::<Key, BucketLevel>::new(), Vec::new());
         let read_range = first.drain(..).chain(again.iter().cloned()).chain(next.iter().take(self.max_rows).cloned());
-        levels.extend(read_range.map(|level| (level.key.clone(), level)));
+        levels.extend(read_range.map(|level| (level.key().clone(), level)));
         // Reads these few one by one, because the pages need not have an attacker's key.
         let required_keys = if self.scan.is_some() { required_keys } else { &[] };
         for key in most_denied.iter().chain(required_keys) {
@@ -98,7 +98,7 @@ impl<S: Admin> BoardReader<S> {
             let page = self.read_range(after.as_ref(), None, PAGE).await?;
             totals.add(&page);
             report_progress(totals.buckets);
-            after = page.last().map(|level| level.key.clone());
+            after = page.last().map(|level| level.key().clone());
             let is_last = page.len() < PAGE;
             for level in page {
                 bucketless.remove(level.key());
@@ -136,12 +136,12 @@ impl<S: Admin> BoardReader<S> {
         let mut levels: Vec<BucketLevel> = Vec::new();
         loop {
             let required_keys = (max_rows - levels.len()).min(PAGE);
-            let after = levels.last().map(|level| level.key.clone()).or_else(|| after.cloned());
+            let after = levels.last().map(|level| level.key().clone()).or_else(|| after.cloned());
             let limit = u32::try_from(required_keys).unwrap_or(u32::MAX);
             let page = self.skipped.rows(self.store.list(&self.filter, after.as_ref(), limit).await?);
-            let is_beyond = |level: &BucketLevel| end.is_some_and(|end| level.key >= *end);
+            let is_beyond = |level: &BucketLevel| end.is_some_and(|end| level.key() >= end);
             let is_last = page.len() < required_keys || page.last().is_some_and(is_beyond);
-            levels.extend(page.into_iter().filter(|level| end.is_none_or(|end| level.key <= *end)));
+            levels.extend(page.into_iter().filter(|level| end.is_none_or(|end| level.key() <= end)));
             if is_last || levels.len() >= max_rows {
                 return Ok(levels);
             }
@@ -209,7 +209,7 @@ mod tests {
         {
             let snapshot = BoardReader::new(store_of(keys).await, None, max_rows).read(&[]).await.expect("a look");
             assert_eq!((snapshot.levels.len(), snapshot.scan.is_some()), (read_range, scan), "{max_rows} of {keys}");
-            assert!(snapshot.levels.is_sorted_by(|one, other| one.key < other.key));
+            assert!(snapshot.levels.is_sorted_by(|one, other| one.key() < other.key()));
         }
     }
 
@@ -225,8 +225,8 @@ mod tests {
             take(&reader.store, "user:0999", 10);
             let snapshots = reader.read(&[]).await.expect("a look");
             assert!(snapshots.levels.len() <= 200 + MAX_ROWS, "{}", snapshots.levels.len());
-            let again = snapshots.levels.iter().filter(|level| before.iter().any(|before| before.key == level.key));
-            twice.extend(again.map(|level| level.key.clone()));
+            let again = snapshots.levels.iter().filter(|level| before.iter().any(|before| before.key() == level.key()));
+            twice.extend(again.map(|level| level.key().clone()));
             let scan = snapshots.scan.expect("there are more");
             // The eleventh finds that there are no more, and the twelfth has been through.
             let expected = ((100 * snapshot).min(1000), snapshot == 12);
@@ -246,7 +246,7 @@ mod tests {
         reader.read(&[]).await.expect("a look");
         for _ in 0..3 {
             let snapshot = reader.read(&required_keys).await.expect("a look");
-            assert!(required_keys.iter().all(|key| snapshot.levels.iter().any(|level| level.key == *key)));
+            assert!(required_keys.iter().all(|key| snapshot.levels.iter().any(|level| level.key() == key)));
         }
         for n in 10..300 {
             assert!(reader.store.delete(&key(n)).await.expect("deleted"));
@@ -266,7 +266,7 @@ mod tests {
             take(&store, &format!("user:{n:04}"), 10 + n);
         }
         let snapshot = BoardReader::new(store, None, 2).read_all(WatchOrder::Hottest, |_| {}).await.expect("a survey");
-        let keys: Vec<_> = snapshot.levels.iter().map(|level| level.key.as_str()).collect();
+        let keys: Vec<_> = snapshot.levels.iter().map(|level| level.key().as_str()).collect();
         assert_eq!(keys, ["user:1601", "user:0900"]);
         assert_eq!(snapshot.scan.map(|scan| (scan.totals.buckets, scan.all)), Some((1700, true)));
         let snapshot =
@@ -278,7 +278,7 @@ mod tests {
     async fn prefix_selects_the_buckets_that_are_read() {
         let prefix = Key::try_from("user:01").expect("a key");
         let snapshot = BoardReader::new(store_of(300).await, Some(prefix), 5000).read(&[]).await.expect("a look");
-        assert_eq!((snapshot.levels.len(), snapshot.levels[0].key.as_str()), (100, "user:0100"));
+        assert_eq!((snapshot.levels.len(), snapshot.levels[0].key().as_str()), (100, "user:0100"));
     }
 
     #[tokio::test]
@@ -287,7 +287,7 @@ mod tests {
         let gone = Key::try_from("user:gone").expect("a key");
         store.count_denials(&[(key(1), 3), (key(250), 7), (gone, 9)]).await.expect("counted");
         let snapshot = BoardReader::new(store, Key::try_from("user:").ok(), 10).read(&[]).await.expect("a look");
-        let last = snapshot.levels.last().map(|level| level.key.clone());
+        let last = snapshot.levels.last().map(|level| level.key().clone());
         assert_eq!((snapshot.levels.len(), last, snapshot.scan.is_some()), (11, Some(key(250)), true));
         assert_eq!((snapshot.denied.get(&key(1)), snapshot.denied.get(&key(250))), (Some(3), Some(7)));
         assert_eq!(snapshot.bucketless.iter().map(Key::as_str).collect::<Vec<_>>(), ["user:gone"]);

@@ -29,15 +29,15 @@ impl BoardRow {
     /// The part of the capacity that is left. Below 0: promised to requests that wait.
     #[expect(clippy::cast_precision_loss, reason = "a part")]
     pub(crate) fn part_left(&self) -> f64 {
-        self.level.as_ref().map_or(f64::INFINITY, |level| level.available as f64 / level.quota.capacity() as f64)
+        self.level.as_ref().map_or(f64::INFINITY, |level| level.available() as f64 / level.quota().capacity() as f64)
     }
 
     pub(crate) fn granted(&self) -> u64 {
-        self.level.as_ref().map_or(0, |level| level.granted)
+        self.level.as_ref().map_or(0, |level| level.granted())
     }
 
     pub(crate) fn quota(&self) -> String {
-        self.level.as_ref().map_or_else(|| "no bucket".to_owned(), |level| level.quota.to_string())
+        self.level.as_ref().map_or_else(|| "no bucket".to_owned(), |level| level.quota().to_string())
     }
 }
 

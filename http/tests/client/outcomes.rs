@@ -25,7 +25,7 @@ async fn failed_request_has_used_its_token() -> anyhow::Result<()> {
         let client = AnyClient::new(kind, ClientLimit::new(limiter.clone()));
         assert!(client.get(&format!("http://{unused}/")).await.is_err(), "{kind:?}");
         let level = limiter.store().peek(&Key::try_from(unused.to_string())?).await?;
-        assert_eq!(level.map(|level| level.available), Some(9), "{kind:?}");
+        assert_eq!(level.map(|level| level.available()), Some(9), "{kind:?}");
     }
     Ok(())
 }

@@ -70,8 +70,8 @@ async fn headers_state_the_effective_limit() -> anyhow::Result<()> {
     planned.store().create_plan(&plan, "1000/h burst 10".parse()?).await?;
     assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=10;w=36"));
     let over = Override { quota: Some("900/min".parse()?), ..Override::default() };
-    let owner = &planned.store().list(&Filter::default(), None, 2).await?[0].key;
-    planned.store().set_override(owner, over).await?;
+    let owner = planned.store().list(&Filter::default(), None, 2).await?[0].key().clone();
+    planned.store().set_override(&owner, over).await?;
     assert_eq!(client.get("/").await?.header("ratelimit-policy")?, Some("\"a\";q=900;w=60"));
 
     // A shorter window would state a higher rate, even for a large quota.

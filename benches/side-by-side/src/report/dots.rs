@@ -8,6 +8,7 @@ use super::axis::{self, number};
 use super::ratios::ByWorkload;
 use super::style::{FONT, GREY, PALE, color, labelled, marks};
 use crate::statistics::{Row, Statistics};
+use crate::workload::WORKLOADS;
 
 /// The label of a row, and its values.
 type Dots<'a> = (&'a str, Vec<f64>);
@@ -15,7 +16,8 @@ type Dots<'a> = (&'a str, Vec<f64>);
 /// Draws the decisions per second of each system under test.
 pub(crate) fn throughput(workload: &str, rows: &[Row], tasks: usize) -> anyhow::Result<String> {
     let dots = |row: &Row| vec![row.median(|statistics| statistics.per_second)];
-    draw(&format!("{workload}: decisions a second, {tasks} tasks"), "decisions a second", &of(rows, tasks, dots))
+    let title = format!("{workload}: decisions a second, {tasks} tasks");
+    draw(&title, "decisions a second", &of(rows, tasks, dots), |system, _| color(system))
 }
 
 /// Draws the median, p99 and p99.9 of each system under test.
@@ -46,9 +48,9 @@ fn of(rows: &[Row], tasks: usize, dots: impl Fn(&Row) -> Vec<f64>) -> Vec<Dots<'
     rows.iter().filter(|row| row.tasks == tasks).map(|row| (row.system.as_str(), dots(row))).collect()
 }
 
-fn draw(title: &str, unit: &str, rows: &[Dots<'_>]) -> anyhow::Result<String> {
-    let statistics = || rows.iter().flat_map(|(_, dots)| dots).copied().filter(|figure| *figure > 0.0);
-    let (least, most) = (statistics().fold(f64::INFINITY, f64::min), statistics().fold(0.0, f64::max));
+fn draw(title: &str, unit: &str, rows: &[Dots<'_>], color: impl Fn(&str, usize) -> RGBColor) -> anyhow::Result<String> {
+    let values = || rows.iter().flat_map(|(_, dots)| dots).copied().filter(|figure| *figure > 0.0);
+    let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
     let range = if most > 0.0 {
         // Leaves room for the longest text right of the last dot.
         let longest = rows.iter().map(|(_, dots)| words(dots).len()).max().unwrap_or(0);
