@@ -3,6 +3,7 @@
 use tollgate::{
     Admin, Key, Mode, Quota, Rule, Take, Window,
     admin::{Filter, Override},
+    model::WindowLevel,
 };
 
 use super::admin::{LATER, instant, longer, of_plan};
@@ -90,7 +91,7 @@ pub(crate) async fn windows_are_listed_page_by_page(world: &impl World) -> anyho
     for at in [600, 1200, 1999, 2100, 9000] {
         world.at_ms(at).await?;
         let all = list(None, 100).await?;
-        assert_eq!(all.iter().map(|level| level.key()).collect::<Vec<_>>(), keys.iter().collect::<Vec<_>>());
+        assert_eq!(all.iter().map(WindowLevel::key).collect::<Vec<_>>(), keys.iter().collect::<Vec<_>>());
         for level in &all {
             assert_eq!(Some(level), store.peek_window(level.key()).await?.as_ref(), "at {at}");
         }

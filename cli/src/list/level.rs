@@ -57,7 +57,7 @@ impl Level for BucketLevel {
     const NONE: &str = "no buckets: create one with `tollgate create KEY --capacity 2 --per 1h`";
 
     fn key(&self) -> &Key {
-        &self.key()
+        self.key()
     }
 
     fn compare(&self, other: &Self, order: ListOrder) -> Ordering {
@@ -83,7 +83,7 @@ impl Level for WindowLevel {
     const NONE: &str = "no sliding windows: `tollgate take KEY --quota '100 in 60s at 5s'` creates one";
 
     fn key(&self) -> &Key {
-        &self.key()
+        self.key()
     }
 
     fn compare(&self, other: &Self, order: ListOrder) -> Ordering {

@@ -1,5 +1,7 @@
 //! Prints one read as a table, for pipes and tests.
 
+use tollgate::admin::BucketLevel;
+
 use super::board::Board;
 use super::order::WatchOrder;
 use crate::output::{Cell, Column, Layout, Table};
@@ -27,7 +29,7 @@ pub(crate) fn table(board: &Board, width: Option<usize>) -> String {
                 level.map_or_else(String::new, |level| level.available().to_string()),
                 level.map_or_else(String::new, |level| level.granted().to_string()),
                 row.denied.map_or_else(String::new, |denied| denied.to_string()),
-                level.and_then(|level| level.full_at()).map_or_else(String::new, times::until),
+                level.and_then(BucketLevel::full_at).map_or_else(String::new, times::until),
             ]
             .map(Cell::from),
         );

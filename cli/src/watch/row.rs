@@ -33,7 +33,7 @@ impl BoardRow {
     }
 
     pub(crate) fn granted(&self) -> u64 {
-        self.level.as_ref().map_or(0, |level| level.granted())
+        self.level.as_ref().map_or(0, BucketLevel::granted)
     }
 
     pub(crate) fn quota(&self) -> String {

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use chrono::{DateTime, TimeDelta, Utc};
 use tollgate::{
     Adjusted, Admin, Key, Limiter, Mode, Quota, Receipt, Rule, Store, Take, Throttle, Window,
-    admin::{Filter, Override},
+    admin::{BucketLevel, Filter, Override},
     store::Maintenance,
 };
 use uuid::Uuid;
@@ -147,7 +147,7 @@ async fn sweep_deletes_expired_rows_in_bounded_steps(rig: Rig) -> anyhow::Result
     assert_eq!(pass(&store, 4).await?, (13, 6), "ten buckets of 14, a window, a receipt and an override of two each");
     assert_eq!(rows(rig, "token_windows").await?, 1);
     let left = store.list(&Filter::default(), None, 100).await?;
-    let left: Vec<&Key> = left.iter().map(|level| level.key()).collect();
+    let left: Vec<&Key> = left.iter().map(BucketLevel::key).collect();
     assert_eq!(left, [&owing[0], &owing[1], &owing[2], &provisioned]);
     assert_eq!(store.sweep(100).await?.deleted, 0);
     ensure!(!store.clear_override(&full[0]).await? && store.clear_override(&full[1]).await?);

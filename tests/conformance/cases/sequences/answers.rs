@@ -67,12 +67,12 @@ pub(super) fn same_level(expected: Option<&BucketLevel>, found: Option<&BucketLe
     Ok(())
 }
 
-pub(super) fn same_window(expected: Option<WindowLevel>, found: Option<WindowLevel>) -> anyhow::Result<()> {
+pub(super) fn same_window(expected: Option<&WindowLevel>, found: Option<&WindowLevel>) -> anyhow::Result<()> {
     let coarse = |level: &WindowLevel| {
         let counts = (level.counted(), level.granted());
         (level.key().clone(), level.window(), counts, milliseconds(level.retry_after()))
     };
-    same("a peek at a window", &expected.as_ref().map(coarse), &found.as_ref().map(coarse))
+    same("a peek at a window", &expected.map(coarse), &found.map(coarse))
 }
 
 /// A database computes with the limits of the bucket's last request, until the next request converts the bucket to the

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use chrono::{DateTime, Utc};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Quota, Reservation, Store, Take, TakeError, admin::Override,
+    Adjusted, Adjustment, Admin, Key, Limiter, Mode, Quota, Reservation, Store, Take, TakeError,
+    admin::{BucketLevel, Override},
     store::SharedWindows,
 };
 
@@ -171,9 +172,9 @@ impl<'a> Play<'a> {
     async fn look(&self, key: &Key, plan: Option<&Key>) -> anyhow::Result<()> {
         let (model, engine) = (self.model.store(), self.rig.store());
         let level = model.peek(key).await?;
-        let last = level.as_ref().map(|level| level.quota());
+        let last = level.as_ref().map(BucketLevel::quota);
         same_level(level.as_ref(), engine.peek(key).await?.as_ref())?;
-        same_window(model.peek_window(key).await?, engine.peek_window(key).await?)?;
+        same_window(model.peek_window(key).await?.as_ref(), engine.peek_window(key).await?.as_ref())?;
         same_explanation(model.explain(key, plan).await?, engine.explain(key, plan).await?, last)
     }
 
