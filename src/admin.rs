@@ -39,7 +39,7 @@ pub(crate) use reads::{level_of_itself, level_under, window_level_under};
 /// assert_eq!(limiter.store().peek(&key).await?.map(|level| level.available()), Some(7));
 /// assert!(limiter.store().reset(&key).await?);
 /// let page = limiter.store().list(&Filter::default().prefix(Key::try_from("user:")?), None, 100).await?;
-/// assert_eq!(page[0].available, 10);
+/// assert_eq!(page[0].available(), 10);
 /// # Ok(())
 /// # }
 /// ```
