@@ -121,9 +121,9 @@ impl Board {
 
     /// The first rows of an order. Only the most denied ones include keys without a bucket.
     fn first(&self, order: WatchOrder) -> Vec<&BoardRow> {
-        let required_keys = self.filter.to_lowercase();
+        let wanted = self.filter.to_lowercase();
         let passes = |row: &&BoardRow| {
-            let is_found = required_keys.is_empty() || plain(row.key.as_str()).to_lowercase().contains(&required_keys);
+            let is_found = wanted.is_empty() || plain(row.key.as_str()).to_lowercase().contains(&wanted);
             is_found && (row.level.is_some() || order == WatchOrder::Denied)
         };
         let mut rows: Vec<&BoardRow> = self.rows.values().filter(passes).collect();
@@ -324,7 +324,7 @@ pub(crate) mod tests {
         world.board.scan = Some(ScanTotals { totals, all: true });
         assert_eq!((world.board.visible().len(), world.shown()[0]), (MAX_ROWS, "149"));
         let required_keys = world.board.required_keys();
-        let wants = |key: &str| required_keys.iter().any(|required_keys| required_keys.as_str() == key);
+        let wants = |key: &str| required_keys.iter().any(|required| required.as_str() == key);
         assert!(wants("149") && wants("000") && !wants("100"), "{required_keys:?}");
         assert_eq!(world.board.totals(), totals);
     }

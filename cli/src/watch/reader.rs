@@ -59,8 +59,8 @@ impl<S: Admin> BoardReader<S> {
         let at = self.started_at.elapsed();
         let (denied, most_denied) = self.denied().await?;
         let (mut levels, mut bucketless) = (BTreeMap::<Key, BucketLevel>::new(), Vec::new());
-        let read_range = first.drain(..).chain(again.iter().cloned()).chain(next.iter().take(self.max_rows).cloned());
-        levels.extend(read_range.map(|level| (level.key().clone(), level)));
+        let read = first.drain(..).chain(again.iter().cloned()).chain(next.iter().take(self.max_rows).cloned());
+        levels.extend(read.map(|level| (level.key().clone(), level)));
         // Reads these few one by one, because the pages need not have an attacker's key.
         let required_keys = if self.scan.is_some() { required_keys } else { &[] };
         for key in most_denied.iter().chain(required_keys) {
@@ -135,12 +135,12 @@ impl<S: Admin> BoardReader<S> {
     ) -> Result<Vec<BucketLevel>, Error> {
         let mut levels: Vec<BucketLevel> = Vec::new();
         loop {
-            let required_keys = (max_rows - levels.len()).min(PAGE);
+            let page_size = (max_rows - levels.len()).min(PAGE);
             let after = levels.last().map(|level| level.key().clone()).or_else(|| after.cloned());
-            let limit = u32::try_from(required_keys).unwrap_or(u32::MAX);
+            let limit = u32::try_from(page_size).unwrap_or(u32::MAX);
             let page = self.skipped.rows(self.store.list(&self.filter, after.as_ref(), limit).await?);
             let is_beyond = |level: &BucketLevel| end.is_some_and(|end| level.key() >= end);
-            let is_last = page.len() < required_keys || page.last().is_some_and(is_beyond);
+            let is_last = page.len() < page_size || page.last().is_some_and(is_beyond);
             levels.extend(page.into_iter().filter(|level| end.is_none_or(|end| level.key() <= end)));
             if is_last || levels.len() >= max_rows {
                 return Ok(levels);
@@ -155,9 +155,9 @@ impl<S: Admin> BoardReader<S> {
                 let denials = self.skipped.rows(denials);
                 let full = denials.len() == MAX_DENIED_READ as usize;
                 let denied: Vec<_> = denials.into_iter().map(|denials| (denials.key, denials.denied)).collect();
-                let begin = denied.iter().map(|(key, _)| key).filter(|key| self.has_prefix(key));
-                let max_rows = begin.take(MAX_DENIED_SHOWN).cloned().collect();
-                Ok((DenialCounts::of(denied, full).retain(|key| self.has_prefix(key)), max_rows))
+                let listed = denied.iter().map(|(key, _)| key).filter(|key| self.has_prefix(key));
+                let most_denied = listed.take(MAX_DENIED_SHOWN).cloned().collect();
+                Ok((DenialCounts::of(denied, full).retain(|key| self.has_prefix(key)), most_denied))
             }
             // A role that may list need not be one that may see denials.
             Err(Error::NotPermitted(_)) => Ok((DenialCounts::not_permitted(), Vec::new())),
@@ -202,13 +202,13 @@ mod tests {
 
     #[tokio::test]
     async fn snapshot_reads_pages_up_to_its_limit() {
-        for (keys, max_rows, read_range, scan) in
+        for (keys, max_rows, read, is_scanning) in
             [(0, 10, 0, false), (499, 5000, 499, false), (1200, 5000, 1200, false), (1200, 1200, 1200, false)]
                 .into_iter()
                 .chain([(1200, 1199, 1199, true), (1200, 1, 1, true), (500, 500, 500, false), (501, 500, 500, true)])
         {
-            let snapshot = BoardReader::new(store_of(keys).await, None, max_rows).read(&[]).await.expect("a look");
-            assert_eq!((snapshot.levels.len(), snapshot.scan.is_some()), (read_range, scan), "{max_rows} of {keys}");
+            let snapshot = BoardReader::new(store_of(keys).await, None, max_rows).read(&[]).await.expect("a snapshot");
+            assert_eq!((snapshot.levels.len(), snapshot.scan.is_some()), (read, is_scanning), "{max_rows} of {keys}");
             assert!(snapshot.levels.is_sorted_by(|one, other| one.key() < other.key()));
         }
     }
@@ -216,23 +216,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn large_table_is_read_in_rotation() {
         let mut reader = BoardReader::new(store_of(1000).await, None, 200);
-        let first = reader.read(&[]).await.expect("a look");
+        let first = reader.read(&[]).await.expect("a snapshot");
         assert_eq!(first.scan.map(|scan| (scan.totals.buckets, scan.all)), Some((100, false)));
         let mut twice = BTreeSet::new();
         let mut before = first.levels;
-        for snapshot in 2..=12 {
+        for round in 2..=12 {
             tokio::time::advance(Duration::from_secs(2)).await;
             take(&reader.store, "user:0999", 10);
-            let snapshots = reader.read(&[]).await.expect("a look");
-            assert!(snapshots.levels.len() <= 200 + MAX_ROWS, "{}", snapshots.levels.len());
-            let again = snapshots.levels.iter().filter(|level| before.iter().any(|before| before.key() == level.key()));
+            let snapshot = reader.read(&[]).await.expect("a snapshot");
+            assert!(snapshot.levels.len() <= 200 + MAX_ROWS, "{}", snapshot.levels.len());
+            let again = snapshot.levels.iter().filter(|level| before.iter().any(|before| before.key() == level.key()));
             twice.extend(again.map(|level| level.key().clone()));
-            let scan = snapshots.scan.expect("there are more");
+            let scan = snapshot.scan.expect("there are more");
             // The eleventh finds that there are no more, and the twelfth has been through.
-            let expected = ((100 * snapshot).min(1000), snapshot == 12);
+            let expected = ((100 * round).min(1000), round == 12);
             assert_eq!((scan.totals.buckets, scan.all), expected);
-            before = snapshots.levels;
-            if snapshot == 12 {
+            before = snapshot.levels;
+            if round == 12 {
                 assert_eq!((scan.totals.empty, scan.totals.rate), (0, Some(5.0)), "of the last part");
             }
         }
@@ -243,20 +243,20 @@ mod tests {
     async fn wanted_keys_are_always_read_and_small_tables_fully() {
         let mut reader = BoardReader::new(store_of(300).await, None, 10);
         let required_keys = [key(250), key(299)];
-        reader.read(&[]).await.expect("a look");
+        reader.read(&[]).await.expect("a snapshot");
         for _ in 0..3 {
-            let snapshot = reader.read(&required_keys).await.expect("a look");
+            let snapshot = reader.read(&required_keys).await.expect("a snapshot");
             assert!(required_keys.iter().all(|key| snapshot.levels.iter().any(|level| level.key() == key)));
         }
         for n in 10..300 {
             assert!(reader.store.delete(&key(n)).await.expect("deleted"));
         }
-        let mut scan = true;
+        let mut is_scanning = true;
         for _ in 0..6 {
-            scan = reader.read(&required_keys).await.expect("a look").scan.is_some();
+            is_scanning = reader.read(&required_keys).await.expect("a snapshot").scan.is_some();
         }
-        assert!(!scan);
-        assert_eq!(reader.read(&required_keys).await.expect("a look").levels.len(), 10);
+        assert!(!is_scanning);
+        assert_eq!(reader.read(&required_keys).await.expect("a snapshot").levels.len(), 10);
     }
 
     #[tokio::test]
@@ -265,19 +265,20 @@ mod tests {
         for n in [1601, 7, 900] {
             take(&store, &format!("user:{n:04}"), 10 + n);
         }
-        let snapshot = BoardReader::new(store, None, 2).read_all(WatchOrder::Hottest, |_| {}).await.expect("a survey");
+        let snapshot =
+            BoardReader::new(store, None, 2).read_all(WatchOrder::Hottest, |_| {}).await.expect("a snapshot");
         let keys: Vec<_> = snapshot.levels.iter().map(|level| level.key().as_str()).collect();
         assert_eq!(keys, ["user:1601", "user:0900"]);
         assert_eq!(snapshot.scan.map(|scan| (scan.totals.buckets, scan.all)), Some((1700, true)));
         let snapshot =
-            BoardReader::new(store_of(2).await, None, 2).read_all(WatchOrder::Key, |_| {}).await.expect("a survey");
+            BoardReader::new(store_of(2).await, None, 2).read_all(WatchOrder::Key, |_| {}).await.expect("a snapshot");
         assert_eq!((snapshot.levels.len(), snapshot.scan), (2, None));
     }
 
     #[tokio::test]
     async fn prefix_selects_the_buckets_that_are_read() {
         let prefix = Key::try_from("user:01").expect("a key");
-        let snapshot = BoardReader::new(store_of(300).await, Some(prefix), 5000).read(&[]).await.expect("a look");
+        let snapshot = BoardReader::new(store_of(300).await, Some(prefix), 5000).read(&[]).await.expect("a snapshot");
         assert_eq!((snapshot.levels.len(), snapshot.levels[0].key().as_str()), (100, "user:0100"));
     }
 
@@ -286,7 +287,7 @@ mod tests {
         let store = store_of(300).await;
         let gone = Key::try_from("user:gone").expect("a key");
         store.count_denials(&[(key(1), 3), (key(250), 7), (gone, 9)]).await.expect("counted");
-        let snapshot = BoardReader::new(store, Key::try_from("user:").ok(), 10).read(&[]).await.expect("a look");
+        let snapshot = BoardReader::new(store, Key::try_from("user:").ok(), 10).read(&[]).await.expect("a snapshot");
         let last = snapshot.levels.last().map(|level| level.key().clone());
         assert_eq!((snapshot.levels.len(), last, snapshot.scan.is_some()), (11, Some(key(250)), true));
         assert_eq!((snapshot.denied.get(&key(1)), snapshot.denied.get(&key(250))), (Some(3), Some(7)));
@@ -296,10 +297,10 @@ mod tests {
     #[tokio::test]
     async fn prefix_selects_denials_and_others_show_counting_is_on() {
         let mut reader = BoardReader::new(store_of(1).await, Key::try_from("tenant:").ok(), 10);
-        assert!(reader.read(&[]).await.expect("a look").denied.missing_reason.is_some());
+        assert!(reader.read(&[]).await.expect("a snapshot").denied.missing_reason.is_some());
         let user = Key::try_from("user:0000").expect("a key");
         reader.store.count_denials(&[(user.clone(), 3)]).await.expect("counted");
-        let snapshot = reader.read(&[]).await.expect("a look");
+        let snapshot = reader.read(&[]).await.expect("a snapshot");
         assert_eq!(
             (snapshot.denied.get(&user), snapshot.denied.missing_reason, snapshot.levels.len()),
             (None, None, 0)

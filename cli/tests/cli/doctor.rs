@@ -61,7 +61,8 @@ fn doctor_names_session_that_blocks_schema_change() {
     for engine in [Engine::Postgres, Engine::MySql, Engine::MariaDb] {
         let database = Database::migrated(engine);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let (throttle, end) = runtime.block_on(Throttle::new(&database.url_of_root(), engine)).expect("it is held");
+        let (lock_holder, end) =
+            runtime.block_on(LockHolder::new(&database.url_of_root(), engine)).expect("it is held");
         let as_root = |arguments: &[&str]| {
             let ran = tollgate(Some(&database.url_of_root()), &database.directory).args(arguments).output();
             Ran::new(ran.expect("it starts"))
@@ -77,7 +78,7 @@ fn doctor_names_session_that_blocks_schema_change() {
             let ran = database.run(&["mode", "off", "--all"]).ended(69);
             ran.says(&["the change was rolled back", "whose account has PROCESS", "`grant PROCESS on *.* to"]);
         }
-        drop(throttle);
+        drop(lock_holder);
         database.run(&["mode"]).ended(0).says(&["enforce"]);
     }
 }
@@ -117,12 +118,12 @@ fn prepared_xa_transaction_is_a_warning() {
 }
 
 /// An open transaction that holds the mode.
-enum Throttle {
+enum LockHolder {
     MySql(#[expect(dead_code, reason = "it is open")] MySqlConnection),
     Postgres(#[expect(dead_code, reason = "it is open")] PgConnection),
 }
 
-impl Throttle {
+impl LockHolder {
     /// And the statement that ends it.
     async fn new(url: &str, engine: Engine) -> Result<(Self, String), sqlx::Error> {
         if engine.is_mysql() {

@@ -55,13 +55,13 @@ fn full_server_is_not_reported_as_down() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let ran = runtime.block_on(async {
             if engine.is_mysql() {
-                let throttle = MySqlConnection::connect(&url).await.expect("the only one");
+                let occupant = MySqlConnection::connect(&url).await.expect("the only one");
                 let ran = run_as(&database, &account, &["list"]);
-                throttle.close().await.map(|()| ran)
+                occupant.close().await.map(|()| ran)
             } else {
-                let throttle = PgConnection::connect(&url).await.expect("the only one");
+                let occupant = PgConnection::connect(&url).await.expect("the only one");
                 let ran = run_as(&database, &account, &["list"]);
-                throttle.close().await.map(|()| ran)
+                occupant.close().await.map(|()| ran)
             }
         });
         let drop =

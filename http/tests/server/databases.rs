@@ -40,7 +40,7 @@ async fn request_scheduled_within_the_wait_is_served() -> anyhow::Result<()> {
             assert_eq!(count(&statuses), (served, 16 - served), "{variable}: {quota}");
             assert_eq!(calls.load(Ordering::SeqCst), served as u64, "{variable}: {quota}");
             let level = level(open(&database).await?, quota, Rule::try_from(quota)?).await?;
-            assert_eq!(level.granted(), served as u64, "{variable}: who is denied takes nothing of {quota}");
+            assert_eq!(level.granted(), served as u64, "{variable}: a denied request takes nothing of {quota}");
         }
         database.drop().await.context(variable)?;
     }
