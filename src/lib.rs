@@ -14,7 +14,6 @@ pub mod requester;
 pub mod store;
 pub mod telemetry;
 
-pub use admin::Admin;
 /// The version of chrono for the instants in calls of operators, such as the end of an [`Override`](admin::Override).
 #[doc(no_inline)]
 pub use chrono;
@@ -37,7 +36,7 @@ pub use store::MySqlStore;
 pub use store::PgStore;
 #[cfg(feature = "sqlite")]
 pub use store::SqliteStore;
-pub use store::{AnyStore, MemoryStore, Store};
+pub use store::{Admin, AnyStore, MemoryStore, Store};
 #[cfg(feature = "_sql")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use store::{SqlStore, create_bucket, migrate};

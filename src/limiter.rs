@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 
 use crate::admin::{BucketLevel, level_of_itself};
 use crate::model::{
-    Adjusted, Adjustment, AdminError, Decision, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle,
-    ThrottleError, WindowLevel,
+    Adjusted, Adjustment, AdminError, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle, ThrottleError,
+    WindowLevel,
 };
 use crate::store::{AnyStore, Maintenance, Store};
 use crate::telemetry::{Decisions, MiddlewareEvent};
@@ -19,16 +19,20 @@ mod builder;
 mod circuit_breaker;
 mod denial_reporter;
 mod policy;
-mod requests;
 mod reservation;
 mod settings;
 mod stack;
+#[cfg(feature = "stream")]
+mod stream;
 mod sweeper;
+mod take;
 
 pub use bound::Bound;
 pub use builder::LimiterBuilder;
 pub use policy::{Fallback, LocalQuotas};
 pub use reservation::Reservation;
+#[cfg(feature = "stream")]
+pub use stream::{LimitedStream, limit_stream};
 
 use denial_reporter::DenialReporter;
 use policy::Policy;
@@ -70,7 +74,7 @@ pub struct Limiter<S: Store = AnyStore> {
     policy: Policy,
     mode: Arc<CurrentMode>,
     decisions: Arc<Decisions>,
-    denied: Option<Arc<DenialReporter>>,
+    denials: Option<Arc<DenialReporter>>,
     sweeper: Option<Arc<Sweeper>>,
 }
 
@@ -155,121 +159,6 @@ impl<S: Store> Limiter<S> {
         Ok(Bound { limiter: self.clone(), key: key.try_into()? })
     }
 
-    /// Takes a token now.
-    ///
-    /// Denies immediately, and takes nothing, if no token is available.
-    ///
-    /// # Errors
-    ///
-    /// As for [`allow_n`](Self::allow_n).
-    pub async fn allow<K>(&self, key: K) -> Result<Decision, Error>
-    where
-        K: TryInto<Key>,
-        Error: From<K::Error>,
-    {
-        self.decide(&self.take(key.try_into()?, 1)).await
-    }
-
-    /// Takes `cost` tokens now, or none.
-    ///
-    /// Denies immediately, and takes nothing, if fewer tokens are available.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the text is not a valid [`Key`], the cost is 0 or above the bucket's capacity, or the store fails
-    /// and there is no [`fallback`](LimiterBuilder::fallback).
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, the tokens may have been taken.
-    pub async fn allow_n<K>(&self, key: K, cost: u64) -> Result<Decision, Error>
-    where
-        K: TryInto<Key>,
-        Error: From<K::Error>,
-    {
-        self.decide(&self.take(key.try_into()?, cost)).await
-    }
-
-    /// Takes a token now or later. The reservation states how long to wait.
-    ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait).
-    /// Default: 30 s.
-    ///
-    /// # Errors
-    ///
-    /// As for [`allow_n`](Self::allow_n).
-    pub async fn reserve<K>(&self, key: K) -> Result<Reservation<S>, Error>
-    where
-        K: TryInto<Key>,
-        Error: From<K::Error>,
-    {
-        self.reserve_n(key, 1).await
-    }
-
-    /// Takes `cost` tokens now or later. The reservation states how long to wait. Later requests queue behind it.
-    ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait). Default: 30 s.
-    /// If the process dies, the tokens of its reservations count as used. A cost above the bucket's capacity is an error, not a
-    /// denial.
-    ///
-    /// # Errors
-    ///
-    /// As for [`allow_n`](Self::allow_n).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`allow_n`](Self::allow_n).
-    pub async fn reserve_n<K>(&self, key: K, cost: u64) -> Result<Reservation<S>, Error>
-    where
-        K: TryInto<Key>,
-        Error: From<K::Error>,
-    {
-        let take = self.take(key.try_into()?, cost).max_wait(self.max_wait);
-        self.reserve_all(&take).await
-    }
-
-    /// Waits for a token, and takes it.
-    ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait).
-    /// Default: 30 s.
-    ///
-    /// # Errors
-    ///
-    /// As for [`allow_n`](Self::allow_n).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`wait_n`](Self::wait_n).
-    pub async fn wait<K>(&self, key: K) -> Result<Decision, Error>
-    where
-        K: TryInto<Key>,
-        Error: From<K::Error>,
-    {
-        self.wait_n(key, 1, self.max_wait).await
-    }
-
-    /// Waits at most `max_wait` for `cost` tokens, and takes them.
-    ///
-    /// Denies at once, and takes nothing, if the wait would be longer. The limiter calls the store once and then sleeps.
-    /// Requests that wait for one key of one limiter and its clones are served in the order of their calls.
-    ///
-    /// # Errors
-    ///
-    /// As for [`allow_n`](Self::allow_n).
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped before the scheduled time, the tokens that no later request queues behind are given back. Tokens that were
-    /// granted without a wait count as used.
-    pub async fn wait_n<K>(&self, key: K, cost: u64, max_wait: Duration) -> Result<Decision, Error>
-    where
-        K: TryInto<Key>,
-        Error: From<K::Error>,
-    {
-        let take = self.take(key.try_into()?, cost).max_wait(max_wait);
-        Ok(self.wait_all(&take).await?.into_decision())
-    }
-
     /// Lowers a key's bucket to the level that an upstream states, such as one that answers 429. Returns whether the bucket
     /// held more. Applies to every process that shares the bucket.
     ///
@@ -311,18 +200,18 @@ impl<S: Store> Limiter<S> {
         let lowering = async {
             let lowered = self.stack.throttle(key, rule, hold).await;
             // The bucket cannot be lowered for a time, but to a number of tokens.
-            let (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(left)) =
+            let (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(remaining)) =
                 (&lowered, hold.remaining_tokens())
             else {
                 return lowered;
             };
-            hold = Throttle::remaining(left);
+            hold = Throttle::remaining(remaining);
             self.stack.throttle(key, rule, hold).await
         };
         let lowered = self.policy.within_deadline(pin!(lowering)).await;
         self.decisions.throttled(key, hold, lowered.as_ref().copied());
-        if let Some(instead) = lowered.as_ref().err().and_then(|error| self.policy.fallback_for(error)) {
-            instead.throttle(limit, own, hold);
+        if let Some(fallback) = lowered.as_ref().err().and_then(|error| self.policy.fallback_for(error)) {
+            fallback.throttle(limit, own, hold);
         }
         lowered
     }
@@ -427,13 +316,13 @@ impl<S: Store> Limiter<S> {
     /// Returns an error if there is no answer. The call is not retried: the tokens have been given back, or
     /// count as used.
     pub async fn close(&self) -> Result<u64, Error> {
-        let telling = async {
-            if let Some(denied) = &self.denied {
+        let report = async {
+            if let Some(denials) = &self.denials {
                 // On an error, the counts are lost.
-                drop(denied.report(&*self.stack.store).await);
+                drop(denials.report(&*self.stack.store).await);
             }
         };
-        self.stack.close(telling).await
+        self.stack.close(report).await
     }
 
     /// Returns the underlying store.
@@ -556,7 +445,7 @@ impl<S: Store> Clone for Limiter<S> {
             policy: self.policy.clone(),
             mode: Arc::clone(&self.mode),
             decisions: Arc::clone(&self.decisions),
-            denied: self.denied.clone(),
+            denials: self.denials.clone(),
             sweeper: self.sweeper.clone(),
             ..*self
         }

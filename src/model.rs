@@ -2,21 +2,24 @@
 
 pub(crate) mod answer;
 pub mod bucket;
+pub(crate) mod checked;
 pub(crate) mod decide;
 pub(crate) mod decision;
 pub(crate) mod error;
+pub(crate) mod id;
 pub(crate) mod key;
 pub(crate) mod limit;
 pub(crate) mod mode;
 pub(crate) mod quota;
 pub(crate) mod receipt;
 pub(crate) mod take;
+#[cfg(feature = "serde")]
+mod text;
 pub(crate) mod throttle;
 pub(crate) mod window;
-#[cfg(feature = "serde")]
-mod words;
 
 pub use answer::Outcome;
+pub use checked::Checked;
 pub use decision::{Decision, Source};
 pub use error::{AdminError, Cause, Error, TakeError};
 pub use key::{Key, KeyError};

@@ -11,14 +11,10 @@ use crate::model::{Decision, Error, Quota, QuotaError};
 
 #[cfg(feature = "_sql")]
 mod sql;
-#[cfg(feature = "stream")]
-mod stream;
 
 #[cfg(feature = "_sql")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use sql::SqlTokenRequester;
-#[cfg(feature = "stream")]
-pub use stream::{LimitedStream, limit_stream};
 
 /// A source of tokens: a bucket in a database or in this process, or a test double.
 ///
@@ -185,7 +181,7 @@ pub enum LimitError {
 /// ```
 #[derive(Debug)]
 pub struct LocalBucket<C = ProcessClock> {
-    terms: BucketQuota,
+    limits: BucketQuota,
     bucket: Mutex<Bucket>,
     clock: C,
 }
@@ -204,8 +200,8 @@ impl LocalBucket {
 impl<C: Clock> LocalBucket<C> {
     /// Creates a full bucket of any quota, on another clock.
     pub fn with_clock(quota: Quota, clock: C) -> Self {
-        let terms = BucketQuota::from(&quota);
-        Self { terms, bucket: Mutex::new(Bucket::full(&terms, clock.now())), clock }
+        let limits = BucketQuota::from(&quota);
+        Self { limits, bucket: Mutex::new(Bucket::full(&limits, clock.now())), clock }
     }
 }
 
@@ -214,7 +210,7 @@ impl<C: Clock> TokenRequester for LocalBucket<C> {
         let mut bucket = self.bucket.lock();
         // Reads the clock under the lock, so that the time is not as old as the wait for the lock.
         let now = self.clock.now();
-        Ok(Decision::new(bucket.take(&self.terms, now, ONE_TOKEN)))
+        Ok(Decision::new(bucket.take(&self.limits, now, ONE_TOKEN)))
     }
 }
 

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use crate::admin::{BucketLevel, SweepResult};
 use crate::model::{
-    Adjusted, Adjustment, AdminError, Error, Key, Outcome, Rule, Take, TakeError, Throttle, ThrottleError, Window,
+    Adjusted, Adjustment, AdminError, Checked, Error, Key, Outcome, Rule, Take, TakeError, Throttle, Window,
     WindowLevel, WindowUsage,
 };
 
+pub(crate) mod admin;
 mod any;
 pub(crate) mod memory;
 #[cfg(feature = "_sql")]
 pub(crate) mod sql;
+mod test_store;
 
+pub use admin::Admin;
 pub use any::AnyStore;
 pub use memory::MemoryStore;
 #[cfg(feature = "mysql")]
@@ -28,18 +31,20 @@ pub use sql::{
     Dialect, Durability, Isolation, Migrate, Migration, SqlStore, adjust_within, create_bucket, grants, migrate,
     migrations, pending_migrations, repair, take_within,
 };
+pub use test_store::TestStore;
 
-tokio::task_local! {
-    /// Whether the [`Batcher`](crate::layers::Batcher) repeats a call key by key after it was rolled back for a locked
-    /// row. The store then ends such a call after one lock timeout, so that the other keys need not wait for the locked
-    /// one.
-    pub(crate) static IS_REPEATED_BY_KEY: bool;
+pub(crate) mod sealed {
+    /// Seals [`Store`](super::Store): its methods can change when the layers need it.
+    pub trait Sealed {}
 }
 
 /// A store of buckets: the one interface between limiters and databases.
 ///
 /// A store denies a request for which there are no tokens. It never waits for tokens, and a denial writes nothing.
-pub trait Store: Send + Sync + 'static {
+///
+/// The trait is sealed: [`MemoryStore`], [`SqlStore`](crate::SqlStore), [`AnyStore`], the [layers](crate::layers) and an
+/// [`Arc`] of any of them are stores. Tests implement [`TestStore`].
+pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Returns the store's capabilities, which never change. A layer returns those of the underlying store.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
@@ -76,7 +81,35 @@ pub trait Store: Send + Sync + 'static {
     /// # Cancel safety
     ///
     /// If the future is dropped, it leaves no transaction open, but the tokens may have been taken.
-    fn take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send;
+    fn take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send {
+        async move {
+            if let Some(takes) = Checked::all(takes) {
+                return self.take_checked(takes, CallOptions::default()).await;
+            }
+            let checks: Vec<Result<Checked<&Take>, TakeError>> = takes.iter().map(Checked::try_from).collect();
+            let valid: Checked<Vec<Take>> = checks.iter().flatten().map(|take| take.cloned()).collect();
+            let mut outcomes = self.take_checked(valid.as_slice(), CallOptions::default()).await?.into_iter();
+            let in_order = checks.into_iter().filter_map(|check| match check {
+                Ok(_) => outcomes.next(),
+                Err(error) => Some(Err(error)),
+            });
+            Ok(in_order.collect())
+        }
+    }
+
+    /// Decides one request, as [`take`](Self::take) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`take`](Self::take).
+    fn take_one(&self, take: &Take) -> impl Future<Output = Result<Outcome, Error>> + Send {
+        async move {
+            match Checked::try_from(take) {
+                Ok(take) => self.take_one_checked(take, CallOptions::default()).await,
+                Err(error) => Ok(Err(error)),
+            }
+        }
+    }
 
     /// Refunds or charges tokens of granted requests, and returns the results in the order of the adjustments. Each
     /// receipt is adjusted once.
@@ -94,7 +127,9 @@ pub trait Store: Send + Sync + 'static {
     fn adjust(
         &self,
         adjustments: &[Adjustment],
-    ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send {
+        self.adjust_with(adjustments, CallOptions::default())
+    }
 
     /// Lowers a bucket to the level that an upstream states, and returns whether the bucket held more. Never raises the
     /// bucket, so a repeated call changes nothing. Creates the bucket if its rule can create it.
@@ -103,34 +138,70 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Returns an error if the limit cannot be lowered, or as for [`take`](Self::take). The bucket may have been
     /// lowered then.
-    fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> impl Future<Output = Result<bool, Error>> + Send {
-        let _ = (key, rule, hold);
-        async { Err(ThrottleError::Unsupported.into()) }
-    }
-
-    /// Decides one request, as [`take`](Self::take) does. Layers implement it to save the allocation of a list.
-    ///
-    /// # Errors
-    ///
-    /// As for [`take`](Self::take).
-    fn take_one(&self, take: &Take) -> impl Future<Output = Result<Outcome, Error>> + Send {
-        async { Ok(self.take(std::slice::from_ref(take)).await?.pop().expect("a store answers each request")) }
-    }
-
-    /// Decides one request without a call, if this process knows the answer. A limiter calls this method first.
-    ///
-    /// `None`: nothing was taken, and [`take`](Self::take) decides the request. Default: `None`.
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        let _ = take;
-        None
-    }
+    fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Returns the interface that reads, sweeps and counts, if this kind of store has one. A layer returns that of the
     /// underlying store. Default: `None`.
     fn maintenance(&self) -> Option<&dyn Maintenance> {
         None
     }
+
+    /// Decides requests that were checked. Limiters and layers call this method; callers use [`take`](Self::take).
+    ///
+    /// # Errors
+    ///
+    /// As for [`take`](Self::take).
+    fn take_checked(
+        &self,
+        takes: Checked<&[Take]>,
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send;
+
+    /// Decides one request that was checked. Layers implement this method to save the allocation of a list.
+    ///
+    /// # Errors
+    ///
+    /// As for [`take`](Self::take).
+    fn take_one_checked(
+        &self,
+        take: Checked<&Take>,
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Outcome, Error>> + Send {
+        async move { Ok(self.take_checked(take.as_slice(), options).await?.pop().expect("a store answers each request")) }
+    }
+
+    /// Decides one request without a call, if this process knows the answer. A limiter calls this method first.
+    ///
+    /// `None`: nothing was taken, and [`take_one_checked`](Self::take_one_checked) decides the request. Default: `None`.
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {
+        let _ = take;
+        None
+    }
+
+    /// Makes adjustments, as [`adjust`](Self::adjust) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`adjust`](Self::adjust).
+    fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send;
 }
+
+/// How a store makes a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// Whether the call ends after one lock timeout. Default: false, so the store repeats the call until its deadline.
+    ///
+    /// A [`Batcher`](crate::layers::Batcher) repeats such a call key by key, so that the other keys need not wait for the
+    /// locked one.
+    pub fail_fast_on_lock: bool,
+}
+
+impl<S: Store> sealed::Sealed for Arc<S> {}
 
 impl<S: Store> Store for Arc<S> {
     #[inline]
@@ -138,24 +209,28 @@ impl<S: Store> Store for Arc<S> {
         (**self).capabilities()
     }
 
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        (**self).take(takes).await
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        (**self).take_checked(takes, options).await
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        (**self).take_one(take).await
+    async fn take_one_checked(&self, take: Checked<&Take>, options: CallOptions) -> Result<Outcome, Error> {
+        (**self).take_one_checked(take, options).await
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        (**self).adjust(adjustments).await
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {
+        (**self).try_take(take)
+    }
+
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        (**self).adjust_with(adjustments, options).await
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         (**self).throttle(key, rule, hold).await
-    }
-
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        (**self).try_take(take)
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

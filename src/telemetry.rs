@@ -70,7 +70,7 @@ mod instruments;
 pub(crate) use calls::ignored;
 pub(crate) use calls::swept;
 #[cfg(feature = "_sql")]
-pub(crate) use calls::{ObservedCall, less_durable, migrated, newer, observed, retried};
+pub(crate) use calls::{ObservedCall, less_durable, migrated, newer, retried};
 pub(crate) use decisions::Decisions;
 pub use decisions::MiddlewareEvent;
 pub(crate) use instruments::{DecisionTimer, GaugeShare};

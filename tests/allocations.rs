@@ -13,7 +13,8 @@ use tollgate::{
     TakeError,
     admin::Override,
     layers::{Batcher, DenyCache, Lease},
-    model::{Outcome, Source},
+    model::{Checked, Outcome, Source},
+    store::TestStore,
 };
 
 struct Counting;
@@ -73,7 +74,7 @@ fn every_allocation_is_counted() {
 
 /// Takes as a limiter does: first from the state of this process, then by a call.
 async fn take_locally_first(store: &impl Store, take: &Take) -> Result<Outcome, Error> {
-    match store.try_take(take) {
+    match store.try_take(Checked::try_from(take)?) {
         Some(outcome) => Ok(outcome),
         None => store.take_one(take).await,
     }
@@ -185,7 +186,7 @@ async fn leased_grant_allocates_nothing() -> anyhow::Result<()> {
 /// A store that yields once and grants. It allocates only the list of its answers.
 struct Granting;
 
-impl Store for Granting {
+impl TestStore for Granting {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         tokio::task::yield_now().await;
         Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())

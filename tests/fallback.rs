@@ -11,13 +11,14 @@ use tollgate::{
     Adjusted, Adjustment, Admin as _, Error, Fallback, Key, Limit, Limiter, LimiterBuilder, MemoryStore, Quota, Rule,
     Store, Take, TakeError, Throttle, TokenRequester as _,
     model::{Outcome, Source},
+    store::TestStore,
 };
 use uuid::Uuid;
 
 /// A store that never answers.
 struct Silent;
 
-impl Store for Silent {
+impl TestStore for Silent {
     async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
         std::future::pending().await
     }
@@ -30,7 +31,7 @@ impl Store for Silent {
 /// A store that takes at once, and never answers adjustments.
 struct Keeping(MemoryStore);
 
-impl Store for Keeping {
+impl TestStore for Keeping {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.0.take(takes).await
     }
@@ -43,7 +44,7 @@ impl Store for Keeping {
 /// A store that fails at once.
 struct Broken;
 
-impl Store for Broken {
+impl TestStore for Broken {
     async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
         Err(Error::other(std::io::Error::other("broken")))
     }
@@ -169,7 +170,7 @@ struct Away {
     memory: MemoryStore,
 }
 
-impl Store for Away {
+impl TestStore for Away {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if self.is_back.load(Ordering::SeqCst) {
             self.memory.take(takes).await
@@ -195,7 +196,7 @@ struct Recovering {
     memory: MemoryStore,
 }
 
-impl Store for Recovering {
+impl TestStore for Recovering {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         if !self.answers.load(Ordering::SeqCst) {

@@ -27,7 +27,7 @@ use proptest::test_runner::RngSeed;
 use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest, GrantRecord};
 use tollgate::{
     Adjusted, Adjustment, Error, Key, Limiter, MemoryStore, Quota, Reservation, Rule, Store, Take, TakeError,
-    clock::ManualClock, model::Outcome, store::Capabilities,
+    clock::ManualClock, model::Outcome, store::Capabilities, store::TestStore,
 };
 
 type Memory = Arc<MemoryStore<ManualClock>>;
@@ -53,7 +53,7 @@ struct Cut {
     cuts: Mutex<Vec<bool>>,
 }
 
-impl Store for Cut {
+impl TestStore for Cut {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().in_process()
     }

@@ -20,7 +20,7 @@ use tollgate::{
     admin::{Filter, Origin, Override, SweepResult},
     clock::{Clock, ManualClock, ProcessClock, SystemClock},
     model::Outcome,
-    store::{Maintenance, MaintenanceFuture},
+    store::{Maintenance, MaintenanceFuture, TestStore},
 };
 use uuid::Uuid;
 
@@ -286,7 +286,7 @@ async fn sweeps_with_little_to_delete_use_two_percent_of_time() -> anyhow::Resul
     /// A store whose sweeps take 10 ms, and delete a number of rows or fail.
     struct Sweeping(MemoryStore, Option<u64>, Arc<AtomicU64>);
 
-    impl Store for Sweeping {
+    impl TestStore for Sweeping {
         async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
             self.0.take(takes).await
         }
@@ -332,7 +332,7 @@ async fn sweeps_with_little_to_delete_use_two_percent_of_time() -> anyhow::Resul
 /// A store without permission to sweep. Its sweeps fail after a delay.
 struct Forbidden(MemoryStore, Duration, Arc<AtomicU64>);
 
-impl Store for Forbidden {
+impl TestStore for Forbidden {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.0.take(takes).await
     }

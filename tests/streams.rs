@@ -9,7 +9,7 @@ use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::time::Instant;
 use tollgate::{
     Admin, Decision, Error, Key, LimitError, Limiter, MemoryStore, TakeError, TokenRequester, clock::RuntimeClock,
-    requester::limit_stream,
+    limiter::limit_stream,
 };
 
 #[tokio::test]

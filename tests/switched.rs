@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Limiter, MemoryStore, Mode, Quota, Store, Take, TakeError,
+    Adjusted, Adjustment, Error, Fallback, Limiter, MemoryStore, Mode, Quota, Take, TakeError,
     clock::ManualClock,
     model::{Outcome, Source},
+    store::TestStore,
 };
 
 /// A store that never answers.
 struct Silent;
 
-impl Store for Silent {
+impl TestStore for Silent {
     async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
         std::future::pending().await
     }

@@ -14,7 +14,7 @@ use sqlx::{ConnectOptions, Connection, MySql, PgPool, Pool, Postgres, Sqlite, Tr
 use tokio::time::{sleep, timeout};
 use tollgate::{
     SqlStore,
-    store::{Dialect as _, Durability, Migrate},
+    store::{Durability, Migrate},
 };
 
 use crate::exit::{CliError, DATABASE, GRANT_HINT, NOT_PERMITTED};
@@ -55,7 +55,7 @@ impl Engine for Postgres {
     const EXAMPLE: &'static str = "postgres://app@localhost/app";
 
     fn options(url: &str, _: Missing) -> anyhow::Result<(PgConnectOptions, String)> {
-        let options = Self::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
+        let options = SqlStore::<Self>::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
         let options = options.application_name("tollgate");
         let place = match options.get_socket() {
             Some(socket) => socket.display().to_string(),
@@ -85,7 +85,7 @@ impl Engine for MySql {
     const EXAMPLE: &'static str = "mysql://app@localhost/app";
 
     fn options(url: &str, _: Missing) -> anyhow::Result<(MySqlConnectOptions, String)> {
-        let options = Self::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
+        let options = SqlStore::<Self>::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
         let Some(database) = options.get_database().filter(|name| !name.is_empty()) else {
             return Err(
                 CliError::arguments("the URL names no database", format!("write it like {}", Self::EXAMPLE)).into()
@@ -122,7 +122,7 @@ impl Engine for Sqlite {
     const UNREACHABLE: &'static str = "let this user read and write the file and its directory";
 
     fn options(url: &str, missing: Missing) -> anyhow::Result<(SqliteConnectOptions, String)> {
-        let options = Self::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
+        let options = SqlStore::<Self>::parse_url(url).map_err(|error| unreadable::<Self>(&error))?;
         let file = options.get_filename();
         if url.contains(":memory:") || url.contains("mode=memory") || file.as_os_str().is_empty() {
             let hint = format!("name a file: {}", Self::EXAMPLE);
@@ -147,7 +147,7 @@ impl Engine for Sqlite {
         }
         directory_exists(file)?;
         let options = match missing {
-            Missing::Make => Self::connect_options(url, Durability::Synchronous)?,
+            Missing::Make => SqlStore::<Self>::connect_options(url, Durability::Synchronous)?,
             Missing::Imagine | Missing::Refuse => SqliteConnectOptions::new(),
         };
         Ok((options, address))

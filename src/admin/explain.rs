@@ -127,7 +127,7 @@ fn expected_outcome_of(
     now: i64,
 ) -> (ExpectedOutcome, i64, Option<i64>) {
     let available = row.as_ref().map(|row| row.available(now));
-    let mut brought = match decide::rule(row, rule, chosen, now) {
+    let mut brought = match decide::effective_bucket(row, rule, chosen, now) {
         Ok(brought) => brought,
         Err(OutcomeCode::Unplanned) => return (ExpectedOutcome::UnknownPlan, NEVER_NS, available),
         Err(OutcomeCode::Conflict) => return (ExpectedOutcome::Conflict, NEVER_NS, available),
@@ -140,8 +140,8 @@ fn expected_outcome_of(
     let available = Some(row.available(now));
     let retry_after = match brought.mode {
         Mode::Block => brought.until.map_or(NEVER_NS, |until| until - now),
-        _ => row.bucket.verdict(&row.terms(), now, request, false).retry_after,
+        _ => row.bucket.verdict(&row.limits(), now, request, false).retry_after,
     };
-    let granted = decide::take(&mut brought, request, now).word == OutcomeCode::Granted;
+    let granted = decide::take(&mut brought, request, now).code == OutcomeCode::Granted;
     (if granted { ExpectedOutcome::Granted } else { ExpectedOutcome::Denied }, retry_after, available)
 }

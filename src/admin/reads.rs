@@ -5,10 +5,10 @@ use std::{slice, vec};
 
 use chrono::{DateTime, Utc};
 
-use super::{Admin, ExpectedOutcome, Explanation, Origin};
+use super::{ExpectedOutcome, Explanation, Origin};
 use crate::model::bucket::NEVER_NS;
 use crate::model::decide::BucketRow;
-use crate::model::{AdminError, Error, Key, Mode, Quota, Rule, TakeError, Window, WindowLevel};
+use crate::model::{AdminError, Error, Key, Mode, Quota, Rule};
 
 /// The tokens and the quota of a bucket, at the instant when the store read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,14 +82,14 @@ impl BucketLevel {
 
     /// The level of a row of a store that decides in this process.
     pub(crate) fn new(key: Key, row: &BucketRow, now: i64) -> Self {
-        let (terms, bucket) = (row.terms(), row.bucket);
-        let owed = (bucket.full_at - terms.clock(bucket.anchor, now)).max(0);
+        let (limits, bucket) = (row.limits(), row.bucket);
+        let owed = (bucket.full_at - limits.clock(bucket.anchor, now)).max(0);
         let instant = |tick: i64| {
-            let comes = owed > 0 && terms.step_ns < NEVER_NS;
-            comes.then(|| DateTime::from_timestamp_nanos(terms.instant(bucket.anchor, tick)))
+            let comes = owed > 0 && limits.step_ns < NEVER_NS;
+            comes.then(|| DateTime::from_timestamp_nanos(limits.instant(bucket.anchor, tick)))
         };
         // In an unlimited bucket a token takes no time, and none is owed.
-        let token_ticks = terms.token_ticks.max(1);
+        let token_ticks = limits.token_ticks.max(1);
         Self {
             key,
             quota: row.over.as_deref().copied().unwrap_or(row.own),
@@ -104,7 +104,7 @@ impl BucketLevel {
     }
 
     /// The level of an unused bucket, which its first request would create.
-    fn unused(key: Key, quota: Quota, plan: Option<Key>) -> Self {
+    pub(crate) fn unused(key: Key, quota: Quota, plan: Option<Key>) -> Self {
         Self {
             key,
             quota,
@@ -120,7 +120,7 @@ impl BucketLevel {
 
     /// The level after the next request under a rule has changed the bucket to its effective quota: the tokens stay, up to the
     /// capacity. Unchanged if such a request would fail or touch no bucket.
-    fn settled(self, rule: &Rule, explained: &Explanation) -> Self {
+    pub(crate) fn settled(self, rule: &Rule, explained: &Explanation) -> Self {
         let overridden = explained.quota_from == Some(Origin::Override);
         let own = match rule {
             Rule::Provisioned => explained.quota,
@@ -158,43 +158,14 @@ pub(crate) fn level_of_itself(key: &Key, rule: &Rule) -> Option<Result<BucketLev
     }
 }
 
-/// The level that a request under a rule would find.
-pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
-    if let Some(level) = level_of_itself(key, rule) {
-        return level;
-    }
-    let (level, explained) = (store.peek(key).await?, store.explain(key, rule.plan()).await?);
-    if let Some(level) = level {
-        return Ok(level.settled(rule, &explained));
-    }
-    let overridden = explained.quota_from == Some(Origin::Override);
-    let quota = match rule {
-        Rule::Quota(own) if !overridden => Some(*own),
-        Rule::Provisioned => None,
-        _ => explained.quota,
-    };
-    match quota {
-        _ if explained.expected_outcome == ExpectedOutcome::UnknownPlan => {
-            Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into())
-        }
-        None => Err(TakeError::UnknownBucket(key.clone()).into()),
-        Some(quota) => Ok(BucketLevel { overridden, ..BucketLevel::unused(key.clone(), quota, rule.plan().cloned()) }),
-    }
-}
-
-/// The level of a key's sliding window, unused if the store has none.
-pub(crate) async fn window_level_under<S: Admin>(store: &S, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
-    Ok(store.peek_window(key).await?.unwrap_or_else(|| WindowLevel::unused(key.clone(), *window)))
-}
-
 impl BucketRow {
     /// The whole tokens available. A negative number is promised to requests that wait.
     pub(super) fn available(&self, now: i64) -> i64 {
-        let terms = self.terms();
-        let owed = self.bucket.full_at.saturating_sub(terms.clock(self.bucket.anchor, now)).max(0);
-        match terms.token_ticks {
-            0 => terms.capacity,
-            token => terms.burst().saturating_sub(owed).div_euclid(token),
+        let limits = self.limits();
+        let owed = self.bucket.full_at.saturating_sub(limits.clock(self.bucket.anchor, now)).max(0);
+        match limits.token_ticks {
+            0 => limits.capacity,
+            token => limits.burst().saturating_sub(owed).div_euclid(token),
         }
     }
 }

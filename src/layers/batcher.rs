@@ -8,8 +8,10 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::model::{Adjusted, Adjustment, Decision, Error, Key, Outcome, Receipt, Rule, Take, TakeError, Throttle};
-use crate::store::{Capabilities, IS_REPEATED_BY_KEY, Maintenance, Store};
+use crate::model::{
+    Adjusted, Adjustment, Checked, Decision, Error, Key, Outcome, Receipt, Rule, Take, TakeError, Throttle,
+};
+use crate::store::{CallOptions, Capabilities, Maintenance, Store, sealed};
 use crate::telemetry::{GaugeShare, QUEUE};
 
 mod queue;
@@ -84,32 +86,45 @@ impl<S: Store> From<Arc<S>> for Batcher<S> {
     }
 }
 
+impl<S: Store> sealed::Sealed for Batcher<S> {}
+
 impl<S: Store> Store for Batcher<S> {
     /// Returns the store's capabilities, but never `in_process`, because requests queue.
     fn capabilities(&self) -> Capabilities {
         Capabilities { in_process: false, ..self.calls.store.capabilities() }
     }
 
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        match takes {
-            [take] => Ok(vec![self.take_one(take).await?]),
-            _ => self.calls.store.take(takes).await,
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        match takes.one() {
+            Some(take) => Ok(vec![self.take_one_checked(take, options).await?]),
+            None => self.calls.store.take_checked(takes, options).await,
         }
     }
 
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
+    async fn take_one_checked(&self, take: Checked<&Take>, options: CallOptions) -> Result<Outcome, Error> {
         if take.is_unlimited() || (take.window().is_some() && take.max_wait.is_zero()) {
-            return self.calls.store.take_one(take).await;
+            return self.calls.store.take_one_checked(take, options).await;
         }
-        match take.request() {
-            Err(error) => Ok(Err(error)),
-            Ok(_) => self.calls.take(take).await,
+        let overdue_at = overdue_at(&take);
+        // Takes from several buckets share calls only if they do not wait. So a request that can wait is first decided without
+        // its wait.
+        if !take.max_wait.is_zero() && take.limits.len() > 1 && self.calls.max_take_all > 1 && take.id.is_none() {
+            let without_wait = take.cloned().max_wait(Duration::ZERO);
+            let outcome = self.calls.enqueue(without_wait.as_ref(), overdue_at).await?;
+            if !outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
+                return Ok(outcome);
+            }
         }
+        self.calls.enqueue(take, overdue_at).await
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         match adjustments {
-            [] => self.calls.store.adjust(adjustments).await,
+            [] => self.calls.store.adjust_with(adjustments, options).await,
             _ => self.calls.adjust(adjustments).await,
         }
     }
@@ -124,32 +139,20 @@ impl<S: Store> Store for Batcher<S> {
 }
 
 impl<S: Store> BatcherState<S> {
-    /// Takes from several buckets share calls only if they do not wait. So a request that can wait first asks without waiting.
-    async fn take(self: &Arc<Self>, take: &Take) -> Result<Outcome, Error> {
-        if take.limits.len() > 1 && self.max_take_all > 1 && !take.max_wait.is_zero() && take.id.is_none() {
-            let overdue_at = overdue_at(take);
-            let outcome = self.enqueue(&take.clone().max_wait(Duration::ZERO), overdue_at).await?;
-            if outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
-                return self.enqueue(take, overdue_at).await;
-            }
-            return Ok(outcome);
-        }
-        self.enqueue(take, overdue_at(take)).await
-    }
-
-    /// `overdue_at`: the end of the caller's `max_wait`.
-    async fn enqueue(self: &Arc<Self>, take: &Take, overdue_at: Option<Instant>) -> Result<Outcome, Error> {
+    /// Waits for the outcome of a request. `overdue_at`: the end of the caller's `max_wait`.
+    async fn enqueue(self: &Arc<Self>, take: Checked<&Take>, overdue_at: Option<Instant>) -> Result<Outcome, Error> {
         let (sender, receiver) = oneshot::channel();
         {
-            let ticket = Ticket::take(take.clone(), overdue_at, self.max_take_all, sender);
+            // The ticket has its own request, because the call can outlive the caller.
+            let ticket = Ticket::take(take.cloned(), overdue_at, self.max_take_all, sender);
             let mut queue = self.queue.lock();
             if let Some(len) = queue.full(take.key(), MAX_WAITING) {
                 return Err(Error::Overloaded(len));
             }
             queue.push(ticket);
-            self.call_all(queue);
+            self.start_calls(queue);
         }
-        let mut pending = Pending { calls: self, take, receiver, is_answered: false };
+        let mut pending = Pending { calls: self, take: take.get(), receiver, is_answered: false };
         let answer = (&mut pending.receiver).await;
         pending.is_answered = true;
         answer.unwrap_or_else(|dropped| Err(Error::OutcomeUnknown(Arc::new(dropped))))
@@ -170,7 +173,7 @@ impl<S: Store> BatcherState<S> {
                 receiver
             };
             let receivers = adjustments.iter().map(push).collect();
-            self.call_all(queue);
+            self.start_calls(queue);
             receivers
         };
         let (mut adjusted, mut failed) = (Vec::with_capacity(adjustments.len()), None);
@@ -195,11 +198,11 @@ impl<S: Store> BatcherState<S> {
         for refund in refunds {
             queue.push_front(Ticket::adjust(refund, oneshot::channel().0));
         }
-        self.call_all(queue);
+        self.start_calls(queue);
     }
 
-    /// Starts calls until the queue has no next one.
-    fn call_all(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
+    /// Starts calls in tasks until the queue has no next one.
+    fn start_calls(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Ticket>>) {
         // Outside a runtime, requests wait until another call starts or ends inside one.
         if let Ok(runtime) = Handle::try_current() {
             while let Some(Batch { requests, flight }) = queue.next() {
@@ -277,10 +280,22 @@ impl<S: Store> CallTask<S> {
             let answered = self.tickets.len();
             let ended = match std::mem::take(&mut self.tickets) {
                 tickets if tickets.is_empty() => CallEnd::Answered,
-                tickets => {
+                mut tickets => {
+                    let now = Instant::now();
+                    for ticket in &mut tickets {
+                        ticket.shorten_wait(now);
+                    }
                     // Takes from several buckets can differ in all but their first bucket, so one key can be split, too.
                     let can_split = tickets.len() > 1 && (keys > 1 || tickets[0].kind() == Kind::TakeAll);
-                    self.make(tickets, can_split && self.calls.isolates_keys).await
+                    let options = CallOptions { fail_fast_on_lock: can_split && self.calls.isolates_keys };
+                    let called = match tickets[0].kind() {
+                        Kind::Adjust => self.adjust(tickets, options).await,
+                        _ => self.take(tickets, options).await,
+                    };
+                    match called {
+                        Ok(()) => CallEnd::Answered,
+                        Err((error, tickets)) => self.fail(&error, tickets, options),
+                    }
                 }
             };
             let may_refill = is_shared && matches!(ended, CallEnd::Answered);
@@ -291,49 +306,35 @@ impl<S: Store> CallTask<S> {
         }
     }
 
-    /// `is_repeated`: whether the call is repeated key by key after a rollback.
-    async fn make(&mut self, mut tickets: Vec<Ticket>, is_repeated: bool) -> CallEnd {
-        let now = Instant::now();
-        for ticket in &mut tickets {
-            ticket.shorten_wait(now);
+    async fn take(&mut self, tickets: Vec<Ticket>, options: CallOptions) -> Result<(), (Error, Vec<Ticket>)> {
+        let (mut takes, mut replies) = (Checked::with_capacity(tickets.len()), Vec::with_capacity(tickets.len()));
+        for (take, reply) in tickets.into_iter().filter_map(Ticket::into_take) {
+            takes.push(take);
+            replies.push(reply);
         }
-        let answered = match tickets.first().map(Queued::kind) {
-            Some(Kind::Adjust) => self.adjust(tickets, is_repeated).await,
-            _ => self.take(tickets, is_repeated).await,
+        let calls = Arc::clone(&self.calls);
+        let mut call = Box::pin(calls.store.take_checked(takes.as_slice(), options));
+        let called = if let Ok(called) = timeout(OLD_CALL_AGE, &mut call).await {
+            called
+        } else {
+            self.mark_old();
+            call.as_mut().await
         };
-        let Err((error, tickets)) = answered else { return CallEnd::Answered };
-        let is_locked = self.calls.isolates_keys && matches!(error, Error::Contended { .. });
-        if is_repeated && (is_locked || matches!(error, Error::Database(_))) {
-            return CallEnd::RolledBack(tickets);
-        }
-        if error.is_failure() {
-            self.fail_overdue(&error);
-        }
-        for ticket in tickets {
-            ticket.fail(error.clone());
-        }
-        if is_locked { CallEnd::Locked } else { CallEnd::Answered }
-    }
-
-    async fn take(&mut self, tickets: Vec<Ticket>, is_repeated: bool) -> Result<(), (Error, Vec<Ticket>)> {
-        let mut split = (Vec::with_capacity(tickets.len()), Vec::with_capacity(tickets.len()));
-        split.extend(tickets.into_iter().filter_map(Ticket::into_take));
-        let (takes, replies): (Vec<Take>, Vec<_>) = split;
-        let store = Arc::clone(&self.calls.store);
-        let outcomes = match self.mark_if_old(is_repeated, store.take(&takes)).await {
+        drop(call);
+        let outcomes = match called {
             Ok(outcomes) => outcomes,
             Err(error) => return Err((error, takes.into_iter().zip(replies).map(Ticket::from).collect())),
         };
         // Waits start at the last decision of the call, because it is nearest to the answer.
         let answered_at = outcomes.iter().flatten().filter_map(Decision::decided_at).max();
         let mut abandoned = Vec::new();
-        for ((take, reply), outcome) in takes.into_iter().zip(replies).zip(outcomes) {
+        for ((take, reply), outcome) in takes.iter().zip(replies).zip(outcomes) {
             let outcome = outcome.map(|decision| match answered_at {
                 Some(answered_at) if !decision.wait().is_zero() => decision.waiting_from(answered_at),
                 _ => decision,
             });
             if let Err(Ok(Ok(decision))) = reply.answer.send(Ok(outcome)) {
-                abandoned.extend(refunds(&take, &decision));
+                abandoned.extend(refunds(take, &decision));
             }
         }
         if !abandoned.is_empty() {
@@ -342,11 +343,19 @@ impl<S: Store> CallTask<S> {
         Ok(())
     }
 
-    async fn adjust(&mut self, tickets: Vec<Ticket>, is_repeated: bool) -> Result<(), (Error, Vec<Ticket>)> {
+    async fn adjust(&mut self, tickets: Vec<Ticket>, options: CallOptions) -> Result<(), (Error, Vec<Ticket>)> {
         let (adjustments, replies): (Vec<Adjustment>, Vec<_>) =
             tickets.into_iter().filter_map(Ticket::into_adjustment).unzip();
-        let store = Arc::clone(&self.calls.store);
-        let adjusted = match self.mark_if_old(is_repeated, store.adjust(&adjustments)).await {
+        let calls = Arc::clone(&self.calls);
+        let mut call = Box::pin(calls.store.adjust_with(&adjustments, options));
+        let called = if let Ok(called) = timeout(OLD_CALL_AGE, &mut call).await {
+            called
+        } else {
+            self.mark_old();
+            call.as_mut().await
+        };
+        drop(call);
+        let adjusted = match called {
             Ok(adjusted) => adjusted,
             Err(error) => return Err((error, adjustments.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -357,18 +366,28 @@ impl<S: Store> CallTask<S> {
         Ok(())
     }
 
-    /// Awaits a call. Lets others start beside it once it is [old](OLD_CALL_AGE).
-    async fn mark_if_old<T>(&mut self, is_repeated: bool, call: impl Future<Output = T>) -> T {
-        let mut call = Box::pin(IS_REPEATED_BY_KEY.scope(is_repeated, call));
-        if let Ok(answer) = timeout(OLD_CALL_AGE, &mut call).await {
-            return answer;
-        }
+    /// Lets other calls start beside this one, which is [old](OLD_CALL_AGE).
+    fn mark_old(&mut self) {
         if let Some(flight) = &mut self.flight {
             let mut queue = self.calls.queue.lock();
             queue.mark_old(flight);
-            self.calls.call_all(queue);
+            self.calls.start_calls(queue);
         }
-        call.await
+    }
+
+    /// Answers the requests of a failed call, unless the call is repeated key by key.
+    fn fail(&self, error: &Error, tickets: Vec<Ticket>, options: CallOptions) -> CallEnd {
+        let is_locked = self.calls.isolates_keys && matches!(error, Error::Contended { .. });
+        if options.fail_fast_on_lock && (is_locked || matches!(error, Error::Database(_))) {
+            return CallEnd::RolledBack(tickets);
+        }
+        if error.is_failure() {
+            self.fail_overdue(error);
+        }
+        for ticket in tickets {
+            ticket.fail(error.clone());
+        }
+        if is_locked { CallEnd::Locked } else { CallEnd::Answered }
     }
 
     /// Fails requests that have waited for their `max_wait`, because each further call can take as long to fail.
@@ -417,7 +436,7 @@ impl<S: Store> CallTask<S> {
         if let Some(Batch { requests, flight }) = refilled.or_else(|| queue.next()) {
             (self.tickets, self.flight) = (requests, Some(flight));
         }
-        self.calls.call_all(queue);
+        self.calls.start_calls(queue);
     }
 }
 
@@ -428,7 +447,7 @@ impl<S: Store> Drop for CallTask<S> {
         let mut queue = self.calls.queue.lock();
         queue.finish(flight, false);
         if is_made {
-            return self.calls.call_all(queue);
+            return self.calls.start_calls(queue);
         }
         // The call was not sent, so the runtime runs no more tasks.
         let waiting = queue.drain();

@@ -13,9 +13,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::model::{
-    Adjusted, Adjustment, Decision, Error, Key, Limit, Outcome, Rule, Source, Take, TakeError, Throttle,
+    Adjusted, Adjustment, Checked, Decision, Error, Key, Limit, Outcome, Rule, Source, Take, TakeError, Throttle,
 };
-use crate::store::{Capabilities, Maintenance, Store};
+use crate::store::{CallOptions, Capabilities, Maintenance, Store, sealed};
 
 mod forget_counts;
 
@@ -105,75 +105,104 @@ impl<S> DenyCache<S> {
     }
 }
 
+impl<S: Store> DenyCache<S> {
+    /// Decides one request without a call, or returns why the store must decide it: for
+    /// [`take_after_miss`](Self::take_after_miss), so that the cache is searched once.
+    #[inline]
+    pub(crate) fn try_take_or_miss(&self, take: Checked<&Take>) -> Result<Outcome, CacheMiss> {
+        match self.denials.find(&take) {
+            Ok(denial) => Ok(Ok(denial)),
+            // A denial is left to `take_after_miss`, which remembers it.
+            Err(CacheMiss::Unknown) => {
+                let granted = self.store.try_take(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted));
+                granted.ok_or(CacheMiss::Unknown)
+            }
+            // `take_after_miss` sends one probe for all of them.
+            Err(CacheMiss::Expired) => Err(CacheMiss::Expired),
+        }
+    }
+
+    /// Decides a request that the cache did not answer. When a denial has expired, one request calls the store and the others
+    /// wait for its answer.
+    pub(crate) async fn take_after_miss(
+        &self,
+        take: Checked<&Take>,
+        miss: CacheMiss,
+        options: CallOptions,
+    ) -> Result<Outcome, Error> {
+        let probe = match miss {
+            CacheMiss::Unknown => None,
+            CacheMiss::Expired => {
+                let probe = self.probes.begin(take.key()).await;
+                // Another probe may have been denied meanwhile.
+                if let Ok(denial) = self.denials.find(&take) {
+                    return Ok(Ok(denial));
+                }
+                probe
+            }
+        };
+        let sent = self.denials.stamp(&take);
+        let outcome = self.store.take_one_checked(take, options).await?;
+        self.denials.learn(&take, sent, &outcome);
+        if probe.is_some() && matches!(self.denials.find(&take), Err(CacheMiss::Expired)) {
+            // Tokens are available again, so the next requests need no probe.
+            self.denials.remove(take.key());
+        }
+        Ok(outcome)
+    }
+}
+
+impl<S: Store> sealed::Sealed for DenyCache<S> {}
+
 impl<S: Store> Store for DenyCache<S> {
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
 
     /// Calls the store once for the requests that memory does not deny, in their order.
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        if let [take] = takes {
-            return Ok(vec![self.take_one(take).await?]);
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        if let Some(take) = takes.one() {
+            return Ok(vec![self.take_one_checked(take, options).await?]);
         }
-        let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(take).denied().map(Ok)).collect();
-        let asked: SmallVec<[&Take; 1]> =
+        let known: Vec<Option<Outcome>> = takes.iter().map(|take| self.denials.find(&take).ok().map(Ok)).collect();
+        let unknown: SmallVec<[Checked<&Take>; 1]> =
             takes.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(take, _)| take).collect();
-        if asked.is_empty() {
+        if unknown.is_empty() {
             return Ok(known.into_iter().flatten().collect());
         }
-        let questions: Vec<_> = asked.iter().map(|take| self.denials.question(take)).collect();
-        let answers = if asked.len() == takes.len() {
-            self.store.take(takes).await?
+        let stamps: Vec<_> = unknown.iter().map(|take| self.denials.stamp(take)).collect();
+        let outcomes = if unknown.len() == takes.len() {
+            self.store.take_checked(takes, options).await?
         } else {
-            self.store.take(&asked.iter().copied().cloned().collect::<Vec<_>>()).await?
+            let unknown: Checked<Vec<Take>> = unknown.iter().map(|take| take.cloned()).collect();
+            self.store.take_checked(unknown.as_slice(), options).await?
         };
-        for ((take, question), outcome) in asked.iter().zip(questions).zip(&answers) {
-            self.denials.learn(take, question, outcome);
+        for ((take, sent), outcome) in unknown.iter().zip(stamps).zip(&outcomes) {
+            self.denials.learn(take, sent, outcome);
         }
-        let mut answers = answers.into_iter();
-        Ok(known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect())
+        let mut outcomes = outcomes.into_iter();
+        Ok(known.into_iter().filter_map(|known| known.or_else(|| outcomes.next())).collect())
     }
 
-    /// Decides a request. When a denial has expired, one request asks the store and the others wait for its answer.
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        let probe = match self.denials.find(take) {
-            CachedAnswer::Denied(decision) => return Ok(Ok(decision)),
-            CachedAnswer::Nothing => None,
-            CachedAnswer::Past => {
-                let probe = self.probes.begin(take.key()).await;
-                // Another probe may have been denied meanwhile.
-                if let Some(decision) = self.denials.find(take).denied() {
-                    return Ok(Ok(decision));
-                }
-                probe
-            }
-        };
-        let question = self.denials.question(take);
-        let outcome = self.store.take_one(take).await?;
-        self.denials.learn(take, question, &outcome);
-        if probe.is_some() && matches!(self.denials.find(take), CachedAnswer::Past) {
-            // Tokens are available again, so the next requests need no probe.
-            self.denials.remove(take.key());
+    async fn take_one_checked(&self, take: Checked<&Take>, options: CallOptions) -> Result<Outcome, Error> {
+        match self.denials.find(&take) {
+            Ok(denial) => Ok(Ok(denial)),
+            Err(miss) => self.take_after_miss(take, miss, options).await,
         }
-        Ok(outcome)
     }
 
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        match self.denials.find(take) {
-            CachedAnswer::Denied(decision) => Some(Ok(decision)),
-            // A denial is left to `take`, which remembers it.
-            CachedAnswer::Nothing => {
-                self.store.try_take(take).filter(|now| now.as_ref().is_ok_and(Decision::is_granted))
-            }
-            // `take` sends one probe for all of them.
-            CachedAnswer::Past => None,
-        }
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {
+        self.try_take_or_miss(take).ok()
     }
 
     /// Forgets the keys, regardless of the result.
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let _adjusted = AdjustGuard(&self.denials, adjustments);
-        self.store.adjust(adjustments).await
+        self.store.adjust_with(adjustments, options).await
     }
 
     /// Forgets the key: its denials now last longer.
@@ -186,6 +215,15 @@ impl<S: Store> Store for DenyCache<S> {
     fn maintenance(&self) -> Option<&dyn Maintenance> {
         self.store.maintenance()
     }
+}
+
+/// Why the cache does not answer a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheMiss {
+    /// The cache has no denial that covers the request.
+    Unknown,
+    /// The denial that covers the request has expired.
+    Expired,
 }
 
 /// A call that gives tokens back. When it ends or is dropped, the tokens may be available, so it forgets the keys.
@@ -204,23 +242,6 @@ struct DeniedKeys {
     cache: Cache<Key, Denial, UnitWeighter, RandomState>,
     forgotten: ForgetCounts,
     hasher: RandomState,
-}
-
-/// The answer to a request, as far as the cache knows it.
-enum CachedAnswer {
-    Denied(Decision),
-    /// A denial has expired.
-    Past,
-    Nothing,
-}
-
-impl CachedAnswer {
-    fn denied(self) -> Option<Decision> {
-        match self {
-            Self::Denied(decision) => Some(decision),
-            Self::Past | Self::Nothing => None,
-        }
-    }
 }
 
 /// When a request was sent to the store, and how often its key had been forgotten by then.
@@ -242,25 +263,25 @@ impl DeniedKeys {
         self.cache.len()
     }
 
-    /// Looks up the answer to a request.
+    /// Returns the denial of a request.
     #[inline]
-    fn find(&self, take: &Take) -> CachedAnswer {
+    fn find(&self, take: &Take) -> Result<Decision, CacheMiss> {
         let Some(Limit { key, rule, .. }) = take.plain().filter(|_| take.max_wait.is_zero()) else {
-            return CachedAnswer::Nothing;
+            return Err(CacheMiss::Unknown);
         };
-        self.cache.get(key).map_or(CachedAnswer::Nothing, |denial| denial.answer(take, rule))
+        self.cache.get(key).map_or(Err(CacheMiss::Unknown), |denial| denial.answer(take, rule))
     }
 
     /// Notes the time and the key's count, before the request is sent to the store.
-    fn question(&self, take: &Take) -> QueryStamp {
+    fn stamp(&self, take: &Take) -> QueryStamp {
         // Reads the count before the clock, so that no forgetting between the two is missed.
         let forgotten = self.forgotten.times(self.hash(take.key()));
         QueryStamp { sent: Instant::now(), forgotten }
     }
 
     /// Keeps a denial of the store.
-    fn learn(&self, take: &Take, question: QueryStamp, outcome: &Outcome) {
-        let Some(denial) = outcome.as_ref().ok().and_then(|decision| Denial::of(take, question.sent, decision)) else {
+    fn learn(&self, take: &Take, stamp: QueryStamp, outcome: &Outcome) {
+        let Some(denial) = outcome.as_ref().ok().and_then(|decision| Denial::of(take, stamp.sent, decision)) else {
             return;
         };
         let key = take.key();
@@ -276,7 +297,7 @@ impl DeniedKeys {
             let _ = place.insert(denial);
         }
         // `forget` counts before it removes. So either this thread sees the count, or `forget` sees the denial.
-        if self.forgotten.times(self.hash(key)) != question.forgotten {
+        if self.forgotten.times(self.hash(key)) != stamp.forgotten {
             self.remove(key);
         }
     }
@@ -334,22 +355,18 @@ impl Denial {
             until,
             // `retry_after` counts from this instant.
             answered: Instant::now(),
-            decision: decision.clone().by(Source::DenyCache),
+            decision: decision.clone().with_source(Source::DenyCache),
         })
     }
 
     /// The answer to a request now.
     #[inline]
-    fn answer(self, take: &Take, rule: &Rule) -> CachedAnswer {
+    fn answer(self, take: &Take, rule: &Rule) -> Result<Decision, CacheMiss> {
         if !self.covers(take, rule) || needed(take) > self.possible {
-            return CachedAnswer::Nothing;
+            return Err(CacheMiss::Unknown);
         }
         let now = Instant::now();
-        if now < self.until {
-            CachedAnswer::Denied(self.decision.aged(now - self.answered))
-        } else {
-            CachedAnswer::Past
-        }
+        if now < self.until { Ok(self.decision.aged_by(now - self.answered)) } else { Err(CacheMiss::Expired) }
     }
 
     /// Adds a later denial. It replaces this one, unless this one covers it: then it only raises the possible need.
@@ -364,7 +381,7 @@ impl Denial {
 
     #[inline]
     fn covers(&self, take: &Take, rule: &Rule) -> bool {
-        take.cost > 0 && needed(take) >= self.needed && *rule == self.rule
+        needed(take) >= self.needed && *rule == self.rule
     }
 }
 
@@ -391,20 +408,20 @@ struct Probe<'a> {
 impl Probes {
     /// Makes the caller the probe, or waits until the current probe has its answer.
     async fn begin<'a>(&'a self, key: &'a Key) -> Option<Probe<'a>> {
-        let under_way = {
+        let current = {
             let mut probes = self.0.lock();
-            let under_way = probes.get(key).cloned();
-            if under_way.is_none() {
+            let current = probes.get(key).cloned();
+            if current.is_none() {
                 let ended = Arc::new(Semaphore::new(0));
                 probes.insert(key.clone(), Arc::clone(&ended));
                 return Some(Probe { probes: self, key, ended });
             }
-            under_way
+            current
         };
-        let under_way = under_way?;
+        let current = current?;
         // The semaphore has no permits: `acquire` returns when it is closed.
-        if timeout(PROBE_TIMEOUT, under_way.acquire()).await.is_err() {
-            self.end(key, &under_way);
+        if timeout(PROBE_TIMEOUT, current.acquire()).await.is_err() {
+            self.end(key, &current);
         }
         None
     }

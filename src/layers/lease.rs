@@ -4,8 +4,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::clock::Clock;
-use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
-use crate::store::{Capabilities, Maintenance, Store};
+use crate::model::{Adjusted, Adjustment, Checked, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
+use crate::store::{CallOptions, Capabilities, Maintenance, Store, sealed};
 
 mod boot_clock;
 mod entry;
@@ -85,7 +85,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
     /// Returns the number of tokens that the lease holds, of all keys.
     #[must_use]
     pub fn leased_tokens(&self) -> u64 {
-        self.lender.table.held()
+        self.lender.table.tokens()
     }
 
     /// Returns the number of combinations of key, rule and minimum remaining for which the lease holds tokens.
@@ -134,44 +134,64 @@ impl<S: Store, C: Clock> Drop for Lease<S, C> {
     }
 }
 
+impl<S: Store, C: Clock> sealed::Sealed for Lease<S, C> {}
+
 impl<S: Store, C: Clock> Store for Lease<S, C> {
     fn capabilities(&self) -> Capabilities {
         self.lender.store.capabilities()
     }
 
     /// Serves requests from the held tokens, and calls the store once for the others, in their order.
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let mut rest: Vec<Take> = Vec::new();
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        let mut rest: Checked<Vec<Take>> = Checked::default();
         let served: Vec<Option<Outcome>> = takes
             .iter()
             .map(|take| {
                 // No request that can wait overtakes an earlier one of its key that the store decides.
                 let waits = |other: &Take| !other.max_wait.is_zero() && other.key() == take.key();
-                let behind = !take.max_wait.is_zero() && rest.iter().any(waits);
-                let served = if behind { None } else { self.lender.serve(take) };
+                let is_behind = !take.max_wait.is_zero() && rest.iter().any(waits);
+                let served = if is_behind { None } else { self.lender.serve(&take) };
                 if served.is_none() {
-                    self.lender.miss(take);
-                    rest.push(take.clone());
+                    self.lender.miss(&take);
+                    rest.push(take.cloned());
                 }
                 served.map(Ok)
             })
             .collect();
         let has_served = served.iter().any(Option::is_some);
-        let answers = if rest.is_empty() { Ok(Vec::new()) } else { self.lender.store.take(&rest).await };
+        let answers = if rest.is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.lender.store.take_checked(rest.as_slice(), options).await
+        };
         let mut answers = answers.map_err(|error| error.after(has_served))?;
-        for (take, outcome) in rest.iter().zip(&answers) {
+        for (take, outcome) in rest.as_slice().iter().zip(&answers) {
             self.lender.note(take, outcome);
         }
         let mut answers = answers.drain(..);
         Ok(served.into_iter().filter_map(|served| served.or_else(|| answers.next())).collect())
     }
 
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        self.lender.serve(take).map(Ok)
+    async fn take_one_checked(&self, take: Checked<&Take>, options: CallOptions) -> Result<Outcome, Error> {
+        if let Some(decision) = self.lender.serve(&take) {
+            return Ok(Ok(decision));
+        }
+        self.lender.miss(&take);
+        let outcome = self.lender.store.take_one_checked(take, options).await?;
+        self.lender.note(take, &outcome);
+        Ok(outcome)
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.lender.store.adjust(adjustments).await
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {
+        self.lender.serve(&take).map(Ok)
+    }
+
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.lender.store.adjust_with(adjustments, options).await
     }
 
     /// Gives back the held tokens of the key first, and serves no token that was taken before.

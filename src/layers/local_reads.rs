@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::model::answer::OutcomeCode;
 use crate::model::window::Ring;
 use crate::model::{
-    Adjusted, Adjustment, Decision, Error, Key, Mode, Outcome, Rule, Source, Take, TakeError, Throttle, Window,
-    WindowUsage,
+    Adjusted, Adjustment, Checked, Decision, Error, Key, Mode, Outcome, Rule, Source, Take, TakeError, Throttle,
+    Window, WindowUsage,
 };
-use crate::store::{Capabilities, Maintenance, SharedWindows, Store};
+use crate::store::{CallOptions, Capabilities, Maintenance, SharedWindows, Store, sealed};
 
 /// A store that decides requests under sliding windows from the counts that this process has read.
 ///
@@ -65,21 +65,18 @@ impl<S: SharedWindows> LocalReads<S> {
         &self.store
     }
 
-    /// Decides a request. `asked`: the store has just been asked, so a denial is not marked as aged.
-    async fn take_locally(&self, take: &Take, window: &Window, asked: bool) -> Result<Outcome, Error> {
-        let request = match take.request() {
-            Ok(request) => request,
-            Err(error) => return Ok(Err(error)),
-        };
+    /// Decides a request. `is_fresh`: the counts have just been read, so a denial is not marked as aged.
+    async fn take_locally(&self, take: Checked<&Take>, window: &Window, is_fresh: bool) -> Result<Outcome, Error> {
+        let request = take.request_at(0);
         let key = take.key();
         let known = self.seen.lock().windows.get_mut(key).map(|known| {
             known.decide(window, request.cost).map_err(|counted| (known.is_due(window, counted.now), counted))
         });
         let Some(decided) = known else {
             if !self.seen.lock().has_room(key, self.max_keys) {
-                return self.store.take_one(take).await;
+                return self.store.take_one_checked(take, CallOptions::default()).await;
             }
-            self.ask(key, window, None).await?;
+            self.count(key, window, None).await?;
             return Box::pin(self.take_locally(take, window, true)).await;
         };
         let had_room = match decided {
@@ -88,36 +85,43 @@ impl<S: SharedWindows> LocalReads<S> {
                 if due {
                     self.refresh_in_background(key.clone(), *window);
                 }
-                let word =
+                let code =
                     if request.cost > window.signed_max_requests() { OutcomeCode::Never } else { OutcomeCode::Denied };
-                let outcome = WindowUsage { word, ..counted }.outcome(take, window, request);
-                let decision = |decision: Decision| if asked { decision } else { decision.aged(Duration::ZERO) };
-                return Ok(outcome.map(|denied| decision(denied).by(Source::LocalReads)));
+                let outcome = WindowUsage { code, ..counted }.outcome(&take, window, request);
+                let decision = |decision: Decision| if is_fresh { decision } else { decision.aged_by(Duration::ZERO) };
+                return Ok(outcome.map(|denied| decision(denied).with_source(Source::LocalReads)));
             }
         };
         let granted = InFlightGrant { seen: &self.seen, key, window, cost: request.cost };
-        let mut counted = self.ask(key, window, Some(granted)).await?;
+        let mut counted = self.count(key, window, Some(granted)).await?;
         if had_room && counted.mode == Mode::Shadow {
             // The window had room, so the request would have passed in enforce mode, too.
             counted.mode = Mode::Enforce;
         }
-        Ok(counted.outcome(take, window, request).map(|decision| decision.untaken().by(Source::LocalReads)))
+        Ok(counted
+            .outcome(&take, window, request)
+            .map(|decision| decision.without_receipts().with_source(Source::LocalReads)))
     }
 
     fn refresh_in_background(&self, key: Key, window: Window) {
-        let asking = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
-        let asked = BackgroundRead { seen: Arc::clone(&self.seen), key, failed: false };
+        let reader = Self { store: Arc::clone(&self.store), seen: Arc::clone(&self.seen), ..*self };
+        let read = BackgroundRead { seen: Arc::clone(&self.seen), key, failed: false };
         // Without a runtime, the next denial may have one.
         let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
-            let mut asked = asked;
+            let mut read = read;
             // A later denial retries the read.
-            asked.failed = asking.ask(&asked.key, &window, None).await.is_err();
+            read.failed = reader.count(&read.key, &window, None).await.is_err();
         });
     }
 
     /// Counts a grant in the store, if one is given, and replaces the known counts by the answer.
-    async fn ask(&self, key: &Key, window: &Window, granted: Option<InFlightGrant<'_>>) -> Result<WindowUsage, Error> {
+    async fn count(
+        &self,
+        key: &Key,
+        window: &Window,
+        granted: Option<InFlightGrant<'_>>,
+    ) -> Result<WindowUsage, Error> {
         let cost = granted.as_ref().map_or(0, |granted| granted.cost.unsigned_abs());
         let sent = Instant::now();
         let counted = self.store.count(key, window, cost).await?;
@@ -131,21 +135,23 @@ impl<S: SharedWindows> LocalReads<S> {
     }
 }
 
+impl<S: SharedWindows> sealed::Sealed for LocalReads<S> {}
+
 impl<S: SharedWindows> Store for LocalReads<S> {
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
 
     /// Makes one call of the store, unless a request is under a local window: then the requests are decided one by one.
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
         if takes.iter().all(|take| local(take).is_none()) {
-            return self.store.take(takes).await;
+            return self.store.take_checked(takes, options).await;
         }
         let mut outcomes = Vec::with_capacity(takes.len());
-        for take in takes {
+        for take in takes.iter() {
             let outcome = match local(take) {
                 Some(window) => self.take_locally(take, window, false).await,
-                None => self.store.take_one(take).await,
+                None => self.store.take_one_checked(take, options).await,
             };
             match outcome {
                 Ok(outcome) => outcomes.push(outcome),
@@ -155,8 +161,12 @@ impl<S: SharedWindows> Store for LocalReads<S> {
         Ok(outcomes)
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.store.adjust(adjustments).await
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust_with(adjustments, options).await
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
@@ -169,8 +179,8 @@ impl<S: SharedWindows> Store for LocalReads<S> {
 }
 
 /// The window of a request that this process decides.
-fn local(take: &Take) -> Option<&Window> {
-    take.window().filter(|_| take.max_wait == Duration::ZERO && take.min_remaining == 0 && take.id.is_none())
+fn local(take: Checked<&Take>) -> Option<&Window> {
+    take.get().window().filter(|_| take.max_wait == Duration::ZERO && take.min_remaining == 0 && take.id.is_none())
 }
 
 const MAX_KEYS: usize = 100_000;
@@ -190,20 +200,20 @@ struct LocalWindows {
 struct LocalWindow {
     ring: Ring,
     /// The requests that were granted here and are not in an answer yet.
-    on_their_way: i64,
+    in_flight: i64,
     mode: Mode,
     /// Under `Block`: when the mode ends.
     blocked_until: Option<i64>,
     /// When the store last read the window, by the store's clock and by this process's. When that call was sent, and when it
     /// was answered.
-    asked: i64,
-    asked_at: Instant,
+    read_at: i64,
+    read_at_instant: Instant,
     sent: Instant,
     answered: Instant,
     /// When no request counts any more, by the store's clock.
     empty_at: i64,
     /// Whether a read is in flight, and when a read last failed.
-    asking: bool,
+    is_reading: bool,
     failed_at: Option<Instant>,
 }
 
@@ -220,7 +230,7 @@ impl LocalWindows {
     fn learn(&mut self, key: &Key, window: &Window, mut answer: LocalWindow) {
         let known = self.windows.get(key);
         if known.is_none_or(|known| answer.follows(known, window)) {
-            answer.on_their_way = known.map_or(0, |known| known.on_their_way);
+            answer.in_flight = known.map_or(0, |known| known.in_flight);
             let empty_from = answer.empty_from();
             self.none_empty_before = self.none_empty_before.map(|before| before.min(empty_from));
             self.windows.insert(key.clone(), answer);
@@ -237,7 +247,7 @@ impl LocalWindows {
         let mut earliest = None;
         self.windows.retain(|_, known| {
             let empty_from = known.empty_from();
-            let stays = empty_from > now || known.on_their_way > 0;
+            let stays = empty_from > now || known.in_flight > 0;
             if stays {
                 earliest = Some(earliest.map_or(empty_from, |earliest: Instant| earliest.min(empty_from)));
             }
@@ -254,15 +264,15 @@ impl LocalWindow {
         Self {
             empty_at: ring.empty_at(window),
             ring,
-            on_their_way: 0,
+            in_flight: 0,
             mode: counted.mode,
             blocked_until: counted.scheduled_at.filter(|_| counted.mode == Mode::Block),
-            asked: counted.now,
+            read_at: counted.now,
             // The store read its clock between the two instants; half-way is the best estimate.
-            asked_at: sent + (answered - sent) / 2,
+            read_at_instant: sent + (answered - sent) / 2,
             sent,
             answered,
-            asking: false,
+            is_reading: false,
             failed_at: None,
         }
     }
@@ -271,7 +281,7 @@ impl LocalWindow {
     /// during the call of the store. Returns whether a granted request had room, or the answer of a denial.
     fn decide(&mut self, window: &Window, cost: i64) -> Result<bool, WindowUsage> {
         let now = self.now();
-        let counted = self.ring.estimate(window, now).saturating_add(self.on_their_way);
+        let counted = self.ring.estimate(window, now).saturating_add(self.in_flight);
         let has_room = counted.saturating_add(cost) <= window.signed_max_requests();
         let granted = match self.mode {
             Mode::Enforce => has_room,
@@ -280,7 +290,7 @@ impl LocalWindow {
             Mode::Block => false,
         };
         if granted {
-            self.on_their_way = self.on_their_way.saturating_add(cost);
+            self.in_flight = self.in_flight.saturating_add(cost);
             return Ok(has_room);
         }
         let mut counted =
@@ -288,9 +298,9 @@ impl LocalWindow {
         if self.mode == Mode::Block {
             counted.scheduled_at = self.blocked_until;
         }
-        if self.on_their_way > 0 {
+        if self.in_flight > 0 {
             let mut ring = self.ring.clone();
-            ring.count(window, now, now, self.on_their_way);
+            ring.count(window, now, now, self.in_flight);
             counted.counts = ring.counts;
         }
         Err(counted)
@@ -299,27 +309,27 @@ impl LocalWindow {
     /// Whether the caller must read the counts: a sub-interval has ended or [`REFRESH_INTERVAL`] has passed since the last answer, no
     /// read is in flight, and none has failed within [`REFRESH_INTERVAL`].
     fn is_due(&mut self, window: &Window, now: i64) -> bool {
-        let ended = self.asked / window.resolution_ns() < now / window.resolution_ns();
+        let ended = self.read_at / window.resolution_ns() < now / window.resolution_ns();
         let failed = self.failed_at.is_some_and(|failed_at| failed_at.elapsed() < REFRESH_INTERVAL);
-        let due = !self.asking && !failed && (ended || self.asked_at.elapsed() >= REFRESH_INTERVAL);
-        self.asking |= due;
+        let due = !self.is_reading && !failed && (ended || self.read_at_instant.elapsed() >= REFRESH_INTERVAL);
+        self.is_reading |= due;
         due
     }
 
     /// Whether the store read this state after the other one: by its clock, or because the other was answered before this was sent.
     fn follows(&self, other: &Self, window: &Window) -> bool {
-        let counted = |seen: &Self| (seen.asked, seen.ring.counted(window, seen.asked));
+        let counted = |seen: &Self| (seen.read_at, seen.ring.counted(window, seen.read_at));
         counted(self) >= counted(other) || self.sent >= other.answered
     }
 
     /// When no request counts any more, by this process's clock.
     fn empty_from(&self) -> Instant {
-        self.asked_at + Duration::from_nanos(self.empty_at.saturating_sub(self.asked).max(0).unsigned_abs())
+        self.read_at_instant + Duration::from_nanos(self.empty_at.saturating_sub(self.read_at).max(0).unsigned_abs())
     }
 
     /// The store's clock now.
     fn now(&self) -> i64 {
-        self.asked.saturating_add(i64::try_from(self.asked_at.elapsed().as_nanos()).unwrap_or(i64::MAX))
+        self.read_at.saturating_add(i64::try_from(self.read_at_instant.elapsed().as_nanos()).unwrap_or(i64::MAX))
     }
 }
 
@@ -333,7 +343,7 @@ struct BackgroundRead {
 impl Drop for BackgroundRead {
     fn drop(&mut self) {
         if let Some(known) = self.seen.lock().windows.get_mut(&self.key) {
-            known.asking = false;
+            known.is_reading = false;
             known.failed_at = self.failed.then(Instant::now);
         }
     }
@@ -352,7 +362,7 @@ impl InFlightGrant<'_> {
     fn arrive(mut self, seen: &mut LocalWindows) {
         let cost = std::mem::take(&mut self.cost);
         if let Some(known) = seen.windows.get_mut(self.key) {
-            known.on_their_way = (known.on_their_way - cost).max(0);
+            known.in_flight = (known.in_flight - cost).max(0);
         }
     }
 }
@@ -363,7 +373,7 @@ impl Drop for InFlightGrant<'_> {
             return;
         }
         if let Some(known) = self.seen.lock().windows.get_mut(self.key) {
-            known.on_their_way = (known.on_their_way - self.cost).max(0);
+            known.in_flight = (known.in_flight - self.cost).max(0);
             let now = known.now();
             known.ring.count(self.window, now, now, self.cost);
         }

@@ -39,7 +39,7 @@ pub struct LimiterBuilder<S: Store> {
     layers: Layers,
     sweeper: Option<Arc<Sweeper>>,
     mode: Option<Mode>,
-    denied: Option<Arc<DenialReporter>>,
+    denials: Option<Arc<DenialReporter>>,
     name: SmolStr,
     traces_keys: bool,
     breaks: bool,
@@ -56,7 +56,7 @@ impl<S: Store> LimiterBuilder<S> {
             layers: Layers::default(),
             sweeper: Some(Arc::default()),
             mode: None,
-            denied: None,
+            denials: None,
             name: SmolStr::new_static("default"),
             traces_keys: false,
             breaks: true,
@@ -165,7 +165,7 @@ impl<S: Store> LimiterBuilder<S> {
     /// ones. No decision waits for a report. If the process dies, the counts of the last ten seconds are lost, so the counts
     /// are lower bounds.
     pub fn count_denials(self, max_keys: usize) -> Self {
-        Self { denied: Some(Arc::new(DenialReporter::new(max_keys))), ..self }
+        Self { denials: Some(Arc::new(DenialReporter::new(max_keys))), ..self }
     }
 
     /// Sets the limiter's name in metrics and traces. Default: `default`. The name does not affect keys.
@@ -217,7 +217,7 @@ impl<S: Store> LimiterBuilder<S> {
             policy: Policy::new(self.deadline, self.fallback, &decisions, self.breaks),
             mode: Arc::new(CurrentMode::new(mode)),
             decisions,
-            denied: self.denied,
+            denials: self.denials,
             sweeper: self.sweeper,
         })
     }

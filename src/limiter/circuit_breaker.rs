@@ -24,23 +24,22 @@ pub(super) struct CircuitBreaker {
     since: Instant,
     /// The bound on a probe.
     probe_timeout: Duration,
-    rest: Mutex<ProbeState>,
+    probes: Mutex<ProbeState>,
 }
 
 #[derive(Debug, Default)]
 struct ProbeState {
-    /// When each of the two probes began. The second probe is for other buckets than `only`.
-    probed: [Option<Instant>; 2],
-    /// The last failure.
-    why: Option<Cause>,
+    /// When each of the two probes began. The second probe is for other buckets than `sole_key`.
+    began: [Option<Instant>; 2],
+    last_error: Option<Cause>,
     /// The bucket of all failures in a row, if they were for one bucket.
-    only: Option<Key>,
+    sole_key: Option<Key>,
 }
 
 impl ProbeState {
-    /// The probe that a request for this bucket would be: its place in `probed`.
-    fn turn(&self, key: &Key) -> usize {
-        usize::from(self.only.as_ref().is_some_and(|only| only != key))
+    /// The probe that a request for this bucket would be: its place in `began`.
+    fn slot(&self, key: &Key) -> usize {
+        usize::from(self.sole_key.as_ref().is_some_and(|sole_key| sole_key != key))
     }
 }
 
@@ -51,14 +50,14 @@ pub(super) struct Attempt<B: Deref<Target = CircuitBreaker>> {
     circuit_breaker: B,
     since: Instant,
     /// The place of the probe, if the call is one.
-    turn: Option<usize>,
+    probe_slot: Option<usize>,
 }
 
 impl CircuitBreaker {
     pub(super) fn new(deadline: Option<Duration>) -> Self {
         let (failed, answered) = (AtomicU32::new(0), AtomicU64::new(0));
         let probe_timeout = deadline.unwrap_or(PROBE_TIMEOUT);
-        Self { failed, answered, since: Instant::now(), probe_timeout, rest: Mutex::default() }
+        Self { failed, answered, since: Instant::now(), probe_timeout, probes: Mutex::default() }
     }
 
     fn is_open(&self) -> bool {
@@ -69,36 +68,36 @@ impl CircuitBreaker {
     ///
     /// The request is the probe if it is for another bucket than all failures, because that bucket may only be locked. So it is if
     /// no task can run the probe, because there is no runtime or it does not poll its tasks.
-    pub(super) fn ask(&self, key: &Key) -> Result<Attempt<&Self>, Error> {
-        let (now, mut asking) = (Instant::now(), None);
+    pub(super) fn admit(&self, key: &Key) -> Result<Attempt<&Self>, Error> {
+        let (now, mut probe_slot) = (Instant::now(), None);
         if self.is_open() {
-            let mut rest = self.rest.lock();
-            let turn = rest.turn(key);
-            let age = rest.probed[turn].map(|probed| now - probed);
-            let spawns = || turn == OF_THE_BUCKET && can_spawn();
+            let mut probes = self.probes.lock();
+            let slot = probes.slot(key);
+            let age = probes.began[slot].map(|began| now - began);
+            let spawns = || slot == OF_THE_BUCKET && can_spawn();
             let has_probe = age.map_or_else(spawns, |age| age < self.probe_timeout + STUCK_PROBE);
-            if let Some(source) = rest.why.clone().filter(|_| has_probe) {
+            if let Some(source) = probes.last_error.clone().filter(|_| has_probe) {
                 let retry_after = self.probe_timeout.saturating_sub(age.unwrap_or_default());
                 return Err(Error::CircuitOpen { retry_after, source });
             }
-            rest.probed[turn] = Some(now);
-            asking = Some(turn);
+            probes.began[slot] = Some(now);
+            probe_slot = Some(slot);
         }
-        Ok(Attempt { circuit_breaker: self, since: now, turn: asking })
+        Ok(Attempt { circuit_breaker: self, since: now, probe_slot })
     }
 
     /// Begins a probe for the bucket, if the circuit breaker is open and there is none.
     pub(super) fn probe(self: Arc<Self>, key: &Key) -> Option<Attempt<Arc<Self>>> {
-        let (since, turn) = {
-            let mut rest = self.rest.lock();
-            let (now, turn) = (Instant::now(), rest.turn(key));
-            if !can_spawn() || !self.is_open() || rest.probed[turn].is_some() {
+        let (since, slot) = {
+            let mut probes = self.probes.lock();
+            let (now, slot) = (Instant::now(), probes.slot(key));
+            if !can_spawn() || !self.is_open() || probes.began[slot].is_some() {
                 return None;
             }
-            rest.probed[turn] = Some(now);
-            (now, Some(turn))
+            probes.began[slot] = Some(now);
+            (now, slot)
         };
-        Some(Attempt { circuit_breaker: self, since, turn })
+        Some(Attempt { circuit_breaker: self, since, probe_slot: Some(slot) })
     }
 
     /// The tenths of a second since the start, from 1. Coarse, so that answers write the shared tick ten times a second at
@@ -128,15 +127,15 @@ impl<B: Deref<Target = CircuitBreaker>> Attempt<B> {
         if circuit_breaker.answered.load(Ordering::Relaxed) > circuit_breaker.tick(self.since) {
             return;
         }
-        let mut rest = circuit_breaker.rest.lock();
-        rest.why = Some(Arc::new(error.clone()));
+        let mut probes = circuit_breaker.probes.lock();
+        probes.last_error = Some(Arc::new(error.clone()));
         if circuit_breaker.failed.load(Ordering::Relaxed) == 0 {
-            rest.only = Some(key.clone());
-        } else if rest.turn(key) > 0 {
-            rest.only = None;
+            probes.sole_key = Some(key.clone());
+        } else if probes.slot(key) > 0 {
+            probes.sole_key = None;
         }
-        drop(rest);
-        if self.turn.is_none() {
+        drop(probes);
+        if self.probe_slot.is_none() {
             circuit_breaker.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -149,7 +148,7 @@ impl<B: Deref<Target = CircuitBreaker>> Attempt<B> {
     /// Whether a later request is better off without such a failure. `falls_back`: whether a fallback answers instead. Without one, a
     /// fast error is better than an open breaker, because it states what is wrong.
     pub(super) fn counts(&self, error: &Error, falls_back: bool) -> bool {
-        falls_back || self.turn.is_some() || self.is_slow() || matches!(error, Error::DeadlineExceeded(_))
+        falls_back || self.probe_slot.is_some() || self.is_slow() || matches!(error, Error::DeadlineExceeded(_))
     }
 
     /// Whether the request has waited so long that later requests need not wait as long, as for a table that is locked.
@@ -160,8 +159,8 @@ impl<B: Deref<Target = CircuitBreaker>> Attempt<B> {
 
 impl<B: Deref<Target = CircuitBreaker>> Drop for Attempt<B> {
     fn drop(&mut self) {
-        if let Some(turn) = self.turn {
-            self.circuit_breaker.rest.lock().probed[turn] = None;
+        if let Some(slot) = self.probe_slot {
+            self.circuit_breaker.probes.lock().began[slot] = None;
         }
     }
 }
@@ -202,41 +201,41 @@ mod tests {
     /// Fails requests for different buckets.
     fn fail(circuit_breaker: &CircuitBreaker, times: u32) {
         for number in 0..times {
-            circuit_breaker.ask(&key(number)).expect("not yet").failed(&key(number), &failure());
+            circuit_breaker.admit(&key(number)).expect("not yet").failed(&key(number), &failure());
         }
     }
 
     #[test]
     fn failures_of_one_bucket_allow_one_probe_for_others() {
-        let (circuit_breaker, [held, one, another]) = (CircuitBreaker::new(None), [0, 1, 2].map(key));
+        let (circuit_breaker, [locked, one, another]) = (CircuitBreaker::new(None), [0, 1, 2].map(key));
         for _ in 0..FAILURE_THRESHOLD {
-            circuit_breaker.ask(&held).expect("not yet").failed(&held, &failure());
+            circuit_breaker.admit(&locked).expect("not yet").failed(&locked, &failure());
         }
-        let probe = circuit_breaker.ask(&held).expect("one may");
-        assert!(circuit_breaker.ask(&held).is_err());
-        let other = circuit_breaker.ask(&one).expect("one for another may");
-        assert!(circuit_breaker.ask(&another).is_err() && circuit_breaker.ask(&held).is_err());
-        probe.failed(&held, &failure());
-        let probe = circuit_breaker.ask(&held).expect("the next one may");
+        let probe = circuit_breaker.admit(&locked).expect("one may");
+        assert!(circuit_breaker.admit(&locked).is_err());
+        let other = circuit_breaker.admit(&one).expect("one for another may");
+        assert!(circuit_breaker.admit(&another).is_err() && circuit_breaker.admit(&locked).is_err());
+        probe.failed(&locked, &failure());
+        let probe = circuit_breaker.admit(&locked).expect("the next one may");
         other.failed(&one, &failure());
         assert!(
-            circuit_breaker.ask(&another).is_err() && circuit_breaker.ask(&held).is_err(),
+            circuit_breaker.admit(&another).is_err() && circuit_breaker.admit(&locked).is_err(),
             "it is not the one bucket"
         );
         drop(probe);
-        let _another = circuit_breaker.ask(&another).expect("one may");
-        assert!(circuit_breaker.ask(&held).is_err() && circuit_breaker.ask(&one).is_err());
+        let _another = circuit_breaker.admit(&another).expect("one may");
+        assert!(circuit_breaker.admit(&locked).is_err() && circuit_breaker.admit(&one).is_err());
     }
 
     #[test]
     fn answer_for_another_bucket_closes_the_circuit() {
-        let (circuit_breaker, [held, one]) = (CircuitBreaker::new(None), [0, 1].map(key));
+        let (circuit_breaker, [locked, one]) = (CircuitBreaker::new(None), [0, 1].map(key));
         for _ in 0..FAILURE_THRESHOLD {
-            circuit_breaker.ask(&held).expect("not yet").failed(&held, &failure());
+            circuit_breaker.admit(&locked).expect("not yet").failed(&locked, &failure());
         }
-        let _probe = circuit_breaker.ask(&held).expect("one may");
-        circuit_breaker.ask(&one).expect("one for another may").answered();
-        let all = [&held, &held, &one, &one].map(|key| circuit_breaker.ask(key));
+        let _probe = circuit_breaker.admit(&locked).expect("one may");
+        circuit_breaker.admit(&one).expect("one for another may").answered();
+        let all = [&locked, &locked, &one, &one].map(|key| circuit_breaker.admit(key));
         assert!(all.iter().all(Result::is_ok));
     }
 
@@ -244,17 +243,17 @@ mod tests {
     fn open_circuit_probes_one_at_a_time_until_an_answer() {
         let circuit_breaker = CircuitBreaker::new(None);
         fail(&circuit_breaker, FAILURE_THRESHOLD);
-        let probe = circuit_breaker.ask(&key(0)).expect("one may");
-        let Err(Error::CircuitOpen { retry_after, source }) = circuit_breaker.ask(&key(0)) else {
+        let probe = circuit_breaker.admit(&key(0)).expect("one may");
+        let Err(Error::CircuitOpen { retry_after, source }) = circuit_breaker.admit(&key(0)) else {
             panic!("a second probe")
         };
         assert!(retry_after <= PROBE_TIMEOUT);
         assert_eq!(source.to_string(), failure().to_string());
         probe.failed(&key(0), &failure());
-        let given_up = circuit_breaker.ask(&key(0)).expect("the next one may");
-        drop(given_up);
-        circuit_breaker.ask(&key(0)).expect("and the next").answered();
-        let (first, second) = (circuit_breaker.ask(&key(0)), circuit_breaker.ask(&key(0)));
+        let dropped = circuit_breaker.admit(&key(0)).expect("the next one may");
+        drop(dropped);
+        circuit_breaker.admit(&key(0)).expect("and the next").answered();
+        let (first, second) = (circuit_breaker.admit(&key(0)), circuit_breaker.admit(&key(0)));
         assert!(first.is_ok() && second.is_ok(), "all may");
     }
 
@@ -264,14 +263,14 @@ mod tests {
         let probe = || Arc::clone(&circuit_breaker).probe(&key(0));
         assert!(probe().is_none(), "the circuit is closed");
         fail(&circuit_breaker, FAILURE_THRESHOLD);
-        let Err(Error::CircuitOpen { retry_after, .. }) = circuit_breaker.ask(&key(0)) else { panic!("it is open") };
+        let Err(Error::CircuitOpen { retry_after, .. }) = circuit_breaker.admit(&key(0)) else { panic!("it is open") };
         assert_eq!(retry_after, Duration::from_secs(1));
         let first = probe().expect("one may");
-        assert!(probe().is_none() && circuit_breaker.ask(&key(0)).is_err());
+        assert!(probe().is_none() && circuit_breaker.admit(&key(0)).is_err());
         first.failed(&key(0), &failure());
         drop(probe().expect("the next one may"));
         probe().expect("and the next").answered();
-        assert!(probe().is_none() && circuit_breaker.ask(&key(0)).is_ok());
+        assert!(probe().is_none() && circuit_breaker.admit(&key(0)).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -279,23 +278,23 @@ mod tests {
         let circuit_breaker = Arc::new(CircuitBreaker::new(None));
         fail(&circuit_breaker, FAILURE_THRESHOLD);
         let _stuck = Arc::clone(&circuit_breaker).probe(&key(0)).expect("one may");
-        assert!(circuit_breaker.ask(&key(0)).is_err());
+        assert!(circuit_breaker.admit(&key(0)).is_err());
         advance(PROBE_TIMEOUT + STUCK_PROBE).await;
-        let another = circuit_breaker.ask(&key(0)).expect("one request may");
-        assert!(circuit_breaker.ask(&key(0)).is_err());
+        let another = circuit_breaker.admit(&key(0)).expect("one request may");
+        assert!(circuit_breaker.admit(&key(0)).is_err());
         another.answered();
-        assert!(circuit_breaker.ask(&key(0)).is_ok());
+        assert!(circuit_breaker.admit(&key(0)).is_ok());
     }
 
     #[test]
     fn answer_between_failures_keeps_the_circuit_closed() {
         let circuit_breaker = CircuitBreaker::new(None);
         for request in 0..10 * FAILURE_THRESHOLD {
-            let asking = circuit_breaker.ask(&key(0)).expect("no row is so long");
+            let attempt = circuit_breaker.admit(&key(0)).expect("no row is so long");
             if request % FAILURE_THRESHOLD == 0 {
-                asking.answered();
+                attempt.answered();
             } else {
-                asking.failed(&key(0), &failure());
+                attempt.failed(&key(0), &failure());
             }
         }
     }
@@ -305,16 +304,16 @@ mod tests {
         let circuit_breaker = CircuitBreaker::new(None);
         for is_answered in [true, false] {
             let waiting: Vec<_> =
-                (0..2 * FAILURE_THRESHOLD).map(|_| circuit_breaker.ask(&key(0)).expect("not yet")).collect();
+                (0..2 * FAILURE_THRESHOLD).map(|_| circuit_breaker.admit(&key(0)).expect("not yet")).collect();
             advance(Duration::from_secs(1)).await;
             if is_answered {
-                circuit_breaker.ask(&key(0)).expect("not yet").answered();
+                circuit_breaker.admit(&key(0)).expect("not yet").answered();
             }
             advance(Duration::from_secs(4)).await;
             for waiting in waiting {
                 waiting.failed(&key(0), &failure());
             }
-            assert_eq!(circuit_breaker.ask(&key(0)).is_ok(), is_answered);
+            assert_eq!(circuit_breaker.admit(&key(0)).is_ok(), is_answered);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::store::Store;
 pub(super) struct DenialReporter {
     counts: Cache<Key, u64, UnitWeighter, RandomState>,
     /// Whether a task is about to report.
-    telling: SingleFlight,
+    reporting: SingleFlight,
 }
 
 impl DenialReporter {
@@ -28,7 +28,10 @@ impl DenialReporter {
             OptionsBuilder::new().estimated_items_capacity(most).weight_capacity(most as u64).shards(1).build();
         let options = options.expect("its capacity was said");
         let (hasher, lifecycle) = (RandomState::default(), DefaultLifecycle::default());
-        Self { counts: Cache::with_options(options, UnitWeighter, hasher, lifecycle), telling: SingleFlight::default() }
+        Self {
+            counts: Cache::with_options(options, UnitWeighter, hasher, lifecycle),
+            reporting: SingleFlight::default(),
+        }
     }
 
     /// Counts a denial, and spawns a task to report it unless one is pending.
@@ -41,19 +44,19 @@ impl DenialReporter {
             // Fails if another thread removes the entry at this moment.
             let _ = place.insert(1);
         }
-        if !self.telling.begin() {
+        if !self.reporting.begin() {
             return;
         }
         // Weak, because the task must not keep a dropped limiter alive.
-        let (telling, store) = (ReportTask(Arc::downgrade(self)), Arc::downgrade(store));
+        let (task, store) = (ReportTask(Arc::downgrade(self)), Arc::downgrade(store));
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 sleep(REPORT_INTERVAL).await;
-                if let (Some(denied), Some(store)) = (telling.0.upgrade(), store.upgrade()) {
+                if let (Some(denials), Some(store)) = (task.0.upgrade(), store.upgrade()) {
                     // Before the report, so that denials counted from now on spawn the next task.
-                    drop(telling);
+                    drop(task);
                     // Ignored: a role without the privilege to report can still limit.
-                    drop(denied.report(&*store).await);
+                    drop(denials.report(&*store).await);
                 }
             });
         }
@@ -74,15 +77,15 @@ struct ReportTask(Weak<DenialReporter>);
 
 impl Drop for ReportTask {
     fn drop(&mut self) {
-        if let Some(denied) = self.0.upgrade() {
-            denied.telling.end();
+        if let Some(denials) = self.0.upgrade() {
+            denials.reporting.end();
         }
     }
 }
 
 impl fmt::Debug for DenialReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Denied").field("keys", &self.counts.len()).finish_non_exhaustive()
+        f.debug_struct("DenialReporter").field("keys", &self.counts.len()).finish_non_exhaustive()
     }
 }
 

@@ -8,42 +8,25 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::circuit_breaker::{Attempt, CircuitBreaker};
-use super::reservation::ScheduledReservation;
 use crate::model::{
     Decision, Error, Key, Limit, Outcome, Quota, Rule, Source, Take, TakeError, Throttle, ThrottleError,
 };
-use crate::store::{MemoryStore, Store};
+use crate::store::MemoryStore;
 use crate::telemetry::Decisions;
 
 /// The deadline of a call, the circuit breaker, and the fallback.
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     deadline: Option<Duration>,
-    instead: Option<Arc<FallbackCount>>,
-    asked: Arc<StoreHealth>,
+    fallback: Option<Arc<CountedFallback>>,
+    health: Arc<StoreHealth>,
 }
 
 #[derive(Debug)]
-struct FallbackCount {
-    instead: FallbackStore,
+struct CountedFallback {
+    store: FallbackStore,
+    /// How often the fallback answered.
     count: AtomicU64,
-}
-
-/// A result that has a decision.
-pub(super) trait HasDecision {
-    fn decision(&self) -> &Decision;
-}
-
-impl HasDecision for Decision {
-    fn decision(&self) -> &Decision {
-        self
-    }
-}
-
-impl<S: Store> HasDecision for ScheduledReservation<S> {
-    fn decision(&self) -> &Decision {
-        self.decision()
-    }
 }
 
 /// Whether the store answers, and whether that was logged.
@@ -52,7 +35,7 @@ struct StoreHealth {
     /// Whether it was logged that the store does not answer.
     fails: AtomicBool,
     decisions: Arc<Decisions>,
-    /// `None` if every request asks the store.
+    /// `None` if every request calls the store.
     circuit_breaker: Option<Arc<CircuitBreaker>>,
 }
 
@@ -63,80 +46,81 @@ impl Policy {
         decisions: &Arc<Decisions>,
         breaks: bool,
     ) -> Self {
-        let chosen = |fallback| FallbackCount { instead: FallbackStore::new(fallback), count: AtomicU64::new(0) };
+        let counted = |fallback| CountedFallback { store: FallbackStore::new(fallback), count: AtomicU64::new(0) };
         let (fails, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
-        let asked =
-            StoreHealth { fails, decisions, circuit_breaker: breaks.then(|| Arc::new(CircuitBreaker::new(deadline))) };
-        Self { deadline, instead: fallback.map(chosen).map(Arc::new), asked: Arc::new(asked) }
+        let circuit_breaker = breaks.then(|| Arc::new(CircuitBreaker::new(deadline)));
+        let health = StoreHealth { fails, decisions, circuit_breaker };
+        Self { deadline, fallback: fallback.map(counted).map(Arc::new), health: Arc::new(health) }
     }
 
     /// The answer to a call that takes no tokens, by the deadline. The circuit breaker ignores it.
     pub(super) async fn within_deadline<T>(
         &self,
-        asked: StoreCall<'_, impl Future<Output = Result<T, Error>>>,
+        call: StoreCall<'_, impl Future<Output = Result<T, Error>>>,
     ) -> Result<T, Error> {
-        before_deadline(self.deadline, asked).await
+        before_deadline(self.deadline, call).await
     }
 
     /// How often the fallback answered.
     pub(super) fn count(&self) -> u64 {
-        self.instead.as_ref().map_or(0, |chosen| chosen.count.load(Ordering::Relaxed))
+        self.fallback.as_ref().map_or(0, |fallback| fallback.count.load(Ordering::Relaxed))
     }
 
-    /// The answer to a request by the deadline, or at once if the circuit breaker is open: then begin a [probe](Self::probe).
-    pub(super) async fn bounded<T: HasDecision>(
+    /// The store's answer to a request by the deadline, or [`Error::CircuitOpen`] at once: then begin a [probe](Self::probe).
+    pub(super) async fn call(
         &self,
         key: &Key,
-        asked: StoreCall<'_, impl Future<Output = Result<Result<T, TakeError>, Error>>>,
-    ) -> Result<Result<T, TakeError>, Error> {
-        let asking = self.asked.circuit_breaker.as_ref().map(|circuit_breaker| circuit_breaker.ask(key)).transpose()?;
-        let answer = before_deadline(self.deadline, asked).await;
-        self.learn(asking, key, &answer);
+        call: StoreCall<'_, impl Future<Output = Result<Outcome, Error>>>,
+    ) -> Result<Outcome, Error> {
+        let circuit_breaker = self.health.circuit_breaker.as_ref();
+        let attempt = circuit_breaker.map(|circuit_breaker| circuit_breaker.admit(key)).transpose()?;
+        let answer = before_deadline(self.deadline, call).await;
+        self.learn(attempt, key, &answer);
         answer
     }
 
     /// Begins a probe for a task, if the circuit breaker is open and there is no probe yet.
     pub(super) fn probe(&self, key: &Key) -> Option<Attempt<Arc<CircuitBreaker>>> {
-        Arc::clone(self.asked.circuit_breaker.as_ref()?).probe(key)
+        Arc::clone(self.health.circuit_breaker.as_ref()?).probe(key)
     }
 
     /// The answer of the store to a probe, if there is one in time.
-    pub(super) async fn probed(
+    pub(super) async fn call_probe(
         &self,
         probe: Attempt<Arc<CircuitBreaker>>,
         key: &Key,
-        asked: StoreCall<'_, impl Future<Output = Result<Outcome, Error>>>,
+        call: StoreCall<'_, impl Future<Output = Result<Outcome, Error>>>,
     ) -> Option<Decision> {
-        let answer = before_deadline(Some(probe.timeout()), asked).await;
+        let answer = before_deadline(Some(probe.timeout()), call).await;
         self.learn(Some(probe), key, &answer);
         answer.ok()?.ok()
     }
 
     /// Records whether the store answered: for the circuit breaker, and in the log.
-    fn learn<T: HasDecision, B: Deref<Target = CircuitBreaker>>(
+    fn learn<B: Deref<Target = CircuitBreaker>>(
         &self,
-        asking: Option<Attempt<B>>,
+        attempt: Option<Attempt<B>>,
         key: &Key,
-        answer: &Result<Result<T, TakeError>, Error>,
+        answer: &Result<Outcome, Error>,
     ) {
-        if let Some(asking) = asking {
+        if let Some(attempt) = attempt {
             match answer {
                 // The store answers, even if it is busy with others.
-                Ok(Ok(answer)) if answer.decision().attempts() > 0 => asking.answered(),
-                Err(Error::Contended { .. }) if !asking.is_slow() => asking.answered(),
-                Ok(Err(error)) if is_store_answer(error) => asking.answered(),
+                Ok(Ok(decision)) if decision.attempts() > 0 => attempt.answered(),
+                Err(Error::Contended { .. }) if !attempt.is_slow() => attempt.answered(),
+                Ok(Err(error)) if is_store_answer(error) => attempt.answered(),
                 // The queue of this process is full, which does not show whether the store answers.
                 Err(Error::Overloaded(_)) => {}
-                Err(error) if error.is_failure() && asking.counts(error, self.instead.is_some()) => {
-                    asking.failed(key, error);
+                Err(error) if error.is_failure() && attempt.counts(error, self.fallback.is_some()) => {
+                    attempt.failed(key, error);
                 }
                 // Answers from memory and invalid requests do not show whether the store answers.
                 Ok(_) | Err(_) => {}
             }
         }
         match answer {
-            Ok(Ok(answer)) if answer.decision().attempts() > 0 => self.asked.answers(),
-            Err(error) if self.instead.is_none() && error.is_failure() => self.asked.fails(error),
+            Ok(Ok(decision)) if decision.attempts() > 0 => self.health.answers(),
+            Err(error) if self.fallback.is_none() && error.is_failure() => self.health.fails(error),
             // Answers from memory and requests that can never be granted do not show whether the store answers.
             Ok(_) | Err(_) => {}
         }
@@ -144,18 +128,18 @@ impl Policy {
 
     /// The fallback's answer to a failure, or the failure.
     pub(super) fn fall_back(&self, take: &Take, error: Error) -> Result<Decision, Error> {
-        let Some(chosen) = self.instead.as_ref().filter(|_| error.is_failure()) else {
+        let Some(fallback) = self.fallback.as_ref().filter(|_| error.is_failure()) else {
             return Err(error);
         };
-        chosen.count.fetch_add(1, Ordering::Relaxed);
-        let asked = &self.asked;
-        asked.decisions.fell_back(&error, !asked.fails.swap(true, Ordering::Relaxed));
-        Ok(chosen.instead.decide(take)?)
+        fallback.count.fetch_add(1, Ordering::Relaxed);
+        let is_first = !self.health.fails.swap(true, Ordering::Relaxed);
+        self.health.decisions.fell_back(&error, is_first);
+        Ok(fallback.store.decide(take)?)
     }
 
     /// The fallback, if it answers this failure.
     pub(super) fn fallback_for(&self, error: &Error) -> Option<&FallbackStore> {
-        self.instead.as_ref().filter(|_| error.is_failure()).map(|chosen| &chosen.instead)
+        self.fallback.as_ref().filter(|_| error.is_failure()).map(|fallback| &fallback.store)
     }
 }
 
@@ -198,11 +182,11 @@ type StoreCall<'a, F> = Pin<&'a mut F>;
 /// The answer by the deadline, if there is one.
 pub(super) async fn before_deadline<T>(
     deadline: Option<Duration>,
-    asked: StoreCall<'_, impl Future<Output = Result<T, Error>>>,
+    call: StoreCall<'_, impl Future<Output = Result<T, Error>>>,
 ) -> Result<T, Error> {
     match deadline {
-        None => asked.await,
-        Some(deadline) => timeout(deadline, asked).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline))),
+        None => call.await,
+        Some(deadline) => timeout(deadline, call).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline))),
     }
 }
 
@@ -291,7 +275,7 @@ impl FallbackStore {
                 local.id = local.id.filter(|_| !take.has_fresh_id());
                 for (place, limit) in local.limits.iter_mut().enumerate() {
                     let own = place == 0 && take.own;
-                    if let Some(quota) = self.stands_for(limit, own) {
+                    if let Some(quota) = self.quota_for(limit, own) {
                         (limit.rule, limit.min_remaining) = (Rule::Quota(quota), 0);
                     }
                 }
@@ -304,7 +288,7 @@ impl FallbackStore {
                 })?
             }
         };
-        Ok(decision.by(Source::Fallback).untaken())
+        Ok(decision.with_source(Source::Fallback).without_receipts())
     }
 
     /// Lowers the local bucket of a limit to what an upstream states. `own`: the limit is the limiter's.
@@ -315,15 +299,15 @@ impl FallbackStore {
         let lower = |rule: &Rule| {
             let lowered = self.local.lower(limit.key(), rule, hold);
             match (&lowered, hold.remaining_tokens()) {
-                (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(left)) => {
-                    self.local.lower(limit.key(), rule, Throttle::remaining(left))
+                (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(remaining)) => {
+                    self.local.lower(limit.key(), rule, Throttle::remaining(remaining))
                 }
                 _ => lowered,
             }
         };
         // Another quota would rescale the owed tokens, so this lowers the bucket under its current quota, or else its future one.
         if matches!(lower(&Rule::Provisioned), Err(Error::Take(TakeError::UnknownBucket(_)))) {
-            let quota = self.stands_for(limit, own).map(Rule::Quota);
+            let quota = self.quota_for(limit, own).map(Rule::Quota);
             // Ignores a full store and a bucket that cannot be lowered.
             drop(lower(quota.as_ref().unwrap_or(&limit.rule)));
         }
@@ -331,7 +315,7 @@ impl FallbackStore {
 
     /// The quota under which this process decides, if it replaces the request's rule. A limit can state
     /// [its own](crate::Limit::fallback_quota). `own`: the limit is the limiter's.
-    fn stands_for(&self, limit: &Limit, own: bool) -> Option<Quota> {
+    fn quota_for(&self, limit: &Limit, own: bool) -> Option<Quota> {
         let is_replaced = own || matches!(limit.rule, Rule::Plan(_) | Rule::Provisioned);
         let of_fallback = || if is_replaced { self.fallback.local_quota(limit) } else { None };
         limit.local.as_deref().copied().or_else(of_fallback)

@@ -38,7 +38,7 @@ impl<S: Store> Reservation<S> {
     }
 
     /// The scheduled time, unless the tokens can be used at once.
-    fn turn(&self) -> Option<Instant> {
+    fn scheduled_at(&self) -> Option<Instant> {
         let wait = Some(self.decision.wait()).filter(|wait| !wait.is_zero());
         wait.and_then(|wait| self.since.checked_add(wait))
     }
@@ -80,9 +80,9 @@ impl<S: Store> Reservation<S> {
     /// # }
     /// ```
     pub async fn wait(&self) {
-        if let Some(turn) = self.turn().filter(|_| self.is_granted()) {
+        if let Some(scheduled_at) = self.scheduled_at().filter(|_| self.is_granted()) {
             let _waiting = GaugeShare::one(WAITERS);
-            sleep_until(turn).await;
+            sleep_until(scheduled_at).await;
         }
     }
 
@@ -240,19 +240,15 @@ impl<S: Store> ScheduledReservation<S> {
     }
 
     fn reservation(&self) -> &Reservation<S> {
-        self.0.as_ref().expect("it is taken when the turn has come")
-    }
-
-    pub(super) fn decision(&self) -> &Decision {
-        &self.reservation().decision
+        self.0.as_ref().expect("it is taken at its scheduled time")
     }
 
     /// Sleeps until the tokens can be used.
     pub(super) async fn sleep_until_scheduled(mut self) -> Reservation<S> {
-        if let Some(turn) = self.reservation().turn() {
-            sleep_until(turn).await;
+        if let Some(scheduled_at) = self.reservation().scheduled_at() {
+            sleep_until(scheduled_at).await;
         }
-        self.0.take().expect("it is there until its turn has come")
+        self.0.take().expect("it is there until its scheduled time")
     }
 }
 
@@ -260,11 +256,11 @@ impl<S: Store> Drop for ScheduledReservation<S> {
     /// Cancels a reservation whose caller stopped waiting. Tokens that were available at once count as used. A request with an
     /// id keeps its tokens, because a repeated request may use them.
     fn drop(&mut self) {
-        let left = self.0.take().filter(|reservation| {
+        let unused = self.0.take().filter(|reservation| {
             !reservation.is_remembered && !reservation.receipts.is_empty() && !reservation.decision.wait().is_zero()
         });
         // Without a runtime the process is ending, and the tokens count as used.
-        if let (Some(reservation), Ok(runtime)) = (left, Handle::try_current()) {
+        if let (Some(reservation), Ok(runtime)) = (unused, Handle::try_current()) {
             let tasks = reservation.store.tasks.clone();
             let mut cancel = Box::pin(reservation.cancel());
             // One poll queues the cancellation before the caller's next request.

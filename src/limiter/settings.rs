@@ -48,8 +48,8 @@ impl CurrentMode {
         match std::env::var_os(VARIABLE) {
             // An empty variable counts as unset.
             None => Ok(Mode::Enforce),
-            Some(word) if word.is_empty() => Ok(Mode::Enforce),
-            Some(word) => word.to_string_lossy().parse(),
+            Some(text) if text.is_empty() => Ok(Mode::Enforce),
+            Some(text) => text.to_string_lossy().parse(),
         }
     }
 
@@ -68,16 +68,16 @@ impl CurrentMode {
     pub(super) fn answer(mode: Mode) -> Option<Decision> {
         let decision = match mode {
             Mode::Enforce | Mode::Shadow => return None,
-            Mode::Off => Decision::grant(u64::MAX).under(Mode::Off),
-            Mode::Block => Decision::denial(Duration::MAX).under(Mode::Block),
+            Mode::Off => Decision::grant(u64::MAX).with_mode(Mode::Off),
+            Mode::Block => Decision::denial(Duration::MAX).with_mode(Mode::Block),
         };
-        Some(decision.by(Source::Limiter))
+        Some(decision.with_source(Source::Limiter))
     }
 
-    /// The store's answer, or in shadow a grant instead of its denial.
+    /// Returns the store's answer. In shadow mode, a denial becomes a grant.
     #[inline]
-    pub(super) fn see(mode: Mode, decision: Decision) -> Decision {
-        if !decision.is_granted() && mode == Mode::Shadow { decision.pass(Mode::Shadow) } else { decision }
+    pub(super) fn apply_shadow(mode: Mode, decision: Decision) -> Decision {
+        if !decision.is_granted() && mode == Mode::Shadow { decision.granted_by(Mode::Shadow) } else { decision }
     }
 }
 

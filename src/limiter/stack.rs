@@ -4,9 +4,10 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
+use crate::layers::deny_cache::CacheMiss;
 use crate::layers::{Batcher, DenyCache, Lease, LeaseOptions};
-use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
-use crate::store::{Capabilities, Maintenance, Store};
+use crate::model::{Adjusted, Adjustment, Checked, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
+use crate::store::{CallOptions, Capabilities, Store, sealed};
 
 /// A limiter's store below its layers.
 #[derive(Debug)]
@@ -17,12 +18,24 @@ pub(super) struct Stack<S: Store> {
     pub(super) deadline: Option<Duration>,
     /// The tasks that run without a caller.
     pub(super) tasks: TaskTracker,
-    asked: Cached<S>,
+    layers: StackedLayers<S>,
 }
 
-type Cached<S> = Optional<DenyCache<Leased<S>>, Leased<S>>;
-type Leased<S> = Optional<Lease<Batched<S>>, Batched<S>>;
-type Batched<S> = Optional<Batcher<S>, Arc<S>>;
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a limiter has one")]
+enum StackedLayers<S: Store> {
+    Cached(DenyCache<StoreCalls<S>>),
+    Uncached(StoreCalls<S>),
+}
+
+/// The layers below the deny cache.
+#[derive(Debug)]
+enum StoreCalls<S: Store> {
+    Batched(Batcher<S>),
+    Direct(Arc<S>),
+    LeasedAndBatched(Lease<Batcher<S>>),
+    LeasedDirect(Lease<Arc<S>>),
+}
 
 /// The layers between a limiter and its store.
 #[derive(Clone, Debug)]
@@ -44,42 +57,77 @@ impl<S: Store> Stack<S> {
         let Layers { denials, lease, batches } =
             // A store in this process has no calls to save.
             if store.capabilities().in_process { Layers { denials: None, lease: None, batches: false } } else { layers };
-        let asked = if batches {
-            Optional::With(Batcher::tracked(Arc::clone(&store), &tasks))
-        } else {
-            Optional::Without(Arc::clone(&store))
+        let batcher = || Batcher::tracked(Arc::clone(&store), &tasks);
+        let calls = match (lease, batches) {
+            (None, true) => StoreCalls::Batched(batcher()),
+            (None, false) => StoreCalls::Direct(Arc::clone(&store)),
+            (Some(options), true) => StoreCalls::LeasedAndBatched(Lease::with_options(batcher(), options)),
+            (Some(options), false) => StoreCalls::LeasedDirect(Lease::with_options(Arc::clone(&store), options)),
         };
-        let asked = match lease {
-            Some(options) => Optional::With(Lease::with_options(asked, options)),
-            None => Optional::Without(asked),
+        let layers = match denials {
+            Some(max_keys) => StackedLayers::Cached(DenyCache::new(calls).max_keys(max_keys)),
+            None => StackedLayers::Uncached(calls),
         };
-        let asked = match denials {
-            Some(max_keys) => Optional::With(DenyCache::new(asked).max_keys(max_keys)),
-            None => Optional::Without(asked),
-        };
-        Self { store, deadline, tasks, asked }
+        Self { store, deadline, tasks, layers }
+    }
+
+    #[inline]
+    pub(super) fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    /// Decides a request without a call, or returns why the store must decide it.
+    #[inline]
+    pub(super) fn try_take(&self, take: Checked<&Take>) -> Result<Outcome, CacheMiss> {
+        // The compiler knows the kind of the store here, and a store in this process needs no layers.
+        if self.store.capabilities().in_process {
+            return self.store.try_take(take).ok_or(CacheMiss::Unknown);
+        }
+        match &self.layers {
+            StackedLayers::Cached(cache) => cache.try_take_or_miss(take),
+            StackedLayers::Uncached(calls) => calls.try_take(take).ok_or(CacheMiss::Unknown),
+        }
+    }
+
+    /// Decides a request that [`try_take`](Self::try_take) did not decide.
+    pub(super) async fn take_one(&self, take: Checked<&Take>, miss: CacheMiss) -> Result<Outcome, Error> {
+        match &self.layers {
+            StackedLayers::Cached(cache) => cache.take_after_miss(take, miss, CallOptions::default()).await,
+            StackedLayers::Uncached(calls) => calls.take_one_checked(take, CallOptions::default()).await,
+        }
+    }
+
+    pub(super) async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        match &self.layers {
+            StackedLayers::Cached(cache) => cache.adjust(adjustments).await,
+            StackedLayers::Uncached(calls) => calls.adjust(adjustments).await,
+        }
+    }
+
+    pub(super) async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+        match &self.layers {
+            StackedLayers::Cached(cache) => cache.throttle(key, rule, hold).await,
+            StackedLayers::Uncached(calls) => calls.throttle(key, rule, hold).await,
+        }
     }
 
     /// Gives back prefetched tokens, and returns how many. Reports the last denial counts, and waits for running tasks.
-    pub(super) async fn close(&self, telling: impl Future<Output = ()>) -> Result<u64, Error> {
-        let leased = match &self.asked {
-            Optional::With(cache) => cache.store(),
-            Optional::Without(leased) => leased,
-        };
-        let lease = match leased {
-            Optional::With(lease) => Some(lease),
-            Optional::Without(_) => None,
+    pub(super) async fn close(&self, report: impl Future<Output = ()>) -> Result<u64, Error> {
+        let calls = match &self.layers {
+            StackedLayers::Cached(cache) => cache.store(),
+            StackedLayers::Uncached(calls) => calls,
         };
         let latest = Instant::now() + CLOSE_TIMEOUT;
-        let given_back = match lease {
-            Some(lease) => {
-                let given_back = timeout_at(latest, lease.close()).await;
-                given_back.unwrap_or(Err(Error::DeadlineExceeded(CLOSE_TIMEOUT)))
+        let closing = async {
+            match calls {
+                StoreCalls::LeasedAndBatched(lease) => lease.close().await,
+                StoreCalls::LeasedDirect(lease) => lease.close().await,
+                StoreCalls::Batched(_) | StoreCalls::Direct(_) => Ok(0),
             }
-            None => Ok(0),
         };
+        let given_back = timeout_at(latest, closing).await.unwrap_or(Err(Error::DeadlineExceeded(CLOSE_TIMEOUT)));
         // After the tokens, because counts can be lost and tokens cannot.
-        let _told = timeout_at(latest, telling).await;
+        let _reported = timeout_at(latest, report).await;
         self.tasks.close();
         // Bounded, because further requests can keep spawning tasks.
         let _ended = timeout_at(latest, self.tasks.wait()).await;
@@ -87,83 +135,46 @@ impl<S: Store> Stack<S> {
     }
 }
 
-impl<S: Store> Store for Stack<S> {
+/// Expands an expression for the outermost layer.
+macro_rules! on {
+    ($calls:ident, $layer:ident => $body:expr) => {
+        match $calls {
+            StoreCalls::Batched($layer) => $body,
+            StoreCalls::Direct($layer) => $body,
+            StoreCalls::LeasedAndBatched($layer) => $body,
+            StoreCalls::LeasedDirect($layer) => $body,
+        }
+    };
+}
+
+impl<S: Store> sealed::Sealed for StoreCalls<S> {}
+
+impl<S: Store> Store for StoreCalls<S> {
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        on!(self, layer => layer.take_checked(takes, options).await)
+    }
+
+    async fn take_one_checked(&self, take: Checked<&Take>, options: CallOptions) -> Result<Outcome, Error> {
+        on!(self, layer => layer.take_one_checked(take, options).await)
+    }
+
     #[inline]
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {
+        on!(self, layer => layer.try_take(take))
     }
 
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.asked.take(takes).await
-    }
-
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        self.asked.take_one(take).await
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.asked.adjust(adjustments).await
-    }
-
-    #[inline]
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        // The compiler knows the kind of the store here, and a store in this process needs no layers.
-        if self.store.capabilities().in_process { self.store.try_take(take) } else { self.asked.try_take(take) }
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        on!(self, layer => layer.adjust_with(adjustments, options).await)
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        self.asked.throttle(key, rule, hold).await
-    }
-
-    fn maintenance(&self) -> Option<&dyn Maintenance> {
-        self.store.maintenance()
+        on!(self, layer => layer.throttle(key, rule, hold).await)
     }
 }
 
 /// The bound on closing. Longer than a call with the store's default deadline.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A store with or without a layer.
-#[derive(Debug)]
-enum Optional<L, S> {
-    With(L),
-    Without(S),
-}
-
-impl<L: Store, S: Store> Store for Optional<L, S> {
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        match self {
-            Self::With(layer) => layer.take(takes).await,
-            Self::Without(store) => store.take(takes).await,
-        }
-    }
-
-    async fn take_one(&self, take: &Take) -> Result<Outcome, Error> {
-        match self {
-            Self::With(layer) => layer.take_one(take).await,
-            Self::Without(store) => store.take_one(take).await,
-        }
-    }
-
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        match self {
-            Self::With(layer) => layer.adjust(adjustments).await,
-            Self::Without(store) => store.adjust(adjustments).await,
-        }
-    }
-
-    #[inline]
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        match self {
-            Self::With(layer) => layer.try_take(take),
-            Self::Without(store) => store.try_take(take),
-        }
-    }
-
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        match self {
-            Self::With(layer) => layer.throttle(key, rule, hold).await,
-            Self::Without(store) => store.throttle(key, rule, hold).await,
-        }
-    }
-}

@@ -26,13 +26,13 @@ pub(super) struct Sweeper {
 struct Progress {
     /// Whether a run is in progress.
     busy: bool,
-    rests_until: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 impl Progress {
     /// Returns whether the caller begins a run.
     fn begin(&mut self) -> bool {
-        if self.busy || self.rests_until.is_some_and(|until| Instant::now() < until) {
+        if self.busy || self.paused_until.is_some_and(|until| Instant::now() < until) {
             return false;
         }
         self.busy = true;
@@ -67,25 +67,26 @@ impl Sweeper {
             // Errors are ignored: a role without the privilege to sweep can still limit.
             let run = async move {
                 let began = Instant::now();
-                let much = run(&*store).await;
+                let is_productive = run(&*store).await;
                 // A store in memory is bounded, and its steps read more rows than the limit, so it always pauses.
-                let rest = if much && !store.capabilities().in_process {
+                let pause = if is_productive && !store.capabilities().in_process {
                     Duration::ZERO
                 } else {
                     began.elapsed() * PAUSE_PER_RUN
                 };
-                busy.0.rest(requests, much, rest.min(MAX_PAUSE));
+                busy.0.pause(requests, is_productive, pause.min(MAX_PAUSE));
             };
             stack.tasks.spawn_on(run, &runtime);
         }
     }
 
-    /// Sets when the next run is due. `requests`: the count at the start of this run. `much`: whether many rows were expired.
-    fn rest(&self, requests: u64, much: bool, rest: Duration) {
-        let pace = if much { 1 } else { (self.pace.load(Ordering::Relaxed) * 2).min(MAX_SLOWDOWN) };
+    /// Sets when the next run is due. `requests`: the count at the start of this run. `is_productive`: whether many rows were
+    /// expired.
+    fn pause(&self, requests: u64, is_productive: bool, pause: Duration) {
+        let pace = if is_productive { 1 } else { (self.pace.load(Ordering::Relaxed) * 2).min(MAX_SLOWDOWN) };
         self.pace.store(pace, Ordering::Relaxed);
         self.due.store(requests + REQUESTS_PER_RUN * pace, Ordering::Relaxed);
-        self.progress.lock().rests_until = (!rest.is_zero()).then(|| Instant::now() + rest);
+        self.progress.lock().paused_until = (!pause.is_zero()).then(|| Instant::now() + pause);
     }
 }
 
@@ -93,18 +94,18 @@ impl Sweeper {
 /// soon outnumber the others.
 async fn run<S: Store>(store: &S) -> bool {
     let Some(store) = store.maintenance() else { return false };
-    let (mut deleted, mut looked_at) = (0, 0);
+    let (mut deleted, mut read) = (0, 0);
     for _ in 0..MAX_STEPS {
         let swept = store.sweep(ROWS_PER_STEP).await;
-        telemetry::swept(&swept);
+        telemetry::swept(swept.as_ref().map(|swept| swept.deleted));
         let Ok(SweepResult { deleted: rows, finished }) = swept else { break };
         deleted += rows;
-        looked_at += u64::from(ROWS_PER_STEP);
+        read += u64::from(ROWS_PER_STEP);
         if finished {
             break;
         }
     }
-    deleted > 0 && deleted >= looked_at / MUCH_EXPIRED_RATIO
+    deleted > 0 && deleted >= read / MUCH_EXPIRED_RATIO
 }
 
 /// Allows the next run when this one ends, even by a panic or a dropped runtime.

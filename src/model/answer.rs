@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::model::bucket::{Bucket, BucketQuota, BucketRequest, GrantRecord, NEVER_NS};
-use crate::model::{Decision, Limit, Mode, Take, TakeError};
+use crate::model::{Decision, Error, Key, Limit, Mode, Rule, Take, TakeError, ThrottleError};
 
 /// The answer to one request.
 pub type Outcome = Result<Decision, TakeError>;
@@ -30,7 +30,7 @@ pub enum OutcomeCode {
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug)]
 pub struct BucketAnswer {
-    pub(crate) word: OutcomeCode,
+    pub(crate) code: OutcomeCode,
     /// The mode that decided. Under `Enforce` the tokens decided.
     pub(crate) mode: Mode,
     pub(crate) now: i64,
@@ -43,16 +43,16 @@ pub struct BucketAnswer {
 
 impl BucketAnswer {
     /// An answer without a state, for a request that is not decided.
-    pub(crate) fn refused(word: OutcomeCode, now: i64) -> Self {
-        Self { word, mode: Mode::Enforce, now, scheduled_at: None, capacity: None, state: None }
+    pub(crate) fn refused(code: OutcomeCode, now: i64) -> Self {
+        Self { code, mode: Mode::Enforce, now, scheduled_at: None, capacity: None, state: None }
     }
 
     /// A grant of tokens.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn granted(now: i64, scheduled_at: i64, terms: BucketQuota, bucket: Bucket) -> Self {
+    pub(crate) fn granted(now: i64, scheduled_at: i64, limits: BucketQuota, bucket: Bucket) -> Self {
         Self {
             scheduled_at: Some(scheduled_at),
-            state: Some((terms, bucket)),
+            state: Some((limits, bucket)),
             ..Self::refused(OutcomeCode::Granted, now)
         }
     }
@@ -60,10 +60,10 @@ impl BucketAnswer {
     /// The answer to an earlier one of equal requests: takes the tokens of the `later` requests out of the state.
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn before(mut self, later: i64, request: BucketRequest) -> Self {
-        if let (true, Some((terms, bucket))) = (self.took(), &mut self.state) {
+        if let (true, Some((limits, bucket))) = (self.took(), &mut self.state) {
             let tokens = later * request.cost;
             bucket.granted -= tokens;
-            bucket.full_at -= tokens * terms.token_ticks;
+            bucket.full_at -= tokens * limits.token_ticks;
         }
         self
     }
@@ -71,24 +71,24 @@ impl BucketAnswer {
     /// Takes more tokens from the state. A negative number puts tokens back.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn debit(&mut self, tokens: i64) {
-        if let (true, Some((terms, bucket))) = (tokens != 0, &mut self.state) {
+        if let (true, Some((limits, bucket))) = (tokens != 0, &mut self.state) {
             bucket.granted += tokens;
-            bucket.full_at = bucket.full_at.max(terms.clock(bucket.anchor, self.now)) + tokens * terms.token_ticks;
+            bucket.full_at = bucket.full_at.max(limits.clock(bucket.anchor, self.now)) + tokens * limits.token_ticks;
         }
     }
 
     /// Whether the bucket has enough tokens for a request now.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn has(&self, BucketRequest { cost, min_remaining, .. }: BucketRequest) -> bool {
-        self.state.is_none_or(|(terms, bucket)| {
-            bucket.full_at + (cost + min_remaining - terms.capacity) * terms.token_ticks
-                <= terms.clock(bucket.anchor, self.now)
+        self.state.is_none_or(|(limits, bucket)| {
+            bucket.full_at + (cost + min_remaining - limits.capacity) * limits.token_ticks
+                <= limits.clock(bucket.anchor, self.now)
         })
     }
 
     /// Changes the grant to `Spared`, with the state before the grant, because another bucket denied.
     pub(crate) fn spare(&mut self, before: Option<Bucket>) {
-        self.word = OutcomeCode::Spared;
+        self.code = OutcomeCode::Spared;
         if let (Some(before), Some((_, bucket))) = (before, &mut self.state) {
             *bucket = before;
         }
@@ -102,26 +102,26 @@ impl BucketAnswer {
     }
 
     pub(crate) fn took(&self) -> bool {
-        self.word == OutcomeCode::Granted && self.mode == Mode::Enforce
+        self.code == OutcomeCode::Granted && self.mode == Mode::Enforce
     }
 
     /// Converts the answer to the decision or error for the store's caller.
     pub(crate) fn outcome(self, take: &Take, place: usize) -> Outcome {
         let Limit { key, rule, cost, min_remaining, .. } = &take.limits[place];
         let key = || key.clone();
-        match (self.word, &self.state) {
-            (OutcomeCode::Granted | OutcomeCode::Denied | OutcomeCode::Spared, Some((terms, bucket))) => {
-                Ok(self.decision(take.request_at(place), terms, bucket))
+        match (self.code, &self.state) {
+            (OutcomeCode::Granted | OutcomeCode::Denied | OutcomeCode::Spared, Some((limits, bucket))) => {
+                Ok(self.decision(take.request_at(place), limits, bucket))
             }
-            (OutcomeCode::Denied, None) => Ok(Decision::denial(Duration::MAX).under(self.mode)),
+            (OutcomeCode::Denied, None) => Ok(Decision::denial(Duration::MAX).with_mode(self.mode)),
             (OutcomeCode::Granted | OutcomeCode::Spared, None) => {
-                Ok(Decision::grant(self.capacity.unwrap_or(0).unsigned_abs()).under(self.mode))
+                Ok(Decision::grant(self.capacity.unwrap_or(0).unsigned_abs()).with_mode(self.mode))
             }
             (OutcomeCode::Never, state) => Err(TakeError::ExceedsCapacity {
                 key: key(),
                 cost: *cost,
                 min_remaining: *min_remaining,
-                capacity: state.map_or(0, |(terms, _)| terms.capacity).unsigned_abs(),
+                capacity: state.map_or(0, |(limits, _)| limits.capacity).unsigned_abs(),
                 window: false,
             }),
             (OutcomeCode::Unknown, _) => Err(TakeError::UnknownBucket(key())),
@@ -131,16 +131,29 @@ impl BucketAnswer {
         }
     }
 
-    fn decision(&self, request: BucketRequest, terms: &BucketQuota, bucket: &Bucket) -> Decision {
-        let mut verdict = bucket.verdict(terms, self.now, request, self.word != OutcomeCode::Denied);
+    fn decision(&self, request: BucketRequest, limits: &BucketQuota, bucket: &Bucket) -> Decision {
+        let mut verdict = bucket.verdict(limits, self.now, request, self.code != OutcomeCode::Denied);
         verdict.wait = 0;
         if self.mode == Mode::Block {
             verdict.retry_after = self.scheduled_at.map_or(NEVER_NS, |until| until - self.now);
         }
         let Some(receipt) = self.receipt(request) else {
-            return Decision::new(verdict).under(self.mode).of_terms(terms);
+            return Decision::new(verdict).with_mode(self.mode).with_limits(limits);
         };
         verdict.wait = receipt.scheduled_at - self.now;
-        Decision::of(verdict, Some(receipt)).of_terms(terms)
+        Decision::of(verdict, Some(receipt)).with_limits(limits)
+    }
+}
+
+/// Converts the answer of a store in this process, or of a routine, to a throttle.
+pub(crate) fn throttled(lowered: Result<Option<bool>, OutcomeCode>, key: &Key, rule: &Rule) -> Result<bool, Error> {
+    match lowered {
+        Ok(Some(lowered)) => Ok(lowered),
+        Ok(None) => Err(ThrottleError::NeverRefills(key.clone()).into()),
+        Err(OutcomeCode::Unplanned) => {
+            Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into())
+        }
+        Err(OutcomeCode::Conflict) => Err(TakeError::Conflict(key.clone()).into()),
+        Err(_) => Err(TakeError::UnknownBucket(key.clone()).into()),
     }
 }

@@ -157,56 +157,56 @@ pub struct Verdict {
 impl Bucket {
     /// Creates a full bucket at `now`.
     #[must_use]
-    pub fn full(terms: &BucketQuota, now: i64) -> Self {
-        Self { anchor: terms.anchor(now), ..Self::default() }
+    pub fn full(limits: &BucketQuota, now: i64) -> Self {
+        Self { anchor: limits.anchor(now), ..Self::default() }
     }
 
     /// Decides a request for at most the capacity at `now`, and takes its tokens if it is granted.
     ///
     /// A denial changes nothing, unless the clock was set back: then the bucket becomes empty.
     #[inline]
-    pub fn take(&mut self, terms: &BucketQuota, now: i64, request: BucketRequest) -> Verdict {
-        if self.stepped_back(terms, now) {
-            self.settle(terms, terms, now);
+    pub fn take(&mut self, limits: &BucketQuota, now: i64, request: BucketRequest) -> Verdict {
+        if self.stepped_back(limits, now) {
+            self.settle(limits, limits, now);
         }
-        let clock = terms.clock(self.anchor, now);
-        let due = self.full_at + (request.cost + request.min_remaining - terms.capacity) * terms.token_ticks;
-        let granted = due <= terms.clock(self.anchor, now + request.max_wait);
+        let clock = limits.clock(self.anchor, now);
+        let due = self.full_at + (request.cost + request.min_remaining - limits.capacity) * limits.token_ticks;
+        let granted = due <= limits.clock(self.anchor, now + request.max_wait);
         if granted {
-            let acts = if due <= clock { clock } else { terms.step(due) };
+            let acts = if due <= clock { clock } else { limits.step(due) };
             self.max_granted_wait = self.max_granted_wait.max(acts - clock);
-            self.full_at = self.full_at.max(clock).max(acts) + request.cost * terms.token_ticks;
+            self.full_at = self.full_at.max(clock).max(acts) + request.cost * limits.token_ticks;
             self.granted = self.granted.saturating_add(request.cost);
         }
-        self.verdict(terms, now, request, granted)
+        self.verdict(limits, now, request, granted)
     }
 
     /// Returns the result of a request that was `granted` or not at `now`, computed from the state after the request.
     #[must_use]
     #[expect(clippy::inline_always, reason = "as a call it is a tenth of a decision in memory")]
     #[inline(always)]
-    pub fn verdict(&self, terms: &BucketQuota, now: i64, request: BucketRequest, granted: bool) -> Verdict {
-        let clock = terms.clock(self.anchor, now);
+    pub fn verdict(&self, limits: &BucketQuota, now: i64, request: BucketRequest, granted: bool) -> Verdict {
+        let clock = limits.clock(self.anchor, now);
         let owed = (self.full_at - clock).max(0);
         let until = |ticks: i64| {
             // Also for a clock that was set back to before its start.
             if ticks <= 0 {
                 return 0;
             }
-            if terms.is_continuous() {
+            if limits.is_continuous() {
                 return ticks;
             }
-            match terms.instant(self.anchor, clock.saturating_add(ticks)) {
+            match limits.instant(self.anchor, clock.saturating_add(ticks)) {
                 NEVER_NS => NEVER_NS,
                 instant => instant.saturating_sub(now).max(0),
             }
         };
         // The bucket can owe more than its capacity, after a change of its limits or a charge. The sum saturates.
         let lacking =
-            |tokens: i64| until((tokens - terms.capacity).saturating_mul(terms.token_ticks).saturating_add(owed));
+            |tokens: i64| until((tokens - limits.capacity).saturating_mul(limits.token_ticks).saturating_add(owed));
         Verdict {
             granted,
-            remaining: (terms.burst() - owed).checked_div(terms.token_ticks).map_or(terms.capacity, |n| n.max(0)),
+            remaining: (limits.burst() - owed).checked_div(limits.token_ticks).map_or(limits.capacity, |n| n.max(0)),
             wait: if granted { lacking(request.min_remaining) } else { 0 },
             retry_after: lacking(request.cost + request.min_remaining),
             reset_after: until(owed),
@@ -217,12 +217,12 @@ impl Bucket {
     /// by a second.
     #[must_use]
     #[inline]
-    pub fn stepped_back(&self, terms: &BucketQuota, now: i64) -> bool {
+    pub fn stepped_back(&self, limits: &BucketQuota, now: i64) -> bool {
         let slack =
-            if terms.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / terms.step_ns + 1) * terms.step_ticks };
+            if limits.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / limits.step_ns + 1) * limits.step_ticks };
         // The sum of a refill time of a century and a long wait is near the end of the integer's range.
-        let most_owed = terms.burst().saturating_add(self.max_granted_wait).saturating_add(slack);
-        self.full_at - terms.clock(self.anchor, now) > most_owed
+        let most_owed = limits.burst().saturating_add(self.max_granted_wait).saturating_add(slack);
+        self.full_at - limits.clock(self.anchor, now) > most_owed
     }
 
     /// Converts the bucket from the limits that it was written under to `new` ones.
@@ -248,7 +248,7 @@ impl Bucket {
 
     /// Gives back a request's tokens before its scheduled time, and returns how many. Tokens that later requests queue
     /// behind are not given back. Cancelling the last request restores the state before it.
-    pub fn cancel(&mut self, terms: &BucketQuota, now: i64, receipt: &GrantRecord) -> i64 {
+    pub fn cancel(&mut self, limits: &BucketQuota, now: i64, receipt: &GrantRecord) -> i64 {
         if now > receipt.scheduled_at || self.granted < receipt.granted {
             return 0;
         }
@@ -257,15 +257,15 @@ impl Bucket {
         if later == 0 {
             self.granted = (self.granted - receipt.cost).max(0);
         }
-        self.refund(terms, given_back);
+        self.refund(limits, given_back);
         given_back
     }
 
     /// Gives back tokens that were taken and not used, up to a full bucket. The tokens can be more than the capacity,
     /// because the capacity can have been larger when they were taken.
-    pub fn refund(&mut self, terms: &BucketQuota, tokens: i64) {
+    pub fn refund(&mut self, limits: &BucketQuota, tokens: i64) {
         // Bounded, so that repeated refunds cannot overflow a sum.
-        self.full_at = self.full_at.saturating_sub(tokens.saturating_mul(terms.token_ticks)).max(-terms.burst());
+        self.full_at = self.full_at.saturating_sub(tokens.saturating_mul(limits.token_ticks)).max(-limits.burst());
         self.granted = self.granted.min(MAX_COUNTED);
     }
 
@@ -273,15 +273,15 @@ impl Bucket {
     /// has refilled.
     ///
     /// The wait for the next token is then at most `max_debt`, or the wait of an empty bucket if that is longer.
-    pub fn charge(&mut self, terms: &BucketQuota, now: i64, tokens: i64, max_debt: i64) {
-        if self.stepped_back(terms, now) {
-            self.settle(terms, terms, now);
+    pub fn charge(&mut self, limits: &BucketQuota, now: i64, tokens: i64, max_debt: i64) {
+        if self.stepped_back(limits, now) {
+            self.settle(limits, limits, now);
         }
-        let clock = terms.clock(self.anchor, now);
-        let furthest = (clock + terms.burst()).max(self.none_before(terms, now, max_debt));
-        let owed = tokens.saturating_mul(terms.token_ticks);
+        let clock = limits.clock(self.anchor, now);
+        let furthest = (clock + limits.burst()).max(self.none_before(limits, now, max_debt));
+        let owed = tokens.saturating_mul(limits.token_ticks);
         self.full_at = self.full_at.max(clock).saturating_add(owed).min(furthest.max(self.full_at));
-        self.max_granted_wait = self.max_granted_wait.max(self.full_at - clock - terms.burst());
+        self.max_granted_wait = self.max_granted_wait.max(self.full_at - clock - limits.burst());
         self.granted = self.granted.saturating_add(tokens).min(MAX_COUNTED);
     }
 
@@ -289,32 +289,33 @@ impl Bucket {
     ///
     /// Tokens come with the steps of the clock, so an interval quota's come with the first period after the wait.
     /// Granted requests keep their scheduled times.
-    pub fn throttle(&mut self, terms: &BucketQuota, now: i64, hold: ThrottleLevel) -> bool {
-        if self.stepped_back(terms, now) {
-            self.settle(terms, terms, now);
+    pub fn throttle(&mut self, limits: &BucketQuota, now: i64, hold: ThrottleLevel) -> bool {
+        if self.stepped_back(limits, now) {
+            self.settle(limits, limits, now);
         }
-        let clock = terms.clock(self.anchor, now);
-        let left = hold.remaining.map(|tokens| clock + terms.burst() - tokens.min(terms.capacity) * terms.token_ticks);
-        let wait = (hold.wait > 0).then(|| self.none_before(terms, now, hold.wait));
+        let clock = limits.clock(self.anchor, now);
+        let left =
+            hold.remaining.map(|tokens| clock + limits.burst() - tokens.min(limits.capacity) * limits.token_ticks);
+        let wait = (hold.wait > 0).then(|| self.none_before(limits, now, hold.wait));
         let Some(full_at) = left.max(wait).filter(|full_at| *full_at > self.full_at.max(clock)) else {
             return false;
         };
         self.full_at = full_at;
-        self.max_granted_wait = self.max_granted_wait.max(full_at - clock - terms.burst());
+        self.max_granted_wait = self.max_granted_wait.max(full_at - clock - limits.burst());
         true
     }
 
     /// The `full_at` of a bucket whose next token comes when the wait is over: one tick after the last tick that the clock
     /// shows before the end of the wait.
-    fn none_before(&self, terms: &BucketQuota, now: i64, wait: i64) -> i64 {
-        terms.clock(self.anchor, now + wait - 1) + 1 + terms.burst() - terms.token_ticks
+    fn none_before(&self, limits: &BucketQuota, now: i64, wait: i64) -> i64 {
+        limits.clock(self.anchor, now + wait - 1) + 1 + limits.burst() - limits.token_ticks
     }
 
     /// Makes the bucket full. Counts as a grant of the capacity, so that no earlier request can give tokens back.
-    pub fn reset(&mut self, terms: &BucketQuota, now: i64) {
-        self.full_at = terms.clock(self.anchor, now);
+    pub fn reset(&mut self, limits: &BucketQuota, now: i64) {
+        self.full_at = limits.clock(self.anchor, now);
         self.max_granted_wait = 0;
-        self.granted = self.granted.saturating_add(terms.capacity).min(MAX_COUNTED);
+        self.granted = self.granted.saturating_add(limits.capacity).min(MAX_COUNTED);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::{
-    Bucket, BucketQuota, BucketRequest, GrantRecord, MAX_TOKENS, MAX_WAIT_NS, NEVER_NS, ThrottleLevel,
+    Bucket, BucketQuota, BucketRequest, GrantRecord, MAX_TOKENS, MAX_WAIT_NS, NEVER_NS, ThrottleLevel, Verdict,
 };
 use crate::model::receipt::AdjustmentKind;
 use crate::model::{Adjusted, Adjustment, Decision, Key, Mode, Quota, Rule};
@@ -76,7 +76,7 @@ impl TimedMode {
 }
 
 /// Creates the bucket if the rule can create it, and settles it under the effective quota.
-pub(crate) fn rule(
+pub(crate) fn effective_bucket(
     row: Option<BucketRow>,
     rule: &Rule,
     rules: &KeyRules,
@@ -99,13 +99,13 @@ pub(crate) fn rule(
     let over = rules.over.filter(|over| over.setting.holds(now));
     let (mode, until) = rules.mode(plan, now);
 
-    let asked = quota.or_else(|| plan.map(|plan| plan.quota));
-    let in_force = over.and_then(|over| over.quota).or(asked).or_else(|| row.as_ref().map(|row| row.own));
-    let capacity = in_force.map(|quota| quota.capacity_i64());
+    let requested = quota.or_else(|| plan.map(|plan| plan.quota));
+    let effective_quota = over.and_then(|over| over.quota).or(requested).or_else(|| row.as_ref().map(|row| row.own));
+    let capacity = effective_quota.map(|quota| quota.capacity_i64());
     if mode == Mode::Off {
         return Ok(EffectiveBucket { row, mode, until, capacity });
     }
-    let mut row = match (row, asked) {
+    let mut row = match (row, requested) {
         (None, None) => return Err(OutcomeCode::Unknown),
         (None, Some(own)) => BucketRow {
             own,
@@ -116,13 +116,13 @@ pub(crate) fn rule(
         },
         (Some(row), _) => row,
     };
-    let other_terms = quota.is_some_and(|quota| quota != row.own);
+    let has_other_quota = quota.is_some_and(|quota| quota != row.own);
     let other_plan = matches!(rule, Rule::Plan(_)) && named.as_ref() != row.plan.as_deref();
-    if row.provisioned && (other_terms || other_plan) {
+    if row.provisioned && (has_other_quota || other_plan) {
         return Err(OutcomeCode::Conflict);
     }
-    row.follow(asked, over.and_then(|over| over.quota), now);
-    if asked.is_some() && !row.provisioned {
+    row.follow(requested, over.and_then(|over| over.quota), now);
+    if requested.is_some() && !row.provisioned {
         row.plan = named.map(Box::new);
     }
     Ok(EffectiveBucket { row: Some(row), mode, until, capacity })
@@ -131,18 +131,20 @@ pub(crate) fn rule(
 /// Makes a bucket full under its effective quota.
 pub(crate) fn reset(row: &mut BucketRow, rules: &KeyRules, now: i64) {
     // A bucket whose plan was deleted keeps its quota.
-    if let Ok(EffectiveBucket { row: Some(brought), .. }) = rule(Some(row.clone()), &Rule::Provisioned, rules, now) {
-        *row = brought;
+    if let Ok(EffectiveBucket { row: Some(settled), .. }) =
+        effective_bucket(Some(row.clone()), &Rule::Provisioned, rules, now)
+    {
+        *row = settled;
     }
-    row.bucket.reset(&row.terms(), now);
+    row.bucket.reset(&row.limits(), now);
 }
 
 impl EffectiveBucket {
     /// The bucket after a request that takes nothing. If the clock was set back, the bucket is empty, provided that the mode
     /// evaluates tokens and the request fits the capacity. Otherwise it is unchanged.
-    pub(crate) fn untaken(&self, request: BucketRequest, now: i64) -> Option<BucketRow> {
+    pub(crate) fn unchanged_by(&self, request: BucketRequest, now: i64) -> Option<BucketRow> {
         let mut row = self.row.clone()?;
-        let capacity = row.terms().capacity;
+        let capacity = row.limits().capacity;
         let evaluated =
             !matches!(self.mode, Mode::Off | Mode::Block) && request.cost <= capacity - request.min_remaining;
         if evaluated {
@@ -159,21 +161,33 @@ impl BucketRow {
         Self { own: quota, over: None, plan: None, provisioned: true, bucket }
     }
 
-    /// Decides a request by the tokens alone. `None` if the request exceeds the capacity.
+    /// Decides a request by the tokens alone, regardless of the mode. `None` if the request exceeds the capacity.
     #[expect(
         clippy::inline_always,
         reason = "what it answers would be written as words and read as vectors, which stalls"
     )]
     #[inline(always)]
-    pub(crate) fn take(&mut self, request: BucketRequest, now: i64) -> Option<Decision> {
-        let terms = self.terms();
-        if request.cost > terms.capacity - request.min_remaining {
+    pub(crate) fn take(&mut self, request: BucketRequest, now: i64) -> Option<(BucketQuota, Verdict)> {
+        let limits = self.limits();
+        if request.cost > limits.capacity - request.min_remaining {
             return None;
         }
-        let verdict = self.bucket.take(&terms, now, request);
+        Some((limits, self.bucket.take(&limits, now, request)))
+    }
+
+    /// The decision of a request that [`take`](Self::take) has just decided.
+    #[expect(clippy::inline_always, reason = "as `take`")]
+    #[inline(always)]
+    pub(crate) fn decision(
+        &self,
+        limits: &BucketQuota,
+        verdict: Verdict,
+        request: BucketRequest,
+        now: i64,
+    ) -> Decision {
         let scheduled_at = now.saturating_add(verdict.wait);
         let receipt = GrantRecord { cost: request.cost, granted: self.bucket.granted, scheduled_at };
-        Some(Decision::of(verdict, verdict.granted.then_some(receipt)).of_terms(&terms))
+        Decision::of(verdict, verdict.granted.then_some(receipt)).with_limits(limits)
     }
 
     /// Provisions the bucket with a quota of its own. While an override has a quota, the override stays in effect.
@@ -189,33 +203,33 @@ impl BucketRow {
 
     /// The limits that the state was written under.
     #[inline]
-    pub(crate) fn terms(&self) -> BucketQuota {
+    pub(crate) fn limits(&self) -> BucketQuota {
         BucketQuota::from(self.over.as_deref().unwrap_or(&self.own))
     }
 
     /// Empties the bucket if the clock was set back.
     pub(crate) fn step_back(&mut self, now: i64) {
-        let terms = self.terms();
-        if self.bucket.stepped_back(&terms, now) {
-            self.bucket.settle(&terms, &terms, now);
+        let limits = self.limits();
+        if self.bucket.stepped_back(&limits, now) {
+            self.bucket.settle(&limits, &limits, now);
         }
     }
 
     /// Whether the bucket is expired: it is full and was not provisioned.
     pub(crate) fn is_idle(&self, now: i64) -> bool {
-        !self.provisioned && self.bucket.full_at <= self.terms().clock(self.bucket.anchor, now)
+        !self.provisioned && self.bucket.full_at <= self.limits().clock(self.bucket.anchor, now)
     }
 
     /// Settles the bucket under an override's quota. Without an override, under the quota asked for, if there is one.
     ///
     /// An override leaves the bucket's own quota unchanged, so that only one change needs settling.
-    pub(crate) fn follow(&mut self, asked: Option<Quota>, over: Option<Quota>, now: i64) {
-        let old = self.terms();
+    pub(crate) fn follow(&mut self, requested: Option<Quota>, over: Option<Quota>, now: i64) {
+        let old = self.limits();
         if over.is_none() {
-            self.own = asked.unwrap_or(self.own);
+            self.own = requested.unwrap_or(self.own);
         }
         self.over = over.map(Box::new);
-        let new = self.terms();
+        let new = self.limits();
         if old != new {
             self.bucket.settle(&old, &new, now);
         }
@@ -223,41 +237,39 @@ impl BucketRow {
 }
 
 /// The answer for a bucket from which nothing is taken.
-pub(crate) fn look(EffectiveBucket { row, mode, capacity, .. }: &EffectiveBucket, now: i64) -> BucketAnswer {
-    let state = row.as_ref().map(|row| (row.terms(), row.bucket));
-    BucketAnswer { word: OutcomeCode::Granted, mode: *mode, now, scheduled_at: Some(now), capacity: *capacity, state }
+pub(crate) fn unchanged(EffectiveBucket { row, mode, capacity, .. }: &EffectiveBucket, now: i64) -> BucketAnswer {
+    let state = row.as_ref().map(|row| (row.limits(), row.bucket));
+    BucketAnswer { code: OutcomeCode::Granted, mode: *mode, now, scheduled_at: Some(now), capacity: *capacity, state }
 }
 
-/// Decides a request by the tokens alone, regardless of the mode.
-pub(crate) fn take_row(row: &mut BucketRow, request: BucketRequest, now: i64) -> BucketAnswer {
-    let terms = row.terms();
-    let answer = |word, row: &BucketRow| BucketAnswer {
-        word,
-        state: Some((terms, row.bucket)),
-        ..BucketAnswer::refused(word, now)
+/// The answer to a request that the tokens alone decide, regardless of the mode.
+pub(crate) fn take_by_tokens(row: &mut BucketRow, request: BucketRequest, now: i64) -> BucketAnswer {
+    let (code, wait) = match row.take(request, now) {
+        None => (OutcomeCode::Never, None),
+        Some((_, verdict)) if verdict.granted => (OutcomeCode::Granted, Some(verdict.wait)),
+        Some((_, verdict)) => (OutcomeCode::Denied, Some(verdict.wait)),
     };
-    if request.cost > terms.capacity - request.min_remaining {
-        return answer(OutcomeCode::Never, row);
+    BucketAnswer {
+        scheduled_at: wait.map(|wait| now.saturating_add(wait)),
+        state: Some((row.limits(), row.bucket)),
+        ..BucketAnswer::refused(code, now)
     }
-    let verdict = row.bucket.take(&terms, now, request);
-    let word = if verdict.granted { OutcomeCode::Granted } else { OutcomeCode::Denied };
-    BucketAnswer { scheduled_at: Some(now.saturating_add(verdict.wait)), ..answer(word, row) }
 }
 
 /// Decides a request for a bucket.
-pub(crate) fn take(ruled: &mut EffectiveBucket, request: BucketRequest, now: i64) -> BucketAnswer {
-    let answer = look(ruled, now);
-    let Some(row) = &mut ruled.row else {
+pub(crate) fn take(effective: &mut EffectiveBucket, request: BucketRequest, now: i64) -> BucketAnswer {
+    let answer = unchanged(effective, now);
+    let Some(row) = &mut effective.row else {
         return answer;
     };
-    match ruled.mode {
+    match effective.mode {
         Mode::Off => answer,
-        Mode::Block => BucketAnswer { word: OutcomeCode::Denied, scheduled_at: ruled.until, ..answer },
-        Mode::Enforce => take_row(row, request, now),
+        Mode::Block => BucketAnswer { code: OutcomeCode::Denied, scheduled_at: effective.until, ..answer },
+        Mode::Enforce => take_by_tokens(row, request, now),
         // No request waits in shadow mode.
-        Mode::Shadow => match take_row(row, BucketRequest { max_wait: 0, ..request }, now) {
-            denied @ BucketAnswer { word: OutcomeCode::Denied, .. } => {
-                BucketAnswer { word: OutcomeCode::Granted, mode: Mode::Shadow, scheduled_at: Some(now), ..denied }
+        Mode::Shadow => match take_by_tokens(row, BucketRequest { max_wait: 0, ..request }, now) {
+            denied @ BucketAnswer { code: OutcomeCode::Denied, .. } => {
+                BucketAnswer { code: OutcomeCode::Granted, mode: Mode::Shadow, scheduled_at: Some(now), ..denied }
             }
             decided => decided,
         },
@@ -265,12 +277,12 @@ pub(crate) fn take(ruled: &mut EffectiveBucket, request: BucketRequest, now: i64
 }
 
 /// Lowers a bucket, and returns whether it held more. `None` if the bucket would never have a token again.
-pub(crate) fn throttle(ruled: &mut EffectiveBucket, hold: ThrottleLevel, now: i64) -> Option<bool> {
-    let Some(row) = ruled.row.as_mut().filter(|_| ruled.mode != Mode::Off) else {
+pub(crate) fn throttle(effective: &mut EffectiveBucket, hold: ThrottleLevel, now: i64) -> Option<bool> {
+    let Some(row) = effective.row.as_mut().filter(|_| effective.mode != Mode::Off) else {
         return Some(false);
     };
-    let terms = row.terms();
-    (hold.wait == 0 || terms.step_ns != NEVER_NS).then(|| row.bucket.throttle(&terms, now, hold))
+    let limits = row.limits();
+    (hold.wait == 0 || limits.step_ns != NEVER_NS).then(|| row.bucket.throttle(&limits, now, hold))
 }
 
 /// A receipt as a store keeps it.
@@ -311,9 +323,9 @@ impl StoredReceipt {
     /// The answer to a repeated request whose id was granted before.
     pub(crate) fn again(&self, request: BucketRequest, answer: BucketAnswer) -> BucketAnswer {
         let same = self.receipt.cost == request.cost && self.state != State::Cancelled;
-        let state = answer.state.map(|(terms, bucket)| (terms, Bucket { granted: self.receipt.granted, ..bucket }));
+        let state = answer.state.map(|(limits, bucket)| (limits, Bucket { granted: self.receipt.granted, ..bucket }));
         BucketAnswer {
-            word: if same { OutcomeCode::Granted } else { OutcomeCode::Reused },
+            code: if same { OutcomeCode::Granted } else { OutcomeCode::Reused },
             mode: Mode::Enforce,
             scheduled_at: Some(self.receipt.scheduled_at.max(answer.now)),
             state,
@@ -341,39 +353,39 @@ impl Account for BucketRow {
     const MAX_USED: i64 = MAX_TOKENS;
 
     fn cancel(&mut self, receipt: &GrantRecord, now: i64) -> Option<i64> {
-        let terms = self.terms();
-        (self.bucket.granted >= receipt.granted).then(|| self.bucket.cancel(&terms, now, receipt))
+        let limits = self.limits();
+        (self.bucket.granted >= receipt.granted).then(|| self.bucket.cancel(&limits, now, receipt))
     }
 
     fn refund(&mut self, _: &GrantRecord, tokens: i64) {
-        let terms = self.terms();
-        self.bucket.refund(&terms, tokens);
+        let limits = self.limits();
+        self.bucket.refund(&limits, tokens);
     }
 
     fn charge(&mut self, now: i64, tokens: i64, max_debt: i64) {
-        let terms = self.terms();
-        self.bucket.charge(&terms, now, tokens, max_debt);
+        let limits = self.limits();
+        self.bucket.charge(&limits, now, tokens, max_debt);
     }
 }
 
 /// Refunds or charges a grant, and returns the receipt to keep, if it changes.
 pub(crate) fn adjust<A: Account>(
     &Adjustment { ref receipt, kind, max_debt, .. }: &Adjustment,
-    held: Option<StoredReceipt>,
+    stored: Option<StoredReceipt>,
     account: Option<&mut A>,
     now: i64,
 ) -> (Result<Adjusted, OutcomeCode>, Option<StoredReceipt>) {
     // The stored receipt overrides the caller's, except for the cost.
-    let receipt = held.map_or(receipt.taken, |held| GrantRecord { cost: receipt.taken.cost, ..held.receipt });
+    let receipt = stored.map_or(receipt.taken, |stored| GrantRecord { cost: receipt.taken.cost, ..stored.receipt });
     if kind == AdjustmentKind::Cancel && now > receipt.scheduled_at {
         return (Ok(Adjusted::Late), None);
     }
-    let held = match (held, kind) {
-        (Some(held), AdjustmentKind::Settle(_)) if held.expires_at <= now => return (Ok(Adjusted::Late), None),
-        (Some(held), _) if held.state != State::Open || held.receipt.cost != receipt.cost => {
+    let stored = match (stored, kind) {
+        (Some(stored), AdjustmentKind::Settle(_)) if stored.expires_at <= now => return (Ok(Adjusted::Late), None),
+        (Some(stored), _) if stored.state != State::Open || stored.receipt.cost != receipt.cost => {
             return (Ok(Adjusted::Repeated), None);
         }
-        (Some(held), _) => held,
+        (Some(stored), _) => stored,
         (None, AdjustmentKind::Settle(_)) => return (Ok(Adjusted::Late), None),
         (None, _) => StoredReceipt { receipt, state: State::Open, expires_at: remembered_until(receipt, now) },
     };
@@ -394,8 +406,8 @@ pub(crate) fn adjust<A: Account>(
         _ if given_back < 0 => account.charge(now, -given_back, max_debt),
         _ => account.refund(&receipt, given_back),
     }
-    let expires_at = held.expires_at.max(remembered_until(held.receipt, now));
-    (Ok(Adjusted::Done(given_back)), Some(StoredReceipt { state, expires_at, ..held }))
+    let expires_at = stored.expires_at.max(remembered_until(stored.receipt, now));
+    (Ok(Adjusted::Done(given_back)), Some(StoredReceipt { state, expires_at, ..stored }))
 }
 
 /// How long an adjustment is remembered: until a day after it or until the scheduled time, whichever is later. Bounded by the

@@ -17,7 +17,7 @@ pub struct Decision {
     retry_after: Span,
     reset_after: Span,
     /// The limit that was in effect, if it is known: the capacity, and the time from empty to full.
-    terms: Option<(u64, Span)>,
+    limits: Option<(u64, Span)>,
     refilling: Refilling,
     limit: usize,
     /// The answer of each bucket, if the request has several.
@@ -91,7 +91,7 @@ impl Decision {
             wait: Span::ZERO,
             retry_after: Span::ZERO,
             reset_after: Span::ZERO,
-            terms: None,
+            limits: None,
             refilling: Refilling::Unknown,
             limit: 0,
             each: Box::default(),
@@ -106,34 +106,34 @@ impl Decision {
     }
 
     #[cfg(feature = "_sql")]
-    pub(crate) fn after(self, attempts: u32) -> Self {
+    pub(crate) fn with_attempts(self, attempts: u32) -> Self {
         Self { attempts, ..self }
     }
 
     /// Sets the quota that was in effect.
     #[inline]
-    pub(crate) fn of_terms(self, terms: &BucketQuota) -> Self {
-        let of_terms = (terms.token_ticks > 0).then(|| (terms.capacity.unsigned_abs(), Span(terms.refill_ns())));
-        let refilling = match terms.step_ns {
-            _ if terms.is_continuous() => Refilling::Continuous { token: Span(terms.token_ticks) },
+    pub(crate) fn with_limits(self, limits: &BucketQuota) -> Self {
+        let of_limits = (limits.token_ticks > 0).then(|| (limits.capacity.unsigned_abs(), Span(limits.refill_ns())));
+        let refilling = match limits.step_ns {
+            _ if limits.is_continuous() => Refilling::Continuous { token: Span(limits.token_ticks) },
             NEVER_NS => Refilling::Unknown,
             _ => Refilling::FixedWindow,
         };
-        Self { terms: of_terms, refilling, ..self }
+        Self { limits: of_limits, refilling, ..self }
     }
 
     /// Sets the sliding window that was in effect.
-    pub(crate) fn of_window(self, window: &Window) -> Self {
-        Self { terms: Some((window.max_requests(), window.interval().into())), ..self }
+    pub(crate) fn with_window(self, window: &Window) -> Self {
+        Self { limits: Some((window.max_requests(), window.interval().into())), ..self }
     }
 
     /// Sets the mode that decided instead of the tokens.
-    pub(crate) fn under(self, mode: Mode) -> Self {
+    pub(crate) fn with_mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
     /// Removes the records of the grant, because the store does not know the grant.
-    pub(crate) fn untaken(mut self) -> Self {
+    pub(crate) fn without_receipts(mut self) -> Self {
         self.taken = None;
         for one in &mut self.each {
             one.taken = None;
@@ -142,9 +142,9 @@ impl Decision {
     }
 
     /// Turns the denial into a grant by a mode.
-    pub(crate) fn pass(mut self, mode: Mode) -> Self {
+    pub(crate) fn granted_by(mut self, mode: Mode) -> Self {
         self.granted = true;
-        self.under(mode)
+        self.with_mode(mode)
     }
 
     /// The outcome in one word.
@@ -153,19 +153,19 @@ impl Decision {
     }
 
     /// Sets where the decision was made.
-    pub(crate) fn by(self, source: Source) -> Self {
+    pub(crate) fn with_source(self, source: Source) -> Self {
         Self { source, ..self }
     }
 
     /// A grant from prefetched tokens, which cannot be given back.
     #[inline]
-    pub(crate) fn lent(remaining: u64, reset_after: Duration, terms: Option<(u64, Duration)>) -> Self {
-        let terms = terms.map(|(capacity, refill)| (capacity, refill.into()));
-        Self { reset_after: reset_after.into(), terms, attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
+    pub(crate) fn lent(remaining: u64, reset_after: Duration, limits: Option<(u64, Duration)>) -> Self {
+        let limits = limits.map(|(capacity, refill)| (capacity, refill.into()));
+        Self { reset_after: reset_after.into(), limits, attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
     }
 
     /// The decision from a cache, after some time has passed. Counts no call of the store.
-    pub(crate) fn aged(self, by: Duration) -> Self {
+    pub(crate) fn aged_by(self, by: Duration) -> Self {
         let (retry_after, reset_after) = (self.retry_after.less(by), self.reset_after.less(by));
         Self { retry_after, reset_after, attempts: 0, ..self }
     }
@@ -191,7 +191,7 @@ impl Decision {
 
     /// The places of the buckets that denied the request, or would have denied it without shadow mode. For a denial, the
     /// bucket that decided.
-    pub(crate) fn short(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn denying_limits(&self) -> impl Iterator<Item = usize> {
         // A denial that the limiter or a layer lets pass is still a denial in the buckets' own answers.
         let denies = self.each().iter().any(|one| !one.granted);
         let each = self.each().iter().filter(move |one| !denies && one.granted && one.mode == Mode::Shadow);
@@ -199,7 +199,7 @@ impl Decision {
     }
 
     /// Converts the places of the buckets to those in a request from which some buckets were left out.
-    pub(crate) fn among(mut self, places: &[usize]) -> Self {
+    pub(crate) fn at_places(mut self, places: &[usize]) -> Self {
         self.limit = places[self.limit];
         for one in &mut self.each {
             one.limit = places[one.limit];
@@ -270,7 +270,7 @@ impl Decision {
     /// `None`: the bucket is unlimited, or the decision was made without it.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
-        self.terms.map(|(capacity, _)| capacity)
+        self.limits.map(|(capacity, _)| capacity)
     }
 
     /// Returns the time from empty to full, or the sliding window's interval. [`Duration::MAX`]: the bucket never refills.
@@ -278,7 +278,7 @@ impl Decision {
     /// `None`: as for [`capacity`](Self::capacity).
     #[must_use]
     pub fn refill_time(&self) -> Option<Duration> {
-        self.terms.map(|(_, refill)| refill.into())
+        self.limits.map(|(_, refill)| refill.into())
     }
 
     /// Returns the period of the fixed window, aligned to creation or to the calendar, under the effective limit.

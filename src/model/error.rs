@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use smol_str::SmolStr;
+#[cfg(feature = "_sql")]
+use sqlx::error::DatabaseError;
 use uuid::Uuid;
 
 use crate::model::{Key, KeyError, ModeError, QuotaError, ThrottleError};
@@ -121,7 +124,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps the error of another implementation of [`Store`](crate::Store) or
+    /// Wraps the error of a [`TestStore`](crate::store::TestStore) or of another implementation of
     /// [`TokenRequester`](crate::TokenRequester).
     pub fn other(error: impl StdError + Send + Sync + 'static) -> Self {
         Self::Other(Arc::new(error))
@@ -147,6 +150,52 @@ impl Error {
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Self::DeadlineExceeded(_) | Self::OutcomeUnknown(_))
     }
+}
+
+impl Error {
+    /// The error code of the database, if it reported one. The code names no key.
+    #[cfg(feature = "_sql")]
+    pub(crate) fn database_code(&self) -> Option<SmolStr> {
+        let mut source: Option<&(dyn StdError + 'static)> = match self {
+            Self::Contended { source: cause, .. }
+            | Self::Database(cause)
+            | Self::CircuitOpen { source: cause, .. }
+            | Self::NotMigrated(cause)
+            | Self::NotPermitted(cause)
+            | Self::OutcomeUnknown(cause)
+            | Self::ReadOnly(cause)
+            | Self::Unavailable(cause) => Some(&**cause),
+            _ => None,
+        };
+        while let Some(cause) = source {
+            if let Some(sqlx::Error::Database(error)) = cause.downcast_ref() {
+                return code_of(&**error);
+            }
+            if let Some(error) = cause.downcast_ref::<Self>() {
+                return error.database_code();
+            }
+            source = cause.source();
+        }
+        None
+    }
+
+    /// Other stores have no codes.
+    #[cfg(not(feature = "_sql"))]
+    #[expect(clippy::unused_self, reason = "databases have codes")]
+    pub(crate) fn database_code(&self) -> Option<SmolStr> {
+        None
+    }
+}
+
+/// The code of an error in the manual of the database that reported it. For MySQL its number, because many of its errors
+/// share a SQLSTATE.
+#[cfg(feature = "_sql")]
+pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
+    #[cfg(feature = "mysql")]
+    if let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
+        return Some(smol_str::format_smolstr!("{}", error.number()));
+    }
+    error.code().map(SmolStr::from)
 }
 
 impl From<std::convert::Infallible> for Error {

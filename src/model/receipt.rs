@@ -4,8 +4,8 @@ use uuid::Uuid;
 
 use crate::model::bucket;
 use crate::model::bucket::MAX_WAIT_NS;
+use crate::model::id::{IdOf, receipt_id};
 use crate::model::quota::nanoseconds;
-use crate::model::take::IdOf;
 use crate::model::{Decision, Key, Take};
 
 /// The record of one bucket's grant, with which its tokens can be cancelled, refunded or settled: each receipt once.
@@ -140,7 +140,7 @@ impl Adjustment {
     }
 }
 
-/// How to adjust tokens that were taken. Matters to implementations of [`Store`](crate::Store).
+/// How to adjust tokens that were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdjustmentKind {
     /// Gives all tokens back, unless their scheduled time has passed.
@@ -152,9 +152,9 @@ pub enum AdjustmentKind {
 }
 
 impl AdjustmentKind {
-    /// The arguments of the routines: the word for the kind, and the tokens.
+    /// The arguments of the routines: the text for the kind, and the tokens.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    pub(crate) fn figures(self) -> (&'static str, i64) {
+    pub(crate) fn sql_arguments(self) -> (&'static str, i64) {
         let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(bucket::MAX_TOKENS);
         match self {
             Self::Cancel => ("cancel", 0),
@@ -175,17 +175,4 @@ pub enum Adjusted {
     Late,
     /// The receipt was adjusted before. Nothing changed.
     Repeated,
-}
-
-/// Creates an id that no other caller can guess, because a request with a known id is granted and takes nothing.
-pub(crate) fn random_id() -> Uuid {
-    Uuid::new_v4()
-}
-
-/// Creates an id for the receipts of a request without an id. The store remembers it only with a refund, so it need not be
-/// secret, and costs no system call.
-pub(crate) fn receipt_id() -> Uuid {
-    let mut bytes = [0; 16];
-    fastrand::fill(&mut bytes);
-    uuid::Builder::from_random_bytes(bytes).into_uuid()
 }

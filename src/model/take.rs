@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::model::bucket::{BucketRequest, MAX_WAIT_NS};
+use crate::model::id::{IdOf, random_id};
 use crate::model::quota::nanoseconds;
-use crate::model::receipt::random_id;
 use crate::model::{Key, Limit, Rule, TakeError, Window};
 
 /// A request for tokens of one or more buckets. It takes tokens from all of them, or from none.
@@ -37,15 +37,6 @@ pub struct Take {
     pub(crate) refundable: bool,
     /// Whether the caller lets the request pass even if it is denied.
     pub(crate) shadow: bool,
-}
-
-/// The maker of a request's id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IdOf {
-    /// The caller, which can repeat the request with the id.
-    Caller,
-    /// This crate, for one request alone.
-    Crate,
 }
 
 impl Take {
@@ -187,8 +178,7 @@ impl Take {
         Self { shadow: true, ..self }
     }
 
-    /// Returns the limits of the request. This method and the following ones matter to implementations of
-    /// [`Store`](crate::Store).
+    /// Returns the limits of the request.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.limits.iter()
     }
@@ -266,16 +256,13 @@ impl Take {
         Some((limited.with_limit_values(), places.map(|(place, _)| place).collect()))
     }
 
-    /// The request for the first bucket, in the arithmetic's units, after a check of the whole request.
+    /// Checks that the request can be decided: see [`Checked`](crate::model::Checked).
     #[inline]
-    pub(crate) fn request(&self) -> Result<BucketRequest, TakeError> {
+    pub(crate) fn check(&self) -> Result<(), TakeError> {
         if self.limits.iter().any(|limit| limit.cost == 0) {
             return Err(TakeError::ZeroCost);
         }
-        if self.limits.len() > 1 {
-            self.check_several()?;
-        }
-        Ok(self.request_at(0))
+        if self.limits.len() > 1 { self.check_several() } else { Ok(()) }
     }
 
     /// Checks that several limits can be decided together.
@@ -290,7 +277,7 @@ impl Take {
         }
     }
 
-    /// The request for the bucket at a place. The caller has called [`request`](Self::request), which checks it.
+    /// The request for the bucket at a place, in the arithmetic's units.
     #[inline]
     pub(crate) fn request_at(&self, place: usize) -> BucketRequest {
         // Bounded to half of the range, so that sums cannot overflow. Still more than any bucket holds.

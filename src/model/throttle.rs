@@ -1,9 +1,8 @@
 use std::time::Duration;
 
-use crate::model::answer::OutcomeCode;
 use crate::model::bucket::{MAX_WAIT_NS, ThrottleLevel};
 use crate::model::quota::nanoseconds;
-use crate::model::{Error, Key, Quota, Rule, TakeError};
+use crate::model::{Key, Quota, Rule};
 
 /// The state of an upstream's own limit, such as the `Retry-After` of its answer.
 /// [`Limiter::throttle`](crate::Limiter::throttle) lowers a bucket to it, for all callers that share the bucket, and never
@@ -110,23 +109,10 @@ pub enum ThrottleError {
     /// The quota is unlimited.
     #[error("'{0}' has no limit that could be throttled: give it a quota")]
     Unlimited(Key),
-    /// The store does not implement [`Store::throttle`](crate::Store::throttle).
-    #[error("this store does not throttle: implement Store::throttle for it")]
+    /// This [`TestStore`](crate::store::TestStore) does not throttle.
+    #[error("this store does not throttle: implement TestStore::throttle for it")]
     Unsupported,
     /// The limit is a sliding window, which counts past requests and holds no tokens.
     #[error("'{0}' is under a sliding window, which cannot be throttled: limit it by a quota")]
     Window(Key),
-}
-
-/// Converts the answer of a store in this process, or of a routine.
-pub(crate) fn held(lowered: Result<Option<bool>, OutcomeCode>, key: &Key, rule: &Rule) -> Result<bool, Error> {
-    match lowered {
-        Ok(Some(lowered)) => Ok(lowered),
-        Ok(None) => Err(ThrottleError::NeverRefills(key.clone()).into()),
-        Err(OutcomeCode::Unplanned) => {
-            Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into())
-        }
-        Err(OutcomeCode::Conflict) => Err(TakeError::Conflict(key.clone()).into()),
-        Err(_) => Err(TakeError::UnknownBucket(key.clone()).into()),
-    }
 }

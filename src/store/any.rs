@@ -3,8 +3,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
-use crate::store::{Capabilities, Maintenance, Store};
+use crate::model::{Adjusted, Adjustment, Checked, Error, Key, Outcome, Rule, Take, TakeError, Throttle};
+use crate::store::{CallOptions, Capabilities, Maintenance, Store, sealed};
 
 /// A store of any kind, chosen at run time: memory for a test, a database in production.
 ///
@@ -54,26 +54,36 @@ impl AnyStore {
     }
 }
 
-// Forwards each method, also those with a default: the underlying store can override it.
+impl sealed::Sealed for AnyStore {}
+
+// Forwards each method that the underlying store can override.
 impl Store for AnyStore {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.store.take(takes).await
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        self.store.take_checked(takes, options).await
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.store.adjust(adjustments).await
+    async fn take_one_checked(&self, take: Checked<&Take>, options: CallOptions) -> Result<Outcome, Error> {
+        self.store.take_one_checked(take, options).await
+    }
+
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {
+        self.store.try_take(take)
+    }
+
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.store.adjust_with(adjustments, options).await
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         self.store.throttle(key, rule, hold).await
-    }
-
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        self.store.try_take(take)
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -89,30 +99,43 @@ impl fmt::Debug for AnyStore {
 
 /// A [`Store`] with boxed futures, so that it can be a trait object.
 trait Erased: Send + Sync {
-    fn take<'a>(&'a self, takes: &'a [Take]) -> ErasedFuture<'a, Vec<Outcome>>;
-    fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> ErasedFuture<'a, Vec<Result<Adjusted, TakeError>>>;
+    fn take_checked<'a>(&'a self, takes: Checked<&'a [Take]>, options: CallOptions) -> ErasedFuture<'a, Vec<Outcome>>;
+    fn take_one_checked<'a>(&'a self, take: Checked<&'a Take>, options: CallOptions) -> ErasedFuture<'a, Outcome>;
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome>;
+    fn adjust_with<'a>(
+        &'a self,
+        adjustments: &'a [Adjustment],
+        options: CallOptions,
+    ) -> ErasedFuture<'a, Vec<Result<Adjusted, TakeError>>>;
     fn throttle<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: Throttle) -> ErasedFuture<'a, bool>;
-    fn try_take(&self, take: &Take) -> Option<Outcome>;
     fn maintenance(&self) -> Option<&dyn Maintenance>;
 }
 
 type ErasedFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 impl<S: Store> Erased for S {
-    fn take<'a>(&'a self, takes: &'a [Take]) -> ErasedFuture<'a, Vec<Outcome>> {
-        Box::pin(Store::take(self, takes))
+    fn take_checked<'a>(&'a self, takes: Checked<&'a [Take]>, options: CallOptions) -> ErasedFuture<'a, Vec<Outcome>> {
+        Box::pin(Store::take_checked(self, takes, options))
     }
 
-    fn adjust<'a>(&'a self, adjustments: &'a [Adjustment]) -> ErasedFuture<'a, Vec<Result<Adjusted, TakeError>>> {
-        Box::pin(Store::adjust(self, adjustments))
+    fn take_one_checked<'a>(&'a self, take: Checked<&'a Take>, options: CallOptions) -> ErasedFuture<'a, Outcome> {
+        Box::pin(Store::take_one_checked(self, take, options))
+    }
+
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {
+        Store::try_take(self, take)
+    }
+
+    fn adjust_with<'a>(
+        &'a self,
+        adjustments: &'a [Adjustment],
+        options: CallOptions,
+    ) -> ErasedFuture<'a, Vec<Result<Adjusted, TakeError>>> {
+        Box::pin(Store::adjust_with(self, adjustments, options))
     }
 
     fn throttle<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: Throttle) -> ErasedFuture<'a, bool> {
         Box::pin(Store::throttle(self, key, rule, hold))
-    }
-
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        Store::try_take(self, take)
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

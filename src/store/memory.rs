@@ -10,19 +10,18 @@ use self::receipts::ReceiptQuota;
 use self::rules::RuleBook;
 use self::shard::{Guards, Shard};
 use crate::admin::{BucketLevel, SweepResult};
-use crate::admin::{level_under, window_level_under};
 use crate::clock::{Clock, ProcessClock};
-use crate::model::answer::{BucketAnswer, OutcomeCode};
+use crate::model::answer::{BucketAnswer, OutcomeCode, throttled};
 use crate::model::decide;
+use crate::model::id::IdOf;
 use crate::model::receipt::AdjustmentKind;
-use crate::model::take::IdOf;
-use crate::model::throttle::held;
 use crate::model::window;
 use crate::model::{
-    Adjusted, Adjustment, Decision, Error, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Throttle, Window,
+    Adjusted, Adjustment, Checked, Decision, Error, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Throttle, Window,
     WindowLevel, WindowUsage,
 };
-use crate::store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store};
+use crate::store::admin::{level_under, window_level_under};
+use crate::store::{CallOptions, Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store, sealed};
 
 mod admin;
 mod receipts;
@@ -136,18 +135,23 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Returns an error if the request can never be granted.
     pub fn decide(&self, take: &Take) -> Outcome {
+        self.decide_checked(Checked::try_from(take)?)
+    }
+
+    #[inline]
+    fn decide_checked(&self, take: Checked<&Take>) -> Outcome {
         // The usual case: one limit, whose bucket is already under the limits that apply.
-        if let Some(Limit { key, rule, cost: 1.., .. }) = take.plain() {
+        if let Some(Limit { key, rule, .. }) = take.plain() {
             let request = take.request_at(0);
             let hash = self.hasher.hash_one(key);
             let mut shard = self.shards[shard_of(hash)].lock();
             if let Some(row) = shard.hashed(hash, key) {
                 // Read under the lock: a clock read before would be as old as the wait for it.
                 let now = self.clock.now();
-                if self.rules.leave(key, rule, row, now)
-                    && let Some(decision) = row.take(request, now)
+                if self.rules.leaves_to_tokens(key, rule, row, now)
+                    && let Some((limits, verdict)) = row.take(request, now)
                 {
-                    return Ok(decision);
+                    return Ok(row.decision(&limits, verdict, request, now));
                 }
             }
         }
@@ -156,22 +160,21 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Decides all other requests. A function of its own, so that the usual case needs little of the stack.
     #[inline(never)]
-    fn decide_other(&self, take: &Take) -> Outcome {
-        take.request()?;
+    fn decide_other(&self, take: Checked<&Take>) -> Outcome {
         if take.is_unlimited() {
             return Ok(Decision::grant(u64::MAX));
         }
         if let Some(window) = take.window() {
-            return self.decide_window(take, window);
+            return self.decide_window(&take, window);
         }
         if let Some((limited, places)) = take.limited() {
-            return self.decide(&limited).map(|decision| decision.among(&places));
+            return self.decide_checked(limited.as_ref()).map(|decision| decision.at_places(&places));
         }
-        self.decide_ruled(take)
+        self.decide_with_settings(&take)
     }
 
     /// Decides with plans, overrides, modes and ids, while the shards of all buckets are locked.
-    fn decide_ruled(&self, take: &Take) -> Outcome {
+    fn decide_with_settings(&self, take: &Take) -> Outcome {
         let mut guards = self.lock_all(take.keys());
         let now = self.clock.now();
         if let Some(id) = take.id {
@@ -183,40 +186,40 @@ impl<C: Clock> MemoryStore<C> {
         for (place, Limit { key, rule, .. }) in take.limits.iter().enumerate() {
             let request = take.request_at(place);
             let row = guards.row(self.shard_of(key), key).cloned();
-            let chosen = self.rules.of(key, rule, row.as_ref());
-            let mut ruled = match decide::rule(row, rule, &chosen, now) {
-                Ok(ruled) => ruled,
+            let settings = self.rules.of(key, rule, row.as_ref());
+            let mut effective = match decide::effective_bucket(row, rule, &settings, now) {
+                Ok(effective) => effective,
                 // Spares the other buckets and brings them to their effective limits, as after a denial.
-                Err(word) => {
-                    answers.push(BucketAnswer::refused(word, now));
+                Err(code) => {
+                    answers.push(BucketAnswer::refused(code, now));
                     changed.push((key, None, None, false));
                     continue;
                 }
             };
-            let before = ruled.untaken(request, now);
-            let held = take
+            let before = effective.unchanged_by(request, now);
+            let stored = take
                 .id
-                .filter(|_| ruled.mode != Mode::Off)
+                .filter(|_| effective.mode != Mode::Off)
                 .and_then(|id| guards.shard(self.shard_of(key)).receipts.get(id, key, now));
-            let answer = match held {
-                Some(held) => held.again(request, decide::look(&ruled, now)),
-                None => decide::take(&mut ruled, request, now),
+            let answer = match stored {
+                Some(stored) => stored.again(request, decide::unchanged(&effective, now)),
+                None => decide::take(&mut effective, request, now),
             };
             answers.push(answer);
-            changed.push((key, before, ruled.row, held.is_some()));
+            changed.push((key, before, effective.row, stored.is_some()));
         }
         let kept = changed.iter().filter(|(_, _, row, _)| row.is_some());
         guards.make_room(&kept.map(|(key, ..)| (self.shard_of(key), *key)), now)?;
-        let all = answers.iter().all(|answer| answer.word == OutcomeCode::Granted);
-        for (place, (answer, (key, before, after, held))) in answers.iter_mut().zip(changed).enumerate() {
-            let spared = !all && answer.word == OutcomeCode::Granted;
+        let all = answers.iter().all(|answer| answer.code == OutcomeCode::Granted);
+        for (place, (answer, (key, before, after, stored))) in answers.iter_mut().zip(changed).enumerate() {
+            let spared = !all && answer.code == OutcomeCode::Granted;
             if spared {
                 answer.spare(before.as_ref().map(|row| row.bucket));
             }
-            if let Some(row) = if spared || held { before } else { after } {
+            if let Some(row) = if spared || stored { before } else { after } {
                 guards.write(self.shard_of(key), key, row, now)?;
             }
-            if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), held) {
+            if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), stored) {
                 let receipts = &mut guards.shard(self.shard_of(key)).receipts;
                 receipts.grant(id, key, receipt, take.id_of, now.saturating_add(take.hold_ns()));
             }
@@ -231,7 +234,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Decides a request under a sliding window.
     fn decide_window(&self, take: &Take, window: &Window) -> Outcome {
-        let request = take.request()?;
+        let request = take.request_at(0);
         let key = take.key();
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
@@ -240,14 +243,14 @@ impl<C: Clock> MemoryStore<C> {
         if let Some(id) = take.id {
             shard.receipts.make_room(id, &of, now)?;
         }
-        let held = take.id.and_then(|id| shard.receipts.get(id, &of, now));
+        let stored = take.id.and_then(|id| shard.receipts.get(id, &of, now));
         let counted = if mode.0 == Mode::Off {
-            window::decide(&mut shard.known_window(key, window, now), window, request, mode, held, now)
+            window::decide(&mut shard.known_window(key, window, now), window, request, mode, stored, now)
         } else {
-            window::decide(shard.window(key, window, now)?, window, request, mode, held, now)
+            window::decide(shard.window(key, window, now)?, window, request, mode, stored, now)
         };
         let outcome = counted.outcome(take, window, request);
-        if let (Some(id), Ok(decision), None) = (take.id, &outcome, held)
+        if let (Some(id), Ok(decision), None) = (take.id, &outcome, stored)
             && let Some((_, receipt)) = decision.taken().next()
         {
             shard.receipts.grant(id, &of, receipt, take.id_of, now.saturating_add(take.hold_ns()));
@@ -260,19 +263,19 @@ impl<C: Clock> MemoryStore<C> {
         let mut shard = self.shard(&receipt.key).lock();
         let now = self.clock.now();
         let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };
-        let held = shard.receipts.find(receipt.id, &of);
+        let stored = shard.receipts.find(receipt.id, &of);
         let may_be_repeated = receipt.id_of == IdOf::Caller && !matches!(kind, AdjustmentKind::Settle(_));
-        if held.is_none() && may_be_repeated {
+        if stored.is_none() && may_be_repeated {
             shard.receipts.make_room(receipt.id, &of, now)?;
         }
-        let (adjusted, held) = if receipt.window {
-            decide::adjust(adjustment, held, shard.window_of(&receipt.key), now)
+        let (adjusted, stored) = if receipt.window {
+            decide::adjust(adjustment, stored, shard.window_of(&receipt.key), now)
         } else {
-            decide::adjust(adjustment, held, shard.row(&receipt.key), now)
+            decide::adjust(adjustment, stored, shard.row(&receipt.key), now)
         };
         shard.given_back(&receipt.key);
-        if let Some(held) = held {
-            shard.receipts.write(receipt.id, &of, held, receipt.id_of);
+        if let Some(stored) = stored {
+            shard.receipts.write(receipt.id, &of, stored, receipt.id_of);
         }
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }
@@ -282,18 +285,18 @@ impl<C: Clock> MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
-        let chosen = self.rules.of(key, rule, row.as_ref());
-        let lowered = match decide::rule(row, rule, &chosen, now) {
-            Err(word) => Err(word),
-            Ok(mut ruled) => {
-                let lowered = decide::throttle(&mut ruled, hold, now);
-                if let Some(row) = ruled.row {
+        let settings = self.rules.of(key, rule, row.as_ref());
+        let lowered = match decide::effective_bucket(row, rule, &settings, now) {
+            Err(code) => Err(code),
+            Ok(mut effective) => {
+                let lowered = decide::throttle(&mut effective, hold, now);
+                if let Some(row) = effective.row {
                     shard.insert(key.clone(), row, now)?;
                 }
                 Ok(lowered)
             }
         };
-        held(lowered, key, rule)
+        throttled(lowered, key, rule)
     }
 
     /// Sweeps whole shards, one after the other, until they had `limit` rows.
@@ -346,21 +349,28 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
+impl<C: Clock> sealed::Sealed for MemoryStore<C> {}
+
 impl<C: Clock> Store for MemoryStore<C> {
     #[inline]
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().in_process()
     }
 
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        Ok(takes.iter().map(|take| self.decide(take)).collect())
+    async fn take_checked(&self, takes: Checked<&[Take]>, _: CallOptions) -> Result<Vec<Outcome>, Error> {
+        Ok(takes.iter().map(|take| self.decide_checked(take)).collect())
     }
 
-    fn try_take(&self, take: &Take) -> Option<Outcome> {
-        Some(self.decide(take))
+    #[inline]
+    fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {
+        Some(self.decide_checked(take))
     }
 
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        _: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         Ok(adjustments.iter().map(|adjustment| self.adjust_one(adjustment)).collect())
     }
 

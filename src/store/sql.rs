@@ -3,7 +3,9 @@
 mod admin;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod answers;
+mod batches;
 mod call;
+mod caller_transaction;
 mod connect;
 mod dialect;
 mod file;
@@ -13,22 +15,21 @@ mod migrate;
 mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod reconnect;
 mod retry;
-mod runs;
+mod settings;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
-mod within;
 
-pub use connect::Durability;
+pub use caller_transaction::{adjust_within, take_within};
 pub use dialect::Dialect;
-pub(crate) use dialect::code_of;
 pub use migrate::{Migrate, Migration, grants, migrate, migrations, pending_migrations, repair};
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlStore;
 #[cfg(feature = "postgres")]
 pub use postgres::PgStore;
+pub use settings::{Durability, Isolation};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
-pub use store::{Isolation, SqlStore, create_bucket};
-pub use within::{adjust_within, take_within};
+pub use store::{SqlStore, create_bucket};

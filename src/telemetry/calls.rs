@@ -1,14 +1,13 @@
 use super::{SWEEPS, SWEPT};
-use crate::admin::SweepResult;
 use crate::model::Error;
 
-/// Reports a step of a sweep.
-pub(crate) fn swept(step: &Result<SweepResult, Error>) {
-    match step {
-        Ok(swept) => {
+/// Reports a step of a sweep, and how many rows it deleted.
+pub(crate) fn swept(deleted: Result<u64, &Error>) {
+    match deleted {
+        Ok(deleted) => {
             count!(SWEEPS, 1, "outcome" => "ok");
-            count!(SWEPT, swept.deleted);
-            event!(DEBUG, deleted = swept.deleted, "swept");
+            count!(SWEPT, deleted);
+            event!(DEBUG, deleted = deleted, "swept");
         }
         Err(error) => {
             count!(SWEEPS, 1, "outcome" => "error");
@@ -20,62 +19,60 @@ pub(crate) fn swept(step: &Result<SweepResult, Error>) {
 #[cfg(feature = "postgres")]
 pub(crate) use sql::ignored;
 #[cfg(feature = "_sql")]
-pub(crate) use sql::{ObservedCall, less_durable, migrated, newer, observed, retried};
+pub(crate) use sql::{ObservedCall, less_durable, migrated, newer, retried};
 
 #[cfg(feature = "_sql")]
 mod sql {
     use std::time::Instant;
 
-    use super::super::{CALL_REQUESTS, CALL_SECONDS, RETRIES};
-    use crate::model::Error;
-    use crate::store::Migration;
+    use crate::telemetry::{CALL_REQUESTS, CALL_SECONDS, RETRIES};
 
-    /// A call of a database.
+    /// A call of a database, with its retries.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct ObservedCall {
-        /// Which kind of database.
-        pub(crate) engine: &'static str,
+        engine: &'static str,
         /// The purpose of the call.
-        pub(crate) what: &'static str,
+        purpose: &'static str,
         /// How many requests it carries.
-        pub(crate) requests: u64,
+        requests: u64,
+        begun: Option<Instant>,
     }
 
-    /// Makes a call, and reports its duration.
-    pub(crate) async fn observed<T>(
-        call: ObservedCall,
-        made: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let begun = cfg!(feature = "metrics").then(Instant::now);
-        let result = spanned(call, made).await;
-        if let Some(begun) = begun {
-            let ObservedCall { engine, what, requests } = call;
-            let outcome = if result.is_ok() { "ok" } else { "error" };
+    impl ObservedCall {
+        pub(crate) fn begin(engine: &'static str, purpose: &'static str, requests: u64) -> Self {
+            let begun = cfg!(feature = "metrics").then(Instant::now);
+            Self { engine, purpose, requests, begun }
+        }
+
+        /// Runs the call in a span.
+        #[cfg(feature = "tracing")]
+        pub(crate) fn in_span<F: Future>(self, call: F) -> tracing::instrument::Instrumented<F> {
+            let Self { engine, purpose, requests, .. } = self;
+            let span =
+                tracing::debug_span!(target: "tollgate", "tollgate.store_call", engine, call = purpose, requests);
+            tracing::Instrument::instrument(call, span)
+        }
+
+        #[cfg(not(feature = "tracing"))]
+        pub(crate) fn in_span<F: Future>(self, call: F) -> F {
+            call
+        }
+
+        /// Reports the duration and the requests of the call.
+        pub(crate) fn end(self, is_ok: bool) {
+            let Self { engine, purpose, requests, begun } = self;
+            let Some(begun) = begun else { return };
+            let outcome = if is_ok { "ok" } else { "error" };
             record!(
                 CALL_SECONDS, begun.elapsed(),
-                "engine" => engine, "call" => what, "outcome" => outcome,
+                "engine" => engine, "call" => purpose, "outcome" => outcome,
             );
             if requests > 0 {
                 #[expect(clippy::cast_precision_loss, reason = "a histogram's values are floats")]
                 let requests = requests as f64;
-                record!(CALL_REQUESTS, requests, "engine" => engine, "call" => what);
+                record!(CALL_REQUESTS, requests, "engine" => engine, "call" => purpose);
             }
         }
-        result
-    }
-
-    #[cfg(feature = "tracing")]
-    async fn spanned<T>(call: ObservedCall, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        use tracing::Instrument;
-
-        let ObservedCall { engine, what, requests } = call;
-        let span = tracing::debug_span!(target: "tollgate", "tollgate.store_call", engine, call = what, requests);
-        made.instrument(span).await
-    }
-
-    #[cfg(not(feature = "tracing"))]
-    async fn spanned<T>(_: ObservedCall, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        made.await
     }
 
     /// Reports a retry after an error with this code.
@@ -106,8 +103,8 @@ mod sql {
     }
 
     /// Reports a migration that has run.
-    pub(crate) fn migrated(engine: &'static str, migration: &Migration) {
-        event!(INFO, engine = engine, version = migration.version(), name = migration.name(), "migrated");
+    pub(crate) fn migrated(engine: &'static str, version: i64, name: &str) {
+        event!(INFO, engine = engine, version = version, name = name, "migrated");
     }
 
     /// Reports a schema that is newer than this crate.

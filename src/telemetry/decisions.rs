@@ -65,7 +65,7 @@ impl Decisions {
                 WARN,
                 limiter = limiter,
                 error = kind,
-                code = code(error).as_deref(),
+                code = error.database_code().as_deref(),
                 cause = self.cause(error),
                 "the store does not answer: the fallback does"
             );
@@ -74,18 +74,18 @@ impl Decisions {
 
     /// Reports a failure without a fallback. Returns whether it was logged, which is seldom, so that logs do not fill up.
     pub(crate) fn fails(&self, error: &Error) -> bool {
-        let is_told = self.failures.is_due();
-        if is_told {
+        let is_logged = self.failures.is_due();
+        if is_logged {
             event!(
                 WARN,
                 limiter = self.limiter.as_str(),
                 error = kind(error),
-                code = code(error).as_deref(),
+                code = error.database_code().as_deref(),
                 cause = self.cause(error),
                 "the store does not answer, and nothing does instead"
             );
         }
-        is_told
+        is_logged
     }
 
     /// Reports a throttled bucket.
@@ -169,7 +169,7 @@ impl Decisions {
 
     /// Reports a failed or unknown refund, which the client pays for.
     fn refund_failed(&self, error: &Error) {
-        let (limiter, kind, code) = (self.limiter.as_str(), kind(error), code(error));
+        let (limiter, kind, code) = (self.limiter.as_str(), kind(error), error.database_code());
         let (code, cause) = (code.as_deref(), self.cause(error));
         count!(REFUND_ERRORS, 1, "limiter" => self.limiter.to_string(), "error" => kind);
         if self.refunds.is_due() {
@@ -200,7 +200,8 @@ impl Decisions {
     fn failed(&self, take: &Take, error: &Error) {
         let kind = kind(error);
         self.undecided(self.store, kind);
-        let (limiter, code, cause, key) = (self.limiter.as_str(), code(error), self.cause(error), self.key(take, 0));
+        let (limiter, code, cause, key) =
+            (self.limiter.as_str(), error.database_code(), self.cause(error), self.key(take, 0));
         let code = code.as_deref();
         // A missing plan or bucket fails each of its requests until an operator creates it.
         if kind == NOT_SET_UP && self.rules.is_due() {
@@ -287,42 +288,8 @@ fn kind(error: &Error) -> &'static str {
 
 /// An error with its sources.
 fn chain(error: &Error) -> String {
-    let beneath = std::iter::successors(std::error::Error::source(error), |error| error.source());
-    beneath.fold(error.to_string(), |text, error| text + ": " + &error.to_string())
-}
-
-/// The underlying error code of the database, if there is one. The code names no key.
-#[cfg(feature = "_sql")]
-fn code(error: &Error) -> Option<SmolStr> {
-    use crate::store::sql::code_of;
-
-    let mut beneath: Option<&(dyn std::error::Error + 'static)> = match error {
-        Error::Contended { source: cause, .. }
-        | Error::Database(cause)
-        | Error::CircuitOpen { source: cause, .. }
-        | Error::NotMigrated(cause)
-        | Error::NotPermitted(cause)
-        | Error::OutcomeUnknown(cause)
-        | Error::ReadOnly(cause)
-        | Error::Unavailable(cause) => Some(&**cause),
-        _ => None,
-    };
-    while let Some(cause) = beneath {
-        if let Some(sqlx::Error::Database(said)) = cause.downcast_ref() {
-            return code_of(&**said);
-        }
-        if let Some(error) = cause.downcast_ref() {
-            return code(error);
-        }
-        beneath = cause.source();
-    }
-    None
-}
-
-/// Other stores have no codes.
-#[cfg(not(feature = "_sql"))]
-fn code(_: &Error) -> Option<SmolStr> {
-    None
+    let sources = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    sources.fold(error.to_string(), |text, error| text + ": " + &error.to_string())
 }
 
 /// Limits a log message to the first time and then once a minute, because it can apply to every request.
@@ -331,10 +298,10 @@ struct LogThrottle(Mutex<Option<Instant>>);
 
 impl LogThrottle {
     fn is_due(&self) -> bool {
-        let mut told = self.0.lock();
-        let is_due = told.is_none_or(|told| told.elapsed() >= MINUTE);
+        let mut logged_at = self.0.lock();
+        let is_due = logged_at.is_none_or(|logged_at| logged_at.elapsed() >= MINUTE);
         if is_due {
-            *told = Some(Instant::now());
+            *logged_at = Some(Instant::now());
         }
         is_due
     }

@@ -14,8 +14,8 @@ mod chosen {
     use metrics::{Counter, Histogram};
     use smol_str::SmolStr;
 
-    use super::super::{DECISION_SECONDS, DECISIONS};
     use crate::model::{Decision, Mode, Source};
+    use crate::telemetry::{DECISION_SECONDS, DECISIONS};
 
     /// A counter for each kind of decision, looked up at the first decision of the kind.
     #[derive(Debug)]

@@ -10,7 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Receipt, Store, Take, TakeError, layers::Batcher,
-    model::Outcome,
+    model::Outcome, store::TestStore,
 };
 use uuid::Uuid;
 
@@ -275,7 +275,7 @@ async fn refunds_behind_a_panicking_call_go_in_the_next() -> anyhow::Result<()> 
 /// A store whose calls are old before they are answered.
 struct Slow<S>(S);
 
-impl<S: Store> Store for Slow<S> {
+impl<S: Store> TestStore for Slow<S> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.0.take(takes).await
     }

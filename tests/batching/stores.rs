@@ -14,7 +14,7 @@ use tollgate::{
     admin::BucketLevel,
     clock::{Clock, ManualClock},
     model::Outcome,
-    store::{Capabilities, Maintenance, MaintenanceFuture},
+    store::{Capabilities, Maintenance, MaintenanceFuture, TestStore},
 };
 
 /// A store in memory that answers a call for each permit of its gate, and records the keys of its calls.
@@ -54,7 +54,7 @@ impl Gated {
     }
 }
 
-impl Store for Gated {
+impl TestStore for Gated {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().max_take_all(64)
     }
@@ -114,7 +114,7 @@ impl Locking {
     }
 }
 
-impl Store for Locking {
+impl TestStore for Locking {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut keys: Vec<Key> = takes.iter().map(|take| take.key().clone()).collect();
         keys.dedup();
@@ -138,7 +138,7 @@ pub(crate) struct Connected {
     pub(crate) connections: Semaphore,
 }
 
-impl Store for Connected {
+impl TestStore for Connected {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().concurrent_calls(1)
     }
@@ -179,7 +179,7 @@ impl Maintenance for Connected {
 /// A store that loses the answer for the key `cut off`. All other keys are locked.
 pub(crate) struct Cut;
 
-impl Store for Cut {
+impl TestStore for Cut {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
     }
@@ -197,7 +197,7 @@ impl Store for Cut {
 /// A store that panics in its first call.
 pub(crate) struct Panics(pub(crate) AtomicUsize);
 
-impl Store for Panics {
+impl TestStore for Panics {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         yield_now().await;
         assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "the first call panics");
@@ -214,7 +214,7 @@ impl Store for Panics {
 /// A store that yields a random number of times before and after it decides.
 pub(crate) struct Dawdles<C: Clock>(pub(crate) MemoryStore<C>);
 
-impl<C: Clock> Store for Dawdles<C> {
+impl<C: Clock> TestStore for Dawdles<C> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         for _ in 0..fastrand::u32(0..4) {
             yield_now().await;

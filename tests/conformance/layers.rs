@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tollgate::{
     Adjusted, Adjustment, Error, Key, Rule, Store, Take, TakeError, Throttle, layers::DenyCache, model::Outcome,
-    store::Maintenance,
+    store::Maintenance, store::TestStore,
 };
 
 /// The layers between a case and its store.
@@ -63,7 +63,7 @@ impl<S: Store> Denying<S> {
     }
 }
 
-impl<S: Store> Store for Denying<S> {
+impl<S: Store> TestStore for Denying<S> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.asked().take(takes).await
     }

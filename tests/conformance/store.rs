@@ -8,7 +8,7 @@ use tollgate::{
     admin::{BucketLevel, SweepResult},
     layers::Batcher,
     model::{Outcome, WindowLevel, WindowUsage},
-    store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows},
+    store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, TestStore},
 };
 
 use crate::layers::{Changes, Denying, Layers};
@@ -91,15 +91,15 @@ impl AnyStore {
 macro_rules! ask {
     ($any:ident.$method:ident($($argument:expr),*)) => {
         match &$any.asked {
-            Asked::Directly => $any.database.$method($($argument),*).await,
-            Asked::Denying(store) => store.$method($($argument),*).await,
-            Asked::Batched(store) => store.$method($($argument),*).await,
-            Asked::Stacked(store) => store.$method($($argument),*).await,
+            Asked::Directly => Store::$method(&$any.database, $($argument),*).await,
+            Asked::Denying(store) => Store::$method(&**store, $($argument),*).await,
+            Asked::Batched(store) => Store::$method(store, $($argument),*).await,
+            Asked::Stacked(store) => Store::$method(&**store, $($argument),*).await,
         }
     };
 }
 
-impl Store for AnyStore {
+impl TestStore for AnyStore {
     fn capabilities(&self) -> Capabilities {
         on!(&self.database, store => store.capabilities())
     }
@@ -117,11 +117,11 @@ impl Store for AnyStore {
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
-        self.database.maintenance()
+        Store::maintenance(&self.database)
     }
 }
 
-impl<M: Store, P: Store, L: Store> Store for AnyOf<M, P, L> {
+impl<M: Store, P: Store, L: Store> TestStore for AnyOf<M, P, L> {
     fn capabilities(&self) -> Capabilities {
         on!(self, store => store.capabilities())
     }
@@ -151,7 +151,7 @@ impl SharedWindows for AnyStore {
 
 impl AnyStore {
     fn inner(&self) -> &dyn Maintenance {
-        self.database.maintenance().expect("a database keeps buckets")
+        Store::maintenance(&self.database).expect("a database keeps buckets")
     }
 }
 

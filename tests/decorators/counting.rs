@@ -11,6 +11,7 @@ use tollgate::{
     clock::{Clock, RuntimeClock},
     model::{Outcome, WindowUsage},
     store::SharedWindows,
+    store::TestStore,
 };
 
 /// A store in memory that records its calls. Its clock runs like the runtime's, and tests can set it ahead.
@@ -65,7 +66,7 @@ impl Counting {
     }
 }
 
-impl Store for Counting {
+impl TestStore for Counting {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.taken.fetch_add(takes.len() as u64, Ordering::SeqCst);
         self.memory.take(takes).await

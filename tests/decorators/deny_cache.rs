@@ -10,6 +10,7 @@ use tollgate::{
     Adjusted, Adjustment, Admin, Decision, Error, Fallback, Key, Mode, Rule, Store, Take, TakeError, Throttle, Window,
     layers::DenyCache,
     model::{Outcome, Source},
+    store::TestStore,
 };
 use uuid::Uuid;
 
@@ -314,7 +315,7 @@ async fn errors_and_fallback_answers_are_not_cached() -> anyhow::Result<()> {
 async fn million_denied_keys_use_no_more_than_max_keys() -> anyhow::Result<()> {
     struct Denying;
 
-    impl Store for Denying {
+    impl TestStore for Denying {
         async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
             Ok(takes.iter().map(|_| Ok(Decision::denial(Duration::from_secs(1)))).collect())
         }

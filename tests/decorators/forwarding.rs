@@ -8,8 +8,8 @@ use tollgate::{
     Adjusted, Adjustment, AnyStore, Decision, Error, Key, MemoryStore, Rule, Store, Take, TakeError, Throttle, Window,
     admin::{BucketLevel, SweepResult},
     layers::{Batcher, DenyCache, Lease, LocalReads},
-    model::{Outcome, WindowLevel, WindowUsage},
-    store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows},
+    model::{Checked, Outcome, WindowLevel, WindowUsage},
+    store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, TestStore},
 };
 
 use super::underlying::take;
@@ -42,7 +42,7 @@ async fn layers_forward_requests_unchanged() -> anyhow::Result<()> {
 #[test]
 fn layers_report_the_capabilities_of_the_store() {
     let within = Recording::default();
-    let capabilities = within.capabilities();
+    let capabilities = Store::capabilities(&within);
     assert_eq!(AnyStore::new(within.clone()).capabilities(), capabilities);
     assert_eq!(DenyCache::new(within.clone()).capabilities(), capabilities);
     assert_eq!(LocalReads::new(within.clone()).capabilities(), capabilities);
@@ -60,7 +60,7 @@ async fn called_methods<S: Store>(layer: &S, within: &Recording) -> anyhow::Resu
     assert_eq!(layer.take(&takes).await?.len(), 2);
     assert!(layer.adjust(&[]).await?.is_empty());
     assert!(layer.throttle(takes[0].key(), &Rule::Provisioned, Throttle::remaining(0)).await?);
-    let _ = layer.try_take(&takes[1]);
+    let _ = layer.try_take(Checked::try_from(&takes[1])?);
     let layer = layer.maintenance().context("the store has it")?;
     assert_eq!(layer.level(takes[0].key(), &Rule::try_from("3 once")?).await?.available(), 3);
     assert_eq!(layer.window_level(takes[0].key(), &"3 in 60s at 5s".parse()?).await?.available(), 3);
@@ -79,7 +79,7 @@ impl Recording {
     }
 }
 
-impl Store for Recording {
+impl TestStore for Recording {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().in_process().max_take_all(7).concurrent_calls(3)
     }

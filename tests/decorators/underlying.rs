@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tollgate::{
     Adjusted, Adjustment, Error, Fallback, Key, Limiter, MemoryStore, Receipt, Rule, Store, Take, TakeError, Throttle,
-    clock::RuntimeClock, model::Outcome,
+    clock::RuntimeClock, model::Outcome, store::TestStore,
 };
 
 /// A store in memory that records its calls. Clones share one store.
@@ -72,7 +72,7 @@ impl Noting {
     }
 }
 
-impl Store for Noting {
+impl TestStore for Noting {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.noted.calls.fetch_add(1, Ordering::SeqCst);
         let outcomes = self.memory.take(takes).await?;
@@ -119,7 +119,7 @@ impl<S: Store> Falling<S> {
     }
 }
 
-impl<S: Store> Store for Falling<S> {
+impl<S: Store> TestStore for Falling<S> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let mut outcomes = Vec::new();
         for take in takes {
@@ -137,7 +137,7 @@ impl<S: Store> Store for Falling<S> {
 #[derive(Clone, Default)]
 pub struct Broken(pub Arc<AtomicU64>);
 
-impl Store for Broken {
+impl TestStore for Broken {
     async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Err(Error::other(std::io::Error::other("broken")))

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tollgate::TakeError;
 use tollgate::{
     Adjusted, Adjustment, AnyStore, Error, Key, Quota, Rule, Store, Take, layers::Batcher, model::Outcome,
-    store::Capabilities,
+    store::Capabilities, store::TestStore,
 };
 
 use crate::accounting::{Books, Request};
@@ -90,7 +90,7 @@ struct Underlying {
     cut_off: AtomicUsize,
 }
 
-impl Store for Underlying {
+impl TestStore for Underlying {
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }

@@ -16,12 +16,12 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use tollgate::telemetry::MiddlewareEvent;
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Limit, Limiter, MemoryStore, Mode, Rule, SqliteStore, Store, Take,
-    TakeError, Throttle,
+    Adjusted, Adjustment, Error, Fallback, Limit, Limiter, MemoryStore, Mode, Rule, SqliteStore, Take, TakeError,
+    Throttle,
     admin::SweepResult,
     layers::Lease,
     model::Outcome,
-    store::{Maintenance, MaintenanceFuture},
+    store::{Maintenance, MaintenanceFuture, TestStore},
 };
 
 use recorded::{recorder, value};
@@ -394,7 +394,7 @@ impl Drop for Database {
 /// A store that fails at once.
 struct Broken;
 
-impl Store for Broken {
+impl TestStore for Broken {
     async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
         Err(Error::other(std::io::Error::other("broken")))
     }

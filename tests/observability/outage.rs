@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::advance;
-use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome};
+use tollgate::{
+    Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome, store::TestStore,
+};
 
 use super::logged;
 
@@ -49,7 +51,7 @@ struct Failing {
     fails: AtomicBool,
 }
 
-impl Store for Failing {
+impl TestStore for Failing {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if self.fails.load(Ordering::SeqCst) {
             return Err(Error::other(std::io::Error::other("broken")));

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Store, Take, TakeError, Throttle,
-    clock::ManualClock, model::Outcome,
+    clock::ManualClock, model::Outcome, store::TestStore,
 };
 use uuid::Uuid;
 
@@ -37,7 +37,7 @@ impl Gated {
     }
 }
 
-impl Store for Gated {
+impl TestStore for Gated {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.gate.acquire().await.map_err(Error::other)?.forget();
         self.taken.fetch_add(takes.len(), Ordering::SeqCst);

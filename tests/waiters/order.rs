@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
     Adjusted, Adjustment, Bound, Error, Limiter, MemoryStore, Store, Take, TakeError, clock::Clock, model::Outcome,
+    store::TestStore,
 };
 
 use super::until;
@@ -120,7 +121,7 @@ impl Counting {
     }
 }
 
-impl Store for Counting {
+impl TestStore for Counting {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.takes.fetch_add(1, Ordering::SeqCst);
         let outcomes = self.store.take(takes).await?;

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Error, Fallback, Limiter, LimiterBuilder, MemoryStore, Store, Take, TakeError, model::Outcome,
+    Adjusted, Adjustment, Error, Fallback, Limiter, LimiterBuilder, MemoryStore, Store, Take, TakeError,
+    model::Outcome, store::TestStore,
 };
 
 /// A store that fails after a delay while `with` is set, and answers otherwise.
@@ -35,7 +36,7 @@ impl Failing {
     }
 }
 
-impl Store for Failing {
+impl TestStore for Failing {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let with = self.with.lock().clone();
@@ -176,7 +177,7 @@ const BRIEF: Duration = Duration::from_millis(999);
 /// A store in which another transaction keeps the row of one bucket locked.
 struct Held(MemoryStore);
 
-impl Store for Held {
+impl TestStore for Held {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if takes.iter().flat_map(Take::keys).any(|key| key.as_str() == "held") {
             sleep(STALL).await;

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::{
     Adjusted, Adjustment, Error, Key, Limit, Limiter, MemoryStore, Rule, Store, Take, TakeError, model::Outcome,
-    store::Capabilities,
+    store::Capabilities, store::TestStore,
 };
 
 use super::order::Paused;
@@ -29,7 +29,7 @@ impl Slow {
     }
 }
 
-impl Store for Slow {
+impl TestStore for Slow {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().max_take_all(64)
     }

@@ -1,9 +1,9 @@
-use tollgate::{Adjusted, Adjustment, Decision, Error, Store, Take, TakeError, model::Outcome};
+use tollgate::{Adjusted, Adjustment, Decision, Error, Take, TakeError, model::Outcome, store::TestStore};
 
 /// A store that always gives the same answer at once.
 pub(crate) struct Null(pub(crate) Decision);
 
-impl Store for Null {
+impl TestStore for Null {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         Ok(takes.iter().map(|_| Ok(self.0.clone())).collect())
     }

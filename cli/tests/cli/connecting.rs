@@ -9,7 +9,7 @@ use std::time::Duration;
 use sqlx::{MySql, Postgres};
 use tollgate::{
     Error, SqlStore,
-    store::{Dialect, Durability, Migrate},
+    store::{Durability, Migrate},
 };
 
 use crate::command::{Ran, tollgate};
@@ -49,8 +49,8 @@ fn ipv6_address_in_a_url_connects() {
         };
         assert_eq!(pending.expect("it connects"), 0, "on {engine:?}");
     }
-    assert_eq!(Postgres::parse_url("postgres://app@[::1]:1/app").expect("a URL").get_host(), "::1");
-    assert_eq!(MySql::parse_url("mysql://app@[::1]:1/app").expect("a URL").get_host(), "::1");
+    assert_eq!(SqlStore::<Postgres>::parse_url("postgres://app@[::1]:1/app").expect("a URL").get_host(), "::1");
+    assert_eq!(SqlStore::<MySql>::parse_url("mysql://app@[::1]:1/app").expect("a URL").get_host(), "::1");
 }
 
 /// Requests like a service.
@@ -71,12 +71,15 @@ fn several_hosts_in_a_url_are_refused() {
     ] {
         let ran = tollgate(Some(url), &database.directory).arg("list").output().expect("it starts");
         Ran::new(ran).ended(2).says(&["the URL names several hosts", "a proxy or a DNS name"]);
-        let read =
-            if url.starts_with("mysql") { MySql::parse_url(url).map(drop) } else { Postgres::parse_url(url).map(drop) };
+        let read = if url.starts_with("mysql") {
+            SqlStore::<MySql>::parse_url(url).map(drop)
+        } else {
+            SqlStore::<Postgres>::parse_url(url).map(drop)
+        };
         assert!(read.expect_err("two hosts").to_string().contains("several hosts"), "{url}");
     }
     // Commas elsewhere do not separate hosts.
-    assert_eq!(Postgres::parse_url("postgres://a,b:c,d@one/e,f").expect("a URL").get_host(), "one");
+    assert_eq!(SqlStore::<Postgres>::parse_url("postgres://a,b:c,d@one/e,f").expect("a URL").get_host(), "one");
 }
 
 #[test]
@@ -95,7 +98,7 @@ fn file_uri_names_one_file_for_every_command() {
     {
         run(&url, &["list"]).ended(0).says(&["key"]);
         assert_eq!(
-            sqlx::Sqlite::parse_url(&url).expect("a URL").get_filename().display().to_string(),
+            SqlStore::<sqlx::Sqlite>::parse_url(&url).expect("a URL").get_filename().display().to_string(),
             file.to_string()
         );
     }

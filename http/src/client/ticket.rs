@@ -223,7 +223,7 @@ impl ChargedLimit {
 #[cfg(test)]
 mod tests {
     use http::{Extensions, HeaderMap, HeaderValue, StatusCode};
-    use tollgate::{Adjusted, Error, Fallback, MemoryStore, TakeError, model::Outcome};
+    use tollgate::{Adjusted, Error, Fallback, MemoryStore, TakeError, model::Outcome, store::TestStore};
 
     use super::*;
 
@@ -342,7 +342,7 @@ mod tests {
     #[derive(Debug)]
     struct Down;
 
-    impl Store for Down {
+    impl TestStore for Down {
         async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
             Err(Error::other(std::io::Error::other("down")))
         }

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, Fallback, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError, Throttle,
-    model::Outcome,
+    model::Outcome, store::TestStore,
 };
 use tollgate_http::{ClientLimit, HeaderPreset};
 use tower::{Layer, ServiceExt, service_fn};
@@ -48,7 +48,7 @@ async fn redirect_uses_the_token_of_the_first_host() -> anyhow::Result<()> {
 async fn bucket_that_was_not_taken_from_is_not_lowered() -> anyhow::Result<()> {
     struct Down;
 
-    impl Store for Down {
+    impl TestStore for Down {
         async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
             Err(Error::other(std::io::Error::other("down")))
         }
@@ -98,7 +98,7 @@ struct Slow {
     leave: Semaphore,
 }
 
-impl Store for Slow {
+impl TestStore for Slow {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.store.take(takes).await
     }

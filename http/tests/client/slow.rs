@@ -8,6 +8,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tollgate::{
     Adjusted, Adjustment, Error, Key, Limiter, MemoryStore, Rule, Store, Take, TakeError, Throttle, model::Outcome,
+    store::TestStore,
 };
 use tollgate_http::HeaderPreset;
 
@@ -69,7 +70,7 @@ pub(super) struct Slow {
     pub(super) up: bool,
 }
 
-impl Store for Slow {
+impl TestStore for Slow {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if self.up { self.store.take(takes).await } else { Err(Error::other(std::io::Error::other("down"))) }
     }

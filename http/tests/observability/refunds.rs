@@ -6,7 +6,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{Request, Response, StatusCode};
-use tollgate::{Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome};
+use tollgate::{
+    Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome, store::TestStore,
+};
 use tollgate_http::RateLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -49,7 +51,7 @@ async fn failed_refund_is_counted_and_logged_without_its_key() -> anyhow::Result
 #[derive(Debug)]
 struct TakesOnly(MemoryStore);
 
-impl Store for TakesOnly {
+impl TestStore for TakesOnly {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.0.take(takes).await
     }

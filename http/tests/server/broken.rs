@@ -1,12 +1,12 @@
 use std::io;
 
-use tollgate::{Adjusted, Adjustment, Error, Store, Take, TakeError, model::Outcome};
+use tollgate::{Adjusted, Adjustment, Error, Take, TakeError, model::Outcome, store::TestStore};
 
 /// A store whose database is down.
 #[derive(Debug)]
 pub struct Broken;
 
-impl Store for Broken {
+impl TestStore for Broken {
     async fn take(&self, _takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         Err(Error::other(io::Error::other("postgres://app:secret@db")))
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Notify, Semaphore};
-use tollgate::{Adjusted, Adjustment, Error, MemoryStore, Store, Take, TakeError, model::Outcome};
+use tollgate::{Adjusted, Adjustment, Error, MemoryStore, Store, Take, TakeError, model::Outcome, store::TestStore};
 
 /// A store that answers when it has permits.
 pub struct Gated {
@@ -38,7 +38,7 @@ impl Gated {
     }
 }
 
-impl Store for Gated {
+impl TestStore for Gated {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.requested.notify_one();
         self.takes.acquire().await.map_err(Error::other)?.forget();

@@ -31,7 +31,7 @@ pub(super) trait Queued {
 /// At most one call at a time carries a key, so requests for one key keep their order.
 #[derive(Debug)]
 pub(super) struct Queue<T: Queued> {
-    lines: HashMap<T::Key, KeyQueue<T>, RandomState>,
+    key_queues: HashMap<T::Key, KeyQueue<T>, RandomState>,
     /// Buffers of removed key queues, for reuse.
     spare: Vec<VecDeque<T>>,
     /// Keys that can join the next batch: requests wait, and no call is in flight.
@@ -93,7 +93,7 @@ impl<T: Queued> Queue<T> {
     /// Creates a queue that keeps `max_batch_calls` calls in flight while requests wait.
     pub(super) fn new(max_batch_calls: usize) -> Self {
         Self {
-            lines: HashMap::default(),
+            key_queues: HashMap::default(),
             spare: Vec::new(),
             ready: VecDeque::new(),
             isolated: VecDeque::new(),
@@ -114,10 +114,10 @@ impl<T: Queued> Queue<T> {
     /// Returns the length of the queue, or of the key's own, if it leaves no room for another request of the key.
     pub(super) fn full(&mut self, key: &T::Key, max_waiting: usize) -> Option<usize> {
         let len = |queue: &Self| {
-            let line = queue.lines.get(key).map_or(0, |line| line.waiting.len());
+            let key_queue = queue.key_queues.get(key).map_or(0, |key_queue| key_queue.waiting.len());
             Some(queue.waiting)
                 .filter(|all| *all >= max_waiting)
-                .or_else(|| Some(line).filter(|line| *line >= max_waiting / 2))
+                .or_else(|| Some(key_queue).filter(|key_queue| *key_queue >= max_waiting / 2))
         };
         let full = len(self)?;
         if self.cancelled < MIN_CANCELLED {
@@ -128,21 +128,21 @@ impl<T: Queued> Queue<T> {
     }
 
     pub(super) fn push(&mut self, request: T) {
-        self.line(request.key()).push_back(request);
+        self.key_queue(request.key()).push_back(request);
     }
 
     /// Puts a request ahead of all others for its key.
     pub(super) fn push_front(&mut self, request: T) {
-        self.line(request.key()).push_front(request);
+        self.key_queue(request.key()).push_front(request);
     }
 
-    fn line(&mut self, key: &T::Key) -> &mut VecDeque<T> {
+    fn key_queue(&mut self, key: &T::Key) -> &mut VecDeque<T> {
         self.waiting += 1;
-        let line = self.lines.entry(key.clone()).or_insert_with(|| {
+        let key_queue = self.key_queues.entry(key.clone()).or_insert_with(|| {
             self.ready.push_back(key.clone());
             KeyQueue { waiting: self.spare.pop().unwrap_or_default(), rolled_back: 0, is_called: false }
         });
-        &mut line.waiting
+        &mut key_queue.waiting
     }
 
     /// Counts a caller that was dropped before its answer.
@@ -217,20 +217,20 @@ impl<T: Queued> Queue<T> {
 
     /// Returns the first request of a key that is not cancelled. Removes the key's queue if there is none.
     fn front(&mut self, key: &T::Key) -> Option<&T> {
-        let line = self.lines.get_mut(key)?;
-        while line.waiting.pop_front_if(|request| request.is_cancelled()).is_some() {
-            line.rolled_back = line.rolled_back.saturating_sub(1);
+        let key_queue = self.key_queues.get_mut(key)?;
+        while key_queue.waiting.pop_front_if(|request| request.is_cancelled()).is_some() {
+            key_queue.rolled_back = key_queue.rolled_back.saturating_sub(1);
             self.waiting -= 1;
             self.cancelled = self.cancelled.saturating_sub(1);
         }
-        if line.waiting.is_empty() {
+        if key_queue.waiting.is_empty() {
             self.remove(key);
         }
-        self.lines.get(key)?.waiting.front()
+        self.key_queues.get(key)?.waiting.front()
     }
 
     fn remove(&mut self, key: &T::Key) {
-        if let Some(KeyQueue { waiting, .. }) = self.lines.remove(key)
+        if let Some(KeyQueue { waiting, .. }) = self.key_queues.remove(key)
             && self.spare.len() < MAX_SPARE
             && waiting.capacity() <= MAX_SPARE_CAPACITY
         {
@@ -241,17 +241,17 @@ impl<T: Queued> Queue<T> {
     /// Moves the first requests of a key to a call, as many as can share it. Moves the very first even if it was cancelled
     /// since [`front`](Self::front), so that each key of a call has a request.
     fn call(&mut self, key: &T::Key, requests: &mut Vec<T>, max: impl Fn(&T) -> usize) {
-        let Some(line) = self.lines.get_mut(key) else { return };
-        line.is_called = true;
+        let Some(key_queue) = self.key_queues.get_mut(key) else { return };
+        key_queue.is_called = true;
         let first = requests.len();
-        while let Some(next) = line.waiting.front() {
+        while let Some(next) = key_queue.waiting.front() {
             let joins = requests.get(first).is_none_or(|first| first.kind() == next.kind() && first.is_joined_by(next));
             if !joins || requests.first().is_some_and(|first| requests.len() >= max(first)) {
                 break;
             }
-            let Some(request) = line.waiting.pop_front() else { break };
+            let Some(request) = key_queue.waiting.pop_front() else { break };
             self.waiting -= 1;
-            line.rolled_back = line.rolled_back.saturating_sub(1);
+            key_queue.rolled_back = key_queue.rolled_back.saturating_sub(1);
             if requests.len() > first && request.is_cancelled() {
                 self.cancelled = self.cancelled.saturating_sub(1);
             } else {
@@ -290,12 +290,12 @@ impl<T: Queued> Queue<T> {
         calls.end(requests);
         calls.old -= usize::from(is_old);
         for key in keys {
-            let Some(line) = self.lines.get_mut(&key) else { continue };
-            line.is_called = false;
-            line.rolled_back = line.rolled_back.min(line.waiting.len());
-            if line.waiting.is_empty() {
+            let Some(key_queue) = self.key_queues.get_mut(&key) else { continue };
+            key_queue.is_called = false;
+            key_queue.rolled_back = key_queue.rolled_back.min(key_queue.waiting.len());
+            if key_queue.waiting.is_empty() {
                 self.remove(&key);
-            } else if is_locked || line.rolled_back > 0 {
+            } else if is_locked || key_queue.rolled_back > 0 {
                 self.isolated.push_back(key);
             } else {
                 self.ready.push_back(key);
@@ -306,8 +306,8 @@ impl<T: Queued> Queue<T> {
     /// Ends a call that was rolled back. Its requests go ahead of all others for their keys, in one call for each key.
     pub(super) fn roll_back(&mut self, flight: Flight<T::Key>, requests: Vec<T>) {
         for request in requests.into_iter().rev() {
-            if let Some(line) = self.lines.get_mut(request.key()) {
-                line.rolled_back += 1;
+            if let Some(key_queue) = self.key_queues.get_mut(request.key()) {
+                key_queue.rolled_back += 1;
             }
             self.push_front(request);
         }
@@ -318,11 +318,11 @@ impl<T: Queued> Queue<T> {
     pub(super) fn remove_overdue(&mut self, keys: &[T::Key], is_overdue: impl Fn(&T) -> bool) -> Vec<T> {
         let mut overdue = Vec::new();
         for key in keys {
-            if let Some(line) = self.lines.get_mut(key) {
-                let waiting = std::mem::take(&mut line.waiting);
+            if let Some(key_queue) = self.key_queues.get_mut(key) {
+                let waiting = std::mem::take(&mut key_queue.waiting);
                 let (late, left): (Vec<T>, Vec<T>) = waiting.into_iter().partition(&is_overdue);
                 overdue.extend(late);
-                line.waiting = left.into();
+                key_queue.waiting = left.into();
             }
         }
         self.waiting -= overdue.len();
@@ -331,8 +331,8 @@ impl<T: Queued> Queue<T> {
 
     /// Removes all requests, for a runtime that has ended.
     pub(super) fn drain(&mut self) -> Vec<T> {
-        let all: Vec<T> = self.lines.values_mut().flat_map(|line| line.waiting.drain(..)).collect();
-        self.lines.retain(|_, line| line.is_called);
+        let all: Vec<T> = self.key_queues.values_mut().flat_map(|key_queue| key_queue.waiting.drain(..)).collect();
+        self.key_queues.retain(|_, key_queue| key_queue.is_called);
         self.ready.clear();
         self.isolated.clear();
         (self.waiting, self.cancelled) = (0, 0);
@@ -340,10 +340,10 @@ impl<T: Queued> Queue<T> {
     }
 
     fn prune_cancelled(&mut self) {
-        for line in self.lines.values_mut() {
-            line.waiting.retain(|request| !request.is_cancelled());
+        for key_queue in self.key_queues.values_mut() {
+            key_queue.waiting.retain(|request| !request.is_cancelled());
         }
-        self.waiting = self.lines.values().map(|line| line.waiting.len()).sum();
+        self.waiting = self.key_queues.values().map(|key_queue| key_queue.waiting.len()).sum();
         self.cancelled = 0;
     }
 
@@ -553,7 +553,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(model.answered, expected);
-            prop_assert_eq!((model.queue.len(), model.queue.lines.len()), (0, 0));
+            prop_assert_eq!((model.queue.len(), model.queue.key_queues.len()), (0, 0));
         }
     }
 

@@ -4,12 +4,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::queue::Queued;
-use crate::model::{Adjusted, Adjustment, Error, Key, Outcome, Take, TakeError};
+use crate::model::{Adjusted, Adjustment, Checked, Error, Key, Outcome, Take, TakeError};
 
 /// A request that waits for a call.
 #[derive(Debug)]
 pub(super) enum Ticket {
-    Take(Take, Reply<TakeAnswer>),
+    Take(Checked<Take>, Reply<TakeAnswer>),
     Adjust(Adjustment, Reply<AdjustAnswer>),
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Kind {
 impl Ticket {
     /// `max_take_all`: maximum number of takes from several buckets in one call.
     pub(super) fn take(
-        take: Take,
+        take: Checked<Take>,
         overdue_at: Option<Instant>,
         max_take_all: usize,
         answer: oneshot::Sender<TakeAnswer>,
@@ -67,12 +67,12 @@ impl Ticket {
         if let Self::Take(take, Reply { overdue_at: Some(overdue_at), .. }) = self {
             let rest = overdue_at.saturating_duration_since(now);
             if take.max_wait.saturating_sub(rest) > MIN_QUEUE_TIME {
-                take.max_wait = rest;
+                take.set_max_wait(rest);
             }
         }
     }
 
-    pub(super) fn into_take(self) -> Option<(Take, Reply<TakeAnswer>)> {
+    pub(super) fn into_take(self) -> Option<(Checked<Take>, Reply<TakeAnswer>)> {
         if let Self::Take(take, reply) = self { Some((take, reply)) } else { None }
     }
 
@@ -93,8 +93,8 @@ impl Ticket {
     }
 }
 
-impl From<(Take, Reply<TakeAnswer>)> for Ticket {
-    fn from((take, reply): (Take, Reply<TakeAnswer>)) -> Self {
+impl From<(Checked<Take>, Reply<TakeAnswer>)> for Ticket {
+    fn from((take, reply): (Checked<Take>, Reply<TakeAnswer>)) -> Self {
         Self::Take(take, reply)
     }
 }
@@ -137,7 +137,7 @@ impl Queued for Ticket {
 
     fn is_joined_by(&self, later: &Self) -> bool {
         match (self, later) {
-            (Self::Take(take, reply), Self::Take(later, _)) if reply.kind == Kind::Take => take == later,
+            (Self::Take(take, reply), Self::Take(later, _)) if reply.kind == Kind::Take => **take == **later,
             (one, _) => one.kind() != Kind::Alone,
         }
     }

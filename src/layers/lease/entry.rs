@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::LeaseOptions;
 use crate::concurrency::single_flight::SingleFlight;
 use crate::model::quota::nanoseconds;
-use crate::model::{Adjustment, Decision, Receipt, Rule, Take};
+use crate::model::{Adjustment, Checked, Decision, Receipt, Rule, Take};
 
 /// The held tokens of a bucket, under one rule and minimum remaining. Instants are in nanoseconds since the lender began.
 ///
@@ -15,7 +15,7 @@ use crate::model::{Adjustment, Decision, Receipt, Rule, Take};
 #[derive(Debug)]
 pub(super) struct LeaseEntry {
     /// The request for one more batch, without its size.
-    pub(super) ask: Take,
+    pub(super) debit: Checked<Take>,
     slots: [Slot; 2],
     /// Which slot to use first: a hint.
     front: AtomicUsize,
@@ -39,11 +39,11 @@ pub(super) struct LeaseEntry {
 }
 
 impl LeaseEntry {
-    /// A lease for a request that the store granted. `often`: the requests for its key within the target time.
-    pub(super) fn new(take: &Take, often: u64, now: u64, target: u64) -> Self {
-        let used = often * take.cost.min(MAX_SLOT_TOKENS);
+    /// A lease for a request that the store granted. `frequency`: the requests for its key within the target time.
+    pub(super) fn new(take: Checked<&Take>, frequency: u64, now: u64, target: u64) -> Self {
+        let used = frequency * take.cost.min(MAX_SLOT_TOKENS);
         Self {
-            ask: take.clone().max_wait(Duration::ZERO),
+            debit: take.cloned().max_wait(Duration::ZERO),
             slots: Default::default(),
             front: AtomicUsize::new(0),
             low: AtomicU64::new(0),
@@ -62,7 +62,7 @@ impl LeaseEntry {
     /// Whether the lease serves requests under this rule and minimum remaining.
     #[inline]
     pub(super) fn is_for(&self, rule: &Rule, min_remaining: u64) -> bool {
-        self.ask.min_remaining == min_remaining && self.ask.limits[0].rule == *rule
+        self.debit.min_remaining == min_remaining && self.debit.limits[0].rule == *rule
     }
 
     /// Serves a request if enough tokens are held, and returns whether to request more.
@@ -73,13 +73,13 @@ impl LeaseEntry {
             u64::MAX => Duration::MAX,
             full_at => Duration::from_nanos(full_at.saturating_sub(now)),
         };
-        let terms = match (self.capacity.load(Ordering::Relaxed), self.refill.load(Ordering::Relaxed)) {
+        let limits = match (self.capacity.load(Ordering::Relaxed), self.refill.load(Ordering::Relaxed)) {
             (0, _) => None,
             (capacity, u64::MAX) => Some((capacity, Duration::MAX)),
             (capacity, refill) => Some((capacity, Duration::from_nanos(refill))),
         };
         let remaining = self.remaining.load(Ordering::Relaxed).saturating_add(left);
-        Some((Decision::lent(remaining, reset_after, terms), left <= self.low.load(Ordering::Relaxed)))
+        Some((Decision::lent(remaining, reset_after, limits), left <= self.low.load(Ordering::Relaxed)))
     }
 
     /// Counts a request that the store granted.
@@ -108,7 +108,7 @@ impl LeaseEntry {
     }
 
     /// Records the store's answer.
-    pub(super) fn see(&self, decision: &Decision, now: u64) {
+    pub(super) fn update(&self, decision: &Decision, now: u64) {
         let full_at = match decision.reset_after() {
             Duration::MAX => u64::MAX,
             reset_after => now.saturating_add(ns(reset_after)),
@@ -152,14 +152,14 @@ struct LeaseAccounting {
     sized_at: u64,
     wanted: u64,
     /// The demand at the last idle check.
-    looked: u64,
+    checked: u64,
 }
 
 /// The tokens of one request to the store.
 #[derive(Debug)]
 pub(super) struct LeasedBatch {
     pub(super) receipt: Receipt,
-    pub(super) asked_at: u64,
+    pub(super) requested_at: u64,
 }
 
 /// Why no tokens are requested.
@@ -208,7 +208,7 @@ impl LeaseEntry {
     /// Puts a batch into the emptier slot, and returns what to give back of the slot's old batch.
     pub(super) fn fill(&self, batch: LeasedBatch, until: u64, since: u64) -> Option<Adjustment> {
         let mut accounting = self.accounting.lock();
-        let [one, other] = [0, 1].map(|place: usize| self.slots[place].left(batch.asked_at));
+        let [one, other] = [0, 1].map(|place: usize| self.slots[place].left(batch.requested_at));
         let place = usize::from(one > other);
         let unused = accounting.retire(self, place, since);
         let tokens = batch.receipt.cost();
@@ -236,7 +236,7 @@ impl LeaseEntry {
     pub(super) fn is_idle(&self) -> bool {
         let mut accounting = self.accounting.lock();
         let wanted = self.wanted(&accounting);
-        std::mem::replace(&mut accounting.looked, wanted) == wanted
+        std::mem::replace(&mut accounting.checked, wanted) == wanted
     }
 
     /// The demand: the tokens of all granted requests. It wraps.
@@ -248,16 +248,16 @@ impl LeaseEntry {
 
 impl LeaseAccounting {
     fn new(size: u64, sized_at: u64) -> Self {
-        Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, wanted: 0, looked: 0 }
+        Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, wanted: 0, checked: 0 }
     }
 
     /// Removes a batch, and returns what to give back of it, so that it is given back once. A batch that was requested before
     /// `since` is not given back, because the refill has replaced it.
-    fn retire(&mut self, held: &LeaseEntry, place: usize, since: u64) -> Option<Adjustment> {
-        let unused = held.slots[place].empty();
+    fn retire(&mut self, entry: &LeaseEntry, place: usize, since: u64) -> Option<Adjustment> {
+        let unused = entry.slots[place].empty();
         self.given_back += unused;
         let batch = self.batches[place].take()?;
-        (unused > 0 && batch.asked_at >= since).then(|| batch.receipt.refund(unused))
+        (unused > 0 && batch.requested_at >= since).then(|| batch.receipt.refund(unused))
     }
 }
 

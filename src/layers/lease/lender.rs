@@ -12,8 +12,8 @@ use super::entry::{LeaseEntry, LeasedBatch, NoDebit, ns};
 use super::keeper_flag::KeeperFlag;
 use super::table::{KeyFrequency, LeaseTable};
 use crate::clock::Clock;
-use crate::model::{Adjusted, Adjustment, Decision, Error, Key, Mode, Outcome, Receipt, Source, Take};
-use crate::store::Store;
+use crate::model::{Adjusted, Adjustment, Checked, Decision, Error, Key, Mode, Outcome, Receipt, Source, Take};
+use crate::store::{CallOptions, Store};
 use crate::telemetry::{GaugeShare, LEASED};
 
 /// The state that a lease shares with its tasks.
@@ -31,7 +31,7 @@ pub(super) struct Lender<S, C> {
     /// Whether the housekeeping task runs.
     keeper_flag: KeeperFlag,
     /// The gauge of held tokens, set now and then and not at each use.
-    shown: Mutex<GaugeShare>,
+    gauge: Mutex<GaugeShare>,
 }
 
 impl<S: Store, C: Clock> Lender<S, C> {
@@ -46,7 +46,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             debits: Arc::default(),
             closed: AtomicBool::new(false),
             keeper_flag: KeeperFlag::default(),
-            shown: Mutex::new(GaugeShare::of(LEASED)),
+            gauge: Mutex::new(GaugeShare::of(LEASED)),
         }
     }
 
@@ -64,15 +64,11 @@ impl<S: Store, C: Clock> Lender<S, C> {
     /// Serves a request from the held tokens, and requests more in time.
     #[inline]
     pub(super) fn serve(self: &Arc<Self>, take: &Take) -> Option<Decision> {
-        // The store reports the error of a request for no tokens.
-        if take.cost == 0 {
-            return None;
-        }
-        self.table.find(take, |held| {
+        self.table.find(take, |entry| {
             let now = self.now();
-            let (decision, low) = held.serve(take, now)?;
-            if low && held.begin_debit(now) {
-                self.debit(held, take.cost, now);
+            let (decision, low) = entry.serve(take, now)?;
+            if low && entry.begin_debit(now) {
+                self.debit(entry, take.cost, now);
             }
             Some(decision)
         })?
@@ -80,16 +76,16 @@ impl<S: Store, C: Clock> Lender<S, C> {
 
     /// Requests more tokens after a request was not served.
     pub(super) fn miss(self: &Arc<Self>, take: &Take) {
-        self.table.find(take, |held| {
+        self.table.find(take, |entry| {
             let now = self.now();
-            if take.cost > 0 && held.begin_debit(now) {
-                self.debit(held, take.cost, now);
+            if entry.begin_debit(now) {
+                self.debit(entry, take.cost, now);
             }
         });
     }
 
     /// Records the store's answer to a request that was not served.
-    pub(super) fn note(self: &Arc<Self>, take: &Take, outcome: &Outcome) {
+    pub(super) fn note(self: &Arc<Self>, take: Checked<&Take>, outcome: &Outcome) {
         let Some(decision) = outcome.as_ref().ok().filter(|decision| decision.source() == Source::Store) else {
             return;
         };
@@ -102,14 +98,14 @@ impl<S: Store, C: Clock> Lender<S, C> {
         // Records every wait, also of requests that no lease serves; with several buckets, only for those that cause it.
         for one in decision.each() {
             if let Some(until) = until(one) {
-                self.table.each(take.limits[one.limit()].key(), |held| held.queue_until(until));
+                self.table.each(take.limits[one.limit()].key(), |entry| entry.queue_until(until));
             }
         }
-        let noted = self.table.find(take, |held| {
-            held.see(decision, now);
+        let noted = self.table.find(&take, |entry| {
+            entry.update(decision, now);
             // A denied request can state any cost, so it does not count as demand.
             if decision.is_granted() {
-                held.miss(take);
+                entry.miss(&take);
             }
         });
         if noted.is_some() || self.is_closed() {
@@ -119,27 +115,27 @@ impl<S: Store, C: Clock> Lender<S, C> {
         // A request that took nothing needs no lease: its bucket is unlimited, or a mode decides.
         if take.lendable().is_some()
             && decision.taken().next().is_some()
-            && let Some(often) = self.key_frequency.count(self.table.hash(take.key()), now / target)
+            && let Some(frequency) = self.key_frequency.count(self.table.hash(take.key()), now / target)
         {
-            let held = Arc::new(LeaseEntry::new(take, often, now, target));
-            held.see(decision, now);
+            let entry = Arc::new(LeaseEntry::new(take, frequency, now, target));
+            entry.update(decision, now);
             if let Some(until) = queued_until {
-                held.queue_until(until);
+                entry.queue_until(until);
             }
             // Begins the debit before other threads see the lease and could forget it.
-            if held.begin_debit(now) && self.table.add(&held, self.options.max_keys) {
+            if entry.begin_debit(now) && self.table.add(&entry, self.options.max_keys) {
                 // Housekeeping must also remove a lease that is never filled.
                 if let Ok(runtime) = Handle::try_current() {
                     self.spawn_keeper(&runtime);
                 }
-                self.debit(&held, take.cost, now);
+                self.debit(&entry, take.cost, now);
             }
         }
     }
 
     /// Sets the gauge of held tokens.
-    fn show(&self) {
-        self.shown.lock().set(usize::try_from(self.table.held()).unwrap_or(usize::MAX));
+    fn update_gauge(&self) {
+        self.gauge.lock().set(usize::try_from(self.table.tokens()).unwrap_or(usize::MAX));
     }
 
     /// Takes no more tokens from now on.
@@ -159,20 +155,20 @@ impl<S: Store, C: Clock> Lender<S, C> {
     /// Forgets the leases of a key, with the tokens in flight, and returns what could be given back.
     pub(super) fn discard(&self, key: &Key) -> Vec<Adjustment> {
         let since = self.since(self.now());
-        self.table.remove(key).iter().flat_map(|held| held.retire(since)).collect()
+        self.table.remove(key).iter().flat_map(|entry| entry.retire(since)).collect()
     }
 
     pub(super) async fn close(&self) -> Result<u64, Error> {
         self.stop();
-        let nobody_asks = self.debits.write().await;
+        let no_debit = self.debits.write().await;
         let since = self.since(self.now());
         let mut unused = Vec::new();
-        self.table.retain(|held| {
-            unused.extend(held.retire(since));
+        self.table.retain(|entry| {
+            unused.extend(entry.retire(since));
             false
         });
-        drop(nobody_asks);
-        self.show();
+        drop(no_debit);
+        self.update_gauge();
         self.give_back(unused).await
     }
 
@@ -192,24 +188,24 @@ impl<S: Store, C: Clock> Lender<S, C> {
 
 /// A request for more tokens, one at a time for each lease. However it ends, the next one can begin.
 struct DebitGuard {
-    held: Arc<LeaseEntry>,
+    entry: Arc<LeaseEntry>,
 }
 
 impl<S: Store, C: Clock> Lender<S, C> {
     /// Requests more tokens in a task, if the lease should grow. The caller has begun the debit.
-    fn debit(self: &Arc<Self>, held: &Arc<LeaseEntry>, cost: u64, now: u64) {
-        let size = held.size(cost, now, &self.options);
-        if size.is_ok_and(|size| self.try_debit(held, size, now)) {
+    fn debit(self: &Arc<Self>, entry: &Arc<LeaseEntry>, cost: u64, now: u64) {
+        let size = entry.size(cost, now, &self.options);
+        if size.is_ok_and(|size| self.try_debit(entry, size, now)) {
             return;
         }
         // Pauses unless the cost of this request was the reason, so that later requests do not compute the size again.
         if size != Err(NoDebit::TooLarge) {
-            held.pause(now.saturating_add(ns(self.options.target)));
+            entry.pause(now.saturating_add(ns(self.options.target)));
         }
-        held.debiting.end();
+        entry.debiting.end();
     }
 
-    fn try_debit(self: &Arc<Self>, held: &Arc<LeaseEntry>, size: u64, now: u64) -> bool {
+    fn try_debit(self: &Arc<Self>, entry: &Arc<LeaseEntry>, size: u64, now: u64) -> bool {
         let (Ok(runtime), Ok(open)) = (Handle::try_current(), Arc::clone(&self.debits).try_read_owned()) else {
             return false;
         };
@@ -217,16 +213,23 @@ impl<S: Store, C: Clock> Lender<S, C> {
         if self.is_closed() {
             return false;
         }
-        let debiting = DebitGuard { held: Arc::clone(held) };
+        let debiting = DebitGuard { entry: Arc::clone(entry) };
         self.spawn_keeper(&runtime);
-        runtime.spawn(Arc::clone(self).ask(debiting, open, size, now));
+        runtime.spawn(Arc::clone(self).request(debiting, open, size, now));
         true
     }
 
     /// Holds `open` until the tokens have arrived and late ones are given back, so that `close` waits for both.
-    async fn ask(self: Arc<Self>, debiting: DebitGuard, open: OwnedRwLockReadGuard<()>, size: u64, asked_at: u64) {
-        let outcome = self.store.take_one(&debiting.held.ask.clone().costing(size)).await;
-        let unused = self.answered(&debiting.held, outcome.ok(), asked_at);
+    async fn request(
+        self: Arc<Self>,
+        debiting: DebitGuard,
+        open: OwnedRwLockReadGuard<()>,
+        size: u64,
+        requested_at: u64,
+    ) {
+        let debit = debiting.entry.debit.clone().costing(size);
+        let outcome = self.store.take_one_checked(debit.as_ref(), CallOptions::default()).await;
+        let unused = self.answered(&debiting.entry, outcome.ok(), requested_at);
         // The next debit need not wait for the refund.
         drop(debiting);
         drop(self.give_back(unused).await);
@@ -234,37 +237,37 @@ impl<S: Store, C: Clock> Lender<S, C> {
     }
 
     /// Stores the tokens of an answer, and returns what to give back.
-    fn answered(&self, held: &LeaseEntry, outcome: Option<Outcome>, asked_at: u64) -> Vec<Adjustment> {
+    fn answered(&self, entry: &LeaseEntry, outcome: Option<Outcome>, requested_at: u64) -> Vec<Adjustment> {
         let now = self.now();
         let since = self.since(now);
         let decision = outcome.and_then(Result::ok).filter(|decision| decision.source() == Source::Store);
         if let Some(decision) = &decision {
-            held.see(decision, now);
-            if let Some(receipt) = Receipt::of(&held.ask, decision).pop().filter(|_| decision.is_granted()) {
-                let until = asked_at.saturating_add(ns(self.options.lifetime()));
+            entry.update(decision, now);
+            if let Some(receipt) = Receipt::of(&entry.debit, decision).pop().filter(|_| decision.is_granted()) {
+                let until = requested_at.saturating_add(ns(self.options.lifetime()));
                 let unused = if now < until {
-                    held.fill(LeasedBatch { receipt, asked_at }, until, since)
+                    entry.fill(LeasedBatch { receipt, requested_at }, until, since)
                 } else {
                     // The call took longer than the tokens' lifetime, as the next call would.
-                    held.shrink();
-                    held.pause(now.saturating_add(ns(self.options.target)));
+                    entry.shrink();
+                    entry.pause(now.saturating_add(ns(self.options.target)));
                     let unused = receipt.cost();
-                    (asked_at >= since).then(|| receipt.refund(unused))
+                    (requested_at >= since).then(|| receipt.refund(unused))
                 };
                 return unused.into_iter().collect();
             }
         }
-        held.shrink();
-        held.pause(now.saturating_add(ns(self.options.target)));
+        entry.shrink();
+        entry.pause(now.saturating_add(ns(self.options.target)));
         // In block mode no request passes, even by tokens that were taken before.
         let blocked = decision.is_some_and(|decision| decision.mode() == Mode::Block);
-        if blocked { held.retire(since).into_vec() } else { Vec::new() }
+        if blocked { entry.retire(since).into_vec() } else { Vec::new() }
     }
 }
 
 impl Drop for DebitGuard {
     fn drop(&mut self) {
-        self.held.debiting.end();
+        self.entry.debiting.end();
     }
 }
 
@@ -288,11 +291,11 @@ impl<S: Store, C: Clock> Lender<S, C> {
         let now = self.now();
         let since = self.since(now);
         let mut unused = Vec::new();
-        self.table.retain(|held| {
-            unused.extend(held.retire_expired(now, since));
-            let idle = held.is_idle();
+        self.table.retain(|entry| {
+            unused.extend(entry.retire_expired(now, since));
+            let idle = entry.is_idle();
             // A debit begins only under the table's lock, so none begins now.
-            !(idle && held.debiting.is_over(|| held.tokens() == 0))
+            !(idle && entry.debiting.is_over(|| entry.tokens() == 0))
         });
         unused
     }
@@ -306,7 +309,7 @@ impl<S: Store, C: Clock> Keeper<S, C> {
             // `close` waits for this refund. Once `close` has begun, it gives everything back itself.
             let Ok(_open) = Arc::clone(&lender.debits).try_read_owned() else { continue };
             let unused = lender.tidy();
-            lender.show();
+            lender.update_gauge();
             // On an error, the tokens count as used.
             drop(lender.give_back(unused).await);
             if lender.keeper_flag.end(|| lender.table.len() == 0) {

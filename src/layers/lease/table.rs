@@ -44,8 +44,8 @@ impl LeaseTable {
     pub(super) fn find<T>(&self, take: &Take, with: impl FnOnce(&Arc<LeaseEntry>) -> T) -> Option<T> {
         let Limit { key, rule, .. } = take.lendable()?;
         let shard = self.read(key);
-        let held = shard.get(key)?.iter().find(|held| held.is_for(rule, take.min_remaining))?;
-        Some(with(held))
+        let entry = shard.get(key)?.iter().find(|entry| entry.is_for(rule, take.min_remaining))?;
+        Some(with(entry))
     }
 
     /// Calls a closure with each lease of a key.
@@ -54,17 +54,18 @@ impl LeaseTable {
     }
 
     /// Adds a lease, unless the table is full or has one for the same requests.
-    pub(super) fn add(&self, held: &Arc<LeaseEntry>, most: usize) -> bool {
-        let Limit { key, rule, .. } = &held.ask.limits[0];
+    pub(super) fn add(&self, entry: &Arc<LeaseEntry>, most: usize) -> bool {
+        let Limit { key, rule, .. } = &entry.debit.limits[0];
         let mut shard = self.write(key);
-        if shard.get(key).is_some_and(|leases| leases.iter().any(|other| other.is_for(rule, held.ask.min_remaining))) {
+        if shard.get(key).is_some_and(|leases| leases.iter().any(|other| other.is_for(rule, entry.debit.min_remaining)))
+        {
             return false;
         }
         let room = |len: usize| (len < most).then_some(len + 1);
         if self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
             return false;
         }
-        shard.entry(key.clone()).or_default().push(Arc::clone(held));
+        shard.entry(key.clone()).or_default().push(Arc::clone(entry));
         true
     }
 
@@ -80,7 +81,7 @@ impl LeaseTable {
         for shard in &self.shards {
             shard.write().unwrap_or_else(PoisonError::into_inner).retain(|_, leases| {
                 let before = leases.len();
-                leases.retain(|held| keep(held));
+                leases.retain(|entry| keep(entry));
                 self.len.fetch_sub(before - leases.len(), Ordering::Relaxed);
                 !leases.is_empty()
             });
@@ -99,8 +100,8 @@ impl LeaseTable {
         self.len.load(Ordering::Relaxed)
     }
 
-    pub(super) fn held(&self) -> u64 {
-        let tokens = |leases: &Leases| leases.iter().map(|held| held.tokens()).sum::<u64>();
+    pub(super) fn tokens(&self) -> u64 {
+        let tokens = |leases: &Leases| leases.iter().map(|entry| entry.tokens()).sum::<u64>();
         let shards = self.shards.iter().map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner));
         shards.map(|shard| shard.values().map(tokens).sum::<u64>()).sum()
     }

@@ -6,11 +6,8 @@
 
 use std::cmp::Reverse;
 
-use super::{MAX_REQUESTS, Window, WindowUsage};
-use crate::model::Mode;
-use crate::model::answer::OutcomeCode;
-use crate::model::bucket::{BucketRequest, GrantRecord};
-use crate::model::decide::{Account, State, StoredReceipt};
+use super::Window;
+use crate::model::bucket::BucketRequest;
 use crate::model::quota::SECOND_NS;
 
 /// How many were granted in each sub-interval, oldest first: its end, in nanoseconds since 1970, and the count.
@@ -48,7 +45,7 @@ impl Ring {
 
     /// Counts a request for at most the maximum if it can act within its longest wait, and returns when it acts. The caller has
     /// called [`step_back`](Self::step_back).
-    fn take(&mut self, window: &Window, now: i64, request: BucketRequest) -> Option<i64> {
+    pub(super) fn take(&mut self, window: &Window, now: i64, request: BucketRequest) -> Option<i64> {
         let scheduled_at = self.earliest(window, window.max_requests - request.cost - request.min_remaining, now);
         if scheduled_at > now + request.max_wait || !self.may_promise(window, now, scheduled_at) {
             return None;
@@ -116,7 +113,7 @@ impl Ring {
     }
 
     /// Gives back requests that were to act at an instant, and returns how many.
-    fn give_back(&mut self, scheduled_at: i64, tokens: i64) -> i64 {
+    pub(super) fn give_back(&mut self, scheduled_at: i64, tokens: i64) -> i64 {
         // A forgotten sub-interval gives nothing back in another one. Otherwise the requests are in the first sub-interval
         // that ends after they act, or in a later one. Giving them back in the first raises what no interval sees.
         let theirs = self.counts.iter_mut().find(|(end, _)| *end > scheduled_at).filter(|_| scheduled_at >= self.since);
@@ -162,116 +159,6 @@ fn end(window: &Window, at: i64) -> i64 {
 /// The sub-intervals of the longest window, and as many ahead. Several limits for one key could need more.
 const MAX_SUB_INTERVALS_KEPT: usize = 2 * MAX_SUB_INTERVALS_AHEAD;
 const MAX_SUB_INTERVALS_AHEAD: usize = 1000;
-
-/// A sliding window as a store keeps it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WindowRow {
-    /// The limits that it was last counted under.
-    pub(crate) window: Window,
-    pub(crate) ring: Ring,
-}
-
-/// Decides a request in a mode that holds until an instant. A denial changes nothing.
-pub(crate) fn decide(
-    row: &mut WindowRow,
-    window: &Window,
-    request: BucketRequest,
-    (mode, until): (Mode, Option<i64>),
-    held: Option<StoredReceipt>,
-    now: i64,
-) -> WindowUsage {
-    let answer = |word, row: &WindowRow| WindowUsage { mode, ..WindowUsage::new(word, now, now, &row.ring) };
-    if mode == Mode::Off {
-        return answer(OutcomeCode::Granted, row);
-    }
-    row.ring.step_back(now);
-    if let Some(held) = held {
-        let same = held.receipt.cost == request.cost && held.state != State::Cancelled;
-        let word = if same { OutcomeCode::Granted } else { OutcomeCode::Reused };
-        return WindowUsage::new(word, now, held.receipt.scheduled_at.max(now), &row.ring);
-    }
-    if mode == Mode::Block {
-        return WindowUsage { scheduled_at: until, ..answer(OutcomeCode::Denied, row) };
-    }
-    if request.cost > window.signed_max_requests() - request.min_remaining {
-        return answer(OutcomeCode::Never, row);
-    }
-    // No request waits in shadow mode.
-    let max_wait = if mode == Mode::Shadow { 0 } else { request.max_wait };
-    match row.ring.take(window, now, BucketRequest { max_wait, ..request }) {
-        Some(scheduled_at) => {
-            row.window = *window;
-            WindowUsage::new(OutcomeCode::Granted, now, scheduled_at, &row.ring)
-        }
-        None if mode == Mode::Shadow => answer(OutcomeCode::Granted, row),
-        None => answer(OutcomeCode::Denied, row),
-    }
-}
-
-impl WindowRow {
-    /// An unused window.
-    pub(crate) fn new(window: Window, now: i64) -> Self {
-        let (resolution_ns, retention_ns) = (window.resolution_ns, window.interval_ns);
-        Self { window, ring: Ring { resolution_ns, retention_ns, since: now, ..Ring::default() } }
-    }
-
-    /// The limits that the SQL stores know: the longest interval since it was empty, and the newest sub-interval's resolution.
-    pub(crate) fn terms(&self) -> Window {
-        Window::stored(self.window.max_requests, self.ring.retention_ns, self.ring.resolution_ns)
-    }
-
-    /// Whether no request counts any more.
-    pub(crate) fn is_empty(&self, now: i64) -> bool {
-        self.ring.empty_at(&self.window) <= now
-    }
-
-    /// Counts requests now, regardless of the maximum, unless the mode is off or block.
-    pub(crate) fn count_now(
-        &mut self,
-        window: &Window,
-        (mode, until): (Mode, Option<i64>),
-        cost: i64,
-        now: i64,
-    ) -> WindowUsage {
-        if mode != Mode::Off {
-            self.ring.step_back(now);
-        }
-        let counts = matches!(mode, Mode::Enforce | Mode::Shadow);
-        if counts && cost > 0 {
-            self.ring.count(window, now, self.next(now), cost.min(MAX_REQUESTS));
-            self.window = *window;
-        }
-        let counted = WindowUsage { mode, ..WindowUsage::new(OutcomeCode::Granted, now, now, &self.ring) };
-        if mode == Mode::Block {
-            WindowUsage { word: OutcomeCode::Denied, scheduled_at: until, ..counted }
-        } else {
-            counted
-        }
-    }
-
-    /// Now, or the later instant at which the last granted requests act.
-    fn next(&self, now: i64) -> i64 {
-        self.ring.counts.last().map_or(now, |(end, _)| now.max(end - self.ring.resolution_ns))
-    }
-}
-
-impl Account for WindowRow {
-    const MAX_USED: i64 = MAX_REQUESTS;
-
-    fn cancel(&mut self, receipt: &GrantRecord, _: i64) -> Option<i64> {
-        Some(self.ring.give_back(receipt.scheduled_at, receipt.cost))
-    }
-
-    fn refund(&mut self, receipt: &GrantRecord, tokens: i64) {
-        self.ring.give_back(receipt.scheduled_at, tokens);
-    }
-
-    fn charge(&mut self, now: i64, tokens: i64, _: i64) {
-        let window = self.terms();
-        self.ring.step_back(now);
-        self.ring.count(&window, now, self.next(now), tokens);
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,12 +4,13 @@ use std::ops::Bound;
 use chrono::{DateTime, Utc};
 
 use super::MemoryStore;
-use crate::admin::{Admin, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan};
+use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan};
 use crate::admin::{explain, limited};
 use crate::clock::Clock;
 use crate::model::decide;
 use crate::model::decide::BucketRow;
 use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, WindowLevel};
+use crate::store::Admin;
 
 impl<C: Clock> Admin for MemoryStore<C> {
     async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {

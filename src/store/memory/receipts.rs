@@ -6,13 +6,13 @@ use uuid::Uuid;
 
 use crate::model::bucket::{GrantRecord, NEVER_NS};
 use crate::model::decide::{State, StoredReceipt};
-use crate::model::take::IdOf;
+use crate::model::id::IdOf;
 use crate::model::{Key, TakeError};
 
 /// The receipts of a shard: of grants with an id, and of adjustments.
 #[derive(Debug)]
 pub(super) struct Receipts {
-    held: HashMap<(Uuid, Key), ReceiptEntry>,
+    by_id: HashMap<(Uuid, Key), ReceiptEntry>,
     /// Receipts with an id of this crate's that are settled: no caller repeats them, and they change no more. The
     /// oldest come first. They need no room of other receipts: beyond the shard's own room, the shard forgets the
     /// oldest.
@@ -26,19 +26,19 @@ pub(super) struct Receipts {
 
 #[derive(Debug)]
 struct ReceiptEntry {
-    held: StoredReceipt,
+    stored: StoredReceipt,
     id_of: IdOf,
 }
 
 impl ReceiptEntry {
     fn is_done(&self) -> bool {
-        self.id_of == IdOf::Crate && self.held.state != State::Open
+        self.id_of == IdOf::Crate && self.stored.state != State::Open
     }
 }
 
 impl Receipts {
     pub(super) fn new(room: Arc<ReceiptQuota>) -> Self {
-        Self { held: HashMap::new(), done: VecDeque::new(), room, lent: 0, none_expires_before: NEVER_NS }
+        Self { by_id: HashMap::new(), done: VecDeque::new(), room, lent: 0, none_expires_before: NEVER_NS }
     }
 
     /// Uses this room from now on.
@@ -48,16 +48,16 @@ impl Receipts {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.by_id.len()
     }
 
     pub(super) fn find(&self, id: Uuid, key: &Key) -> Option<StoredReceipt> {
-        self.held.get(&(id, key.clone())).map(|kept| kept.held)
+        self.by_id.get(&(id, key.clone())).map(|kept| kept.stored)
     }
 
     /// Returns a receipt that has not expired.
     pub(super) fn get(&self, id: Uuid, key: &Key, now: i64) -> Option<StoredReceipt> {
-        self.find(id, key).filter(|held| held.expires_at > now)
+        self.find(id, key).filter(|stored| stored.expires_at > now)
     }
 
     /// Makes room for a receipt that a caller can repeat, before the request changes anything. Without room, forgets
@@ -67,30 +67,30 @@ impl Receipts {
         if !has_room(self) && now >= self.none_expires_before {
             self.sweep(now);
         }
-        let fits = has_room(self) || self.held.contains_key(&(id, key.clone()));
+        let fits = has_room(self) || self.by_id.contains_key(&(id, key.clone()));
         if fits { Ok(()) } else { Err(TakeError::TooManyIds(id)) }
     }
 
     /// Returns the keys of requests that can be settled.
     pub(super) fn open(&self, now: i64) -> HashSet<&Key> {
-        let is_open = |held: &StoredReceipt| held.state == State::Open && held.expires_at > now;
-        self.held.iter().filter(|(_, kept)| is_open(&kept.held)).map(|((_, key), _)| key).collect()
+        let is_open = |stored: &StoredReceipt| stored.state == State::Open && stored.expires_at > now;
+        self.by_id.iter().filter(|(_, kept)| is_open(&kept.stored)).map(|((_, key), _)| key).collect()
     }
 
     pub(super) fn grant(&mut self, id: Uuid, key: &Key, receipt: GrantRecord, id_of: IdOf, expires_at: i64) {
-        self.insert(id, key, ReceiptEntry { held: StoredReceipt { receipt, state: State::Open, expires_at }, id_of });
+        self.insert(id, key, ReceiptEntry { stored: StoredReceipt { receipt, state: State::Open, expires_at }, id_of });
     }
 
     /// Writes what an adjustment made of a receipt. The receipt of the request, if there is one, says whose id it is.
-    pub(super) fn write(&mut self, id: Uuid, key: &Key, held: StoredReceipt, id_of: IdOf) {
-        let id_of = self.held.get(&(id, key.clone())).map_or(id_of, |kept| kept.id_of);
-        self.insert(id, key, ReceiptEntry { held, id_of });
+    pub(super) fn write(&mut self, id: Uuid, key: &Key, stored: StoredReceipt, id_of: IdOf) {
+        let id_of = self.by_id.get(&(id, key.clone())).map_or(id_of, |kept| kept.id_of);
+        self.insert(id, key, ReceiptEntry { stored, id_of });
     }
 
     fn insert(&mut self, id: Uuid, key: &Key, kept: ReceiptEntry) {
-        self.none_expires_before = self.none_expires_before.min(kept.held.expires_at);
+        self.none_expires_before = self.none_expires_before.min(kept.stored.expires_at);
         let (receipt, is_done) = ((id, key.clone()), kept.is_done());
-        if self.held.insert(receipt.clone(), kept).is_some_and(|before| before.is_done()) {
+        if self.by_id.insert(receipt.clone(), kept).is_some_and(|before| before.is_done()) {
             // The earlier receipt had expired, and a request used its id again.
             self.done.retain(|done| *done != receipt);
         }
@@ -103,14 +103,14 @@ impl Receipts {
     /// Forgets expired receipts.
     pub(super) fn sweep(&mut self, now: i64) {
         let mut earliest = NEVER_NS;
-        self.held.retain(|_, kept| {
-            let stays = kept.held.expires_at > now;
+        self.by_id.retain(|_, kept| {
+            let stays = kept.stored.expires_at > now;
             if stays {
-                earliest = earliest.min(kept.held.expires_at);
+                earliest = earliest.min(kept.stored.expires_at);
             }
             stays
         });
-        self.done.retain(|done| self.held.contains_key(done));
+        self.done.retain(|done| self.by_id.contains_key(done));
         self.none_expires_before = earliest;
         self.count();
     }
@@ -120,14 +120,14 @@ impl Receipts {
         while self.done.len() > self.room.own
             && let Some(oldest) = self.done.pop_front()
         {
-            self.held.remove(&oldest);
+            self.by_id.remove(&oldest);
         }
         self.lent = self.room.lend(self.lent, self.repeatable());
     }
 
     /// Returns how many receipts need room.
     fn repeatable(&self) -> usize {
-        self.held.len() - self.done.len()
+        self.by_id.len() - self.done.len()
     }
 }
 

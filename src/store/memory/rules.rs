@@ -26,7 +26,7 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    fn leave(&self, key: &Key, plan: Option<&Key>, row: &BucketRow, now: i64) -> bool {
+    fn leaves_to_tokens(&self, key: &Key, plan: Option<&Key>, row: &BucketRow, now: i64) -> bool {
         let over = self.overrides.get(key).map(decide::OverrideRules::from).filter(|over| over.setting.holds(now));
         self.all.mode == Mode::Enforce
             && over.is_none_or(|over| over.setting.mode.is_none())
@@ -40,7 +40,7 @@ impl Choices {
 impl RuleBook {
     /// Returns whether a bucket already has its effective limits, so that its tokens alone decide.
     #[inline]
-    pub(super) fn leave(&self, key: &Key, rule: &Rule, row: &BucketRow, now: i64) -> bool {
+    pub(super) fn leaves_to_tokens(&self, key: &Key, rule: &Rule, row: &BucketRow, now: i64) -> bool {
         let plan = match rule {
             Rule::Quota(quota) if *quota == row.own && row.plan.is_none() => None,
             Rule::Provisioned => row.plan.as_deref(),
@@ -50,7 +50,7 @@ impl RuleBook {
         if plan.is_none() && !self.any.load(Ordering::Relaxed) {
             return row.over.is_none();
         }
-        self.read(|choices| choices.leave(key, plan, row, now))
+        self.read(|choices| choices.leaves_to_tokens(key, plan, row, now))
     }
 
     /// Returns the rules that apply to a key.

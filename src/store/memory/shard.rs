@@ -87,9 +87,9 @@ impl Shard {
         if self.rows.get(&key).is_none() {
             self.make_room(&key, 1, now)?;
         }
-        let (terms, full_at) = (row.terms(), full_at(&row));
+        let (limits, full_at) = (row.limits(), full_at(&row));
         match self.rows.insert(key, row) {
-            Some(before) if before.terms() == terms => {}
+            Some(before) if before.limits() == limits => {}
             Some(_) => self.none_full_before = self.none_full_before.min(full_at),
             None => self.none_full_before = i64::MIN,
         }
@@ -155,7 +155,7 @@ impl Shard {
 }
 
 fn full_at(row: &BucketRow) -> i64 {
-    row.terms().instant(row.bucket.anchor, row.bucket.full_at)
+    row.limits().instant(row.bucket.anchor, row.bucket.full_at)
 }
 
 /// The buckets of a shard, by their keys' hashes. The same hash chooses the shard, so that each request hashes its key

@@ -8,10 +8,11 @@ use super::dialect::{Dialect, Operation, PageStart, RowResult};
 use super::instant::Instant;
 use crate::admin::limited;
 use crate::admin::{
-    Admin, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page, Plan,
+    BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page, Plan,
 };
 use crate::model::quota::Refill;
 use crate::model::{Error, Key, Mode, Quota, Window, WindowLevel};
+use crate::store::Admin;
 
 impl<DB: Dialect> Admin for SqlStore<DB> {
     async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
@@ -314,7 +315,7 @@ pub(super) fn window(key: &Key, columns: WindowCounts) -> Result<WindowLevel, sq
     let (max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
     Ok(WindowLevel {
         key: key.clone(),
-        window: terms(max_requests, interval_ns, resolution_ns)?,
+        window: stored_window(max_requests, interval_ns, resolution_ns)?,
         counted: count(counted)?,
         granted: count(granted)?,
         retry_after: Duration::from_millis(count(retry_after_ms)?),
@@ -367,7 +368,7 @@ pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota
 }
 
 /// The limits of a window.
-pub(super) fn terms(max_requests: i64, interval_ns: i64, resolution_ns: i64) -> Result<Window, sqlx::Error> {
+pub(super) fn stored_window(max_requests: i64, interval_ns: i64, resolution_ns: i64) -> Result<Window, sqlx::Error> {
     let within = |number: i64| number >= 1;
     if !within(max_requests) || !within(interval_ns) || !within(resolution_ns) {
         return Err(strange("window", &format!("{max_requests} in {interval_ns} ns by {resolution_ns} ns")));

@@ -50,9 +50,9 @@ pub(super) fn in_order(
     entries.sort_by_key(|entry| entry.request);
     let mut answers = Vec::with_capacity(entries.len());
     for Entry { request: place, times, answer } in entries {
-        let unasked = || sqlx::Error::Protocol(format!("an answer to the request {place}"));
-        let asked = usize::try_from(place - 1).ok().and_then(&request).ok_or_else(unasked)?;
-        answers.extend((0..times).rev().map(|later| answer.before(later, asked)));
+        let unknown = || sqlx::Error::Protocol(format!("an answer to the request {place}"));
+        let request = usize::try_from(place - 1).ok().and_then(&request).ok_or_else(unknown)?;
+        answers.extend((0..times).rev().map(|later| answer.before(later, request)));
     }
     Ok(answers)
 }
@@ -84,7 +84,7 @@ impl TryFrom<AnswerColumns> for Entry {
 
 /// An answer with only the outcome and the mode.
 pub(super) fn answer(outcome: &str, mode: Option<&str>) -> Result<BucketAnswer, sqlx::Error> {
-    Ok(BucketAnswer { mode: parse_mode(mode)?, ..BucketAnswer::refused(word(outcome)?, 0) })
+    Ok(BucketAnswer { mode: parse_mode(mode)?, ..BucketAnswer::refused(outcome_code(outcome)?, 0) })
 }
 
 /// A bucket's state from the last seven of [`AnswerColumns`]. `None` if there is no bucket.
@@ -92,8 +92,8 @@ pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(BucketQuota, Buc
     let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = columns;
     let token_ticks = token_ticks?;
     let capacity = burst? / token_ticks;
-    let terms = BucketQuota { capacity, step_ns: step_ns?, step_ticks: step_ticks?, token_ticks, calendar: false };
-    Some((terms, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, max_granted_wait: 0 }))
+    let limits = BucketQuota { capacity, step_ns: step_ns?, step_ticks: step_ticks?, token_ticks, calendar: false };
+    Some((limits, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, max_granted_wait: 0 }))
 }
 
 /// The columns of the routines that decide under a sliding window. The first are the outcome, the mode that decided
@@ -105,7 +105,7 @@ pub(super) fn counted(columns: WindowColumns) -> Result<WindowUsage, sqlx::Error
     let (outcome, mode, now, scheduled_at, mut counts, resolution_ns) = columns;
     counts.sort_unstable();
     Ok(WindowUsage {
-        word: word(&outcome)?,
+        code: outcome_code(&outcome)?,
         mode: parse_mode(mode.as_deref())?,
         now,
         scheduled_at,
@@ -127,12 +127,12 @@ pub(super) fn lowered(outcome: &str) -> Result<ThrottleOutcome, sqlx::Error> {
         "lowered" => Ok(Some(true)),
         "unchanged" => Ok(Some(false)),
         "endless" => Ok(None),
-        other => Err(word(other)?),
+        other => Err(outcome_code(other)?),
     })
 }
 
-fn word(word: &str) -> Result<OutcomeCode, sqlx::Error> {
-    Ok(match word {
+fn outcome_code(text: &str) -> Result<OutcomeCode, sqlx::Error> {
+    Ok(match text {
         "granted" => OutcomeCode::Granted,
         "denied" => OutcomeCode::Denied,
         "spared" => OutcomeCode::Spared,
@@ -162,20 +162,20 @@ impl<'a> AllAnswers<'a> {
         Self { asks, answers, decided: vec![false; asks.len()] }
     }
 
-    /// Adds an answer about a bucket: its state before the batch (`standing`), or the outcome of a request that the
+    /// Adds an answer about a bucket: its state before the batch (`is_state`), or the outcome of a request that the
     /// routine decided by itself. The outcome replaces the state.
-    pub(super) fn tell(
+    pub(super) fn add(
         &mut self,
         (request, place): (usize, usize),
-        standing: bool,
+        is_state: bool,
         answer: BucketAnswer,
     ) -> Result<(), sqlx::Error> {
-        let unasked = || sqlx::Error::Protocol(format!("an answer about the bucket {place} of the request {request}"));
-        let told = self.answers.get_mut(request).and_then(|answers| answers.get_mut(place)).ok_or_else(unasked)?;
-        if !standing || !self.decided[request] {
-            *told = Some(answer);
+        let unknown = || sqlx::Error::Protocol(format!("an answer about the bucket {place} of the request {request}"));
+        let known = self.answers.get_mut(request).and_then(|answers| answers.get_mut(place)).ok_or_else(unknown)?;
+        if !is_state || !self.decided[request] {
+            *known = Some(answer);
         }
-        self.decided[request] |= !standing;
+        self.decided[request] |= !is_state;
         Ok(())
     }
 
@@ -187,17 +187,17 @@ impl<'a> AllAnswers<'a> {
     pub(super) fn in_request_order(self) -> Vec<BucketAnswer> {
         let mut buckets: HashMap<&str, Balance> = HashMap::new();
         let mut requests = Vec::with_capacity(self.asks.len());
-        for ((ask, told), decided) in self.asks.iter().zip(self.answers).zip(self.decided) {
-            let told: Vec<BucketAnswer> = told.into_iter().flatten().collect();
-            let granted = told.iter().all(|answer| answer.word == OutcomeCode::Granted);
+        for ((ask, known), decided) in self.asks.iter().zip(self.answers).zip(self.decided) {
+            let known: Vec<BucketAnswer> = known.into_iter().flatten().collect();
+            let granted = known.iter().all(|answer| answer.code == OutcomeCode::Granted);
             for (place, key) in ask.take.keys().enumerate().filter(|_| granted && !decided) {
                 buckets.entry(key.as_str()).or_default().behind += ask.request_at(place).cost;
             }
-            requests.push((ask, told, decided, granted));
+            requests.push((ask, known, decided, granted));
         }
         let mut answers = Vec::new();
-        for (ask, mut told, decided, granted) in requests {
-            for (place, (answer, key)) in told.iter_mut().zip(ask.take.keys()).enumerate() {
+        for (ask, mut known, decided, granted) in requests {
+            for (place, (answer, key)) in known.iter_mut().zip(ask.take.keys()).enumerate() {
                 let bucket = buckets.entry(key.as_str()).or_default();
                 let request = ask.request_at(place);
                 if decided {
@@ -209,15 +209,15 @@ impl<'a> AllAnswers<'a> {
                 let cost = if granted { request.cost } else { 0 };
                 bucket.taken += cost;
                 bucket.behind -= cost;
-                if !granted && answer.word == OutcomeCode::Granted {
+                if !granted && answer.code == OutcomeCode::Granted {
                     answer.spare(None);
                 }
                 answer.debit(bucket.taken);
-                if answer.word == OutcomeCode::Spared && !answer.has(request) {
-                    answer.word = OutcomeCode::Denied;
+                if answer.code == OutcomeCode::Spared && !answer.has(request) {
+                    answer.code = OutcomeCode::Denied;
                 }
             }
-            answers.extend(told);
+            answers.extend(known);
         }
         answers
     }

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::dialect::Dialect;
 use crate::model::answer::BucketAnswer;
 use crate::model::bucket::BucketRequest;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 use crate::model::window::Counts;
 use crate::model::{
-    Adjusted, Adjustment, Decision, Error, Key, Outcome, Quota, Rule, Take, TakeError, Window, WindowUsage,
+    Adjusted, Adjustment, Checked, Decision, Error, Key, Outcome, Quota, Rule, Take, TakeError, Window, WindowUsage,
 };
 
 /// A request as a call passes it to the database.
@@ -87,11 +86,10 @@ impl SqlRequest {
     }
 }
 
-impl TryFrom<&Take> for SqlRequest {
-    type Error = TakeError;
-
-    fn try_from(take: &Take) -> Result<Self, TakeError> {
-        Ok(Self { request: take.request()?, take: take.clone(), times: 1 })
+impl From<Checked<&Take>> for SqlRequest {
+    /// Clones the request, because a call can outlive its caller.
+    fn from(take: Checked<&Take>) -> Self {
+        Self { request: take.request_at(0), take: take.get().clone(), times: 1 }
     }
 }
 
@@ -124,21 +122,6 @@ pub(super) enum RoutineReply {
 }
 
 impl RoutineCall {
-    pub(super) async fn on<DB: Dialect>(
-        &self,
-        connection: &mut DB::Connection,
-        clock: &DB::Clock,
-    ) -> Result<RoutineReply, sqlx::Error> {
-        match self {
-            Self::Each(asks) => DB::take(connection, asks, clock).await.map(RoutineReply::Answers),
-            Self::All(asks) => DB::take_all(connection, asks, clock).await.map(RoutineReply::Answers),
-            Self::Adjust(adjustments) => DB::adjust(connection, adjustments, clock).await.map(RoutineReply::Adjusted),
-            Self::Window(ask, counting) => {
-                DB::take_window(connection, ask, *counting, clock).await.map(RoutineReply::WindowUsage)
-            }
-        }
-    }
-
     /// The name of the call in traces and metrics.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -197,7 +180,7 @@ pub(super) fn of_each(answers: Vec<BucketAnswer>, asks: &[SqlRequest], attempts:
     for ask in asks {
         for answer in answers.by_ref().take(usize::try_from(ask.times).unwrap_or(usize::MAX)) {
             let outcome = answer.outcome(&ask.take, 0);
-            outcomes.push(outcome.map(|decision| decision.after(attempts)));
+            outcomes.push(outcome.map(|decision| decision.with_attempts(attempts)));
         }
     }
     Ok(outcomes)
@@ -216,9 +199,15 @@ pub(super) fn of_all(answers: Vec<BucketAnswer>, asks: &[SqlRequest], attempts: 
             .enumerate()
             .map(|(place, answer)| answer.outcome(&ask.take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
-        Ok(Decision::of_all(decisions, &ask.take).expect("a request names a bucket").after(attempts))
+        Ok(Decision::of_all(decisions, &ask.take).expect("a request names a bucket").with_attempts(attempts))
     };
     Ok(asks.iter().map(outcome).collect())
+}
+
+/// The outcome of a request under a sliding window.
+pub(super) fn of_window(reply: RoutineReply, request: &SqlRequest, attempts: u32) -> Result<Outcome, Error> {
+    let outcome = reply.counted()?.outcome(&request.take, request.window().map_err(Error::other)?, request.request);
+    Ok(outcome.map(|decision| decision.with_attempts(attempts)))
 }
 
 /// The results of adjustments, in their order.

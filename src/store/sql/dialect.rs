@@ -3,14 +3,12 @@ use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
-use smol_str::SmolStr;
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, Database, SqlStr};
 
 use super::call::{AdjustedColumns, Counting, SqlRequest};
-use super::connect::Durability;
 use super::retry::{CommitClaim, ErrorClass};
-use super::store::Isolation;
+use super::settings::{Durability, Isolation};
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::ThrottleLevel;
@@ -18,132 +16,79 @@ use crate::model::{Adjustment, Key, Quota, Rule, WindowLevel, WindowUsage};
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
 ///
-/// Sealed by its signatures, which name private types.
-pub trait Dialect: Operations {
-    #[doc(hidden)]
+/// The trait is sealed: its statements can change with the migrations.
+pub trait Dialect: Engine {}
+
+/// How one kind of database is reached and called.
+#[allow(unreachable_pub, reason = "it seals a public trait")]
+pub trait Engine: Decisions {
     /// Whether the server decides in one statement, without a transaction that the client must end.
     const ONE_STATEMENT: bool;
 
-    #[doc(hidden)]
     /// Whether there is a server, which can refuse connections for a while.
     const HAS_SERVER: bool;
 
-    #[doc(hidden)]
     /// With how many concurrent calls of many requests each the database is fastest: one, if it has one writer.
     const CONCURRENT_CALLS: usize;
 
-    #[doc(hidden)]
     /// The statement that opens a transaction of a level, if the database has levels.
     fn begin(isolation: Isolation) -> Option<SqlStr>;
 
-    #[doc(hidden)]
-    /// Parses a URL into the driver's options, for the library and the CLI. Logs no value of the URL.
+    /// Parses a URL into the driver's options. Logs no value of the URL.
     fn parse_url(url: &str) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
 
-    #[doc(hidden)]
     /// The options of a connection whose commits have a durability.
     fn connect_options(
         url: &str,
         durability: Durability,
     ) -> Result<<Self::Connection as Connection>::Options, sqlx::Error>;
 
-    #[doc(hidden)]
     /// The file that connections open, if the database is one.
     #[must_use]
     fn file(_: &<Self::Connection as Connection>::Options) -> Option<&Path> {
         None
     }
 
-    #[doc(hidden)]
     /// The server's settings with which a crash can forget answers, if connections cannot choose them.
     #[must_use]
     fn lacks_durability(_: &mut Self::Connection) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send {
         std::future::ready(Ok(None))
     }
 
-    #[doc(hidden)]
-    /// Decides requests in one round trip, and answers in their order. On MySQL a batch under one quota takes two round
-    /// trips if more than tokens decides it.
-    fn take(
-        connection: &mut Self::Connection,
-        asks: &[SqlRequest],
-        clock: &Self::Clock,
-    ) -> impl Future<Output = Result<Vec<BucketAnswer>, sqlx::Error>> + Send;
-
-    #[doc(hidden)]
-    /// Decides requests for several buckets each, which all grant a request or none. Answers for each bucket, in their
-    /// order. With several requests, none waits or has an id.
-    fn take_all(
-        connection: &mut Self::Connection,
-        asks: &[SqlRequest],
-        clock: &Self::Clock,
-    ) -> impl Future<Output = Result<Vec<BucketAnswer>, sqlx::Error>> + Send;
-
-    #[doc(hidden)]
-    /// Decides a request under a sliding window, or counts it.
-    fn take_window(
-        connection: &mut Self::Connection,
-        ask: &SqlRequest,
-        counting: Counting,
-        clock: &Self::Clock,
-    ) -> impl Future<Output = Result<WindowUsage, sqlx::Error>> + Send;
-
-    #[doc(hidden)]
-    /// Refunds or charges what grants took, in one round trip, and answers in their order.
-    fn adjust(
-        connection: &mut Self::Connection,
-        adjustments: &[Adjustment],
-        clock: &Self::Clock,
-    ) -> impl Future<Output = Result<Vec<AdjustedColumns>, sqlx::Error>> + Send;
-
-    #[doc(hidden)]
     /// Classifies an error that the server reported, by its effect on the request.
     fn classify(error: &dyn DatabaseError) -> ErrorClass;
 
-    #[doc(hidden)]
     /// Whether the server closes the connection after an error that it reported.
     #[must_use]
     fn closes(_: &dyn DatabaseError) -> bool {
         false
     }
 
-    #[doc(hidden)]
     /// Whether the server refused a connection because it has as many as it accepts.
     #[must_use]
     fn is_full(_: &dyn DatabaseError) -> bool {
         false
     }
 
-    #[doc(hidden)]
-    /// The code of an error in the database's manual.
-    fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
-        error.code().map(SmolStr::from)
-    }
-
-    #[doc(hidden)]
     /// Makes a connection fit for the pool again after an error. If that fails, the caller closes the connection.
     fn clean_up(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    #[doc(hidden)]
     /// The clock for calls in a transaction of the caller's instead of their own.
     fn within(clock: &Self::Clock) -> Self::Clock {
         clock.clone()
     }
 
-    #[doc(hidden)]
     /// The clock for calls whose caller waits for `left` at most: the server's waits for locks end earlier.
     fn bounded(clock: &Self::Clock, _left: Duration) -> Self::Clock {
         clock.clone()
     }
 
-    #[doc(hidden)]
     /// Whether the server still works on a call of this role that began at least `age` ago.
     #[must_use]
     fn works_since(_: &mut Self::Connection, _age: Duration) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
         std::future::ready(Ok(false))
     }
 
-    #[doc(hidden)]
     /// Prepares a connection for an operator's statement, and returns whether to [end](Self::end_operation) the
     /// operation.
     #[must_use]
@@ -151,7 +96,6 @@ pub trait Dialect: Operations {
         std::future::ready(Ok(false))
     }
 
-    #[doc(hidden)]
     /// Makes a change in a transaction. Commits if it claims `CommitClaim`, and rolls back otherwise.
     fn change<A: Sync, T: Send>(
         connection: &mut Self::Connection,
@@ -174,14 +118,12 @@ pub trait Dialect: Operations {
         }
     }
 
-    #[doc(hidden)]
     /// Has the server end a transaction's statements within a duration, if it can.
     #[must_use]
     fn limit(_: &mut Self::Connection, _: Duration) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
     }
 
-    #[doc(hidden)]
     /// Commits an operator's statement in a session without autocommit.
     #[must_use]
     fn end_operation(_: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
@@ -202,15 +144,6 @@ pub struct ChangeTime<'a> {
     pub commit_claim: &'a CommitClaim,
 }
 
-/// The code of an error in the manual of the database that reported it.
-pub(crate) fn code_of(error: &dyn DatabaseError) -> Option<SmolStr> {
-    #[cfg(feature = "mysql")]
-    if let Some(number) = <sqlx::MySql as Dialect>::code(error) {
-        return Some(number);
-    }
-    error.code().map(SmolStr::from)
-}
-
 /// A row, or why it cannot be read.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type RowResult<T> = Result<T, sqlx::Error>;
@@ -227,18 +160,52 @@ pub struct PageStart {
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type OperationFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 
+/// The statements of decisions on one kind of database.
+#[allow(unreachable_pub, reason = "it seals a public trait")]
+pub trait Decisions: Operations {
+    /// Decides requests in one round trip, and answers in their order. On MySQL a batch under one quota takes two round
+    /// trips if more than tokens decides it.
+    fn take(
+        connection: &mut Self::Connection,
+        requests: &[SqlRequest],
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<Vec<BucketAnswer>, sqlx::Error>> + Send;
+
+    /// Decides requests for several buckets each, which all grant a request or none. Answers for each bucket, in their
+    /// order. With several requests, none waits or has an id.
+    fn take_all(
+        connection: &mut Self::Connection,
+        requests: &[SqlRequest],
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<Vec<BucketAnswer>, sqlx::Error>> + Send;
+
+    /// Decides a request under a sliding window, or counts it.
+    fn take_window(
+        connection: &mut Self::Connection,
+        request: &SqlRequest,
+        counting: Counting,
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<WindowUsage, sqlx::Error>> + Send;
+
+    /// Refunds or charges what grants took, in one round trip, and answers in their order.
+    fn adjust(
+        connection: &mut Self::Connection,
+        adjustments: &[Adjustment],
+        clock: &Self::Clock,
+    ) -> impl Future<Output = Result<Vec<AdjustedColumns>, sqlx::Error>> + Send;
+}
+
 /// An operator's statements on one kind of database. Each method takes its arguments as one value, so that one function
 /// can run and repeat them all.
+#[allow(unreachable_pub, reason = "it seals a public trait")]
 pub trait Operations: Database {
     /// The clock that decides. For the server's own clock, `()` or what else each call must pass.
     type Clock: Clone + Debug + Default + Send + Sync;
 
-    #[doc(hidden)]
     /// The time that checks an operator's ends before the database is called: the host's, if the server has a clock of
     /// its own.
     fn now(clock: &Self::Clock) -> i64;
 
-    #[doc(hidden)]
     /// Provisions a bucket, or changes its quota.
     fn create_bucket<'c>(
         connection: &'c mut Self::Connection,
@@ -246,7 +213,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, ()>;
 
-    #[doc(hidden)]
     /// A bucket, if it exists.
     fn peek<'c>(
         connection: &'c mut Self::Connection,
@@ -254,7 +220,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, Option<RowResult<BucketLevel>>>;
 
-    #[doc(hidden)]
     /// A window, if anything was counted in it.
     fn peek_window<'c>(
         connection: &'c mut Self::Connection,
@@ -262,7 +227,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, Option<RowResult<WindowLevel>>>;
 
-    #[doc(hidden)]
     /// A page of buckets, in the order of their keys.
     fn list<'c>(
         connection: &'c mut Self::Connection,
@@ -270,7 +234,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, Vec<RowResult<BucketLevel>>>;
 
-    #[doc(hidden)]
     /// A page of windows in which anything was counted, in the order of their keys.
     fn windows<'c>(
         connection: &'c mut Self::Connection,
@@ -278,7 +241,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, Vec<RowResult<WindowLevel>>>;
 
-    #[doc(hidden)]
     /// Makes a bucket full.
     fn reset<'c>(
         connection: &'c mut Self::Connection,
@@ -286,7 +248,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, bool>;
 
-    #[doc(hidden)]
     /// Deletes a bucket.
     fn delete<'c>(
         connection: &'c mut Self::Connection,
@@ -294,7 +255,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, bool>;
 
-    #[doc(hidden)]
     /// The rules that apply to a key, under a plan if one is named.
     fn explain<'c>(
         connection: &'c mut Self::Connection,
@@ -302,7 +262,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, RowResult<Explanation>>;
 
-    #[doc(hidden)]
     /// Creates a plan, or changes its quota.
     fn create_plan<'c>(
         connection: &'c mut Self::Connection,
@@ -310,7 +269,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, ()>;
 
-    #[doc(hidden)]
     /// Sets or clears the mode of a plan.
     fn set_plan_mode<'c>(
         connection: &'c mut Self::Connection,
@@ -318,7 +276,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, bool>;
 
-    #[doc(hidden)]
     /// A plan, if it exists.
     fn plan<'c>(
         connection: &'c mut Self::Connection,
@@ -326,7 +283,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, Option<RowResult<Plan>>>;
 
-    #[doc(hidden)]
     /// A page of plans, in the order of their names.
     fn plans<'c>(
         connection: &'c mut Self::Connection,
@@ -334,7 +290,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, Vec<RowResult<Plan>>>;
 
-    #[doc(hidden)]
     /// Deletes a plan.
     fn delete_plan<'c>(
         connection: &'c mut Self::Connection,
@@ -342,7 +297,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, bool>;
 
-    #[doc(hidden)]
     /// Sets the mode of every key.
     fn set_mode<'c>(
         connection: &'c mut Self::Connection,
@@ -350,7 +304,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, ()>;
 
-    #[doc(hidden)]
     /// The mode of every key.
     fn mode<'c>(
         connection: &'c mut Self::Connection,
@@ -358,7 +311,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, RowResult<ModeSetting>>;
 
-    #[doc(hidden)]
     /// Creates or replaces an override.
     fn set_override<'c>(
         connection: &'c mut Self::Connection,
@@ -366,7 +318,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, ()>;
 
-    #[doc(hidden)]
     /// Deletes an override.
     fn clear_override<'c>(
         connection: &'c mut Self::Connection,
@@ -374,7 +325,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, bool>;
 
-    #[doc(hidden)]
     /// A page of overrides, in the order of their keys.
     fn overrides<'c>(
         connection: &'c mut Self::Connection,
@@ -382,7 +332,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, Vec<RowResult<(Key, Override)>>>;
 
-    #[doc(hidden)]
     #[expect(clippy::ptr_arg, reason = "the arguments are one value")]
     /// Adds counts of denials, in the order of their keys.
     fn count_denials<'c>(
@@ -391,7 +340,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, ()>;
 
-    #[doc(hidden)]
     /// The keys with the most denials.
     fn most_denied<'c>(
         connection: &'c mut Self::Connection,
@@ -399,7 +347,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>>;
 
-    #[doc(hidden)]
     /// Deletes expired rows in one step.
     fn sweep<'c>(
         connection: &'c mut Self::Connection,
@@ -407,7 +354,6 @@ pub trait Operations: Database {
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, SweepResult>;
 
-    #[doc(hidden)]
     /// Lowers a bucket, and returns whether it held more, or `None` if it never refills. Creates the bucket if its rule
     /// can create it.
     fn throttle<'c>(

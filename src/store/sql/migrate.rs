@@ -72,7 +72,7 @@ async fn run<DB: Migrate>(pool: &Pool<DB>, scope: Scope) -> Result<Vec<Migration
         migrated => migrated?,
     };
     for migration in &migrated {
-        telemetry::migrated(DB::URL_SCHEMES[0], migration);
+        telemetry::migrated(DB::URL_SCHEMES[0], migration.version(), migration.name());
     }
     Ok(migrated)
 }
@@ -173,25 +173,24 @@ fn created(line: &str) -> Option<(&str, &str)> {
 }
 
 /// A database for which this crate has migrations.
-pub trait Migrate: Dialect {
-    #[doc(hidden)]
+pub trait Migrate: Dialect + MigrationRunner {}
+
+/// The migrations of one kind of database.
+#[allow(unreachable_pub, reason = "it seals a public trait")]
+pub trait MigrationRunner: Dialect {
     const MIGRATIONS: &'static [Migration];
 
-    #[doc(hidden)]
     const GRANTS: Option<&'static str>;
 
     /// The versions in the ledger whose objects all exist. None if there is no ledger.
-    #[doc(hidden)]
     fn applied(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<i64>, Error>> + Send;
 
     /// Waits until no other session migrates, and runs migrations.
-    #[doc(hidden)]
     fn migrate(pool: &Pool<Self>, scope: Scope) -> impl Future<Output = Result<Vec<Migration>, Error>> + Send;
 
     /// The statement by which an administrator lets this role migrate, after the server refused it with the message
-    /// `said`.
-    #[doc(hidden)]
-    fn needs(pool: &Pool<Self>, said: &str) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
+    /// `refusal`.
+    fn needs(pool: &Pool<Self>, refusal: &str) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
 }
 
 /// Which migrations to run.
@@ -286,7 +285,7 @@ fn known<DB: Migrate>() -> i64 {
 
 /// The error of a wait for another session that migrates, with that session and the statement that ends it.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-fn held(holder: Option<(String, String)>) -> Error {
+fn locked_by(holder: Option<(String, String)>) -> Error {
     let (session, end) = holder.unwrap_or_else(|| ("another session".to_owned(), "end it".to_owned()));
     Error::other(std::io::Error::other(format!(
         "{session} has held the lock of migrations for too long: wait until it is done and repeat this, or end it: {end}"

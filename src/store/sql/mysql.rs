@@ -1,17 +1,15 @@
 use std::time::Duration;
 
-use smol_str::SmolStr;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{Row, SqlStr};
 
-use super::call::{AdjustedColumns, Counting, SqlRequest};
-use super::connect::{Durability, ipv6_address, require_one_host};
-use super::dialect::{ChangeTime, Dialect, Operation};
+use super::connect::{ipv6_address, require_one_host};
+use super::dialect::{ChangeTime, Dialect, Engine, Operation};
 use super::retry::ErrorClass;
-use super::store::{Isolation, SqlStore};
-use crate::model::answer::BucketAnswer;
-use crate::model::{Adjustment, Key, Quota, WindowUsage};
+use super::settings::{Durability, Isolation};
+use super::store::SqlStore;
+use crate::model::{Key, Quota};
 
 mod adjust;
 mod admin;
@@ -39,7 +37,9 @@ impl TransactionOwner {
     }
 }
 
-impl Dialect for MySql {
+impl Dialect for MySql {}
+
+impl Engine for MySql {
     const ONE_STATEMENT: bool = true;
     const HAS_SERVER: bool = true;
     const CONCURRENT_CALLS: usize = 2;
@@ -80,39 +80,6 @@ impl Dialect for MySql {
         Ok((!durable).then(|| format!("innodb_flush_log_at_trx_commit is {flush}, sync_binlog is {sync}")))
     }
 
-    async fn take(
-        connection: &mut MySqlConnection,
-        asks: &[SqlRequest],
-        whose: &TransactionOwner,
-    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take::take(connection, asks, *whose).await
-    }
-
-    async fn take_all(
-        connection: &mut MySqlConnection,
-        asks: &[SqlRequest],
-        whose: &TransactionOwner,
-    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take::take_all(connection, asks, *whose).await
-    }
-
-    async fn take_window(
-        connection: &mut MySqlConnection,
-        ask: &SqlRequest,
-        counting: Counting,
-        whose: &TransactionOwner,
-    ) -> Result<WindowUsage, sqlx::Error> {
-        take::take_window(connection, ask, counting, *whose).await
-    }
-
-    async fn adjust(
-        connection: &mut MySqlConnection,
-        adjustments: &[Adjustment],
-        whose: &TransactionOwner,
-    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-        adjust::adjust(connection, adjustments, *whose).await
-    }
-
     fn classify(error: &dyn DatabaseError) -> ErrorClass {
         // A routine signals this if the bucket or its limits changed during each of its attempts.
         if error.code().as_deref() == Some("40001") {
@@ -133,11 +100,6 @@ impl Dialect for MySql {
             Some(1053 | 1158..=1161 | 1317 | 1927 | 2006 | 2013 | 4031) => ErrorClass::Unknown,
             _ => ErrorClass::Refused,
         }
-    }
-
-    /// The number of the error: many errors share a SQLSTATE.
-    fn code(error: &dyn DatabaseError) -> Option<SmolStr> {
-        number(error).map(|number| smol_str::format_smolstr!("{number}"))
     }
 
     fn is_full(error: &dyn DatabaseError) -> bool {
@@ -194,6 +156,7 @@ impl Dialect for MySql {
     }
 }
 
+/// Many errors share a SQLSTATE.
 fn number(error: &dyn DatabaseError) -> Option<u16> {
     error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
 }

@@ -4,13 +4,12 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError, PgSeverity, Postgres};
 use sqlx::{Connection, SqlStr};
 
-use super::call::{AdjustedColumns, Counting, SqlRequest};
-use super::connect::{Durability, ipv6_address, require_one_host};
-use super::dialect::Dialect;
+use super::connect::{ipv6_address, require_one_host};
+use super::dialect::{Dialect, Engine};
 use super::retry::ErrorClass;
-use super::store::{Isolation, SqlStore};
-use crate::model::answer::BucketAnswer;
-use crate::model::{Adjustment, Quota, WindowUsage};
+use super::settings::{Durability, Isolation};
+use super::store::SqlStore;
+use crate::model::Quota;
 use crate::telemetry;
 
 /// The first argument of a routine. Before the call, bounds the session's timeout of locks until the transaction ends.
@@ -52,7 +51,9 @@ impl LockTimeout {
     }
 }
 
-impl Dialect for Postgres {
+impl Dialect for Postgres {}
+
+impl Engine for Postgres {
     const ONE_STATEMENT: bool = true;
     const HAS_SERVER: bool = true;
     const CONCURRENT_CALLS: usize = 2;
@@ -83,39 +84,6 @@ impl Dialect for Postgres {
             Durability::Synchronous => "on",
         };
         Ok(Self::parse_url(url)?.options([("synchronous_commit", commit)]))
-    }
-
-    async fn take(
-        connection: &mut PgConnection,
-        asks: &[SqlRequest],
-        timeout: &LockTimeout,
-    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take::take(connection, asks, timeout).await
-    }
-
-    async fn take_all(
-        connection: &mut PgConnection,
-        asks: &[SqlRequest],
-        timeout: &LockTimeout,
-    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take::take_all(connection, asks, timeout).await
-    }
-
-    async fn take_window(
-        connection: &mut PgConnection,
-        ask: &SqlRequest,
-        counting: Counting,
-        timeout: &LockTimeout,
-    ) -> Result<WindowUsage, sqlx::Error> {
-        take::take_window(connection, ask, counting, timeout).await
-    }
-
-    async fn adjust(
-        connection: &mut PgConnection,
-        adjustments: &[Adjustment],
-        timeout: &LockTimeout,
-    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-        adjust::adjust(connection, adjustments, timeout).await
     }
 
     fn classify(error: &dyn DatabaseError) -> ErrorClass {

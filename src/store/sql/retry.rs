@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::model::Error;
 use crate::model::error::Cause;
-use crate::store::IS_REPEATED_BY_KEY;
+use crate::store::CallOptions;
 use crate::telemetry;
 
 /// How long and how often to attempt a call. Retries only what the database certainly rolled back: a call that may have
@@ -24,7 +24,11 @@ pub(super) struct Retry {
 impl Retry {
     /// Runs `attempt` until it answers, with full jitter in between, and returns the answer with the number of
     /// attempts.
-    pub(super) async fn run<T, F>(&self, attempt: impl Fn(Instant) -> F) -> Result<(T, u32), Error>
+    pub(super) async fn run<T, F>(
+        &self,
+        options: CallOptions,
+        attempt: impl Fn(Instant) -> F,
+    ) -> Result<(T, u32), Error>
     where
         F: Future<Output = Result<T, Failure>>,
     {
@@ -45,7 +49,7 @@ impl Retry {
             let pause = jitter(attempts);
             let again = match failure.class {
                 ErrorClass::RolledBack | ErrorClass::Unprepared => true,
-                ErrorClass::Locked => !IS_REPEATED_BY_KEY.try_with(|repeated| *repeated).unwrap_or(false),
+                ErrorClass::Locked => !options.fail_fast_on_lock,
                 _ => false,
             };
             let again = again && attempts < self.attempts;
@@ -259,13 +263,13 @@ fn jitter(attempts: u32) -> Duration {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::{Duration, Error, ErrorClass, Failure, Retry, jitter};
+    use super::{CallOptions, Duration, Error, ErrorClass, Failure, Retry, jitter};
 
     #[tokio::test(start_paused = true)]
     async fn lock_is_reported_if_the_deadline_leaves_no_time_to_connect() {
         let retry = Retry { deadline: Duration::from_secs(5), ..Retry::default() };
         let attempts = AtomicU32::new(0);
-        let error = retry.run(|deadline| {
+        let error = retry.run(CallOptions::default(), |deadline| {
             let is_first = attempts.fetch_add(1, Ordering::Relaxed) == 0;
             async move {
                 if is_first {
@@ -289,8 +293,11 @@ mod tests {
             assert!(pauses.iter().all(|&pause| pause < bound), "after {attempts} attempts");
             for part in 0..4 {
                 let (from, to) = (bound * part / 4, bound * (part + 1) / 4);
-                let there = pauses.iter().filter(|&&pause| from <= pause && pause < to).count();
-                assert!(there > 100, "after {attempts} attempts {there} of 1000 pauses from {from:?} to {to:?}");
+                let pauses_in_part = pauses.iter().filter(|&&pause| from <= pause && pause < to).count();
+                assert!(
+                    pauses_in_part > 100,
+                    "after {attempts} attempts {pauses_in_part} of 1000 pauses from {from:?} to {to:?}"
+                );
             }
         }
     }

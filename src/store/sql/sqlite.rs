@@ -6,17 +6,15 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, SqlStr, SqlitePool, Transaction};
 
-use super::call::{AdjustedColumns, Counting, SqlRequest};
-use super::connect::Durability;
-use super::dialect::Dialect;
+use super::dialect::{Dialect, Engine};
 use super::retry::ErrorClass;
-use super::store::{Isolation, SqlStore};
+use super::settings::{Durability, Isolation};
+use super::store::SqlStore;
 use crate::clock::{Clock, SystemClock};
-use crate::model::answer::BucketAnswer;
-use crate::model::{Adjustment, WindowUsage};
 
 mod adjust;
 mod admin;
+mod denials;
 mod json;
 mod lock;
 mod rows;
@@ -57,7 +55,9 @@ fn is_in_memory(parameters: &[&str], file: &Path) -> bool {
     has_no_file || ["mode=memory", "vfs=memdb"].iter().any(|parameter| parameters.contains(parameter))
 }
 
-impl Dialect for Sqlite {
+impl Dialect for Sqlite {}
+
+impl Engine for Sqlite {
     const ONE_STATEMENT: bool = false;
     const HAS_SERVER: bool = false;
     const CONCURRENT_CALLS: usize = 1;
@@ -109,42 +109,6 @@ impl Dialect for Sqlite {
 
     fn file(options: &SqliteConnectOptions) -> Option<&Path> {
         Some(options.get_filename())
-    }
-
-    async fn take(
-        connection: &mut SqliteConnection,
-        asks: &[SqlRequest],
-        clock: &HostClock,
-    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take::take(connection, asks, clock).await
-    }
-
-    async fn take_all(
-        connection: &mut SqliteConnection,
-        asks: &[SqlRequest],
-        clock: &HostClock,
-    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take::take_all(connection, asks, clock).await
-    }
-
-    async fn take_window(
-        connection: &mut SqliteConnection,
-        ask: &SqlRequest,
-        counting: Counting,
-        clock: &HostClock,
-    ) -> Result<WindowUsage, sqlx::Error> {
-        let mut transaction = begin(connection).await?;
-        let counted = windows::take(&mut transaction, ask, counting, clock.now()).await?;
-        transaction.commit().await?;
-        Ok(counted)
-    }
-
-    async fn adjust(
-        connection: &mut SqliteConnection,
-        adjustments: &[Adjustment],
-        clock: &HostClock,
-    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-        adjust::adjust(connection, adjustments, clock).await
     }
 
     fn classify(error: &dyn DatabaseError) -> ErrorClass {

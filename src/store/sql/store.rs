@@ -6,20 +6,23 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Pool, SqlStr};
 use tokio::time::{Instant, timeout_at};
 
+use super::batches::{CallBatch, split_into_calls};
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
-use super::connect::Reconnect;
 use super::dialect::{ChangeTime, Dialect, Operation};
 use super::file::DatabaseFile;
+use super::reconnect::Reconnect;
 use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish, finish_change, finish_statement};
-use super::runs::{Run, TakeAllBatch, TakeBatch, runs};
-use crate::admin::{Admin, BucketLevel, DenialCount, SweepResult};
-use crate::admin::{level_under, window_level_under};
-use crate::model::throttle::held;
+use super::settings::Isolation;
+use crate::admin::{BucketLevel, DenialCount, SweepResult};
+use crate::model::answer::throttled;
+use crate::model::error::code_of;
 use crate::model::{
-    Adjusted, Adjustment, Error, Key, Outcome, Quota, Rule, Take, TakeError, Throttle, Window, WindowLevel, WindowUsage,
+    Adjusted, Adjustment, Checked, Error, Key, Outcome, Quota, Rule, Take, TakeError, Throttle, Window, WindowLevel,
+    WindowUsage,
 };
-use crate::store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store};
-use crate::telemetry;
+use crate::store::admin::{Admin, level_under, window_level_under};
+use crate::store::{CallOptions, Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store, sealed};
+use crate::telemetry::ObservedCall;
 
 /// A store of buckets in a SQL database, through your own pool or a [small one](Self::connect) of the store.
 ///
@@ -36,17 +39,6 @@ pub struct SqlStore<DB: Dialect> {
     retry: Retry,
     reconnect: Reconnect,
     file: DatabaseFile,
-}
-
-/// The isolation level of transactions: see [`SqlStore::isolation`](crate::SqlStore::isolation).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isolation {
-    /// Sufficient, and the fastest.
-    ReadCommitted,
-    /// Snapshot isolation on PostgreSQL.
-    RepeatableRead,
-    /// The level that YugabyteDB's users often run.
-    Serializable,
 }
 
 impl<DB: Dialect> SqlStore<DB> {
@@ -155,40 +147,21 @@ impl<DB: Dialect> SqlStore<DB> {
         F: Future<Output = Result<T, Failure>> + Send,
         T: Send,
     {
-        let about = telemetry::ObservedCall { engine: DB::URL_SCHEMES[0], what: "operate", requests: 0 };
-        let operating: Conversing<'_, T> = Box::pin(telemetry::observed(about, self.retry.run(attempt)));
-        operating.await.map(|(answer, _)| answer)
+        let observed = ObservedCall::begin(DB::URL_SCHEMES[0], "operate", 0);
+        let attempts = self.retry.run(CallOptions::default(), attempt);
+        let conversing: Conversing<'_, T> = Box::pin(observed.in_span(attempts));
+        let result = conversing.await;
+        observed.end(result.is_ok());
+        result.map(|(answer, _)| answer)
     }
 
-    /// Decides requests for one bucket each, in one call, and enters the answers at their places.
-    async fn take_each(&self, asks: Vec<(usize, SqlRequest)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
-        let batch = TakeBatch::of(asks);
-        let (reply, attempts) = self.converse(RoutineCall::Each(Arc::clone(&batch.asks))).await?;
-        batch.enter(reply.answers(), attempts, outcomes)
-    }
-
-    /// Decides requests for several buckets each, in one call, and enters the answers at their places.
-    async fn take_all(&self, asks: Vec<(usize, SqlRequest)>, outcomes: &mut [Option<Outcome>]) -> Result<(), Error> {
-        let together = TakeAllBatch::of(asks);
-        let (reply, attempts) = self.converse(RoutineCall::All(Arc::clone(&together.asks))).await?;
-        together.enter(reply.answers(), attempts, outcomes)
-    }
-
-    /// Decides a request under a sliding window.
-    async fn take_window(&self, ask: SqlRequest) -> Result<Outcome, Error> {
-        let ask = Arc::new(ask);
-        let (reply, attempts) = self.converse(RoutineCall::Window(Arc::clone(&ask), Counting::Decide)).await?;
-        let Some(window) = ask.take.window() else { return Err(Error::other(sqlx::Error::RowNotFound)) };
-        let outcome = reply.counted()?.outcome(&ask.take, window, ask.request);
-        Ok(outcome.map(|decision| decision.after(attempts)))
-    }
-
-    async fn converse(&self, call: RoutineCall) -> Result<(RoutineReply, u32), Error> {
-        let about =
-            telemetry::ObservedCall { engine: DB::URL_SCHEMES[0], what: call.name(), requests: call.requests() };
-        let attempts = self.retry.run(|deadline| self.attempt(call.clone(), deadline));
-        let conversing: Conversing<'_, RoutineReply> = Box::pin(telemetry::observed(about, attempts));
-        conversing.await
+    async fn converse(&self, call: RoutineCall, options: CallOptions) -> Result<(RoutineReply, u32), Error> {
+        let observed = ObservedCall::begin(DB::URL_SCHEMES[0], call.name(), call.requests());
+        let attempts = self.retry.run(options, |deadline| self.attempt(call.clone(), deadline));
+        let conversing: Conversing<'_, RoutineReply> = Box::pin(observed.in_span(attempts));
+        let result = conversing.await;
+        observed.end(result.is_ok());
+        result
     }
 
     async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
@@ -227,7 +200,7 @@ impl<DB: Dialect> SqlStore<DB> {
         let conversation = async move {
             let result = watch.finish(async {
                 match begin {
-                    None => call.on::<DB>(&mut connection, &clock).await,
+                    None => send::<DB>(&mut connection, &call, &clock).await,
                     Some(begin) => in_transaction::<DB>(&mut connection, begin, &call, &clock).await,
                 }
             });
@@ -259,31 +232,35 @@ impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
     }
 }
 
+impl<DB: Dialect> sealed::Sealed for SqlStore<DB> {}
+
 impl<DB: Dialect> Store for SqlStore<DB> {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().max_take_all(MAX_TAKE_ALL).concurrent_calls(DB::CONCURRENT_CALLS)
     }
 
     /// Decides in as few calls as possible, one after the other.
-    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let (runs, mut outcomes) = runs(takes, MAX_TAKE_ALL);
-        for (before, run) in runs.into_iter().enumerate() {
-            let entered = match run {
-                Run::Each(asks) => self.take_each(asks, &mut outcomes).await,
-                Run::All(asks) => self.take_all(asks, &mut outcomes).await,
-                Run::Window(place, ask) => self.take_window(ask).await.map(|outcome| outcomes[place] = Some(outcome)),
-            };
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        let (groups, mut outcomes) = split_into_calls(takes, MAX_TAKE_ALL);
+        for (before, group) in groups.into_iter().enumerate() {
+            let batch = CallBatch::of(group);
+            let answered = self.converse(batch.call(), options).await;
+            let entered = answered.and_then(|(reply, attempts)| batch.enter(reply, attempts, &mut outcomes));
             entered.map_err(|error| error.after(before > 0))?;
         }
         Ok(outcomes.into_iter().flatten().collect())
     }
 
     /// Makes the adjustments in as few calls as possible, one after the other: all of a call, or none.
-    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         let mut adjusted = Vec::with_capacity(adjustments.len());
         for chunk in adjustments.chunks(MAX_ADJUSTMENTS) {
             let is_partial = !adjusted.is_empty();
-            let answered = self.converse(RoutineCall::Adjust(chunk.into())).await;
+            let answered = self.converse(RoutineCall::Adjust(chunk.into()), options).await;
             let answered = answered.and_then(|(reply, _)| call::adjusted(reply.adjusted(), chunk));
             adjusted.extend(answered.map_err(|error| error.after(is_partial))?);
         }
@@ -292,7 +269,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         let lowered = self.conduct((key.clone(), rule.clone(), hold.of(key, rule)?), DB::throttle, true).await?;
-        held(lowered, key, rule)
+        throttled(lowered, key, rule)
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -326,8 +303,8 @@ impl<DB: Dialect> Maintenance for SqlStore<DB> {
 impl<DB: Dialect> SharedWindows for SqlStore<DB> {
     async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(crate::model::window::MAX_REQUESTS);
-        let ask = Arc::new(SqlRequest::counting(key, window, cost));
-        let (reply, _) = self.converse(RoutineCall::Window(ask, Counting::Count)).await?;
+        let request = Arc::new(SqlRequest::counting(key, window, cost));
+        let (reply, _) = self.converse(RoutineCall::Window(request, Counting::Count), CallOptions::default()).await?;
         reply.counted()
     }
 }
@@ -399,8 +376,26 @@ async fn settle<DB: Dialect, T>(
     {
         connection.close_on_drop();
     }
-    let code = error.as_database_error().and_then(DB::code);
+    let code = error.as_database_error().and_then(code_of);
     Err(Failure::new(class, error).with_code(code))
+}
+
+/// Calls a routine on a connection.
+pub(super) async fn send<DB: Dialect>(
+    connection: &mut DB::Connection,
+    call: &RoutineCall,
+    clock: &DB::Clock,
+) -> Result<RoutineReply, sqlx::Error> {
+    match call {
+        RoutineCall::Each(requests) => DB::take(connection, requests, clock).await.map(RoutineReply::Answers),
+        RoutineCall::All(requests) => DB::take_all(connection, requests, clock).await.map(RoutineReply::Answers),
+        RoutineCall::Adjust(adjustments) => {
+            DB::adjust(connection, adjustments, clock).await.map(RoutineReply::Adjusted)
+        }
+        RoutineCall::Window(request, counting) => {
+            DB::take_window(connection, request, *counting, clock).await.map(RoutineReply::WindowUsage)
+        }
+    }
 }
 
 async fn in_transaction<DB: Dialect>(
@@ -410,7 +405,7 @@ async fn in_transaction<DB: Dialect>(
     clock: &DB::Clock,
 ) -> Result<RoutineReply, sqlx::Error> {
     let mut transaction = connection.begin_with(begin).await?;
-    let reply = call.on::<DB>(&mut transaction, &DB::within(clock)).await?;
+    let reply = send::<DB>(&mut transaction, call, &DB::within(clock)).await?;
     transaction.commit().await?;
     Ok(reply)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sqlx::Pool;
 use tollgate::{
     Adjusted, Adjustment, Decision, Error, Key, SqlStore, Store, Take, TakeError, model::Outcome, store::Capabilities,
+    store::TestStore,
 };
 
 use crate::engine::Engine;
@@ -14,7 +15,7 @@ use crate::engine::Engine;
 /// Answers at once, so that only the client's cost remains.
 pub(crate) struct Nothing;
 
-impl Store for Nothing {
+impl TestStore for Nothing {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         Ok(takes.iter().map(|_| Ok(Decision::grant(1))).collect())
     }
@@ -39,7 +40,7 @@ pub(crate) enum Touch {
     Read,
 }
 
-impl<E: Engine> Store for Rows<E> {
+impl<E: Engine> TestStore for Rows<E> {
     fn capabilities(&self) -> Capabilities {
         SqlStore::from(self.pool.clone()).capabilities()
     }
@@ -57,12 +58,12 @@ impl<E: Engine> Store for Rows<E> {
             return Err(Error::other(sqlx::Error::RowNotFound));
         }
         match self.touch {
-            Touch::Make | Touch::Write | Touch::WriteAndAnswer => Nothing.take(takes).await,
+            Touch::Make | Touch::Write | Touch::WriteAndAnswer => TestStore::take(&Nothing, takes).await,
             Touch::Read => Ok(takes.iter().map(|_| Ok(Decision::denial(Duration::from_secs(1)))).collect()),
         }
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        Nothing.adjust(adjustments).await
+        TestStore::adjust(&Nothing, adjustments).await
     }
 }

@@ -3,10 +3,12 @@ use std::collections::HashSet;
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, Connection, MySqlPool};
 
-use super::{Ledger, Migrate, Migration, Scope, created, failed, files, held};
+use super::{Ledger, Migrate, Migration, MigrationRunner, Scope, created, failed, files, locked_by};
 use crate::model::Error;
 
-impl Migrate for MySql {
+impl Migrate for MySql {}
+
+impl MigrationRunner for MySql {
     const GRANTS: Option<&'static str> = Some(include_str!("../../../../migrations/grants/mysql.sql"));
 
     const MIGRATIONS: &'static [Migration] = files!(
@@ -75,7 +77,7 @@ async fn migrate(connection: &mut MySqlConnection, scope: Scope) -> Result<Vec<M
     .await
     .map_err(failed::<MySql>)?;
     if locked != Some(1) {
-        return Err(held(holder.map(|id| (format!("session {id}"), format!("kill {id}")))));
+        return Err(locked_by(holder.map(|id| (format!("session {id}"), format!("kill {id}")))));
     }
     let ledger = ledger(connection).await.map_err(failed::<MySql>)?;
     let migrations = scope.of::<MySql>(&ledger)?;

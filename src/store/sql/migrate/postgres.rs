@@ -2,10 +2,12 @@ use std::collections::HashSet;
 
 use sqlx::{Connection, PgConnection, PgPool, Postgres};
 
-use super::{Ledger, Migrate, Migration, Scope, failed, files, held};
+use super::{Ledger, Migrate, Migration, MigrationRunner, Scope, failed, files, locked_by};
 use crate::model::Error;
 
-impl Migrate for Postgres {
+impl Migrate for Postgres {}
+
+impl MigrationRunner for Postgres {
     const GRANTS: Option<&'static str> = Some(include_str!("../../../../migrations/grants/postgres.sql"));
 
     /// Each file resolves no name in a schema in which others can create objects, such as `public`. At its end, the objects
@@ -82,7 +84,7 @@ $$;
             let is_held =
                 error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(LOCK_NOT_AVAILABLE));
             return Err(if is_held {
-                held(holder(&mut connection).await.ok().flatten())
+                locked_by(holder(&mut connection).await.ok().flatten())
             } else {
                 failed::<Self>(error)
             });

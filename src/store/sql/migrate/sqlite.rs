@@ -3,10 +3,12 @@ use std::collections::HashSet;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 use sqlx::{Connection, SqlitePool};
 
-use super::{Ledger, Migrate, Migration, Scope, failed, files};
+use super::{Ledger, Migrate, Migration, MigrationRunner, Scope, failed, files};
 use crate::model::Error;
 
-impl Migrate for Sqlite {
+impl Migrate for Sqlite {}
+
+impl MigrationRunner for Sqlite {
     const GRANTS: Option<&'static str> = None;
 
     const MIGRATIONS: &'static [Migration] = files!(

@@ -25,7 +25,7 @@ async fn adjust_one(
     Adjustment { receipt, kind, .. }: &Adjustment,
     whose: TransactionOwner,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-    let (kind, tokens) = kind.figures();
+    let (kind, tokens) = kind.sql_arguments();
     if receipt.window {
         return sqlx::query_as("call token_adjust_window_v1(?, ?, ?, ?, ?, ?, ?)")
             .bind(kind)

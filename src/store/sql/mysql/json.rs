@@ -9,10 +9,10 @@ use crate::store::sql::call::SqlRequest;
 pub(super) fn requests(asks: &[SqlRequest]) -> String {
     array(asks.iter().map(|ask| {
         let BucketRequest { cost, max_wait, min_remaining } = ask.request;
-        let (terms, plan) = (terms(ask.quota(0)), hex(ask.plan(0)));
+        let (quota, plan) = (quota_json(ask.quota(0)), hex(ask.plan(0)));
         let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
         let key = hex(Some(ask.key().as_str()));
-        format!("[{key},{cost},{max_wait},{min_remaining},{terms},{plan},{id},{},{}]", ask.hold(), ask.times)
+        format!("[{key},{cost},{max_wait},{min_remaining},{quota},{plan},{id},{},{}]", ask.hold(), ask.times)
     }))
 }
 
@@ -32,16 +32,16 @@ pub(super) fn requests_for_several(asks: &[SqlRequest]) -> String {
 /// The first argument of `token_take_all_v1`: the limits at these places.
 pub(super) fn limits(ask: &SqlRequest, places: impl IntoIterator<Item = usize>) -> String {
     array(places.into_iter().map(|place| {
-        let (terms, plan) = (terms(ask.quota(place)), hex(ask.plan(place)));
+        let (quota, plan) = (quota_json(ask.quota(place)), hex(ask.plan(place)));
         let BucketRequest { cost, min_remaining, .. } = ask.request_at(place);
-        format!("[{},{cost},{min_remaining},{terms},{plan}]", hex(Some(ask.take.limits[place].key().as_str())))
+        format!("[{},{cost},{min_remaining},{quota},{plan}]", hex(Some(ask.take.limits[place].key().as_str())))
     }))
 }
 
 /// The argument of `token_adjust_batch_v1`.
 pub(super) fn adjustments(adjustments: &[Adjustment]) -> String {
     array(adjustments.iter().map(|Adjustment { receipt, kind, max_debt, .. }| {
-        let ((kind, tokens), taken) = (kind.figures(), receipt.taken);
+        let ((kind, tokens), taken) = (kind.sql_arguments(), receipt.taken);
         let (id, key) = (receipt.id.hyphenated(), hex(Some(receipt.key.as_str())));
         let (cost, granted, scheduled_at) = (taken.cost, taken.granted, taken.scheduled_at);
         format!(
@@ -55,7 +55,7 @@ fn array(elements: impl Iterator<Item = String>) -> String {
     format!("[{}]", elements.collect::<Vec<_>>().join(","))
 }
 
-fn terms(quota: Option<&Quota>) -> String {
+fn quota_json(quota: Option<&Quota>) -> String {
     match quota {
         None => "null,null,null".to_owned(),
         Some(quota) => format!("{},{},\"{}\"", quota.capacity_i64(), quota.refill_seconds(), quota.refill().as_str()),

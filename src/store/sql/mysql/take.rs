@@ -1,26 +1,54 @@
 //! Decisions: one routine for a request and its equals, one for requests that differ only in their keys, and one for a
 //! batch.
 
-use sqlx::mysql::MySqlConnection;
+use sqlx::mysql::{MySql, MySqlConnection};
 
+use super::adjust::adjust;
 use super::{TransactionOwner, bytes, json, refill, text};
 use crate::model::answer::BucketAnswer;
-use crate::model::{Quota, WindowUsage};
+use crate::model::{Adjustment, Quota, WindowUsage};
 use crate::store::sql::answers::{self, AllAnswers, AnswerColumns, Entry};
-use crate::store::sql::call::{self, Counting, SqlRequest};
+use crate::store::sql::call::{self, AdjustedColumns, Counting, SqlRequest};
+use crate::store::sql::dialect::Decisions;
 
-/// Decides requests for one bucket each, and answers in their order.
-pub(super) async fn take(
-    connection: &mut MySqlConnection,
-    asks: &[SqlRequest],
-    whose: TransactionOwner,
-) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-    // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
-    let columns: Vec<AnswerColumns> = match asks {
-        [ask] => take_one(connection, ask, whose).await?,
-        _ => take_many(connection, asks, whose).await?,
-    };
-    answers::in_order(answers::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
+impl Decisions for MySql {
+    async fn take(
+        connection: &mut MySqlConnection,
+        asks: &[SqlRequest],
+        whose: &TransactionOwner,
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+        // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
+        let columns: Vec<AnswerColumns> = match asks {
+            [ask] => take_one(connection, ask, *whose).await?,
+            _ => take_many(connection, asks, *whose).await?,
+        };
+        answers::in_order(answers::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
+    }
+
+    async fn take_all(
+        connection: &mut MySqlConnection,
+        asks: &[SqlRequest],
+        whose: &TransactionOwner,
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+        take_all(connection, asks, *whose).await
+    }
+
+    async fn take_window(
+        connection: &mut MySqlConnection,
+        ask: &SqlRequest,
+        counting: Counting,
+        whose: &TransactionOwner,
+    ) -> Result<WindowUsage, sqlx::Error> {
+        take_window(connection, ask, counting, *whose).await
+    }
+
+    async fn adjust(
+        connection: &mut MySqlConnection,
+        adjustments: &[Adjustment],
+        whose: &TransactionOwner,
+    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+        adjust(connection, adjustments, *whose).await
+    }
 }
 
 /// How many equal requests were granted, and [`AnswerColumns`] without the first two: of the other requests, or of all. Texts
@@ -207,7 +235,7 @@ async fn take_uniform(
 type UniformRow = (Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<String>);
 
 /// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
-pub(super) async fn take_all(
+async fn take_all(
     connection: &mut MySqlConnection,
     asks: &[SqlRequest],
     whose: TransactionOwner,
@@ -271,13 +299,13 @@ fn tell(told: &mut AllAnswers<'_>, standing: bool, array: &str) -> Result<(), sq
         let Entry { request: place, answer, .. } = json::parse_columns(text)?.try_into()?;
         let request: usize = request.parse().map_err(|_| unread())?;
         let (request, place) = (request.checked_sub(1), usize::try_from(place - 1).ok());
-        told.tell(request.zip(place).ok_or_else(unread)?, standing, answer)?;
+        told.add(request.zip(place).ok_or_else(unread)?, standing, answer)?;
     }
     Ok(())
 }
 
 /// Decides a request under a sliding window, or counts it.
-pub(super) async fn take_window(
+async fn take_window(
     connection: &mut MySqlConnection,
     ask: &SqlRequest,
     counting: Counting,

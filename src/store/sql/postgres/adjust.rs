@@ -23,7 +23,7 @@ async fn adjust_one(
     Adjustment { receipt, kind, max_debt, .. }: &Adjustment,
     timeout: &LockTimeout,
 ) -> Result<AdjustedColumns, sqlx::Error> {
-    let (kind, tokens) = kind.figures();
+    let (kind, tokens) = kind.sql_arguments();
     if receipt.window {
         return sqlx::query_as(concat!(
             "select t.* from tollgate.adjust_window_v1(",
@@ -64,19 +64,19 @@ async fn adjust_many(
     timeout: &LockTimeout,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     let receipts = || adjustments.iter().map(Adjustment::receipt);
-    let figures = || adjustments.iter().map(|adjustment| adjustment.kind.figures());
+    let arguments = || adjustments.iter().map(|adjustment| adjustment.kind.sql_arguments());
     let (outcomes, given_back): (Vec<String>, Vec<i64>) = sqlx::query_as(concat!(
         "select t.* from tollgate.adjust_batch_v1(",
         locking!("$1::pg_catalog.text[]", "$10"),
         ", $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4, $5, $6, $7, $8, $9) t"
     ))
-    .bind(figures().map(|(kind, _)| kind).collect::<Vec<_>>())
+    .bind(arguments().map(|(kind, _)| kind).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.id.hyphenated().to_string()).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.taken.cost).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.taken.granted).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.taken.scheduled_at).collect::<Vec<_>>())
-    .bind(figures().map(|(_, tokens)| tokens).collect::<Vec<_>>())
+    .bind(arguments().map(|(_, tokens)| tokens).collect::<Vec<_>>())
     .bind(receipts().map(|receipt| receipt.window).collect::<Vec<_>>())
     .bind(adjustments.iter().map(|adjustment| adjustment.max_debt).collect::<Vec<_>>())
     .bind(timeout.0.as_deref())

@@ -1,52 +1,75 @@
 //! Decisions: one routine for a request, one for equal requests, one for plain requests, and one for all others.
 
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::{PgConnection, PgRow, Postgres};
 use sqlx::{FromRow, Row};
 
+use super::adjust::adjust;
 use super::{LockTimeout, refill};
 use crate::model::answer::BucketAnswer;
-use crate::model::{Quota, WindowUsage};
+use crate::model::{Adjustment, Quota, WindowUsage};
 use crate::store::sql::answers::{self, AllAnswers, AnswerColumns, Entry};
-use crate::store::sql::call::{Counting, SqlRequest};
+use crate::store::sql::call::{AdjustedColumns, Counting, SqlRequest};
+use crate::store::sql::dialect::Decisions;
 
-/// Decides requests for one bucket each, and answers in their order.
-pub(super) async fn take(
-    connection: &mut PgConnection,
-    asks: &[SqlRequest],
-    timeout: &LockTimeout,
-) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-    let entries = match asks {
-        [ask @ SqlRequest { times: 1, .. }] => vec![take_one(connection, ask, timeout).await?.try_into()?],
-        [ask] => take_times(connection, ask, timeout).await?,
-        _ => take_many(connection, asks, timeout).await?,
-    };
-    answers::in_order(entries, |place| asks.get(place).map(|ask| ask.request))
-}
-
-async fn take_one(
-    connection: &mut PgConnection,
-    ask: &SqlRequest,
-    timeout: &LockTimeout,
-) -> Result<AnswerColumns, sqlx::Error> {
-    sqlx::query_as(concat!(
-        "select 1::bigint, 1::bigint, t.*
+impl Decisions for Postgres {
+    async fn take(
+        connection: &mut PgConnection,
+        asks: &[SqlRequest],
+        timeout: &LockTimeout,
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+        let entries = match asks {
+            [ask @ SqlRequest { times: 1, .. }] => {
+                let columns: AnswerColumns = sqlx::query_as(concat!(
+                    "select 1::bigint, 1::bigint, t.*
            from tollgate.take_v1(",
-        locking!("$1", "$11"),
-        ", $2, $3, $4, $5, $6::pg_catalog.text::numeric, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
-    ))
-    .bind(ask.key().as_str())
-    .bind(ask.request.cost)
-    .bind(ask.request.max_wait)
-    .bind(ask.request.min_remaining)
-    .bind(ask.quota(0).map(Quota::capacity_i64))
-    .bind(ask.quota(0).map(Quota::refill_seconds))
-    .bind(ask.quota(0).map(refill))
-    .bind(ask.plan(0))
-    .bind(ask.id_text())
-    .bind(ask.hold())
-    .bind(timeout.0.as_deref())
-    .fetch_one(connection)
-    .await
+                    locking!("$1", "$11"),
+                    ", $2, $3, $4, $5, $6::pg_catalog.text::numeric, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
+                ))
+                .bind(ask.key().as_str())
+                .bind(ask.request.cost)
+                .bind(ask.request.max_wait)
+                .bind(ask.request.min_remaining)
+                .bind(ask.quota(0).map(Quota::capacity_i64))
+                .bind(ask.quota(0).map(Quota::refill_seconds))
+                .bind(ask.quota(0).map(refill))
+                .bind(ask.plan(0))
+                .bind(ask.id_text())
+                .bind(ask.hold())
+                .bind(timeout.0.as_deref())
+                .fetch_one(connection)
+                .await?;
+                vec![columns.try_into()?]
+            }
+            [ask] => take_times(connection, ask, timeout).await?,
+            _ => take_many(connection, asks, timeout).await?,
+        };
+        answers::in_order(entries, |place| asks.get(place).map(|ask| ask.request))
+    }
+
+    async fn take_all(
+        connection: &mut PgConnection,
+        asks: &[SqlRequest],
+        timeout: &LockTimeout,
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+        take_all(connection, asks, timeout).await
+    }
+
+    async fn take_window(
+        connection: &mut PgConnection,
+        ask: &SqlRequest,
+        counting: Counting,
+        timeout: &LockTimeout,
+    ) -> Result<WindowUsage, sqlx::Error> {
+        take_window(connection, ask, counting, timeout).await
+    }
+
+    async fn adjust(
+        connection: &mut PgConnection,
+        adjustments: &[Adjustment],
+        timeout: &LockTimeout,
+    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+        adjust(connection, adjustments, timeout).await
+    }
 }
 
 /// Decides equal requests, which have no id and do not wait.
@@ -171,7 +194,7 @@ fn column<'a, T>(asks: impl IntoIterator<Item = &'a SqlRequest>, value: impl FnM
 }
 
 /// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
-pub(super) async fn take_all(
+async fn take_all(
     connection: &mut PgConnection,
     asks: &[SqlRequest],
     timeout: &LockTimeout,
@@ -244,7 +267,7 @@ async fn take_all_many(
         for Entry { request: entry, answer, .. } in AnswerArrays::from_row(row)?.entries()? {
             let unasked = || sqlx::Error::Protocol(format!("an answer to the place {entry}"));
             let place = usize::try_from(entry - 1).ok().and_then(|entry| places.get(entry)).ok_or_else(unasked)?;
-            told.tell(*place, standing, answer)?;
+            told.add(*place, standing, answer)?;
         }
     }
     Ok(told.in_request_order())
@@ -255,7 +278,7 @@ fn bucket_column<T>(asks: &[SqlRequest], places: &[(usize, usize)], value: impl 
 }
 
 /// Decides a request under a sliding window, or counts it.
-pub(super) async fn take_window(
+async fn take_window(
     connection: &mut PgConnection,
     ask: &SqlRequest,
     counting: Counting,

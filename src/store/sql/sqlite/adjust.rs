@@ -38,7 +38,7 @@ pub(super) async fn adjust(
     let each = adjustments.iter().zip(places);
     let adjusted = each.map(|(adjustment, places)| columns(books.adjust(adjustment, places, now))).collect();
     let AdjustmentRows { buckets, windows, receipts } = books;
-    let receipts = receipts.changed(|all, (id, key), held| rows::push_receipt(all, *id, key, held));
+    let receipts = receipts.changed(|all, (id, key), stored| rows::push_receipt(all, *id, key, stored));
     if !receipts.is_empty() {
         rows::write_receipts(lock.connection(), receipts).await?;
     }
@@ -101,14 +101,14 @@ impl AdjustmentRows {
         (account, of_receipt): Places,
         now: i64,
     ) -> Result<Adjusted, OutcomeCode> {
-        let (receipt, held) = (&adjustment.receipt, self.receipts.rows[of_receipt].1);
-        let (adjusted, held) = if receipt.window {
-            decide::adjust(adjustment, held, self.windows.rows[account].1.as_mut(), now)
+        let (receipt, stored) = (&adjustment.receipt, self.receipts.rows[of_receipt].1);
+        let (adjusted, stored) = if receipt.window {
+            decide::adjust(adjustment, stored, self.windows.rows[account].1.as_mut(), now)
         } else {
-            decide::adjust(adjustment, held, self.buckets.rows[account].1.as_mut(), now)
+            decide::adjust(adjustment, stored, self.buckets.rows[account].1.as_mut(), now)
         };
-        if held.is_some() {
-            self.receipts.rows[of_receipt].1 = held;
+        if stored.is_some() {
+            self.receipts.rows[of_receipt].1 = stored;
             self.receipts.rows[of_receipt].2 = true;
             let is_changed =
                 if receipt.window { &mut self.windows.rows[account].2 } else { &mut self.buckets.rows[account].2 };

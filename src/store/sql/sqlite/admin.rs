@@ -1,13 +1,9 @@
 //! An operator's statements. Rust computes what routines compute on a server.
 
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
-use sqlx::{Connection, FromRow as _};
+use sqlx::Connection;
+use sqlx::sqlite::{Sqlite, SqliteConnection};
 
-use super::super::admin::Denied;
 use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
-use super::super::instant::Instant;
-use super::rules::timestamp;
 use super::{HostClock, rows, rules, sweep, windows};
 use crate::admin::explain;
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
@@ -100,9 +96,9 @@ impl Operations for Sqlite {
             let row = rows::find(&mut transaction, key).await?;
             let found = window || row.is_some();
             if let Some(mut row) = row {
-                let chosen = rules::find(&mut transaction, key, row.plan.as_deref()).await?;
-                let chosen = chosen.map_err(rows::unreadable(key))?;
-                decide::reset(&mut row, &(&chosen).into(), clock.now());
+                let settings = rules::find(&mut transaction, key, row.plan.as_deref()).await?;
+                let settings = settings.map_err(rows::unreadable(key))?;
+                decide::reset(&mut row, &(&settings).into(), clock.now());
                 rows::write(&mut transaction, key, &row).await?;
             }
             transaction.commit().await?;
@@ -134,9 +130,9 @@ impl Operations for Sqlite {
                 Err(why) => return Ok(Err(why)),
             };
             let named = plan.as_ref().or_else(|| row.as_ref()?.plan.as_deref());
-            let chosen = rules::find(&mut transaction, key, named).await?;
+            let settings = rules::find(&mut transaction, key, named).await?;
             transaction.commit().await?;
-            Ok(chosen.map(|chosen| explain(row, plan.as_ref(), &chosen, clock.now())))
+            Ok(settings.map(|settings| explain(row, plan.as_ref(), &settings, clock.now())))
         })
     }
 
@@ -227,7 +223,7 @@ impl Operations for Sqlite {
         denials: &'c Vec<(Key, i64)>,
         clock: &'c HostClock,
     ) -> OperationFuture<'c, ()> {
-        Box::pin(count_denials(connection, denials, clock))
+        Box::pin(super::denials::count(connection, denials, clock))
     }
 
     fn most_denied<'c>(
@@ -235,7 +231,7 @@ impl Operations for Sqlite {
         (after, limit): &'c (PageStart, u32),
         clock: &'c HostClock,
     ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>> {
-        Box::pin(most_denied(connection, after, *limit, clock))
+        Box::pin(super::denials::most(connection, after, *limit, clock))
     }
 
     fn sweep<'c>(
@@ -258,85 +254,19 @@ impl Operations for Sqlite {
                 Rule::Provisioned => found.as_ref().and_then(|row| row.plan.as_deref()),
                 rule => rule.plan(),
             };
-            let chosen = rules::find(&mut transaction, key, plan).await?.map_err(rows::unreadable(key))?;
-            let chosen = KeyRules::from(&chosen);
+            let settings = rules::find(&mut transaction, key, plan).await?.map_err(rows::unreadable(key))?;
+            let settings = KeyRules::from(&settings);
             let now = clock.now();
-            let mut ruled = match decide::rule(found.clone(), rule, &chosen, now) {
-                Ok(ruled) => ruled,
-                Err(word) => return Ok(Err(word)),
+            let mut effective = match decide::effective_bucket(found.clone(), rule, &settings, now) {
+                Ok(effective) => effective,
+                Err(code) => return Ok(Err(code)),
             };
-            let lowered = decide::throttle(&mut ruled, *hold, now);
-            if let Some(row) = ruled.row.filter(|row| Some(row) != found.as_ref()) {
+            let lowered = decide::throttle(&mut effective, *hold, now);
+            if let Some(row) = effective.row.filter(|row| Some(row) != found.as_ref()) {
                 rows::write(&mut transaction, key, &row).await?;
             }
             transaction.commit().await?;
             Ok(Ok(lowered))
         })
     }
-}
-
-/// Adds a process's counts of denials, and deletes counts that are older than two days.
-async fn count_denials(
-    connection: &mut SqliteConnection,
-    denials: &[(Key, i64)],
-    clock: &HostClock,
-) -> Result<(), sqlx::Error> {
-    let mut transaction = connection.begin_with("begin immediate").await?;
-    let now = DateTime::from_timestamp_nanos(clock.now());
-    for (key, denied) in denials {
-        sqlx::query(
-            "insert into token_stats (hour, id, denied, last_denied_at) values (?1, ?2, ?3, ?4)
-             on conflict (hour, id) do update
-                set denied = min(denied, 9223372036854775807 - excluded.denied) + excluded.denied,
-                    last_denied_at = max(last_denied_at, excluded.last_denied_at)",
-        )
-        .bind(hour(now))
-        .bind(key.as_str())
-        .bind(denied)
-        .bind(timestamp(now))
-        .execute(&mut *transaction)
-        .await?;
-    }
-    forget_denials(&mut transaction, clock, 1000).await?;
-    transaction.commit().await
-}
-
-/// Deletes counts that are older than two days, and returns how many rows.
-pub(super) async fn forget_denials(
-    connection: &mut SqliteConnection,
-    clock: &HostClock,
-    limit: u32,
-) -> Result<u64, sqlx::Error> {
-    let old = sqlx::query(
-        "delete from token_stats where (hour, id) in (select hour, id from token_stats where hour < ?1 limit ?2)",
-    );
-    let before = hour(DateTime::from_timestamp_nanos(clock.now()) - TimeDelta::hours(48));
-    Ok(old.bind(before).bind(limit).execute(connection).await?.rows_affected())
-}
-
-/// Reads the keys with the most denials in the last 24 hours.
-async fn most_denied(
-    connection: &mut SqliteConnection,
-    after: &PageStart,
-    limit: u32,
-    clock: &HostClock,
-) -> Result<Vec<RowResult<DenialCount>>, sqlx::Error> {
-    let now = DateTime::from_timestamp_nanos(clock.now());
-    let most = sqlx::query(
-        "select id, sum(max(min(denied, 100000000000000000), -1)) as denied, cast(round(unixepoch(max(last_denied_at), 'subsec') * 1000) as integer)
-           from token_stats where hour > ?1 group by id order by denied desc, id limit ?2 offset ?3",
-    )
-    .bind(timestamp(now - TimeDelta::hours(24)))
-    .bind(limit)
-    .bind(after.skip);
-    let denials = |row: &SqliteRow| {
-        let (id, denied, last) = <(String, i64, i64)>::from_row(row)?;
-        let last = Instant::from_millis(last).ok_or(sqlx::Error::RowNotFound)?;
-        Denied::from((id, denied, last)).try_into()
-    };
-    Ok(most.fetch_all(connection).await?.iter().map(denials).collect())
-}
-
-fn hour(at: DateTime<Utc>) -> String {
-    timestamp(at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at))
 }

@@ -54,14 +54,14 @@ async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<
 /// Rejects a row whose numbers would overflow a computation.
 fn sound(row: BucketRow) -> RowResult<BucketRow> {
     const MAX: i64 = i64::MAX / 2;
-    let (terms, Bucket { anchor, full_at, granted, max_granted_wait }) = (row.terms(), row.bucket);
-    let steps = i128::from(full_at).div_euclid(i128::from(terms.step_ticks.max(1))) + 1;
-    let full_ns = steps * i128::from(terms.step_ns) + i128::from(anchor);
+    let (limits, Bucket { anchor, full_at, granted, max_granted_wait }) = (row.limits(), row.bucket);
+    let steps = i128::from(full_at).div_euclid(i128::from(limits.step_ticks.max(1))) + 1;
+    let full_ns = steps * i128::from(limits.step_ns) + i128::from(anchor);
     let is_sound = (0..=MAX).contains(&anchor)
         && full_at >= -MAX
         && granted >= 0
         && max_granted_wait >= 0
-        && (terms.step_ns == NEVER_NS || full_ns - i128::from(terms.step_ns) <= i128::from(i64::MAX));
+        && (limits.step_ns == NEVER_NS || full_ns - i128::from(limits.step_ns) <= i128::from(i64::MAX));
     let unsound = || sqlx::Error::Protocol(format!("the state {:?}", row.bucket));
     if is_sound { Ok(row) } else { Err(unsound()) }
 }
@@ -178,17 +178,19 @@ pub(super) async fn find_receipt(
     .fetch_optional(connection)
     .await?;
     found
-        .map(|(cost, granted, scheduled_at, state, expires_at)| held(cost, granted, scheduled_at, &state, expires_at))
+        .map(|(cost, granted, scheduled_at, state, expires_at)| {
+            stored_receipt(cost, granted, scheduled_at, &state, expires_at)
+        })
         .transpose()
         .map_err(unreadable(key))
 }
 
 /// Reads a receipt from a row of `adjust.sql`.
 pub(super) fn receipt_of_line(line: &ResultRow<'_>) -> Result<StoredReceipt, sqlx::Error> {
-    held(line.number(2)?, line.number(3)?, line.number(4)?, line.word(5), line.number(6)?)
+    stored_receipt(line.number(2)?, line.number(3)?, line.number(4)?, line.word(5), line.number(6)?)
 }
 
-fn held(
+fn stored_receipt(
     cost: i64,
     granted: i64,
     scheduled_at: i64,
@@ -204,10 +206,10 @@ pub(super) async fn write_receipt(
     connection: &mut SqliteConnection,
     id: Uuid,
     key: &Key,
-    held: &StoredReceipt,
+    receipt: &StoredReceipt,
 ) -> Result<(), sqlx::Error> {
     let mut receipts = Array::default();
-    push_receipt(&mut receipts, id, key, held);
+    push_receipt(&mut receipts, id, key, receipt);
     write_receipts(connection, receipts).await
 }
 

@@ -1,8 +1,7 @@
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
-use super::HostClock;
-use super::admin::forget_denials;
+use super::{HostClock, denials};
 use crate::admin::SweepResult;
 use crate::model::quota::SECOND_NS;
 
@@ -25,19 +24,19 @@ pub(super) async fn step(
     let mut tables = TABLES.iter().skip_while(|table| table.name.as_bytes() != begin);
     let next = loop {
         let Some(table) = tables.next() else {
-            let denials = forget_denials(&mut transaction, clock, left).await?;
-            deleted += denials;
+            let forgotten = denials::forget_old(&mut transaction, clock, left).await?;
+            deleted += forgotten;
             // The oldest counts come first, so the next step begins at the start of the table.
-            break (denials >= u64::from(left)).then(|| place(DENIALS, &[]));
+            break (forgotten >= u64::from(left)).then(|| place(DENIALS, &[]));
         };
-        let (looked_at, last) = table.look(&mut transaction, after, left).await?;
+        let (read, last) = table.read(&mut transaction, after, left).await?;
         if let Some(last) = &last {
             deleted += table.sweep(&mut transaction, after, last, clock).await?;
         }
-        if looked_at >= left {
+        if read >= left {
             break last.map(|last| place(table.name, &last));
         }
-        (left, after) = (left - looked_at, &[]);
+        (left, after) = (left - read, &[]);
     };
     let finished = next.is_none();
     sqlx::query(
@@ -60,20 +59,20 @@ fn place(table: &str, id: &[u8]) -> Vec<u8> {
 struct SweptTable {
     name: &'static str,
     /// Counts the rows behind `?1`, at most `?2`, and returns the id of the last.
-    look: &'static str,
+    read: &'static str,
     /// Deletes rows behind `?1` and up to `?2` that have expired at `?3`, and that no open receipt needs. Buckets and windows
     /// expire when they were full or empty at `?4`.
     sweep: &'static str,
 }
 
 impl SweptTable {
-    async fn look(
+    async fn read(
         &self,
         connection: &mut SqliteConnection,
         after: &[u8],
         limit: u32,
     ) -> Result<(u32, Option<Vec<u8>>), sqlx::Error> {
-        sqlx::query_as(self.look).bind(after).bind(limit).fetch_one(connection).await
+        sqlx::query_as(self.read).bind(after).bind(limit).fetch_one(connection).await
     }
 
     async fn sweep(
@@ -92,7 +91,7 @@ impl SweptTable {
 const TABLES: [SweptTable; 4] = [
     SweptTable {
         name: BUCKETS,
-        look: "select count(*), cast(max(id) as blob)
+        read: "select count(*), cast(max(id) as blob)
                  from (select id from token_buckets where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_buckets
                  where id > cast(?1 as text) and id <= cast(?2 as text) and not provisioned
@@ -103,7 +102,7 @@ const TABLES: [SweptTable; 4] = [
     },
     SweptTable {
         name: "windows",
-        look: "select count(*), cast(max(id) as blob)
+        read: "select count(*), cast(max(id) as blob)
                  from (select id from token_windows where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_windows
                  where id > cast(?1 as text) and id <= cast(?2 as text) and empty_at <= ?4
@@ -114,7 +113,7 @@ const TABLES: [SweptTable; 4] = [
     // Its key is a UUID's 36 characters and a bucket.
     SweptTable {
         name: "receipts",
-        look: "select count(*), cast(max(id || bucket) as blob)
+        read: "select count(*), cast(max(id || bucket) as blob)
                  from (select id, bucket from token_receipts
                         where (id, bucket) > (substr(cast(?1 as text), 1, 36), substr(cast(?1 as text), 37))
                         order by id, bucket limit ?2)",
@@ -124,7 +123,7 @@ const TABLES: [SweptTable; 4] = [
     },
     SweptTable {
         name: "overrides",
-        look: "select count(*), cast(max(id) as blob)
+        read: "select count(*), cast(max(id) as blob)
                  from (select id from token_overrides where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_overrides
                  where id > cast(?1 as text) and id <= cast(?2 as text)

@@ -9,11 +9,12 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor as _, Row as _, Sqlite};
 
-use super::super::call::SqlRequest;
-use super::HostClock;
+use super::super::call::{AdjustedColumns, Counting, SqlRequest};
+use super::super::dialect::Decisions;
 use super::json::Array;
 use super::lock::{Lock, NOTHING, Script, closing, opening};
 use super::rows::{self, ResultRow, STATES};
+use super::{HostClock, adjust, windows};
 use crate::clock::{Clock, SystemClock};
 use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::BucketRequest;
@@ -21,69 +22,89 @@ use crate::model::decide;
 use crate::model::decide::{
     BucketRow, EffectiveBucket, KeyRules, OverrideRules, PlanRules, State, StoredReceipt, TimedMode,
 };
-use crate::model::{Key, Limit, Mode, Quota, Rule};
+use crate::model::{Adjustment, Key, Limit, Mode, Quota, Rule, WindowUsage};
 
-/// Decides requests for one bucket each, and answers in their order.
-pub(super) async fn take(
-    connection: &mut SqliteConnection,
-    asks: &[SqlRequest],
-    clock: &HostClock,
-) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-    if let [ask] = asks
-        && let Some(answers) = take_now(connection, ask, clock).await?
-    {
-        return Ok(answers);
-    }
-    let limits = asks.iter().map(|ask| &ask.take.limits[0]);
-    let mut locked = Locked::read(connection, limits, clock).await?;
-    let mut answers = Vec::with_capacity(asks.len());
-    for ask in asks {
-        let mut decided = locked.decide(ask, 0).await?;
-        let mut left = ask.times - 1;
-        while left > 0 && decided.answer.word == OutcomeCode::Granted {
-            answers.push(decided.answer);
-            decided.again();
-            left -= 1;
+impl Decisions for Sqlite {
+    async fn take(
+        connection: &mut SqliteConnection,
+        asks: &[SqlRequest],
+        clock: &HostClock,
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+        if let [ask] = asks
+            && let Some(answers) = take_now(connection, ask, clock).await?
+        {
+            return Ok(answers);
         }
-        // A request that was not granted takes nothing, so its equals have the same outcome.
-        answers.extend((0..=left).map(|_| decided.answer));
-        locked.take(decided, ask).await?;
-    }
-    locked.write().await?;
-    Ok(answers)
-}
-
-/// Decides requests for several buckets each, which all grant a request or none: an answer for each bucket.
-pub(super) async fn take_all(
-    connection: &mut SqliteConnection,
-    asks: &[SqlRequest],
-    clock: &HostClock,
-) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-    if let [ask] = asks
-        && let Some(answers) = take_all_now(connection, ask, clock).await?
-    {
-        return Ok(answers);
-    }
-    let limits = asks.iter().flat_map(|ask| &ask.take.limits);
-    let mut locked = Locked::read(connection, limits, clock).await?;
-    let mut answers = Vec::with_capacity(asks.len());
-    for ask in asks {
-        let mut decisions = Vec::with_capacity(ask.take.limits.len());
-        for place in 0..ask.take.limits.len() {
-            decisions.push(locked.decide(ask, place).await?);
-        }
-        let all = decisions.iter().all(|decided| decided.answer.word == OutcomeCode::Granted);
-        for decided in decisions {
-            if !all && decided.answer.word == OutcomeCode::Granted {
-                answers.push(locked.spare(decided));
-            } else {
+        let limits = asks.iter().map(|ask| &ask.take.limits[0]);
+        let mut locked = Locked::read(connection, limits, clock).await?;
+        let mut answers = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let mut decided = locked.decide(ask, 0).await?;
+            let mut left = ask.times - 1;
+            while left > 0 && decided.answer.code == OutcomeCode::Granted {
                 answers.push(decided.answer);
-                locked.take(decided, ask).await?;
+                decided.again();
+                left -= 1;
+            }
+            // A request that was not granted takes nothing, so its equals have the same outcome.
+            answers.extend((0..=left).map(|_| decided.answer));
+            locked.take(decided, ask).await?;
+        }
+        locked.write().await?;
+        Ok(answers)
+    }
+
+    async fn take_all(
+        connection: &mut SqliteConnection,
+        asks: &[SqlRequest],
+        clock: &HostClock,
+    ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
+        if let [ask] = asks
+            && let Some(answers) = take_all_now(connection, ask, clock).await?
+        {
+            return Ok(answers);
+        }
+        let limits = asks.iter().flat_map(|ask| &ask.take.limits);
+        let mut locked = Locked::read(connection, limits, clock).await?;
+        let mut answers = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let mut decisions = Vec::with_capacity(ask.take.limits.len());
+            for place in 0..ask.take.limits.len() {
+                decisions.push(locked.decide(ask, place).await?);
+            }
+            let all = decisions.iter().all(|decided| decided.answer.code == OutcomeCode::Granted);
+            for decided in decisions {
+                if !all && decided.answer.code == OutcomeCode::Granted {
+                    answers.push(locked.spare(decided));
+                } else {
+                    answers.push(decided.answer);
+                    locked.take(decided, ask).await?;
+                }
             }
         }
+        locked.write().await?;
+        Ok(answers)
     }
-    locked.write().await?;
-    Ok(answers)
+
+    async fn take_window(
+        connection: &mut SqliteConnection,
+        ask: &SqlRequest,
+        counting: Counting,
+        clock: &HostClock,
+    ) -> Result<WindowUsage, sqlx::Error> {
+        let mut transaction = super::begin(connection).await?;
+        let counted = windows::take(&mut transaction, ask, counting, clock.now()).await?;
+        transaction.commit().await?;
+        Ok(counted)
+    }
+
+    async fn adjust(
+        connection: &mut SqliteConnection,
+        adjustments: &[Adjustment],
+        clock: &HostClock,
+    ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+        adjust::adjust(connection, adjustments, clock).await
+    }
 }
 
 /// Decides a request for one bucket, and its equals, if only the bucket's own limits apply. Decides none of them if
@@ -103,7 +124,7 @@ async fn take_now(
     };
     let answer = match found.granted {
         Some(now) => Some(granted(&found, whole, now)),
-        None => evaluated(&found, ask, 0, clock.now()).filter(|answer| answer.word != OutcomeCode::Granted),
+        None => evaluated(&found, ask, 0, clock.now()).filter(|answer| answer.code != OutcomeCode::Granted),
     };
     Ok(answer.map(|answer| (0..ask.times).rev().map(|later| answer.before(later, ask.request)).collect()))
 }
@@ -129,7 +150,7 @@ async fn take_all_now(
             None => evaluated(found, ask, place, later),
         };
         let Some(answer) = answer else { return Ok(None) };
-        if found.granted.is_none() && answer.word == OutcomeCode::Granted {
+        if found.granted.is_none() && answer.code == OutcomeCode::Granted {
             spared.push((place, found.row.bucket));
         }
         answers.push(answer);
@@ -145,20 +166,20 @@ async fn take_all_now(
 
 /// The answer of a grant, from the bucket after it.
 fn granted(FoundBucket { row, .. }: &FoundBucket, request: BucketRequest, now: i64) -> BucketAnswer {
-    let terms = row.terms();
-    let due = row.bucket.full_at + request.min_remaining * terms.token_ticks - terms.burst();
-    let there = due <= terms.clock(row.bucket.anchor, now);
-    let scheduled_at = if there { now } else { terms.instant(row.bucket.anchor, due).max(now) };
-    BucketAnswer::granted(now, scheduled_at, terms, row.bucket)
+    let limits = row.limits();
+    let due = row.bucket.full_at + request.min_remaining * limits.token_ticks - limits.burst();
+    let is_available = due <= limits.clock(row.bucket.anchor, now);
+    let scheduled_at = if is_available { now } else { limits.instant(row.bucket.anchor, due).max(now) };
+    BucketAnswer::granted(now, scheduled_at, limits, row.bucket)
 }
 
 /// The answer to a request from the bucket as it is, unless more than the bucket's own limits apply.
 fn evaluated(found: &FoundBucket, ask: &SqlRequest, place: usize, now: i64) -> Option<BucketAnswer> {
-    let FoundBucket { row, ruled, .. } = found;
+    let FoundBucket { row, has_settings, .. } = found;
     let own = ask.quota(place).is_none_or(|quota| *quota == row.own);
-    let plain = !ruled && row.plan.is_none() && row.over.is_none() && own;
-    (plain && !row.bucket.stepped_back(&row.terms(), now))
-        .then(|| decide::take_row(&mut row.clone(), ask.request_at(place), now))
+    let plain = !has_settings && row.plan.is_none() && row.over.is_none() && own;
+    (plain && !row.bucket.stepped_back(&row.limits(), now))
+        .then(|| decide::take_by_tokens(&mut row.clone(), ask.request_at(place), now))
 }
 
 /// A bucket, as `take.sql` and `take_all.sql` answer it.
@@ -166,7 +187,7 @@ struct FoundBucket {
     /// The instant of the grant, if the row is the bucket after a grant.
     granted: Option<i64>,
     /// Whether more than the bucket's own limits can apply: a mode or an override.
-    ruled: bool,
+    has_settings: bool,
     row: BucketRow,
 }
 
@@ -190,7 +211,11 @@ async fn run_take(
         .bind(ask.quota(0).map(|quota| quota.refill().as_str()));
     let rows = of_first(connection, query).await?;
     let found = |columns: &SqliteRow| {
-        Ok(FoundBucket { granted: columns.try_get(0)?, ruled: columns.try_get(1)?, row: rows::of_columns(columns, 2)? })
+        Ok(FoundBucket {
+            granted: columns.try_get(0)?,
+            has_settings: columns.try_get(1)?,
+            row: rows::of_columns(columns, 2)?,
+        })
     };
     rows.first().map(found).transpose().map_err(rows::unreadable(ask.key()))
 }
@@ -228,7 +253,7 @@ async fn run_take_all(
             Some(key) => rows::unreadable(key)(error),
             None => error,
         })?;
-        Ok((id.to_owned(), FoundBucket { granted, ruled: line.word(0) == "ruled", row }))
+        Ok((id.to_owned(), FoundBucket { granted, has_settings: line.word(0) == "ruled", row }))
     };
     rows.iter().map(found).collect()
 }
@@ -306,10 +331,10 @@ struct DecidedRequest {
     answer: BucketAnswer,
     request: BucketRequest,
     place: usize,
-    ruled: Option<EffectiveBucket>,
+    effective: Option<EffectiveBucket>,
     /// The bucket under its effective limits, before anything is taken.
     before: Option<BucketRow>,
-    held: Option<StoredReceipt>,
+    stored: Option<StoredReceipt>,
 }
 
 impl<'c, 'a> Locked<'c, 'a> {
@@ -349,20 +374,21 @@ impl<'c, 'a> Locked<'c, 'a> {
         let request = ask.request_at(place);
         let place = self.places[key];
         let refused = BucketAnswer::refused(OutcomeCode::Unknown, self.now);
-        let mut decided = DecidedRequest { answer: refused, request, place, ruled: None, before: None, held: None };
+        let mut decided =
+            DecidedRequest { answer: refused, request, place, effective: None, before: None, stored: None };
         match self.rule(place, rule) {
-            Err(word) => decided.answer.word = word,
-            Ok(mut ruled) => {
-                decided.before = ruled.untaken(request, self.now);
-                if let (Some(id), true) = (ask.id(), ruled.mode != Mode::Off) {
-                    let held = rows::find_receipt(self.lock.connection(), id, key).await?;
-                    decided.held = held.filter(|held| held.expires_at > self.now);
+            Err(code) => decided.answer.code = code,
+            Ok(mut effective) => {
+                decided.before = effective.unchanged_by(request, self.now);
+                if let (Some(id), true) = (ask.id(), effective.mode != Mode::Off) {
+                    let stored = rows::find_receipt(self.lock.connection(), id, key).await?;
+                    decided.stored = stored.filter(|stored| stored.expires_at > self.now);
                 }
-                decided.answer = match decided.held {
-                    Some(held) => held.again(request, decide::look(&ruled, self.now)),
-                    None => decide::take(&mut ruled, request, self.now),
+                decided.answer = match decided.stored {
+                    Some(stored) => stored.again(request, decide::unchanged(&effective, self.now)),
+                    None => decide::take(&mut effective, request, self.now),
                 };
-                decided.ruled = Some(ruled);
+                decided.effective = Some(effective);
             }
         }
         Ok(decided)
@@ -370,14 +396,14 @@ impl<'c, 'a> Locked<'c, 'a> {
 
     /// Applies a decision. Brings the bucket to its effective limits even if nothing was taken.
     async fn take(&mut self, decided: DecidedRequest, ask: &SqlRequest) -> Result<(), sqlx::Error> {
-        let DecidedRequest { answer, request, place, ruled, before, held } = decided;
+        let DecidedRequest { answer, request, place, effective, before, stored } = decided;
         let bucket = &mut self.buckets[place];
-        let after = if held.is_some() { before } else { ruled.and_then(|ruled| ruled.row) };
+        let after = if stored.is_some() { before } else { effective.and_then(|effective| effective.row) };
         bucket.row = after.or_else(|| bucket.row.take());
-        if let (Some(id), Some(receipt), None) = (ask.id(), answer.receipt(request), held) {
+        if let (Some(id), Some(receipt), None) = (ask.id(), answer.receipt(request), stored) {
             let expires_at = answer.now.saturating_add(ask.hold());
-            let held = StoredReceipt { receipt, state: State::Open, expires_at };
-            rows::write_receipt(self.lock.connection(), id, bucket.key, &held).await?;
+            let stored = StoredReceipt { receipt, state: State::Open, expires_at };
+            rows::write_receipt(self.lock.connection(), id, bucket.key, &stored).await?;
         }
         Ok(())
     }
@@ -425,7 +451,7 @@ impl<'c, 'a> Locked<'c, 'a> {
             Rule::Quota(_) | Rule::Window(_) => None,
         };
         let plan = plan.and_then(|plan| self.plans.get(plan)).copied();
-        decide::rule(row.clone(), rule, &KeyRules { all: self.all, plan, over: *over }, self.now)
+        decide::effective_bucket(row.clone(), rule, &KeyRules { all: self.all, plan, over: *over }, self.now)
     }
 
     /// A bucket, by its number among the keys.
@@ -460,8 +486,8 @@ impl<'c, 'a> Locked<'c, 'a> {
 impl DecidedRequest {
     /// Decides an equal request, after this one.
     fn again(&mut self) {
-        if let Some(ruled) = &mut self.ruled {
-            self.answer = decide::take(ruled, self.request, self.answer.now);
+        if let Some(effective) = &mut self.effective {
+            self.answer = decide::take(effective, self.request, self.answer.now);
         }
     }
 }

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::admin::{count, key, terms};
+use super::super::admin::{count, key, stored_window};
 use super::super::call::{Counting, SqlRequest, parse_counts};
 use super::super::dialect::{PageStart, RowResult};
 use super::json::Array;
@@ -26,26 +26,28 @@ pub(super) async fn take(
     let (key, window) = (ask.key(), ask.window()?);
     let chosen = rules::find(connection, key, None).await?.map_err(rows::unreadable(key))?;
     let mode = KeyRules::from(&chosen).mode(None, now);
-    let held = match ask.id() {
-        Some(id) => rows::find_receipt(connection, id, &key.of_window()).await?.filter(|held| held.expires_at > now),
+    let stored = match ask.id() {
+        Some(id) => {
+            rows::find_receipt(connection, id, &key.of_window()).await?.filter(|stored| stored.expires_at > now)
+        }
         None => None,
     };
     let found = find(connection, key).await?;
     let mut row = found.clone().unwrap_or_else(|| WindowRow::new(*window, now));
     let counted = match counting {
         Counting::Count => row.count_now(window, mode, ask.request.cost, now),
-        Counting::Decide => decide(&mut row, window, ask.request, mode, held, now),
+        Counting::Decide => decide(&mut row, window, ask.request, mode, stored, now),
     };
     // The first request creates the window, even if denied, unless the mode is off.
     if found.map_or(mode.0 != Mode::Off, |found| found.ring != row.ring) {
         write(connection, key, &row).await?;
     }
-    let took = counted.word == OutcomeCode::Granted && counted.mode == Mode::Enforce;
-    if let (Some(id), None, true) = (ask.id(), held, took) {
+    let took = counted.code == OutcomeCode::Granted && counted.mode == Mode::Enforce;
+    if let (Some(id), None, true) = (ask.id(), stored, took) {
         let scheduled_at = counted.scheduled_at.unwrap_or(now);
         let receipt = GrantRecord { cost: ask.request.cost, granted: 0, scheduled_at };
-        let held = StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
-        rows::write_receipt(connection, id, &key.of_window(), &held).await?;
+        let stored = StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
+        rows::write_receipt(connection, id, &key.of_window(), &stored).await?;
     }
     Ok(counted)
 }
@@ -98,7 +100,7 @@ fn read(columns: &SqliteRow) -> RowResult<(Key, WindowRow)> {
     let (id, max_requests, interval_ns, resolution_ns, counts, granted, last_wait, since) =
         WindowRowColumns::from_row(columns)?;
     count(granted)?;
-    let found = row(terms(max_requests, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
+    let found = row(stored_window(max_requests, interval_ns, resolution_ns)?, &counts, granted, last_wait, since)?;
     // Larger counts would overflow a computation.
     let is_sound = |&(end, count): &(i64, i64)| end <= i64::MAX / 2 && count <= 1_000_000_000_000_000;
     if !found.ring.counts.iter().all(is_sound) {

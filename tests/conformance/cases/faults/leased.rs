@@ -7,6 +7,7 @@ use tollgate::{
     Adjusted, Adjustment, Admin, Error, Key, Quota, Store, Take, TakeError,
     layers::{Lease, LeaseOptions},
     model::{Outcome, Source},
+    store::TestStore,
 };
 
 use super::has_server;
@@ -122,15 +123,15 @@ impl Faulty {
     }
 }
 
-impl Store for Faulty {
+impl TestStore for Faulty {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        let [take] = takes else { return self.store.take(takes).await };
+        let [take] = takes else { return Store::take(&self.store, takes).await };
         // A request for one token comes from a caller and not from the lease.
         if take.tokens() == 1 || !self.is(Unheard::FirstDebit) {
-            return self.store.take(takes).await;
+            return Store::take(&self.store, takes).await;
         }
         self.proxy.fail(take.key().as_str(), Then::Swallow);
-        let answer = self.proxied.take(takes).await;
+        let answer = Store::take(&self.proxied, takes).await;
         if let Err(error) = &answer {
             // Ignores a receiver that has ended.
             drop(self.tell.send((take.tokens(), error.clone())));
@@ -140,10 +141,10 @@ impl Store for Faulty {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         if !self.is(Unheard::Adjustments) {
-            return self.store.adjust(adjustments).await;
+            return Store::adjust(&self.store, adjustments).await;
         }
         self.proxy.fail(adjustments[0].receipt().key().as_str(), Then::Swallow);
-        self.proxied.adjust(adjustments).await
+        Store::adjust(&self.proxied, adjustments).await
     }
 }
 

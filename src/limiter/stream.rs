@@ -8,7 +8,7 @@ use futures_core::stream::FusedStream;
 use pin_project_lite::pin_project;
 use tokio::time::sleep;
 
-use crate::limiter::Bound;
+use super::bound::Bound;
 use crate::model::{Decision, Error};
 use crate::requester::{LimitError, TokenRequester};
 use crate::store::Store;
@@ -32,7 +32,7 @@ use crate::store::Store;
 ///
 /// ```
 /// use std::pin::pin;
-/// use tollgate::{requester::limit_stream, Limiter, MemoryStore, Quota};
+/// use tollgate::{limiter::limit_stream, Limiter, MemoryStore, Quota};
 /// use futures_util::{StreamExt, stream};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -52,10 +52,10 @@ where
 {
     LimitedStream {
         requester: Arc::new(requester),
-        asks: Box::new(|requester, _| Some(Box::pin(async move { requester.wait_for_token().await }))),
+        request: Box::new(|requester, _| Some(Box::pin(async move { requester.wait_for_token().await }))),
         stream,
         item: None,
-        turn: None,
+        token: None,
         pause: Duration::ZERO,
         ended: false,
     }
@@ -71,11 +71,11 @@ pin_project! {
     #[must_use = "a stream does nothing unless it is polled"]
     pub struct LimitedStream<R, T: Stream> {
         requester: Arc<R>,
-        asks: RequestToken<R, T::Item>,
+        request: RequestToken<R, T::Item>,
         #[pin]
         stream: T,
         item: Option<T::Item>,
-        turn: Option<TokenFuture>,
+        token: Option<TokenFuture>,
         // The pause before the next request after an error, so that a caller that polls on does not flood the store.
         pause: Duration,
         ended: bool,
@@ -90,7 +90,7 @@ impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
     ///
     /// ```
     /// use std::pin::pin;
-    /// use tollgate::{requester::limit_stream, Limiter, MemoryStore, Quota};
+    /// use tollgate::{limiter::limit_stream, Limiter, MemoryStore, Quota};
     /// use futures_util::{StreamExt, stream};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
@@ -105,11 +105,11 @@ impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
     /// # }
     /// ```
     pub fn cost(self, cost: impl Fn(&T::Item) -> u64 + Send + Sync + 'static) -> Self {
-        let asks = move |bound: Arc<Bound<S>>, item: &T::Item| {
+        let request = move |bound: Arc<Bound<S>>, item: &T::Item| {
             let cost = Some(cost(item)).filter(|cost| *cost > 0)?;
             Some(Box::pin(async move { bound.wait_for_tokens(cost).await }) as TokenFuture)
         };
-        Self { asks: Box::new(asks), ..self }
+        Self { request: Box::new(request), ..self }
     }
 }
 
@@ -129,15 +129,15 @@ impl<R: TokenRequester + 'static, T: Stream> Stream for LimitedStream<R, T> {
             *this.ended = true;
             return Poll::Ready(None);
         };
-        if this.turn.is_none() {
-            let Some(turn) = (this.asks)(Arc::clone(this.requester), item) else {
+        if this.token.is_none() {
+            let Some(token) = (this.request)(Arc::clone(this.requester), item) else {
                 return Poll::Ready(this.item.take().map(Ok));
             };
-            *this.turn = Some(if this.pause.is_zero() { turn } else { Box::pin(after(*this.pause, turn)) });
+            *this.token = Some(if this.pause.is_zero() { token } else { Box::pin(after(*this.pause, token)) });
         }
-        let turn = this.turn.as_mut().expect("it is asked for");
-        let decision = ready!(turn.as_mut().poll(context));
-        *this.turn = None;
+        let token = this.token.as_mut().expect("it is requested");
+        let decision = ready!(token.as_mut().poll(context));
+        *this.token = None;
         let granted = matches!(&decision, Ok(decision) if decision.is_granted());
         *this.pause = if granted { Duration::ZERO } else { (*this.pause * 2).clamp(MIN_PAUSE, MAX_PAUSE) };
         Poll::Ready(match decision {
@@ -161,9 +161,9 @@ impl<R: TokenRequester + 'static, T: Stream> FusedStream for LimitedStream<R, T>
     }
 }
 
-async fn after(pause: Duration, turn: TokenFuture) -> Result<Decision, Error> {
+async fn after(pause: Duration, token: TokenFuture) -> Result<Decision, Error> {
     sleep(pause).await;
-    turn.await
+    token.await
 }
 
 const MIN_PAUSE: Duration = Duration::from_millis(1);

@@ -1,3 +1,5 @@
+//! Decisions in a transaction of the caller's.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,8 +8,8 @@ use sqlx::Connection;
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
 use super::dialect::Dialect;
 use super::retry::Failure;
-use super::store::classify;
-use crate::model::{Adjusted, Adjustment, Decision, Error, Outcome, Take, TakeError};
+use super::store::{classify, send};
+use crate::model::{Adjusted, Adjustment, Checked, Decision, Error, Outcome, Take, TakeError};
 
 /// Decides a request on the caller's connection, in the transaction that is open on it.
 ///
@@ -48,29 +50,36 @@ pub async fn take_within<C>(connection: &mut C, take: &Take) -> Result<Outcome, 
 where
     C: Connection<Database: Dialect<Connection = C>>,
 {
-    let ask = match SqlRequest::try_from(take) {
-        Ok(ask) => ask,
-        Err(error) => return Ok(Err(error)),
-    };
+    match Checked::try_from(take) {
+        Ok(take) => decide(connection, take).await,
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+async fn decide<C>(connection: &mut C, take: Checked<&Take>) -> Result<Outcome, Error>
+where
+    C: Connection<Database: Dialect<Connection = C>>,
+{
     if take.is_unlimited() {
         return Ok(Ok(Decision::grant(u64::MAX)));
     }
-    if let Some(window) = take.window() {
-        let request = ask.request;
-        let reply = converse::<C::Database>(connection, RoutineCall::Window(ask.into(), Counting::Decide)).await?;
-        return Ok(reply.counted()?.outcome(take, window, request));
-    }
     if let Some((limited, places)) = take.limited() {
-        let outcome = Box::pin(take_within(connection, &limited)).await?;
-        return Ok(outcome.map(|decision| decision.among(&places)));
+        let outcome = Box::pin(decide(connection, limited.as_ref())).await?;
+        return Ok(outcome.map(|decision| decision.at_places(&places)));
     }
-    let asks: Arc<[SqlRequest]> = Arc::new([ask]);
+    let request = SqlRequest::from(take);
+    if take.window().is_some() {
+        let request = Arc::new(request);
+        let call = RoutineCall::Window(Arc::clone(&request), Counting::Decide);
+        return call::of_window(converse::<C::Database>(connection, call).await?, &request, 1);
+    }
+    let requests: Arc<[SqlRequest]> = Arc::new([request]);
     let mut outcomes = if take.limits.len() > 1 {
-        let reply = converse::<C::Database>(connection, RoutineCall::All(Arc::clone(&asks))).await?;
-        call::of_all(reply.answers(), &asks, 1)?
+        let reply = converse::<C::Database>(connection, RoutineCall::All(Arc::clone(&requests))).await?;
+        call::of_all(reply.answers(), &requests, 1)?
     } else {
-        let reply = converse::<C::Database>(connection, RoutineCall::Each(Arc::clone(&asks))).await?;
-        call::of_each(reply.answers(), &asks, 1)?
+        let reply = converse::<C::Database>(connection, RoutineCall::Each(Arc::clone(&requests))).await?;
+        call::of_each(reply.answers(), &requests, 1)?
     };
     outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
@@ -92,5 +101,5 @@ where
 
 async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: RoutineCall) -> Result<RoutineReply, Error> {
     let failed = |error| Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX);
-    call.on::<DB>(connection, &DB::within(&DB::Clock::default())).await.map_err(failed)
+    send::<DB>(connection, &call, &DB::within(&DB::Clock::default())).await.map_err(failed)
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use crate::model::{Key, Mode, Quota, Rule, Window};
 
-macro_rules! in_words {
+macro_rules! as_text {
     ($($name:ident)*) => {$(
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -23,7 +23,7 @@ macro_rules! in_words {
     )*};
 }
 
-in_words!(Mode Quota Window);
+as_text!(Mode Quota Window);
 
 impl Serialize for Key {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -47,7 +47,7 @@ impl Serialize for Rule {
     }
 }
 
-/// A quota or a sliding window in words.
+/// A quota or a sliding window as text.
 impl<'de> Deserialize<'de> for Rule {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         read(deserializer, |text| Self::try_from(text))

@@ -1,0 +1,339 @@
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use crate::admin::{
+    BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page, Plan,
+    level_of_itself,
+};
+use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, Window, WindowLevel};
+use crate::store::Store;
+
+/// Methods of operators: read the buckets of a store, change the effective limits and modes, delete buckets.
+///
+/// A change takes effect with the next request that reaches the store, in every process. A limiter that has just denied a key
+/// asks the store again within a second. No method takes a token or waits for one. To delete expired rows, see
+/// [`Maintenance::sweep`](crate::store::Maintenance::sweep).
+///
+/// In a database, each change is a transaction. If another session holds its locks until the store's deadline, the transaction
+/// is rolled back and the change is never made later: [`Error::Contended`]. The same happens if the future is dropped. Only
+/// [`Error::OutcomeUnknown`], after a broken connection, leaves open whether the change was made.
+///
+/// ```
+/// use tollgate::{admin::Filter, Admin, Key, Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(10))?;
+/// let key = Key::try_from("user:42")?;
+/// let _ = limiter.allow_n(&key, 3).await?;
+/// assert_eq!(limiter.store().peek(&key).await?.map(|level| level.available()), Some(7));
+/// assert!(limiter.store().reset(&key).await?);
+/// let page = limiter.store().list(&Filter::default().prefix(Key::try_from("user:")?), None, 100).await?;
+/// assert_eq!(page[0].available(), 10);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Admin: Store {
+    /// Provisions a bucket, full.
+    ///
+    /// A repeated call with the same quota changes nothing. A call with another quota changes the bucket's quota, and the tokens
+    /// stay, up to the new capacity.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the quota is unlimited, or the store is unreachable or has no room.
+    fn create_bucket(&self, key: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Reads a bucket, if it exists, without a lock. Takes and writes nothing.
+    ///
+    /// A limiter's [`peek`](crate::Limiter::peek) also reports what an unused bucket would hold.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store is unreachable, or the role may not read the buckets. [`Error::Unreadable`] if a limit or
+    /// count of the row is out of bounds.
+    fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<BucketLevel>, Error>> + Send;
+
+    /// Reads a key's sliding window without a lock, if it has counted a request and was not swept since. Counts and writes
+    /// nothing.
+    ///
+    /// A window and a bucket of one key are independent. For the window of a limiter, see
+    /// [`Limiter::peek_window`](crate::Limiter::peek_window).
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn peek_window(&self, key: &Key) -> impl Future<Output = Result<Option<WindowLevel>, Error>> + Send;
+
+    /// Lists at most `limit` buckets after `after`, or the first ones, in the byte order of their keys.
+    ///
+    /// An index finds keys by their prefix. No index covers plans or provisioned buckets, so a filter by them scans bucket by
+    /// bucket. In a large table with few matches, the scan does not end within the deadline: list by prefix there, and filter
+    /// each page.
+    ///
+    /// Skips rows that cannot be read, and [counts](Page::unreadable) them, as all methods that return a [`Page`] do.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn list(
+        &self,
+        filter: &Filter,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Page<BucketLevel>, Error>> + Send;
+
+    /// Lists at most `limit` sliding windows after `after`, or the first ones, in the byte order of their keys.
+    ///
+    /// A window is listed if it has counted a request and was not swept since. With a prefix, lists only the windows whose key
+    /// begins with it, byte for byte.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn windows(
+        &self,
+        prefix: Option<&Key>,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Page<WindowLevel>, Error>> + Send;
+
+    /// Fills a key's bucket and clears its window. Returns whether either existed.
+    ///
+    /// The bucket gets the capacity of the effective quota. While its mode is [off](Mode::Off), the capacity is that of its
+    /// last request's quota. Cancelling an earlier reservation then gives nothing back.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store is unreachable, or the role may not change the buckets.
+    fn reset(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Deletes a key's bucket and window. Returns whether either existed. If the next request creates the bucket again, it is full.
+    ///
+    /// # Errors
+    ///
+    /// As for [`reset`](Self::reset).
+    fn delete(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Explains a key's effective limit and mode, where they come from, and the result of a request for one token under this plan,
+    /// or without one. Takes and writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn explain(&self, key: &Key, plan: Option<&Key>) -> impl Future<Output = Result<Explanation, Error>> + Send;
+
+    /// Creates a plan, or changes its quota. Buckets of the plan keep their tokens, up to the new capacity. The plan's mode stays.
+    ///
+    /// A service that calls this at each start undoes the changes of operators: call [`plan`](Self::plan) first to see whether
+    /// the plan exists.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the quota is unlimited, the store is unreachable, or the role may not change plans.
+    fn create_plan(&self, name: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Sets a plan's own mode, or removes it with `None`. Returns whether the plan exists.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the end is past, the reason is too long, the store is unreachable, or the role may not change plans.
+    fn set_plan_mode(
+        &self,
+        name: &Key,
+        mode: Option<Mode>,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Reads a plan, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn plan(&self, name: &Key) -> impl Future<Output = Result<Option<Plan>, Error>> + Send;
+
+    /// Lists at most `limit` plans after `after`, or the first ones, in the byte order of their names.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn plans(&self, after: Option<&Key>, limit: u32) -> impl Future<Output = Result<Page<Plan>, Error>> + Send;
+
+    /// Deletes a plan. Returns whether it existed. Later requests that name the plan fail.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store is unreachable, or the role may not change plans.
+    fn delete_plan(&self, name: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Sets the mode of every key whose override and plan have none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the end is past, the reason is too long, the store is unreachable, or the role may not change the
+    /// mode.
+    fn set_mode(
+        &self,
+        mode: Mode,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Reads the mode that was set for every key. If its end is past, the mode no longer applies.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn mode(&self) -> impl Future<Output = Result<ModeSetting, Error>> + Send;
+
+    /// Sets one key's override of its quota, its mode or both, and replaces an earlier override. The bucket need not exist. An
+    /// existing bucket keeps its tokens, up to the new capacity.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the override changes nothing, expires in the past, or has an unlimited quota or too long a reason.
+    /// Also if the store is unreachable, or the role may not change overrides.
+    fn set_override(&self, key: &Key, over: Override) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Removes a key's override. Returns whether it had one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store is unreachable, or the role may not remove overrides.
+    fn clear_override(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Lists at most `limit` overrides after `after`, or the first ones, in the byte order of their keys. Expired overrides are
+    /// listed until they are swept or removed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn overrides(
+        &self,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Page<(Key, Override)>, Error>> + Send;
+
+    /// Lists the `limit` keys that were denied most in the last 24 hours, the most denied first. Covers the services that
+    /// [count](crate::LimiterBuilder::count_denials) their denials.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Page<DenialCount>, Error>> + Send;
+}
+
+impl<T: Admin> Admin for Arc<T> {
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+        (**self).create_bucket(key, quota).await
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
+        (**self).peek(key).await
+    }
+
+    async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
+        (**self).peek_window(key).await
+    }
+
+    async fn list(&self, filter: &Filter, after: Option<&Key>, limit: u32) -> Result<Page<BucketLevel>, Error> {
+        (**self).list(filter, after, limit).await
+    }
+
+    async fn windows(&self, prefix: Option<&Key>, after: Option<&Key>, limit: u32) -> Result<Page<WindowLevel>, Error> {
+        (**self).windows(prefix, after, limit).await
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        (**self).reset(key).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<bool, Error> {
+        (**self).delete(key).await
+    }
+
+    async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
+        (**self).explain(key, plan).await
+    }
+
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+        (**self).create_plan(name, quota).await
+    }
+
+    async fn set_plan_mode(
+        &self,
+        name: &Key,
+        mode: Option<Mode>,
+        reason: Option<&str>,
+        until: Option<DateTime<Utc>>,
+    ) -> Result<bool, Error> {
+        (**self).set_plan_mode(name, mode, reason, until).await
+    }
+
+    async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
+        (**self).plan(name).await
+    }
+
+    async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Page<Plan>, Error> {
+        (**self).plans(after, limit).await
+    }
+
+    async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
+        (**self).delete_plan(name).await
+    }
+
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
+        (**self).set_mode(mode, reason, until).await
+    }
+
+    async fn mode(&self) -> Result<ModeSetting, Error> {
+        (**self).mode().await
+    }
+
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
+        (**self).set_override(key, over).await
+    }
+
+    async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
+        (**self).clear_override(key).await
+    }
+
+    async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
+        (**self).overrides(after, limit).await
+    }
+
+    async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
+        (**self).most_denied(limit).await
+    }
+}
+
+/// The level that a request under a rule would find.
+pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+    if let Some(level) = level_of_itself(key, rule) {
+        return level;
+    }
+    let (level, explained) = (store.peek(key).await?, store.explain(key, rule.plan()).await?);
+    if let Some(level) = level {
+        return Ok(level.settled(rule, &explained));
+    }
+    let overridden = explained.quota_from == Some(Origin::Override);
+    let quota = match rule {
+        Rule::Quota(own) if !overridden => Some(*own),
+        Rule::Provisioned => None,
+        _ => explained.quota,
+    };
+    match quota {
+        _ if explained.expected_outcome == ExpectedOutcome::UnknownPlan => {
+            Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into())
+        }
+        None => Err(TakeError::UnknownBucket(key.clone()).into()),
+        Some(quota) => Ok(BucketLevel { overridden, ..BucketLevel::unused(key.clone(), quota, rule.plan().cloned()) }),
+    }
+}
+
+/// The level of a key's sliding window, unused if the store has none.
+pub(crate) async fn window_level_under<S: Admin>(store: &S, key: &Key, window: &Window) -> Result<WindowLevel, Error> {
+    Ok(store.peek_window(key).await?.unwrap_or_else(|| WindowLevel::unused(key.clone(), *window)))
+}
