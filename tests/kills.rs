@@ -1,7 +1,7 @@
 //! Kills databases during requests with ids. Answered requests stay, and a retry of an unanswered request is charged once.
 //!
-//! Each test starts a server in a directory of its own, and removes both at the end. `TOLLGATE_KILLS` sets how often each
-//! engine is killed. Default: 50. A process that has an SQLite file open is killed twice as often.
+//! Each test starts a server in a directory of its own, and removes both at the end. Each engine is
+//! killed ten times, and a process that has an SQLite file open twenty times; more often in `scripts/test --long`.
 //!
 //! Other tests check which grants a crash forgets, and stop or kill processes that lease tokens.
 
@@ -26,6 +26,8 @@ mod guard;
 mod leases;
 #[path = "kills/process.rs"]
 mod process;
+#[path = "rounds/mod.rs"]
+mod rounds;
 #[path = "kills/server.rs"]
 mod server;
 #[path = "kills/together.rs"]
@@ -43,6 +45,7 @@ use callers::Callers;
 use database::{Database, Engine};
 use gate::{Gate, between, written};
 use guard::Guard;
+use rounds::rounds;
 use server::Server;
 use together::Together;
 use worker::Worker;
@@ -83,7 +86,7 @@ async fn request_killed_with_its_server_is_charged_once(engine: Engine) -> anyho
 
     let books = Arc::new(Books::default());
     let mut cut_off = 0;
-    for round in 0..rounds()? {
+    for round in 0..usize::try_from(rounds(KILLS)?)? {
         if round % 2 == 1 {
             database.commit_to_the_disk().await?;
         }
@@ -120,7 +123,7 @@ async fn request_killed_with_its_server_is_charged_once(engine: Engine) -> anyho
         audit(&database, &books, &ids).await.with_context(|| format!("round {round}, {cuts:?}"))?;
     }
     // There are usually one or two per round.
-    ensure!(cut_off > 0 || rounds()? < 10, "no batch was in flight when the server was killed");
+    ensure!(cut_off > 0, "no batch was in flight when the server was killed");
     Ok(())
 }
 
@@ -134,7 +137,7 @@ async fn request_killed_with_its_process_is_charged_once() -> anyhow::Result<()>
 
     let books = Books::default();
     // Kills a process twice per round.
-    for round in 0..rounds()? {
+    for round in 0..usize::try_from(rounds(KILLS)?)? {
         let later = (round % 2 == 0).then(|| written(&database, round / 2));
         for cut in [Some(between(&database, round)), later] {
             // Only the worker has the file open, so the next connection finds the file as the worker left it.
@@ -168,12 +171,10 @@ async fn audit(database: &Database, books: &Books, held: &[u128]) -> anyhow::Res
     Ok(())
 }
 
-/// Returns how often to kill an engine.
-fn rounds() -> anyhow::Result<usize> {
-    std::env::var("TOLLGATE_KILLS").map_or(Ok(50), |rounds| rounds.parse().context("TOLLGATE_KILLS is a number"))
-}
-
 fn finished(test: impl Future<Output = anyhow::Result<()>>) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(test).map_err(|error| format!("{error:?}").into())
 }
+
+/// How often each engine is killed.
+const KILLS: u32 = 10;

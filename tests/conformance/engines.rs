@@ -1,5 +1,10 @@
 //! The engines of the suite, and their capabilities.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 use tollgate::store::Isolation;
 
 use crate::layers::Layers;
@@ -32,7 +37,7 @@ pub struct Engine {
     pub has_heap: bool,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
-    /// The layers through which its cases run once more.
+    /// The layers through which all cases run once more.
     pub layers: &'static [Layers],
     /// The layers through which a part of the cases runs once more, with the level.
     pub layers_in_brief: &'static [(Layers, Option<Isolation>)],
@@ -44,8 +49,6 @@ pub enum Kind {
     Postgres,
     Sqlite,
 }
-
-const EVERY_LAYER: &[Layers] = &[Layers::Batched, Layers::Stacked];
 
 const POSTGRES: Engine = Engine {
     name: "postgres",
@@ -86,7 +89,7 @@ pub const ENGINES: &[Engine] = &[
         copies_databases: false,
         has_heap: false,
         time_can_be_injected: true,
-        layers: EVERY_LAYER,
+        layers: &[Layers::Batched, Layers::Stacked],
         layers_in_brief: &[],
     },
     Engine {
@@ -97,8 +100,11 @@ pub const ENGINES: &[Engine] = &[
         ..POSTGRES
     },
     Engine {
-        layers: EVERY_LAYER,
-        layers_in_brief: &[(Layers::Denying, None), (Layers::Stacked, Some(Isolation::Serializable))],
+        layers_in_brief: &[
+            (Layers::Denying, None),
+            (Layers::Stacked, None),
+            (Layers::Stacked, Some(Isolation::Serializable)),
+        ],
         ..POSTGRES
     },
     Engine {
@@ -109,15 +115,14 @@ pub const ENGINES: &[Engine] = &[
         copies_databases: false,
         // The server behind the pooler decides, and a session's settings end with a transaction.
         time_can_be_injected: false,
-        layers_in_brief: &[(Layers::Batched, None), (Layers::Stacked, None)],
+        layers_in_brief: &[(Layers::Stacked, None)],
         ..POSTGRES
     },
-    Engine { layers: &[Layers::Batched], layers_in_brief: &[(Layers::Stacked, None)], ..MYSQL },
+    Engine { layers_in_brief: &[(Layers::Stacked, None)], ..MYSQL },
     // Uses MySQL's SQL.
     Engine {
         name: "mariadb",
         url_variable: Some("TOLLGATE_MARIADB_URL"),
-        layers: &[Layers::Batched],
         layers_in_brief: &[(Layers::Stacked, None)],
         ..MYSQL
     },
@@ -133,9 +138,11 @@ pub const ENGINES: &[Engine] = &[
 ];
 
 impl Engine {
-    /// Whether the engine's cases run. A required engine whose server is absent fails them.
+    /// Whether the engine's cases run: those of one engine if `TOLLGATE_ENGINE` names it. A required engine whose server is
+    /// absent fails its cases.
     pub fn takes_part(&self) -> bool {
-        self.required || self.url_variable.is_some_and(|variable| std::env::var_os(variable).is_some())
+        let has_server = || self.url_variable.is_some_and(|variable| std::env::var_os(variable).is_some());
+        std::env::var("TOLLGATE_ENGINE").map_or_else(|_| self.required || has_server(), |only| only == self.name)
     }
 
     /// The URL of its server.
@@ -151,13 +158,20 @@ impl Engine {
     }
 }
 
-/// A name that changes with every migration, so that no run uses the schema of another version.
-pub fn database_name<DB: tollgate::store::Migrate>(suffix: &str) -> String {
+/// The name of a database of the suite. It changes with each migration, so that no run uses the schema of another version.
+pub fn database_name<DB: tollgate::store::Migrate>(engine: &Engine, suffix: &str) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
 
     let mut hasher = DefaultHasher::new();
     for migration in tollgate::store::migrations::<DB>() {
         migration.sql().hash(&mut hasher);
     }
-    format!("tollgate_test_{:08x}{suffix}", hasher.finish() & 0xffff_ffff)
+    format!("tollgate_test_{:08x}_{}{suffix}", hasher.finish() & 0xffff_ffff, engine.name)
+}
+
+/// Makes a database of the suite unless this process has made it. Other cases wait meanwhile.
+pub async fn once(name: &str, make: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    static MADE: Mutex<BTreeMap<String, Arc<OnceCell<()>>>> = Mutex::new(BTreeMap::new());
+    let cell = Arc::clone(MADE.lock().entry(name.to_owned()).or_default());
+    cell.get_or_try_init(|| make).await.copied()
 }

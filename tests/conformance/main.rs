@@ -30,6 +30,8 @@ mod processes;
 mod proxy;
 mod random;
 mod rig;
+#[path = "../rounds/mod.rs"]
+mod rounds;
 #[path = "../scenarios/mod.rs"]
 mod scenarios;
 mod store;
@@ -44,5 +46,9 @@ fn main() -> anyhow::Result<()> {
         return worked;
     }
     let arguments = libtest_mimic::Arguments::from_args();
-    libtest_mimic::run(&arguments, matrix::trials()).exit();
+    let conclusion = libtest_mimic::run(&arguments, matrix::trials());
+    for name in matrix::FLAKY.lock().iter() {
+        println!("FLAKY {name}");
+    }
+    conclusion.exit();
 }

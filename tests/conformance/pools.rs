@@ -114,11 +114,11 @@ impl Scratch {
 
     pub async fn named(rig: &Rig, name: &str) -> anyhow::Result<Self> {
         let pool = match rig.engine.kind {
-            Kind::MySql => AnyPool::MySql(mysql::pool(rig.engine, name, 8).await?),
-            Kind::Postgres => AnyPool::Postgres(postgres::pool(rig.engine, name, 8).await?),
+            Kind::MySql => AnyPool::MySql(mysql::create(rig.engine, name, 8).await?),
+            Kind::Postgres => AnyPool::Postgres(postgres::create(rig.engine, name, 8).await?),
             Kind::Sqlite => {
                 let directory = rig.directory.as_ref().expect("a rig of this engine has one");
-                AnyPool::Sqlite(sqlite::pool(&directory.path().join(name), 8).await?)
+                AnyPool::Sqlite(sqlite::create(&directory.path().join(name), 8).await?)
             }
         };
         Ok(Self { rig: rig.on(pool), name: name.to_owned(), admin: rig.pool.clone() })
@@ -126,15 +126,12 @@ impl Scratch {
 
     /// Creates a database with tollgate's tables and routines.
     pub async fn migrated(rig: &Rig) -> anyhow::Result<Self> {
+        let name = scratch_name();
         if rig.engine.copies_databases {
-            let name = scratch_name();
-            postgres::copy(rig.engine, &name).await?;
-            let scratch = Self::named(rig, &name).await?;
-            // Changes nothing, unless the original is from another build on a persistent server.
-            with_pool!(&scratch.rig.pool, pool => tollgate::migrate(pool).await?);
-            return Ok(scratch);
+            let pool = AnyPool::Postgres(postgres::copy(rig.engine, &name, 8).await?);
+            return Ok(Self { rig: rig.on(pool), name, admin: rig.pool.clone() });
         }
-        let scratch = Self::new(rig).await?;
+        let scratch = Self::named(rig, &name).await?;
         with_pool!(&scratch.rig.pool, pool => tollgate::migrate(pool).await?);
         Ok(scratch)
     }

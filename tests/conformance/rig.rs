@@ -203,7 +203,7 @@ impl AnyPool {
 pub struct TempDir(std::path::PathBuf);
 
 impl TempDir {
-    fn new() -> std::io::Result<Self> {
+    pub fn new() -> std::io::Result<Self> {
         let path = std::env::temp_dir().join(format!("tollgate-{}", Uuid::new_v4()));
         std::fs::create_dir(&path)?;
         Ok(Self(path))

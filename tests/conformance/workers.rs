@@ -143,7 +143,7 @@ impl Callers {
             ENGINES.iter().find(|engine| engine.name == self.engine).expect("it is one of them");
         let mut rig = Rig::new(engine, engine.levels[self.level], self.layers, Time::Real).await?;
         if let Some(file) = &self.file {
-            rig = rig.on(AnyPool::Sqlite(sqlite::pool(file, TASKS).await?));
+            rig = rig.on(AnyPool::Sqlite(sqlite::create(file, TASKS).await?));
         }
         // Each call is answered, after any number of conflicts.
         Ok(rig.store().max_attempts(u32::MAX).deadline(LONGEST_CALL))

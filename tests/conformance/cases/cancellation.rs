@@ -12,6 +12,7 @@ use crate::cancellation;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::all_given_back;
 use crate::rig::{AnyPool, Rig};
+use crate::rounds::rounds;
 use crate::store::{AnyOf, AnyStore, on};
 
 pub fn cases() -> Vec<Case> {
@@ -25,15 +26,15 @@ pub fn cases() -> Vec<Case> {
 async fn calls_dropped_at_random_points_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
     let quota = Quota::interval(1_000_000, Duration::from_secs(86_400))?;
     let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?];
-    let calls = calls(if rig.level.is_none() { 10_000 } else { 1_000 })?;
+    let calls = rounds(if rig.level.is_none() { 2_000 } else { 500 })?;
     let store = rig.store();
     let books = Arc::new(Books::default());
     let callers: Vec<_> = (0..CALLERS)
         .map(|seed| {
             let (store, keys, books) = (store.clone(), keys.clone(), Arc::clone(&books));
-            tokio::spawn(
-                async move { Caller { store, keys, rng: Rng(seed + 1), books }.give_up(calls / CALLERS).await },
-            )
+            tokio::spawn(async move {
+                Caller { store, keys, rng: Rng(seed + 1), books }.give_up(u64::from(calls) / CALLERS).await
+            })
         })
         .collect();
     for caller in callers {
@@ -54,21 +55,16 @@ async fn calls_dropped_at_random_points_keep_accounting_correct(rig: Rig) -> any
 /// Uses a limiter's default layers, and a lease, too.
 async fn cancelled_calls_of_every_method_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
     // A file answers many more calls than a server in the same time.
-    let usual = if rig.directory.is_some() { 50_000 } else { 3_000 };
+    let calls = rounds(if rig.directory.is_some() { 8_000 } else { 1_000 })?;
     on!(rig.store().database, store => {
         for builder in [Limiter::builder(store.clone()), Limiter::builder(store).lease(LeaseOptions::default())] {
             let keys = std::array::from_fn(|_| rig.key());
             let limiter = builder.build("1/s")?;
-            cancellation::give_up(&limiter, limiter.store(), keys, calls(usual)?).await?;
+            cancellation::give_up(&limiter, limiter.store(), keys, calls.into()).await?;
         }
     });
     all_given_back(&rig.pool).await;
     no_transaction_is_open(&rig).await
-}
-
-/// The number of calls. Default: `usual`.
-fn calls(usual: u64) -> anyhow::Result<u64> {
-    Ok(std::env::var("TOLLGATE_CALLS").map_or(Ok(usual), |calls| calls.parse())?)
 }
 
 /// The tokens that the callers know of.

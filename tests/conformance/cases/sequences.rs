@@ -3,8 +3,7 @@
 //!
 //! Even seeds also set the mode of every key and overrides, in a separate database.
 //!
-//! Every run uses the same seeds and a new one, or as many new ones as `TOLLGATE_SEQUENCES` says. A failure names its seed,
-//! which `TOLLGATE_SEED` replays.
+//! Every run uses the same seeds and new ones. A failure names its seed, which `TOLLGATE_SEED` replays.
 
 use tokio::runtime::Builder;
 use tokio::task::block_in_place;
@@ -13,6 +12,7 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::injected;
 use crate::rig::Rig;
+use crate::rounds::rounds;
 
 mod answers;
 mod operations;
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
 async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
     let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
-        Err(_) => (1..=SEEDS).chain((0..fresh()?).map(|_| fastrand::u64(..))).collect(),
+        Err(_) => (1..=SEEDS).chain((0..rounds(NEW_SEEDS)?).map(|_| fastrand::u64(..))).collect(),
     };
     let own = if rig.engine.kind == Kind::Sqlite { None } else { Some(injected(&rig).await?) };
     let ruled = own.as_ref().map_or(&rig, |(_, session)| session);
@@ -59,11 +59,6 @@ async fn all_are_answered(rig: &Rig, ruled: &Rig, seeds: Vec<u64>) -> anyhow::Re
     Ok(())
 }
 
-/// The number of new seeds.
-fn fresh() -> anyhow::Result<u32> {
-    Ok(std::env::var("TOLLGATE_SEQUENCES").map_or(Ok(1), |many| many.parse())?)
-}
-
 /// Whether a seed's operations set the mode of every key and overrides.
 fn is_ruled(seed: u64) -> bool {
     seed.is_multiple_of(2)
@@ -80,5 +75,6 @@ impl Drop for Named {
     }
 }
 
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 8;
+const NEW_SEEDS: u32 = 2;
 const OPERATIONS: usize = 60;

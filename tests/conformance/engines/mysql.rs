@@ -4,32 +4,51 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::{AssertSqlSafe, Connection, MySql, MySqlConnection, MySqlPool};
 
-use super::{Engine, database_name};
+use super::{Engine, database_name, once};
 use crate::matrix::Time;
 use crate::pools::small;
 
 /// A pool on the suite's database, which the first test creates.
-pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<MySqlPool> {
-    let name = database_name::<MySql>(if time == Time::Injected { "_timed" } else { "" });
-    let pool = pool(engine, &name, connections).await?;
-    // While one process replaces routines, another process would find them missing and create the real ones.
-    let mut alone = MySqlConnection::connect_with(&options(engine)?).await?;
-    sqlx::query("do get_lock('tollgate_test_open', 60)").execute(&mut alone).await?;
-    tollgate::migrate(&pool).await?;
+pub async fn open(engine: &'static Engine, time: Time, connections: u32) -> anyhow::Result<MySqlPool> {
+    let name = database_name::<MySql>(engine, if time == Time::Injected { "_injected" } else { "" });
+    once(&name, Box::pin(make(engine, &name, time))).await?;
+    let pool = connect(engine, &name, connections).await?;
     if time == Time::Injected {
-        inject_time(&pool).await?;
+        set_time(&pool, 0).await?;
     }
-    alone.close().await?;
     Ok(pool)
 }
 
 /// A pool on a database of this name, created if necessary, and not migrated.
-pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<MySqlPool> {
-    let options = options(engine)?;
-    let mut admin = MySqlConnection::connect_with(&options).await?;
+pub async fn create(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<MySqlPool> {
+    let mut admin = MySqlConnection::connect_with(&options(engine)?).await?;
     sqlx::query(AssertSqlSafe(format!("create database if not exists {name}"))).execute(&mut admin).await?;
-    let options = options.database(name);
-    Ok(small(connections).connect_with(options).await?)
+    connect(engine, name, connections).await
+}
+
+async fn connect(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<MySqlPool> {
+    Ok(small(connections).connect_with(options(engine)?.database(name)).await?)
+}
+
+/// Creates a migrated database unless it is complete. Its last table is made at the end, so what a killed test leaves is
+/// replaced.
+async fn make(engine: &Engine, name: &str, time: Time) -> anyhow::Result<()> {
+    let mut admin = MySqlConnection::connect_with(&options(engine)?).await?;
+    // Other processes wait here, and then find the database.
+    sqlx::query("do get_lock(?, 60)").bind(name).execute(&mut admin).await?;
+    let is_complete =
+        "select exists (select 1 from information_schema.tables where table_schema = ? and table_name = ?)";
+    if !sqlx::query_scalar(is_complete).bind(name).bind(LAST).fetch_one(&mut admin).await? {
+        sqlx::raw_sql(AssertSqlSafe(format!("drop database if exists {name}"))).execute(&mut admin).await?;
+        let pool = create(engine, name, 1).await?;
+        tollgate::migrate(&pool).await?;
+        if time == Time::Injected {
+            inject_time(&pool).await?;
+        }
+        sqlx::raw_sql(AssertSqlSafe(format!("create table {LAST} (n int)"))).execute(&pool).await?;
+    }
+    admin.close().await?;
+    Ok(())
 }
 
 /// Without TLS, because proxies read the traffic and count round trips.
@@ -40,28 +59,20 @@ fn options(engine: &Engine) -> anyhow::Result<MySqlConnectOptions> {
 /// Replaces each routine that reads the clock by one that reads a session variable.
 pub async fn inject_time(pool: &MySqlPool) -> anyhow::Result<()> {
     let mut connection = pool.acquire().await?;
-    sqlx::query("do get_lock('tollgate_test', 60)").execute(&mut *connection).await?;
-    sqlx::query("create table if not exists time_is_injected (it_is boolean)").execute(&mut *connection).await?;
-    let done: i64 = sqlx::query_scalar("select count(*) from time_is_injected").fetch_one(&mut *connection).await?;
-    if done == 0 {
-        replace_clock(&mut connection, "@tollgate_test_now").await?;
-        // A view cannot read a session variable, but can call a function that does.
-        let function = "create function token_test_clock() returns bigint no sql return @tollgate_test_now";
-        sqlx::raw_sql(function).execute(&mut *connection).await?;
-        let mut views = 0;
-        for sql in statements() {
-            if sql.starts_with("create or replace sql security definer view") && sql.contains(VIEWS_CLOCK) {
-                let view = sql.replace(VIEWS_CLOCK, "token_test_clock()");
-                sqlx::raw_sql(AssertSqlSafe(view)).execute(&mut *connection).await?;
-                views += 1;
-            }
+    replace_clock(&mut connection, "@tollgate_test_now").await?;
+    // A view cannot read a session variable, but can call a function that does.
+    let function = "create function token_test_clock() returns bigint no sql return @tollgate_test_now";
+    sqlx::raw_sql(function).execute(&mut *connection).await?;
+    let mut views = 0;
+    for sql in statements() {
+        if sql.starts_with("create or replace sql security definer view") && sql.contains(VIEWS_CLOCK) {
+            let view = sql.replace(VIEWS_CLOCK, "token_test_clock()");
+            sqlx::raw_sql(AssertSqlSafe(view)).execute(&mut *connection).await?;
+            views += 1;
         }
-        anyhow::ensure!(views == 2, "{views} views read the clock: token_bucket_levels and token_most_denied should");
-        sqlx::query("insert into time_is_injected values (true)").execute(&mut *connection).await?;
     }
-    sqlx::query("do release_lock('tollgate_test')").execute(&mut *connection).await?;
-    drop(connection);
-    set_time(pool, 0).await
+    anyhow::ensure!(views == 2, "{views} views read the clock: token_bucket_levels and token_most_denied should");
+    Ok(())
 }
 
 /// Replaces the clock in each routine that reads it by one that takes a while, and counts the reads of a session.
@@ -117,6 +128,9 @@ fn without_comments(sql: &str) -> String {
     let lines = sql.lines().filter(|line| !line.starts_with("--")).map(|line| line.split("-- ").next().unwrap_or(line));
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }
+
+/// The table that shows that a database is complete.
+const LAST: &str = "token_test_complete";
 
 /// The routines' expression for the clock, with white space folded.
 const CLOCK: &str = "(cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) \

@@ -5,83 +5,110 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres};
 
-use super::{Engine, database_name};
+use super::{Engine, database_name, once};
 use crate::matrix::Time;
 use crate::pools::small;
 
 /// A pool on the suite's database, which the first test creates.
-pub async fn open(engine: &Engine, time: Time, connections: u32) -> anyhow::Result<PgPool> {
-    let name = database_name::<Postgres>(if time == Time::Injected { "_injected" } else { "" });
-    let pool = pool(engine, &name, connections).await?;
-    tollgate::migrate(&pool).await?;
+pub async fn open(engine: &'static Engine, time: Time, connections: u32) -> anyhow::Result<PgPool> {
+    let name = database_name::<Postgres>(engine, if time == Time::Injected { "_injected" } else { "" });
+    let fill = async |pool: &PgPool| if time == Time::Injected { inject_time(pool).await } else { Ok(()) };
+    // On the heap, because the futures of a migration would make those of all cases large.
+    let made = Box::pin(async {
+        if engine.copies_databases {
+            return make(engine, &name, Box::pin(template(engine)), fill).await;
+        }
+        let pool = create(engine, &name, 1).await?;
+        tollgate::migrate(&pool).await?;
+        fill(&pool).await
+    });
+    once(&name, made).await?;
+    let pool = connect(engine, &name, connections).await?;
     if time == Time::Injected {
-        inject_time(&pool).await?;
+        set_time(&pool, 0).await?;
     }
     Ok(pool)
 }
 
 /// A pool on a database of this name, created if necessary, and not migrated.
-pub async fn pool(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<PgPool> {
-    // Without TLS, because proxies read the traffic and count round trips.
-    let options = PgConnectOptions::from_str(&engine.url()?)?.ssl_mode(PgSslMode::Disable);
-    let mut admin = PgConnection::connect_with(&options).await?;
-    let made = sqlx::query(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await;
-    if let Err(error) = made {
+pub async fn create(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<PgPool> {
+    let created =
+        sqlx::query(AssertSqlSafe(format!("create database {name}"))).execute(&mut admin(engine).await?).await;
+    if let Err(error) = created {
         // duplicate_database, or a violation of its index if two tests create it at once.
         let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
         anyhow::ensure!(code == "42P04" || code == "23505", error);
     }
-    let options = options.database(name);
-    Ok(small(connections).connect_with(options).await?)
+    connect(engine, name, connections).await
 }
 
-/// Creates a migrated database as a copy of one that the first test creates.
-pub async fn copy(engine: &Engine, name: &str) -> anyhow::Result<()> {
-    let mut admin = PgConnection::connect(&engine.url()?).await?;
-    let migrated = database_name::<Postgres>("_migrated");
-    let is_there = "select exists (select from pg_database where datname = $1)";
-    if !sqlx::query_scalar(is_there).bind(&migrated).fetch_one(&mut admin).await? {
-        // Unlocked at the end of the session, which ends with the test.
-        sqlx::query("select pg_advisory_lock(2)").execute(&mut admin).await?;
-        if !sqlx::query_scalar(is_there).bind(&migrated).fetch_one(&mut admin).await? {
-            make(engine, &migrated, &mut admin).await?;
-        }
-        sqlx::query("select pg_advisory_unlock(2)").execute(&mut admin).await?;
+/// A pool on a new database with tollgate's tables and routines, as a copy of one that the first test creates.
+pub async fn copy(engine: &'static Engine, name: &str, connections: u32) -> anyhow::Result<PgPool> {
+    let template = Box::pin(template(engine)).await?;
+    let copied = AssertSqlSafe(format!("create database {name} template {template}"));
+    sqlx::query(copied).execute(&mut admin(engine).await?).await?;
+    connect(engine, name, connections).await
+}
+
+async fn connect(engine: &Engine, name: &str, connections: u32) -> anyhow::Result<PgPool> {
+    Ok(small(connections).connect_with(options(engine)?.database(name)).await?)
+}
+
+async fn admin(engine: &Engine) -> anyhow::Result<PgConnection> {
+    Ok(PgConnection::connect_with(&options(engine)?).await?)
+}
+
+/// Without TLS, because proxies read the traffic and count round trips.
+fn options(engine: &Engine) -> anyhow::Result<PgConnectOptions> {
+    Ok(PgConnectOptions::from_str(&engine.url()?)?.ssl_mode(PgSslMode::Disable))
+}
+
+/// The name of a migrated database to which nobody connects, so that PostgreSQL can copy it.
+async fn template(engine: &'static Engine) -> anyhow::Result<String> {
+    let name = database_name::<Postgres>(engine, "_template");
+    let migrate = async |pool: &PgPool| Ok(tollgate::migrate(pool).await.map(drop)?);
+    let made = Box::pin(make(engine, &name, async { Ok("template1".to_owned()) }, migrate));
+    once(&name, made).await?;
+    Ok(name)
+}
+
+/// Creates a database from a template unless it exists. It gets its name at the end, so a killed test leaves no half-made
+/// database under this name.
+async fn make(
+    engine: &Engine,
+    name: &str,
+    template: impl Future<Output = anyhow::Result<String>>,
+    fill: impl AsyncFnOnce(&PgPool) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (mut admin, mut locked) = (admin(engine).await?, admin(engine).await?);
+    let mut lock = locked.begin().await?;
+    // Other processes wait here, and then find the database.
+    sqlx::query("select pg_advisory_xact_lock(hashtext($1))").bind(name).execute(&mut *lock).await?;
+    let exists = sqlx::query_scalar("select exists (select from pg_database where datname = $1)");
+    if exists.bind(name).fetch_one(&mut admin).await? {
+        return Ok(());
     }
-    sqlx::query(AssertSqlSafe(format!("create database {name} template {migrated}"))).execute(&mut admin).await?;
-    Ok(())
-}
-
-/// The database gets its name at the end, so that the leftover of a killed test is created again.
-async fn make(engine: &Engine, name: &str, admin: &mut PgConnection) -> anyhow::Result<()> {
     let begun = format!("{name}_begun");
-    sqlx::query(AssertSqlSafe(format!("drop database if exists {begun} with (force)"))).execute(&mut *admin).await?;
-    let pool = pool(engine, &begun, 1).await?;
-    tollgate::migrate(&pool).await?;
+    let copied = format!("create database {begun} template {}", template.await?);
+    for sql in [format!("drop database if exists {begun} with (force)"), copied] {
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await?;
+    }
+    let pool = connect(engine, &begun, 1).await?;
+    fill(&pool).await?;
     pool.close().await;
-    sqlx::query(AssertSqlSafe(format!("alter database {begun} rename to {name}"))).execute(&mut *admin).await?;
-    // Forbids connections, because PostgreSQL cannot copy a database with open connections.
-    sqlx::query(AssertSqlSafe(format!("alter database {name} allow_connections false"))).execute(admin).await?;
+    sqlx::query(AssertSqlSafe(format!("alter database {begun} rename to {name}"))).execute(&mut admin).await?;
     Ok(())
 }
 
 /// Replaces the one function that reads the clock; every other routine stays as the migrations ship it.
 pub async fn inject_time(pool: &PgPool) -> anyhow::Result<()> {
-    let mut transaction = pool.begin().await?;
-    sqlx::query("select pg_advisory_xact_lock(1)").execute(&mut *transaction).await?;
-    let source: String = sqlx::query_scalar("select prosrc from pg_proc where oid = 'tollgate.clock'::regproc")
-        .fetch_one(&mut *transaction)
-        .await?;
-    if !source.contains("tollgate_test.now") {
-        sqlx::raw_sql(
-            "create or replace function tollgate.clock() returns bigint language sql volatile
-             as $$ select current_setting('tollgate_test.now')::bigint $$",
-        )
-        .execute(&mut *transaction)
-        .await?;
-    }
-    transaction.commit().await?;
-    set_time(pool, 0).await
+    sqlx::raw_sql(
+        "create or replace function tollgate.clock() returns bigint language sql volatile
+         as $$ select current_setting('tollgate_test.now')::bigint $$",
+    )
+    .execute(pool)
+    .await?;
+    Ok(())
 }
 
 /// Replaces the function that reads the clock by one that takes a while, and counts the reads of a session.

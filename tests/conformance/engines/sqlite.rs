@@ -3,18 +3,29 @@ use std::time::Duration;
 
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use tokio::sync::OnceCell;
 
 use crate::pools::small;
+use crate::rig::TempDir;
 
-/// A pool on a file, created and migrated if necessary.
+/// A pool on a new file, as a copy of the one that the first test migrates.
 pub async fn open(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
-    let pool = pool(path, connections).await?;
-    tollgate::migrate(&pool).await?;
-    Ok(pool)
+    static MIGRATED: OnceCell<Vec<u8>> = OnceCell::const_new();
+    let migrated = MIGRATED.get_or_try_init(async || {
+        let directory = TempDir::new()?;
+        let file = directory.path().join("migrated.db");
+        let pool = create(&file, 1).await?;
+        tollgate::migrate(&pool).await?;
+        // Empties the journal into the file.
+        pool.close().await;
+        anyhow::Ok(std::fs::read(file)?)
+    });
+    std::fs::write(path, Box::pin(migrated).await?)?;
+    create(path, connections).await
 }
 
 /// A pool on a file, created if necessary, and not migrated.
-pub async fn pool(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
+pub async fn create(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)

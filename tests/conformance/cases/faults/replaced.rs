@@ -35,7 +35,7 @@ async fn replaced_file_is_reported_once_and_then_decides(rig: Rig) -> anyhow::Re
         std::fs::remove_file(directory.join(format!("app.db{end}")))?;
     }
     std::fs::rename(&copy, &path)?;
-    let operator = SqliteStore::from(sqlite::pool(&path, 1).await?);
+    let operator = SqliteStore::from(sqlite::create(&path, 1).await?);
     operator.reset(&key).await?;
     operator.set_mode(Mode::Block, None, None).await?;
 
