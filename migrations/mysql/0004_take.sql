@@ -106,7 +106,7 @@ end;
 --            off), unless p_own, the locks last until it ends. Otherwise the routine has its own transaction.
 --
 -- token_mode is read under the lock. An unlocked read would open a REPEATABLE READ snapshot, and MariaDB can refuse (1020) to
--- lock rows that changed after it. The clock is token_clock's, inlined for speed: no caller can pass another instant.
+-- lock rows that changed after it. No caller can pass another instant than token_clock's.
 drop procedure if exists token_take_v1;
 create procedure token_take_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_min_remaining bigint,
@@ -120,13 +120,14 @@ create procedure token_take_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_year bigint default 31622400000000000;
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default @@autocommit or p_own;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_clock, v_max_granted_wait, v_due, v_until bigint;
   declare v_plan varbinary(1024);
-  declare v_uuid char(36) character set ascii;
-  declare v_ruled boolean;
+  declare v_has_rules boolean;
   declare v_attempt int default 0;
   declare v_times bigint;
   declare continue handler for 1568  -- inside the caller's transaction, or one that was left open
@@ -152,8 +153,8 @@ begin
   if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
 
   decide: begin
-    if (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
-        and p_max_wait between 0 and 31622400000000000) is not true then
+    if (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
+        and p_max_wait between 0 and c_year) is not true then
       signal sqlstate '22023' set message_text =
         'tollgate: a take needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year';
     elseif (io_times = 1 or io_times > 1 and p_max_wait = 0 and p_receipt is null) is not true then
@@ -166,25 +167,23 @@ begin
              overridden or capacity <> under_capacity or refill_seconds <> under_seconds or refill <> under_refill
              or p_capacity <> capacity or p_refill_seconds <> refill_seconds or p_refill <> refill
         into o_full_at, o_granted, o_burst, o_anchor, o_step_ns, o_step_ticks, o_token_ticks, v_max_granted_wait,
-             v_plan, v_ruled
+             v_plan, v_has_rules
         from token_buckets where id = v_id for update;
-      select v_ruled is true or coalesce(max(mode <> 'enforce'), false) or exists (select 1 from token_overrides)
-        into v_ruled from token_mode where one = true;
-      set v_uuid = uuid();
-      set o_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
-                   - 122192928000000000) * 100;
+      select v_has_rules is true or coalesce(max(mode <> 'enforce'), false) or exists (select 1 from token_overrides)
+        into v_has_rules from token_mode where one = true;
+      call token_clock(o_now);
       set o_scheduled_at = o_now;
       set v_clock = (o_now - o_anchor) div o_step_ns * o_step_ticks;
       -- A bucket under the requested limits needs no call of token_rule, unless a mode, an override or a plan applies.
-      if p_capacity is null and (p_plan is not null or v_plan is not null) and not v_ruled then
-        set v_ruled = true;
+      if p_capacity is null and (p_plan is not null or v_plan is not null) and not v_has_rules then
+        set v_has_rules = true;
         select p.mode is not null or not (b.plan <=> p.name)
                or p.capacity <> b.capacity or p.refill_seconds <> b.refill_seconds or p.refill <> b.refill
-          into v_ruled
+          into v_has_rules
           from token_plans p join token_buckets b on b.id = v_id
          where p.name = coalesce(cast(p_plan as binary), v_plan);
       end if;
-      if not v_ruled and (p_capacity is null or v_plan is null)
+      if not v_has_rules and (p_capacity is null or v_plan is null)
          and (o_full_at - v_clock <= o_burst + v_max_granted_wait + (1000000000 div o_step_ns + 1) * o_step_ticks
               or p_cost > o_burst div o_token_ticks - p_min_remaining) then
         leave ready;
@@ -225,7 +224,7 @@ begin
         declare v_cost, v_granted, v_scheduled_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
         call token_claim(p_receipt, v_id, p_cost, 0, o_now,
-                            o_now + least(greatest(coalesce(p_hold, 0), 0), 31622400000000000), o_now,
+                            o_now + least(greatest(coalesce(p_hold, 0), 0), c_year), o_now,
                             v_state, v_cost, v_granted, v_scheduled_at, v_expires_at);
         if v_state is not null then
           set o_outcome = if(v_cost = p_cost and v_state <> 'cancelled', 'granted', 'reused'),

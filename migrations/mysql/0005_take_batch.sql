@@ -83,11 +83,10 @@ begin
   declare v_capacity bigint default p_capacity;
   declare v_seconds decimal(19, 9) default p_refill_seconds;
   declare v_refill varchar(10) character set ascii collate ascii_bin default p_refill;
-  declare v_requests, v_alike, v_missing, v_new, v_debits, v_cost, v_room, v_now, v_clock, v_after bigint;
+  declare v_requests, v_equal, v_missing, v_new, v_debits, v_cost, v_room, v_now, v_clock, v_after bigint;
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
-  declare v_most bigint;  -- number of equal requests that a full bucket grants
-  declare v_all, v_ruled, v_overrides boolean;
-  declare v_uuid char(36) character set ascii;
+  declare v_max_times bigint;  -- number of equal requests that a full bucket grants
+  declare v_all, v_has_rules, v_overrides boolean;
   declare v_answers longtext character set ascii;
   declare exit handler for sqlexception
   begin
@@ -98,7 +97,7 @@ begin
   end;
 
   call token_begin(p_own, v_own);
-  at_once: begin
+  by_tokens: begin
     if v_plan is not null and v_capacity is null then
       select capacity, refill_seconds, refill into v_capacity, v_seconds, v_refill
         from token_plans where name = v_plan and mode is null;
@@ -111,39 +110,38 @@ begin
         and (v_refill <> 'continuous'
              or v_token_ticks * cast(v_capacity as decimal(40, 0)) <= least(v_seconds * 1001000000, 3155760000000000000)))
        is not true then
-      leave at_once;
+      leave by_tokens;
     end if;
     set v_step_ns = case v_refill when 'continuous' then 1 when 'once' then 9223372036854775807
                       else v_seconds * 1000000000 end,
         v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
-        v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks, v_most = (v_capacity - p_min_remaining) div p_cost;
+        v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks,
+        v_max_times = (v_capacity - p_min_remaining) div p_cost;
     -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated. A join
     -- can exceed the session's max_join_size.
     set innodb_lock_wait_timeout = if(p_own or p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
         group_concat_max_len = 1000000000, sql_big_selects = 1;
     -- Checked before any row is locked: another routine decides requests under a mode or an override.
-    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_ruled, v_overrides
+    select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_has_rules, v_overrides
       from token_mode where one = true;
-    if v_overrides and not v_ruled then
-      select count(*) > 0 into v_ruled
+    if v_overrides and not v_has_rules then
+      select count(*) > 0 into v_has_rules
         from json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
         straight_join token_overrides o on o.id = unhex(r.id);
     end if;
-    if v_ruled then
-      leave at_once;
+    if v_has_rules then
+      leave by_tokens;
     end if;
-    set v_uuid = uuid();
     evaluate: loop
-      set v_now = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
-                   - 122192928000000000) * 100,
-          v_clock = v_now div v_step_ns * v_step_ticks,
+      call token_clock(v_now);
+      set v_clock = v_now div v_step_ns * v_step_ticks,
           v_room = v_clock + v_burst - p_min_remaining * v_token_ticks;
       select count(*), count(b.id), sum(b.full_at <= v_room - v_cost),
              min((v_room - greatest(b.full_at, v_clock)) div v_cost >= r.times),
              group_concat(
                r.place, ' ', least(greatest((v_room - greatest(b.full_at, v_clock)) div v_cost, 0), r.times), ' ',
                greatest(b.full_at, v_clock), ' ', b.granted, ';' separator '')
-        into v_requests, v_alike, v_debits, v_all, v_answers
+        into v_requests, v_equal, v_debits, v_all, v_answers
         from (select place, unhex(id) as id, coalesce(times, 1) as times
                 from json_table(p_ids, '$[*]' columns (
                        place for ordinality, id varchar(512) character set ascii path '$[0]',
@@ -157,20 +155,18 @@ begin
              -- False if the clock was set back.
              and b.full_at - v_clock <= v_burst + b.max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks
          for update /*!80000 of b */;  -- MySQL needs this, and MariaDB skips it
-      set v_uuid = uuid();
-      set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
-                     - 122192928000000000) * 100;
-      if v_alike < v_requests then
+      call token_clock(v_after);
+      if v_equal < v_requests then
         if v_made or not v_own then
-          leave at_once;
+          leave by_tokens;
         end if;
         -- A missing bucket counts as full.
         select sum(b.id is null),
                -- Repeats the table's checks, because a MariaDB session can disable them.
-               count(distinct if(v_alike = 0 and b.id is null and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01'
+               count(distinct if(v_equal = 0 and b.id is null and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01'
                                  and locate(x'00', r.id) = 0 and cast(convert(r.id using utf8mb4) as binary) <=> r.id
                                  and r.times >= 1, r.id, null)),
-               group_concat(if(v_alike > 0, null, concat(r.place, ' ', least(v_most, r.times), ' ', v_clock, ' 0;'))
+               group_concat(if(v_equal > 0, null, concat(r.place, ' ', least(v_max_times, r.times), ' ', v_clock, ' 0;'))
                             separator '')
           into v_missing, v_new, v_answers
           from (select place, unhex(id) as id, coalesce(times, 1) as times
@@ -179,7 +175,7 @@ begin
                          times bigint path '$[1]')) as requests) as r
           left join token_buckets b on b.id = r.id;
         if v_missing = 0 then
-          leave at_once;
+          leave by_tokens;
         end if;
         if v_new = v_requests then
           -- Inserts all buckets with their tokens taken, because no row is locked yet. A bucket that another session created
@@ -189,7 +185,8 @@ begin
             declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
             insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted)
             select unhex(r.id), v_capacity, v_seconds, v_refill, v_plan, false, 0,
-                   v_clock + v_cost * least(v_most, coalesce(r.times, 1)), p_cost * least(v_most, coalesce(r.times, 1))
+                   v_clock + v_cost * least(v_max_times, coalesce(r.times, 1)),
+                   p_cost * least(v_max_times, coalesce(r.times, 1))
               from json_table(p_ids, '$[*]' columns (
                      id varchar(512) character set ascii path '$[0]', times bigint path '$[1]')) as r
                 on duplicate key update granted = -1 - token_buckets.granted;
@@ -197,9 +194,7 @@ begin
           end;
         end if;
         if v_new >= v_requests then
-          set v_uuid = uuid();
-          set v_after = (cast(conv(concat(substr(v_uuid, 16, 3), substr(v_uuid, 10, 4), left(v_uuid, 8)), 16, 10) as signed)
-                         - 122192928000000000) * 100;
+          call token_clock(v_after);
           -- A longer duration means a wait for a row. The limit allows for inserting many rows.
           set v_taken = v_new = v_requests and v_after between v_now and v_now + 50000000,
               v_after = v_after div v_step_ns * v_step_ticks;
@@ -229,7 +224,6 @@ begin
         set v_made = true, v_again = false;
         set transaction isolation level read committed;
         start transaction;
-        set v_uuid = uuid();
         iterate evaluate;
       end if;
       -- Tokens arrived during the wait for a lock, so grants count from now.
@@ -258,7 +252,7 @@ begin
       end if;
       if v_safe then set sql_safe_updates = 1; end if;
     end if;
-  end at_once;
+  end by_tokens;
   set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_big_selects = v_big;
   if v_own then commit and no chain no release; end if;
   select v_now as now, v_burst as burst, 0 as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,
@@ -290,13 +284,14 @@ create procedure token_take_batch_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
   declare v_done, v_made, v_again, v_evaluated boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_big boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_requests, v_ids, v_odd, v_missing, v_planned bigint;
-  declare v_grants, v_ruled bigint default 0;
+  declare v_requests, v_ids, v_unbatchable, v_missing, v_planned bigint;
+  declare v_grants, v_undecided bigint default 0;
   declare v_answers, v_debits, v_rest json;  -- v_rest: positions of the requests to decide one by one; null: all
   declare v_each longtext character set utf8mb4 default '';
   declare v_mode_rules, v_overrides boolean;
@@ -305,7 +300,7 @@ begin
   declare v_mode varchar(7) character set ascii;
   declare v_receipt varchar(36) character set ascii;
   declare v_refill_seconds decimal(19, 9);
-  declare v_place, v_after, v_cost, v_max_wait, v_min_remaining, v_capacity, v_hold, v_times, v_alike bigint;
+  declare v_place, v_after, v_cost, v_max_wait, v_min_remaining, v_capacity, v_hold, v_times, v_equal bigint;
   declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
     select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill, unhex(plan), receipt, hold,
@@ -327,42 +322,42 @@ begin
   end;
 
   call token_begin(p_own, v_own);
-  at_once: loop
+  by_tokens: loop
     call token_clock(v_now);
     -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
     set innodb_lock_wait_timeout = if(p_own or p_requests like '%[%[%[%', least(v_wait, 1), v_wait), sql_big_selects = 1;
-    select count(*), count(distinct id), coalesce(sum(odd), 0), coalesce(sum(missing), 0),
-           sum(planned and word is not null), sum(word is null), sum(grants),
+    select count(*), count(distinct id), coalesce(sum(unbatchable), 0), coalesce(sum(missing), 0),
+           sum(planned and outcome is not null), sum(outcome is null), sum(grants),
            json_arrayagg(concat_ws(
-             ' ', if(word is null, 0, times), grants, place, coalesce(word, '-'), '-', v_now, v_now,
+             ' ', if(outcome is null, 0, times), grants, place, coalesce(outcome, '-'), '-', v_now, v_now,
              coalesce(if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), '-'),
              coalesce(granted + grants * cost, '-'), coalesce(burst, '-'), coalesce(anchor, '-'),
              coalesce(step_ns, '-'), coalesce(step_ticks, '-'), coalesce(token_ticks, '-'))),
            json_arrayagg(if(grants > 0, json_array(hex(id), granted + grants * cost), null))
-      into v_requests, v_ids, v_odd, v_missing, v_planned, v_ruled, v_grants, v_answers, v_debits
+      into v_requests, v_ids, v_unbatchable, v_missing, v_planned, v_undecided, v_grants, v_answers, v_debits
       from (
         select s.*,
                -- Each of equal requests finds the tokens that the one before left.
-               if(word = 'denied',
+               if(outcome = 'denied',
                   greatest(least((burst - keep * token_ticks - greatest(full_at - clock, 0)) div (cost * token_ticks),
                                  times), 0), 0) as grants
           from (
             select s.*,
                    -- null: more than the tokens decides
                    case
-                     when not rule <=> 'tokens' then rule
+                     when not decided_by <=> 'tokens' then decided_by
                      when cost > burst div token_ticks - keep then 'never'
                      -- False if the clock was set back.
                      when full_at - clock <= burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks
                        then 'denied'
-                   end as word
+                   end as outcome
               from (
                 select r.id, r.place, r.cost, r.keep, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
                        b.step_ticks, b.token_ticks, b.max_granted_wait, b.plan is not null as planned,
                        (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
-                       (r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
+                       (r.cost between 1 and c_max_tokens and r.keep between 0 and c_max_tokens
                         and r.times >= 1 and r.max_wait = 0 and r.receipt is null
-                        and length(r.id) between 1 and 255) is not true as odd,
+                        and length(r.id) between 1 and 255) is not true as unbatchable,
                        b.id is null and (r.capacity is not null or r.plan is not null) as missing,
                        case
                          when r.cost < 1 or r.keep < 0 or json_contains(v_rest, cast(r.place as char)) then null
@@ -373,7 +368,7 @@ begin
                            then if(b.plan is null and r.capacity = b.capacity
                                    and r.refill_seconds = b.refill_seconds and r.refill = b.refill, 'tokens', null)
                          when r.plan is null or r.plan = b.plan then 'tokens'
-                       end as rule
+                       end as decided_by
                   from (
                     select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill,
                            unhex(plan) as plan, receipt, coalesce(times, 1) as times
@@ -396,7 +391,7 @@ begin
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
     -- MariaDB truncates longer arrays, and closes a truncated text.
-    if v_mode_rules or v_odd > 0 or v_ids < v_requests
+    if v_mode_rules or v_unbatchable > 0 or v_ids < v_requests
        or (json_length(v_answers) = v_requests and json_length(v_debits) = v_requests
            /*M! and length(v_answers) + 1000 < @@group_concat_max_len */) is not true then
       if v_missing > 0 and v_own then
@@ -406,7 +401,7 @@ begin
         start transaction;
       end if;
       set v_answers = '[]', v_grants = 0, v_rest = null;
-      leave at_once;
+      leave by_tokens;
     end if;
     if v_missing > 0 and v_own and not v_made then
       -- A separate transaction: in this one, the rows would be locked out of order.
@@ -418,12 +413,12 @@ begin
       set v_made = true, v_again = false, v_rest = null;
       set transaction isolation level read committed;
       start transaction;
-      iterate at_once;
+      iterate by_tokens;
     end if;
     -- Tokens arrived during the wait for a lock, so grants count from now.
     if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
       set v_again = true;
-      iterate at_once;
+      iterate by_tokens;
     end if;
     if v_rest is null and (v_overrides or v_planned > 0) then
       -- Buckets whose state has to be converted are already decided one by one. Reads the current rows, as above: the caller's
@@ -443,19 +438,19 @@ begin
                                    and p.refill_seconds = s.refill_seconds and p.refill = s.refill
        where s.settled and (o.id is not null or s.plan is not null and p.name is null);
       if v_rest is not null then
-        iterate at_once;
+        iterate by_tokens;
       end if;
     end if;
-    if v_ruled > 0 then
+    if v_undecided > 0 then
       select json_arrayagg(cast(substring_index(substring_index(answer, ' ', 3), ' ', -1) as signed)) into v_rest
         from json_table(v_answers, '$[*]' columns (answer varchar(400) character set ascii path '$')) as answers
        where answer like '0 %';
     end if;
     set v_evaluated = true;
-    leave at_once;
+    leave by_tokens;
   end loop;
 
-  if not v_evaluated or v_ruled > 0 then
+  if not v_evaluated or v_undecided > 0 then
     open v_sorted;
     decide: loop
       fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_min_remaining, v_capacity, v_refill_seconds, v_refill, v_plan,
@@ -465,19 +460,19 @@ begin
         signal sqlstate '22023' set message_text = 'tollgate: times is 1 or more';
       end if;
       while v_times > 0 do
-        set v_alike = 1;
+        set v_equal = 1;
         call token_take_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_min_remaining, v_capacity, v_refill_seconds,
-                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, false, v_alike,
+                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, false, v_equal,
                              v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                              v_step_ticks, v_token_ticks);
         -- After a grant, the next equal request finds fewer tokens. Otherwise all get the same answer.
-        set v_alike = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
+        set v_equal = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
         set v_each = concat(v_each, ',"', concat_ws(
-          ' ', v_alike, if(v_outcome = 'granted' and v_mode is null, v_alike, 0), v_place, v_outcome,
+          ' ', v_equal, if(v_outcome = 'granted' and v_mode is null, v_equal, 0), v_place, v_outcome,
           coalesce(v_mode, '-'), v_now, coalesce(v_scheduled_at, '-'), coalesce(v_full_at, '-'), coalesce(v_granted, '-'),
           coalesce(v_burst, '-'), coalesce(v_anchor, '-'), coalesce(v_step_ns, '-'), coalesce(v_step_ticks, '-'),
           coalesce(v_token_ticks, '-')), '"');
-        set v_times = v_times - v_alike;
+        set v_times = v_times - v_equal;
       end while;
       set v_done = false;
     end loop;

@@ -13,8 +13,8 @@
 --            unless the caller has one.
 --
 -- If only tokens decide, all buckets are locked and evaluated at once, and debited if all grant. Else three passes go bucket by
--- bucket. The answer is one text and the caller sorts: rows or a derived table cost as much as evaluating several buckets. A
--- request with a wait acts when its last bucket has the tokens. Each bucket is debited for the time of its own tokens.
+-- bucket. The answer is one text and the caller sorts, because rows cost as much as evaluating several buckets. A request with
+-- a wait acts when its last bucket has the tokens. Each bucket is debited for the time of its own tokens.
 drop procedure if exists token_take_all_v1;
 create procedure token_take_all_v1(
   in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_receipt varchar(36) character set ascii,
@@ -22,6 +22,8 @@ create procedure token_take_all_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_year bigint default 31622400000000000;
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_done, v_spare boolean default false;
@@ -29,8 +31,9 @@ begin
   declare v_again, v_taken boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
   declare v_big boolean default @@sql_big_selects;
-  declare v_mode_rules, v_overrides boolean;
-  declare v_limits, v_ids, v_planned, v_missing, v_ruled, v_plain, v_granting, v_after bigint;
+  declare v_mode_rules, v_overrides, v_has_rules boolean;
+  declare v_limits, v_ids, v_planned, v_missing, v_plain, v_affording, v_after bigint;
+  declare v_denials, v_grants, v_steps longtext character set utf8mb4;  -- arrays, of which one is the answer
   declare v_pass int default 1;  -- 1: lock and prepare, 2: evaluate, 3: take
   declare v_id, v_plan varbinary(1024);
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
@@ -57,57 +60,59 @@ begin
   call token_begin(p_own, v_own);
   -- A join can exceed the session's max_join_size.
   set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
-  at_once: loop
-    if (p_receipt is null and p_max_wait between 0 and 31622400000000000) is not true then
-      leave at_once;
+  by_tokens: loop
+    if (p_receipt is null and p_max_wait between 0 and c_year) is not true then
+      leave by_tokens;
     end if;
     call token_clock(v_at);
-    select count(*), count(distinct unhex(r.id)), sum(b.plan is not null),
-           sum(b.id is null and (r.capacity is not null or r.plan is not null)),
-           -- Only the tokens decide, and the clock was not set back.
-           sum((r.cost between 1 and 4611686018427387903 and r.keep between 0 and 4611686018427387903
-                and not b.overridden
-                and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
-                and if(r.capacity is null, r.plan is null or unhex(r.plan) <=> b.plan,
-                       b.plan is null and r.capacity = b.capacity
-                       and r.refill_seconds = b.refill_seconds and r.refill = b.refill)
-                and (r.cost > b.burst div b.token_ticks - r.keep
-                     or b.full_at - (v_at - b.anchor) div b.step_ns * b.step_ticks
-                        <= b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks)) is true),
-           sum(if(r.cost <= b.burst div b.token_ticks - r.keep,
-                  b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
-                    <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks, false)),
-           json_arrayagg(if(
-             r.cost <= b.burst div b.token_ticks - r.keep
-             and b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
-                 <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks,
-             concat_ws(' ', place, 'granted', '-', v_at,
-               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
-                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
-                    div b.step_ticks * b.step_ns + b.anchor,
-                  v_at),
-               greatest(
-                 b.full_at, (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                 if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
-                      > (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                    (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
-                      div b.step_ticks * b.step_ticks,
-                    b.full_at)) + r.cost * b.token_ticks,
-               b.granted + r.cost, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks),
-             null))
-      into v_limits, v_ids, v_planned, v_missing, v_plain, v_granting, o_answers
-      from json_table(p_limits, '$[*]' columns (
-             place for ordinality, id varchar(512) character set ascii path '$[0]',
-             cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
-             capacity bigint path '$[3]' error on error, refill_seconds decimal(19, 9) path '$[4]' error on error,
-             refill varchar(10) character set ascii collate ascii_bin path '$[5]',
-             plan varchar(512) character set ascii path '$[6]')) as r
-      left join token_buckets b on b.id = unhex(r.id)
-       for update /*!80000 of b */;
+    with locked as (
+      select r.place, unhex(r.id) as id, r.cost, b.plan, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
+             b.token_ticks,
+             (v_at - b.anchor) div b.step_ns * b.step_ticks as clock,
+             (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks as latest,
+             -- When the bucket has the tokens; null: never.
+             if(r.cost <= b.burst div b.token_ticks - r.keep,
+                b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks, null) as due,
+             b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks as max_owed,
+             b.id is null and (r.capacity is not null or r.plan is not null) as missing,
+             (r.cost between 1 and c_max_tokens and r.keep between 0 and c_max_tokens
+              and not b.overridden
+              and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
+              and if(r.capacity is null, r.plan is null or unhex(r.plan) <=> b.plan,
+                     b.plan is null and r.capacity = b.capacity
+                     and r.refill_seconds = b.refill_seconds and r.refill = b.refill)) is true as own_limits
+        from json_table(p_limits, '$[*]' columns (
+               place for ordinality, id varchar(512) character set ascii path '$[0]',
+               cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+               capacity bigint path '$[3]' error on error,
+               refill_seconds decimal(19, 9) path '$[4]' error on error,
+               refill varchar(10) character set ascii collate ascii_bin path '$[5]',
+               plan varchar(512) character set ascii path '$[6]')) as r
+        left join token_buckets b on b.id = unhex(r.id)
+         for update /*!80000 of b */  -- MySQL needs this, and MariaDB skips it
+    ), evaluated as (
+      select l.*,
+             case when due is null then 'never' when due <= latest then 'spared' else 'denied' end as outcome,
+             -- The step in which the request acts.
+             if(due > clock and due <= latest, (due + step_ticks - 1) div step_ticks * step_ticks, clock) as step,
+             -- False if the clock was set back.
+             own_limits and (due is null or full_at - clock <= max_owed) as tokens_decide
+        from locked l
+    )
+    select count(*), count(distinct id), sum(plan is not null), sum(missing), sum(tokens_decide), sum(outcome = 'spared'),
+           json_arrayagg(concat_ws(
+             ' ', place, outcome, '-', v_at, v_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)),
+           json_arrayagg(if(outcome = 'spared', concat_ws(
+             ' ', place, 'granted', '-', v_at,
+             if(step > clock, step div step_ticks * step_ns + anchor, v_at),
+             greatest(full_at, step) + cost * token_ticks, granted + cost, burst, anchor, step_ns, step_ticks, token_ticks),
+             null)),
+           json_arrayagg(if(step > clock, json_array(place, step), null))
+      into v_limits, v_ids, v_planned, v_missing, v_plain, v_affording, v_denials, v_grants, v_steps
+      from evaluated;
+    call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
-    call token_clock(v_after);
     if v_missing > 0 and v_own then
       -- Creates the buckets in the order of all ids.
       rollback and no chain no release;
@@ -115,18 +120,18 @@ begin
       start transaction;
     end if;
     if v_mode_rules or v_plain < v_limits or v_ids < v_limits
-       or (json_length(o_answers) = v_limits
+       or (json_length(v_denials) = v_limits and json_length(v_grants) = v_limits and json_length(v_steps) = v_limits
            -- MariaDB truncates longer arrays.
            /*M! and 256 * v_limits < @@group_concat_max_len */) is not true then
-      leave at_once;
+      leave by_tokens;
     end if;
     if not v_again and v_after not between v_at and v_at + 2000000 + 20000 * v_limits then
       set v_again = true;
-      iterate at_once;
+      iterate by_tokens;
     end if;
     if v_overrides or v_planned > 0 then
       -- Reads the current rows, because the caller's snapshot can hold older ones.
-      select count(*) into v_ruled
+      select count(*) > 0 into v_has_rules
         from (select r.id, b.plan, b.capacity, b.refill_seconds, b.refill
                 from (select unhex(id) as id
                         from json_table(p_limits, '$[*]' columns (
@@ -138,52 +143,31 @@ begin
         left join token_plans p on p.name = s.plan and p.mode is null and p.capacity = s.capacity
                                    and p.refill_seconds = s.refill_seconds and p.refill = s.refill
        where o.id is not null or s.plan is not null and p.name is null;
-      if v_ruled > 0 then
-        leave at_once;
+      if v_has_rules then
+        leave by_tokens;
       end if;
     end if;
-    set v_pass = 4, v_spare = v_granting < v_limits;
+    set v_pass = 4, v_spare = v_affording < v_limits, o_answers = if(v_spare, v_denials, v_grants);
     if not v_spare then
+      -- Tokens taken from a full bucket return from now on, when its row is locked.
       set v_after = greatest(v_at, v_after);
       if v_safe then set sql_safe_updates = 0; end if;
-      -- Assigns from left to right: the longest wait is computed from the old full_at. A request without a wait reaches no
-      -- later step, even if the clock was set back to before its start.
+      if p_max_wait > 0 then
+        update json_table(v_steps, '$[*]' columns (place bigint path '$[0]', step bigint path '$[1]')) as s
+          straight_join json_table(p_limits, '$[*]' columns (
+                          place for ordinality, id varchar(512) character set ascii path '$[0]')) as r on r.place = s.place
+          straight_join token_buckets b on b.id = unhex(r.id)
+           set b.max_granted_wait = greatest(b.max_granted_wait, s.step - (v_at - b.anchor) div b.step_ns * b.step_ticks),
+               b.full_at = greatest(b.full_at, s.step);
+      end if;
       update json_table(p_limits, '$[*]' columns (
-               id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]', keep bigint path '$[2]')) as r
+               id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]')) as r
         straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
          set b.granted = b.granted + r.cost,
-             b.max_granted_wait = greatest(
-               b.max_granted_wait,
-               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
-                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
-                    div b.step_ticks * b.step_ticks - (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                  0)),
-             b.full_at = greatest(
-               b.full_at, (v_after - b.anchor) div b.step_ns * b.step_ticks,
-               if(b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
-                    > (v_at - b.anchor) div b.step_ns * b.step_ticks,
-                  (b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks + b.step_ticks - 1)
-                    div b.step_ticks * b.step_ticks,
-                  b.full_at)) + r.cost * b.token_ticks;
+             b.full_at = greatest(b.full_at, (v_after - b.anchor) div b.step_ns * b.step_ticks) + r.cost * b.token_ticks;
       if v_safe then set sql_safe_updates = 1; end if;
-    else
-      select json_arrayagg(concat_ws(
-               ' ', place,
-               case
-                 when r.cost > b.burst div b.token_ticks - r.keep then 'never'
-                 when b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks
-                      <= (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks then 'spared'
-                 else 'denied'
-               end, '-', v_at, v_at, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks))
-        into o_answers
-        from json_table(p_limits, '$[*]' columns (
-               place for ordinality, id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]',
-               keep bigint path '$[2]')) as r
-        straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
-         for update /*!80000 of b */;
     end if;
-    leave at_once;
+    leave by_tokens;
   end loop;
 
   if v_pass < 4
@@ -260,6 +244,7 @@ create procedure token_take_all_batch_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
   declare v_made, v_again boolean default false;
   declare v_safe boolean default @@sql_safe_updates;
@@ -281,11 +266,11 @@ begin
   end;
 
   call token_begin(p_own, v_own);
-  at_once: loop
+  by_tokens: loop
     call token_clock(v_now);
     -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
     set innodb_lock_wait_timeout = least(v_wait, 1), sql_big_selects = 1;
-    with asked as (
+    with requested as (
       select request, place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
         from json_table(p_requests, '$[*]' columns (
                request for ordinality,
@@ -301,46 +286,48 @@ begin
        order by id limit 1000000000
     ), demand as (
       -- Groups by sorting: a temporary table would count as a write even if all requests are denied.
-      select sql_big_result id, min(request) as first, sum(cost) as cost, max(keep) as keep from asked group by id
-    ), evaluated as (
-      select a.request, a.place, a.id, a.capacity as asked_capacity, a.refill_seconds as asked_seconds,
-             a.refill as asked_refill, a.plan as asked_plan, b.capacity, b.refill_seconds, b.refill, b.plan, b.full_at,
-             b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks, b.token_ticks,
+      select sql_big_result id, min(request) as first, sum(cost) as cost, max(keep) as keep from requested group by id
+    ), locked as (
+      select r.request, r.place, r.id, r.cost, r.keep, r.capacity as new_capacity, r.refill_seconds as new_seconds,
+             r.refill as new_refill, r.plan as new_plan, d.cost as demand_cost, d.keep as demand_keep, b.capacity,
+             b.refill_seconds, b.refill, b.plan, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
+             b.token_ticks,
+             b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks as owed,  -- negative: it was full before
+             b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks as max_owed,
              -- True if the first request that names the bucket can create it.
-             b.id is null and a.request = d.first and (a.capacity is not null or a.plan is not null) as missing,
+             b.id is null and r.request = d.first and (r.capacity is not null or r.plan is not null) as missing,
+             (r.cost between 1 and c_max_tokens and r.keep between 0 and c_max_tokens
+              and not b.overridden
+              and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
+              and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
+                     b.plan is null and r.capacity = b.capacity
+                     and r.refill_seconds = b.refill_seconds and r.refill = b.refill)) is true as own_limits
+        from requested r
+        left join demand d on d.id = r.id
+        left join token_buckets b on b.id = r.id
+         for update /*!80000 of b */  -- MySQL needs this, and MariaDB skips it
+    ), evaluated as (
+      select l.*,
              -- null: more than the tokens decides, or the clock was set back
              case
-               when (a.cost between 1 and 4611686018427387903 and a.keep between 0 and 4611686018427387903
-                     and not b.overridden
-                     and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
-                     and if(a.capacity is null, a.plan is null or a.plan <=> b.plan,
-                            b.plan is null and a.capacity = b.capacity
-                            and a.refill_seconds = b.refill_seconds and a.refill = b.refill)
-                     and b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks
-                         <= b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks) is not true
-                 then null
-               when a.cost > b.burst div b.token_ticks - a.keep then 'never'
-               when greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0)
-                    > b.burst - (a.cost + a.keep) * b.token_ticks then 'denied'
-               when greatest(b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks, 0)
-                    > b.burst - (d.cost + d.keep) * b.token_ticks then 'short'
+               when (own_limits and owed <= max_owed) is not true then null
+               when cost > burst div token_ticks - keep then 'never'
+               when greatest(owed, 0) > burst - (cost + keep) * token_ticks then 'denied'
+               when greatest(owed, 0) > burst - (demand_cost + demand_keep) * token_ticks then 'short'
                else 'granted'
-             end as word
-        from asked a
-        left join demand d on d.id = a.id
-        left join token_buckets b on b.id = a.id
-         for update /*!80000 of b */  -- MySQL needs this, and MariaDB skips it
+             end as outcome
+        from locked l
     )
-    select count(*), max(request), coalesce(sum(missing), 0), coalesce(sum(word = 'denied'), 0),
-           min(if(word is null, request, null)),
+    select count(*), max(request), coalesce(sum(missing), 0), coalesce(sum(outcome = 'denied'), 0),
+           min(if(outcome is null, request, null)),
            -- With null, a bit keeps its type. With 0, MariaDB would use a signed number and lose the last bit.
-           bit_or(if(word in ('denied', 'never'), 1 << request - 1, null)),
-           bit_or(if(word = 'short', 1 << request - 1, null)),
-           json_arrayagg(if(missing, json_array(hex(id), null, null, null, asked_capacity, asked_seconds, asked_refill,
-                                                hex(asked_plan)), null)),
+           bit_or(if(outcome in ('denied', 'never'), 1 << request - 1, null)),
+           bit_or(if(outcome = 'short', 1 << request - 1, null)),
+           json_arrayagg(if(missing, json_array(hex(id), null, null, null, new_capacity, new_seconds, new_refill,
+                                                hex(new_plan)), null)),
            json_arrayagg(if(plan is null, null, json_array(request, hex(plan), capacity, refill_seconds, refill))),
-           json_arrayagg(if(word is null, null, concat_ws(
-             ' ', request, place, if(word = 'short', 'spared', word), '-', v_now, v_now, full_at, granted, burst, anchor,
+           json_arrayagg(if(outcome is null, null, concat_ws(
+             ' ', request, place, if(outcome = 'short', 'spared', outcome), '-', v_now, v_now, full_at, granted, burst, anchor,
              step_ns, step_ticks, token_ticks)))
       into v_limits, v_requests, v_missing, v_denials, v_first, v_denied, v_short, v_makes, v_plans, o_standing
       from evaluated;
@@ -358,16 +345,16 @@ begin
       set v_made = true, v_again = false;
       set transaction isolation level read committed;
       start transaction;
-      iterate at_once;
+      iterate by_tokens;
     end if;
     -- Tokens arrived during the wait for a row. An early evaluation can only deny: the debit is computed anew. Many rows take
     -- time without any wait: if all requests are granted, the rows are not evaluated again.
     if not v_again
        and v_after not between v_now and v_now + if(v_denials > 0, 2000000 + 20000 * v_limits, 50000000) then
       set v_again = true;
-      iterate at_once;
+      iterate by_tokens;
     end if;
-    leave at_once;
+    leave by_tokens;
   end loop;
 
   if v_requests > 64 then

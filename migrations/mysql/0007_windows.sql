@@ -160,6 +160,8 @@ create procedure token_take_window_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_year bigint default 31622400000000000;
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
@@ -169,10 +171,10 @@ begin
 
   if (length(v_id) between 1 and 255 and left(v_id, 1) <> x'01' and locate(x'00', v_id) = 0
       and cast(convert(v_id using utf8mb4) as binary) <=> v_id
-      and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, 4611686018427387903)
-      and p_min_remaining between 0 and 4611686018427387903 and p_max_wait between 0 and 31622400000000000
+      and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, c_max_tokens)
+      and p_min_remaining between 0 and c_max_tokens and p_max_wait between 0 and c_year
       and p_max_requests between 1 and 1000000000000 and p_resolution between 1000 and p_interval
-      and p_interval <= 31622400000000000 and (p_interval - 1) div p_resolution < 1000) is not true then
+      and p_interval <= c_year and (p_interval - 1) div p_resolution < 1000) is not true then
     call token_check_id('window id', v_id);
     signal sqlstate '22023' set message_text =
       'tollgate: a window needs a cost and maximum of 1 or more, at most a year, and 1 to 1000 parts of 1000 ns or more';
@@ -240,7 +242,7 @@ begin
         declare v_cost, v_granted, v_scheduled_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
         call token_claim(p_receipt, concat(x'01', v_id), p_cost, 0, o_now,
-                            o_now + least(greatest(coalesce(p_hold, 0), 0), 31622400000000000), o_now,
+                            o_now + least(greatest(coalesce(p_hold, 0), 0), c_year), o_now,
                             v_state, v_cost, v_granted, v_scheduled_at, v_expires_at);
         if v_state is not null then
           set o_outcome = if(v_cost = p_cost and v_state <> 'cancelled', 'granted', 'reused'),

@@ -14,6 +14,9 @@ create procedure token_adjust(
 modifies sql data
 sql security definer
 adjust: begin
+  declare c_year bigint default 31622400000000000;
+  declare c_day bigint default 86400000000000;
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
@@ -45,7 +48,7 @@ adjust: begin
     end if;
   else
     call token_claim(p_receipt, v_id, p_cost, p_granted, p_scheduled_at,
-                        least(greatest(p_scheduled_at, v_now + 86400000000000), v_now + 31622400000000000), 0,
+                        least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year), 0,
                         v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
     -- The receipt takes precedence over the caller's arguments.
     set v_new = v_state is null, p_granted = v_known_granted, p_scheduled_at = v_known_acts_at;
@@ -75,14 +78,14 @@ adjust: begin
     set v_granted = greatest(v_granted - p_cost, 0);
   end if;
   select (v_now - anchor) div step_ns * step_ticks,
-         (v_now + least(coalesce(p_max_debt, 31622400000000000), 31622400000000000) - 1 - anchor)
+         (v_now + least(coalesce(p_max_debt, c_year), c_year) - 1 - anchor)
            div step_ns * step_ticks + 1 - token_ticks,
          burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks, max_granted_wait
     into v_clock, v_most, v_furthest, v_max_granted_wait from token_buckets where id = v_id for update;
   if o_given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity. The maximum of granted leaves room for later grants.
     set v_full_at = greatest(v_full_at - cast(o_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
-        v_granted = least(v_granted, 4611686018427387903);
+        v_granted = least(v_granted, c_max_tokens);
   else
     -- The clock was set back: the bucket is empty from now on, as a request would find it.
     if v_full_at - v_clock > v_furthest then
@@ -90,7 +93,7 @@ adjust: begin
     end if;
     set v_owed = greatest(v_full_at, v_clock) - cast(o_given_back as decimal(65, 0)) * v_token_ticks;
     set v_full_at = greatest(v_full_at, least(v_owed, greatest(v_clock, v_most) + cast(v_burst as decimal(65, 0)))),
-        v_granted = least(cast(v_granted as decimal(65, 0)) - o_given_back, 4611686018427387903);
+        v_granted = least(cast(v_granted as decimal(65, 0)) - o_given_back, c_max_tokens);
   end if;
   update token_buckets
      set full_at = v_full_at, granted = v_granted,
@@ -98,7 +101,7 @@ adjust: begin
    where id = v_id;
   update token_receipts
      set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
-         expires_at = greatest(expires_at, least(greatest(scheduled_at, v_now + 86400000000000), v_now + 31622400000000000))
+         expires_at = greatest(expires_at, least(greatest(scheduled_at, v_now + c_day), v_now + c_year))
    where id = v_receipt and bucket = v_id;
 end adjust;
 
@@ -170,6 +173,8 @@ create procedure token_adjust_window(
 modifies sql data
 sql security definer
 adjust: begin
+  declare c_year bigint default 31622400000000000;
+  declare c_day bigint default 86400000000000;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
@@ -209,11 +214,11 @@ adjust: begin
   set v_state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end;
   insert into token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
   values (v_receipt, concat(x'01', v_id), p_cost, 0, p_scheduled_at, v_state,
-          least(greatest(p_scheduled_at, v_now + 86400000000000), v_now + 31622400000000000))
+          least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
   on duplicate key update
     state = v_state,
     expires_at = greatest(token_receipts.expires_at,
-                          least(greatest(v_scheduled_at, v_now + 86400000000000), v_now + 31622400000000000));
+                          least(greatest(v_scheduled_at, v_now + c_day), v_now + c_year));
   set o_given_back = case p_kind
     when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
   if o_given_back < 0 then
@@ -343,7 +348,7 @@ begin
   set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
   -- A session that holds a key delays the others by a second at most.
   if p_own or (select min(id) < max(id)
-        from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as asked) then
+        from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as requested) then
     set innodb_lock_wait_timeout = least(v_wait, 1);
   end if;
   set o_answers = '[';
@@ -397,6 +402,8 @@ create procedure token_throttle_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_year bigint default 31622400000000000;
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
@@ -412,14 +419,14 @@ begin
     resignal;
   end;
 
-  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and p_wait between 0 and 31622400000000000) is not true then
+  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and p_wait between 0 and c_year) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: throttling takes a bucket, 0 tokens or more, and a wait of 0 to a year';
   end if;
   call token_begin(p_own, v_own);
   if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
 
-  held: begin
+  throttle: begin
     ready: loop
       set v_burst = null;
       select full_at, max_granted_wait, burst, anchor, step_ns, step_ticks, token_ticks
@@ -428,7 +435,7 @@ begin
       call token_clock(v_now);
       -- p_least exceeds every capacity, so that token_rule skips the check for a clock that was set back. The check is below.
       call token_rule(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), v_now,
-                         4611686018427387903, o_outcome, v_mode, v_until, v_changed, v_capacity);
+                         c_max_tokens, o_outcome, v_mode, v_until, v_changed, v_capacity);
       -- A bucket that was missing can exist by now, but none of its columns have been read.
       if v_changed or v_burst is null and o_outcome is null and not v_mode <=> 'off' then
         set v_attempt = v_attempt + 1;
@@ -441,13 +448,13 @@ begin
       leave ready;
     end loop;
     if o_outcome is not null then
-      leave held;
+      leave throttle;
     elseif v_mode = 'off' then
       set o_outcome = 'unchanged';
-      leave held;
+      leave throttle;
     elseif p_wait > 0 and v_step_ns = 9223372036854775807 then
       set o_outcome = 'endless';
-      leave held;
+      leave throttle;
     end if;
 
     set v_clock = (v_now - v_anchor) div v_step_ns * v_step_ticks, v_before = v_full_at;
@@ -470,7 +477,7 @@ begin
     if v_full_at <> v_before then
       update token_buckets set full_at = v_full_at, max_granted_wait = v_max_granted_wait where id = v_id;
     end if;
-  end held;
+  end throttle;
 
   if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;

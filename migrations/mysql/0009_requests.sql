@@ -34,9 +34,7 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
                                   <= (9223372036854775807 - t.anchor) div t.step_ns),
                           greatest(t.full_at - (n.now - t.anchor) div t.step_ns * t.step_ticks, 0), null) as owed
                   from token_buckets t
-                 cross join (select (cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)),
-                                               16, 10) as signed) - 122192928000000000) * 100 as now
-                               from (select uuid() as uuid limit 1) u limit 1) n) o) b
+                 cross join token_now n) o) b
 ;
 
 -- request_tokens_v1: takes tokens from a provisioned bucket, or from one that follows a plan. Takes all or none.
@@ -62,6 +60,7 @@ create procedure request_tokens_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_day bigint default 86400000000000;
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
   declare v_message varchar(128) character set utf8mb4;
@@ -71,7 +70,7 @@ begin
   declare v_min_remaining bigint default p_min_remaining;
   declare v_tick bigint;
   declare v_times bigint default 1;
-  declare v_most bigint default 4611686018427387903;  -- exceeds every capacity; twice this value still fits a bigint
+  declare c_max_tokens bigint default 4611686018427387903;  -- exceeds every capacity; twice this value still fits a bigint
 
   if p_tokens <> floor(p_tokens) then
     call token_require_whole_number('request_tokens', 'tokens', p_tokens);
@@ -91,8 +90,8 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a minimum remaining of 0 or more';
   end if;
-  call token_take_v1(p_id, least(v_tokens, v_most), least(v_max_wait_ms, 31622400000) * 1000000,
-                       least(v_min_remaining, v_most), null, null, null, p_plan, p_request, 86400000000000, true, false,
+  call token_take_v1(p_id, least(v_tokens, c_max_tokens), least(v_max_wait_ms, 31622400000) * 1000000,
+                       least(v_min_remaining, c_max_tokens), null, null, null, p_plan, p_request, c_day, true, false,
                        v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                        v_step_ticks, v_token_ticks);
   if v_outcome = 'unknown' then
@@ -360,6 +359,7 @@ create procedure request_tokens_in_window_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
   declare v_counts longtext character set ascii;
@@ -395,7 +395,7 @@ begin
       'tollgate: request_tokens_in_window takes an interval of a year or less, a resolution within it, and 1 token or more';
   end if;
   set v_interval = p_interval_seconds * 1000000000;
-  call token_take_window_v1(p_id, least(v_tokens, 4611686018427387903), v_max_wait_ms * 1000000, 0, v_max_requests,
+  call token_take_window_v1(p_id, least(v_tokens, c_max_tokens), v_max_wait_ms * 1000000, 0, v_max_requests,
                               v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
                               v_outcome, v_mode, v_now, v_scheduled_at, v_counts, v_resolution);
   if v_outcome = 'never' then
@@ -521,8 +521,10 @@ create procedure token_peek_window(in p_id varchar(256) character set utf8mb4)
 reads sql data
 sql security definer
 begin
+  declare c_year bigint default 31622400000000000;
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_big boolean default @@sql_big_selects;
-  declare v_most, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_scheduled_at bigint;
+  declare v_max_requests, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_scheduled_at bigint;
   declare v_counts longtext character set ascii default '[]';
   declare exit handler for sqlexception
   begin
@@ -531,13 +533,13 @@ begin
   end;
 
   select max_requests, interval_ns, resolution_ns, counts, newest, granted, last_wait
-    into v_most, v_interval, v_resolution, v_counts, v_newest, v_granted, v_last_wait
+    into v_max_requests, v_interval, v_resolution, v_counts, v_newest, v_granted, v_last_wait
     from token_windows where id = cast(p_id as binary);
-  if (json_valid(v_counts) and v_most >= 1 and v_interval between 1 and 31622400000000000
-      and v_resolution between 1 and 31622400000000000 and v_last_wait between 0 and 31622400000000000
-      and v_newest between 0 and 4611686018427387903) is not true then
+  if (json_valid(v_counts) and v_max_requests >= 1 and v_interval between 1 and c_year
+      and v_resolution between 1 and c_year and v_last_wait between 0 and c_year
+      and v_newest between 0 and c_max_tokens) is not true then
     -- The row's values are out of bounds: max_requests is null.
-    set v_most = null, v_interval = 0, v_resolution = 0, v_counts = '[]', v_newest = 0, v_last_wait = 0;
+    set v_max_requests = null, v_interval = 0, v_resolution = 0, v_counts = '[]', v_newest = 0, v_last_wait = 0;
   end if;
   call token_clock(v_now);
   if v_newest - v_now > v_last_wait + v_resolution + 1000000000 then
@@ -545,8 +547,8 @@ begin
     set v_now = v_newest - v_resolution;
   end if;
   set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
-  call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_most - 1, v_now, v_scheduled_at);
-  select v_most as max_requests, v_interval * 0.000000001 as interval_seconds,
+  call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_max_requests - 1, v_now, v_scheduled_at);
+  select v_max_requests as max_requests, v_interval * 0.000000001 as interval_seconds,
          v_resolution * 0.000000001 as resolution_seconds,
          cast(coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) as signed) as counted, v_granted as granted,
          (v_scheduled_at - v_now + 999999) div 1000000 as retry_after_ms

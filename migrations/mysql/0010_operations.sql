@@ -21,6 +21,8 @@ create procedure token_list_windows(
 reads sql data
 sql security definer
 begin
+  declare c_year bigint default 31622400000000000;
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_big boolean default @@sql_big_selects;
   declare v_now bigint;
   declare v_prefix, v_after varbinary(1024) default '';
@@ -53,10 +55,10 @@ begin
                          if(t.sound, t.counts, '[]') as counts
                     from (select k.*,
                                  json_valid(k.counts) and k.max_requests >= 1
-                                 and k.interval_ns between 1 and 31622400000000000
-                                 and k.resolution_ns between 1 and 31622400000000000
-                                 and k.last_wait between 0 and 31622400000000000
-                                 and k.newest between 0 and 4611686018427387903 as sound
+                                 and k.interval_ns between 1 and c_year
+                                 and k.resolution_ns between 1 and c_year
+                                 and k.last_wait between 0 and c_year
+                                 and k.newest between 0 and c_max_tokens as sound
                             from token_windows k) t
                    where t.granted <> 0 and t.id > v_after and t.id >= v_prefix
                      and (v_prefix = '' or t.id <= concat(v_prefix, repeat(x'F48FBFBF', 64)))
@@ -174,10 +176,11 @@ create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
 begin
+  declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
   declare v_now, v_number bigint;
   declare v_times bigint default 1;
-  declare v_word varchar(10) character set ascii;
+  declare v_outcome varchar(10) character set ascii;
   declare v_found boolean;
   declare exit handler for sqlexception
   begin
@@ -189,13 +192,13 @@ begin
 
   if exists (select 1 from token_buckets where id = cast(p_id as binary) for update) then
     -- A request that takes nothing converts the bucket's state to the effective limits.
-    call token_take_v1(p_id, 1, 0, 0, null, null, null, null, null, 0, false, false, v_times, v_word, v_word,
+    call token_take_v1(p_id, 1, 0, 0, null, null, null, null, null, 0, false, false, v_times, v_outcome, v_outcome,
                          v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number);
   end if;
   call token_clock(v_now);
   update token_buckets
      set full_at = (v_now - anchor) div step_ns * step_ticks, max_granted_wait = 0,
-         granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, 4611686018427387903)
+         granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_tokens)
    where id = cast(p_id as binary);
   set v_found = row_count() > 0;
   set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
@@ -584,11 +587,8 @@ create or replace sql security definer view token_most_denied as
 select convert(s.id using utf8mb4) as id, cast(least(greatest(sum(s.denied), -1), 9223372036854775807) as signed) as denied,
        max(s.last_denied_at) as last_denied_at, s.id as id_bytes
   from token_stats s
- cross join (select timestamp('1970-01-01') + interval (
-                      (cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uuid, 8)),
-                                 16, 10) as signed) - 122192928000000000) * 100) div 1000 microsecond as now
-               from (select uuid() as uuid limit 1) u limit 1) n
- where s.hour > n.now - interval 24 hour
+ cross join token_now n
+ where s.hour > timestamp('1970-01-01') + interval n.now div 1000 microsecond - interval 24 hour
  group by s.id
 ;
 

@@ -104,6 +104,34 @@ as $$
            else (p_tick + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ticks end
 $$;
 
+-- bucket_due(p_bucket, p_cost, p_min_remaining) -> when the bucket has the tokens, in ticks of its own clock.
+-- p_cost + p_min_remaining must not exceed the capacity.
+create or replace function tollgate.bucket_due(
+  p_bucket tollgate.token_buckets, p_cost bigint, p_min_remaining bigint) returns bigint
+language sql immutable
+as $$ select p_bucket.full_at - (p_bucket.burst - (p_cost + p_min_remaining) * p_bucket.token_ticks) $$;
+
+-- bucket_acts_at(p_bucket, p_cost, p_min_remaining, p_now) -> the step in which a granted request acts, in ticks: the bucket's
+-- clock at p_now, or a later step. All tokens belong to that step.
+create or replace function tollgate.bucket_acts_at(
+  p_bucket tollgate.token_buckets, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
+language sql immutable
+as $$
+  select tollgate.bucket_step(p_bucket, tollgate.bucket_due(p_bucket, p_cost, p_min_remaining),
+                              tollgate.bucket_clock(p_bucket, p_now))
+$$;
+
+-- bucket_scheduled_at(p_bucket, p_min_remaining, p_now) -> when the tokens of the last grant can be used, in nanoseconds since
+-- 1970: p_now, or later.
+create or replace function tollgate.bucket_scheduled_at(
+  p_bucket tollgate.token_buckets, p_min_remaining bigint, p_now bigint) returns bigint
+language sql immutable
+as $$
+  select case when tollgate.bucket_due(p_bucket, 0, p_min_remaining) > tollgate.bucket_clock(p_bucket, p_now)
+           then greatest(p_now, tollgate.bucket_instant(p_bucket, tollgate.bucket_due(p_bucket, 0, p_min_remaining)))
+           else p_now end
+$$;
+
 -- bucket_max_full_at(p_bucket) -> how far full_at can be ahead of the bucket's clock, in ticks: a burst, the longest granted
 -- wait, and a second of difference between clocks. A larger distance means that the clock was set back.
 create or replace function tollgate.bucket_max_full_at(p_bucket tollgate.token_buckets) returns bigint

@@ -55,22 +55,24 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  b         tollgate.token_buckets;
-  r         tollgate.token_receipts;
-  v_ruled   boolean;
-  v_rule    record;
-  v_now     bigint;
+  c_year         constant bigint := 31622400000000000;
+  c_max_tokens   constant bigint := 4611686018427387903;
+  b              tollgate.token_buckets;
+  r              tollgate.token_receipts;
+  v_has_rules    boolean;
+  v_rule         record;
+  v_now          bigint;
   v_scheduled_at bigint;
-  v_clock   bigint;
-  v_latest  bigint;  -- ticks: the latest full_at at which the tokens are available, now or within the wait
-  v_outcome text;
-  v_mode    text;
-  v_wait    bigint;  -- p_max_wait, or 0 with mode 'shadow'
-  c_stale   constant bigint := 2000000;
+  v_clock        bigint;
+  v_latest       bigint;  -- ticks: the latest full_at at which the tokens are available, now or within the wait
+  v_outcome      text;
+  v_mode         text;
+  v_wait         bigint;  -- p_max_wait, or 0 with mode 'shadow'
+  c_stale        constant bigint := 2000000;
 begin
-  p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
-  if (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
-      and p_max_wait between 0 and 31622400000000000
+  p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
+  if (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
+      and p_max_wait between 0 and c_year
       and (p_capacity is null) = (p_refill_seconds is null) and (p_capacity is null) = (p_refill is null)) is not true then
     if (p_capacity is null) <> (p_refill_seconds is null)
        or (p_capacity is null) <> (p_refill is null) then
@@ -90,19 +92,19 @@ begin
     end if;
     -- Null if the row of token_mode is missing; null leads to the call of rule.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
-      into v_ruled from tollgate.token_mode g;
+      into v_has_rules from tollgate.token_mode g;
     -- Read after the row: other sessions can only have taken more since, so a denial holds at this instant.
     v_now := tollgate.clock();
     v_scheduled_at := v_now;
     -- A bucket under the requested limits needs no call of rule, unless a mode, an override or a plan applies.
-    if not v_ruled and p_capacity is null and (p_plan is not null or b.plan is not null) then
-      v_ruled := true;
+    if not v_has_rules and p_capacity is null and (p_plan is not null or b.plan is not null) then
+      v_has_rules := true;
       select p.mode is not null or b.plan is distinct from p.name
              or p.capacity <> b.capacity or p.refill_seconds <> b.refill_seconds or p.refill <> b.refill
-        into v_ruled
+        into v_has_rules
         from tollgate.token_plans p where p.name = coalesce(p_plan, b.plan);
     end if;
-    if b.id is null or v_ruled is not false or b.overridden or (p_capacity is not null and b.plan is not null)
+    if b.id is null or v_has_rules is not false or b.overridden or (p_capacity is not null and b.plan is not null)
        or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
       select t.* into v_rule
         from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
@@ -162,17 +164,13 @@ begin
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
     else
-      -- With a wait: all tokens belong to the step in which the request acts.
       update tollgate.token_buckets t
          set room = null,
              granted = t.granted + p_cost,
              max_granted_wait = greatest(
-               t.max_granted_wait,
-               tollgate.bucket_step(t, t.full_at + (p_cost + p_min_remaining) * t.token_ticks - t.burst, v_clock) - v_clock),
-             full_at = greatest(
-               t.full_at,
-               tollgate.bucket_step(t, t.full_at + (p_cost + p_min_remaining) * t.token_ticks - t.burst, v_clock))
-               + p_cost * t.token_ticks
+               t.max_granted_wait, tollgate.bucket_acts_at(t, p_cost, p_min_remaining, v_now) - v_clock),
+             full_at = greatest(t.full_at, tollgate.bucket_acts_at(t, p_cost, p_min_remaining, v_now))
+                       + p_cost * t.token_ticks
        where t.id = p_id and t.full_at <= v_latest
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
@@ -189,8 +187,8 @@ begin
         end if;
       end if;
       v_scheduled_at := v_now;
-      if v_wait > 0 and b.full_at + p_min_remaining * b.token_ticks - b.burst > tollgate.bucket_clock(b, v_now) then
-        v_scheduled_at := greatest(v_now, tollgate.bucket_instant(b, b.full_at + p_min_remaining * b.token_ticks - b.burst));
+      if v_wait > 0 then
+        v_scheduled_at := tollgate.bucket_scheduled_at(b, p_min_remaining, v_now);
       end if;
       if p_receipt is not null then
         insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)

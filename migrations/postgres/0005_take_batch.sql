@@ -351,26 +351,27 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
+  c_max_tokens constant bigint := 4611686018427387903;
   v_lock       text := current_setting('lock_timeout');
   v_limited    boolean := cardinality(p_ids) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms');
-  c_few        constant bigint := 6;           -- up to this many requests, take_v1 is faster than the statements for many rows
-  v_capacities numeric[] := p_capacities;      -- the limits of each rule
+  c_few        constant bigint := 6;       -- up to this many requests, take_v1 is faster than the statements for many rows
+  v_capacities numeric[] := p_capacities;  -- the limits of each rule
   v_seconds    numeric[] := p_refill_seconds;
   v_refills    text[] := p_refills;
-  v_together   boolean;                        -- whether the requests are many, and no mode applies to all buckets
-  v_overrides  boolean;                        -- whether any override exists
-  b            tollgate.token_buckets;         -- the first bucket
+  v_by_tokens  boolean;                    -- whether the requests are many, and no mode applies to all buckets
+  v_overrides  boolean;                    -- whether any override exists
+  b            tollgate.token_buckets;     -- the first bucket
   v_steps      text[] := '{}';
   v_step       text;
   v_part       tollgate.decided;
   v_answers    tollgate.answers_v1;
   v_now        bigint;
-  v_done       bigint[] := '{}';               -- the entries that are answered
-  v_left       bigint[];                       -- the entries for take_v1, with the number of requests of each
+  v_done       bigint[] := '{}';           -- the entries that are answered
+  v_left       bigint[];                   -- the entries for take_v1, with the number of requests of each
   v_rest       bigint[];
 begin
-  if (1 <= all (p_times) and 1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
-      and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings) and array_position(p_ids, null) is null
+  if (1 <= all (p_times) and 1 <= all (p_costs) and c_max_tokens >= all (p_costs)
+      and 0 <= all (p_min_remainings) and c_max_tokens >= all (p_min_remainings) and array_position(p_ids, null) is null
       and cardinality(p_ids) = all (array[cardinality(p_times), cardinality(p_costs), cardinality(p_min_remainings),
                                           cardinality(p_rules)])) is not true then
     raise exception 'tollgate: take_batch_v1 needs times and costs of 1 or more, minimum remainings of 0 or more, and one of '
@@ -382,9 +383,9 @@ begin
   select not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
          and (cardinality(p_ids) > c_few or (select sum(t.times) from unnest(p_times) t (times)) > c_few),
          exists (select from tollgate.token_overrides)
-    into v_together, v_overrides;
+    into v_by_tokens, v_overrides;
 
-  if v_together then
+  if v_by_tokens then
     if array_remove(p_plans, null) <> '{}' then
       -- With null limits for an unknown plan, for a plan with a mode, and beside limits: then take_v1 decides.
       select array_agg(case when r.plan is null then r.capacity else p.capacity end order by r.nth),
@@ -503,25 +504,26 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  b          tollgate.token_buckets;
-  v_capacity numeric := p_capacity;  -- the limits of the request, or of its plan
-  v_seconds  numeric := round(p_refill_seconds, 9);
-  v_refill   text := p_refill;
-  v_ruled    boolean;
-  v_now      bigint;
-  v_clock    bigint;
-  v_granted  bigint;
-  v_more     bigint;
-  v_full_at  bigint;
-  c_stale    constant bigint := 2000000;
+  c_max_tokens constant bigint := 4611686018427387903;
+  b            tollgate.token_buckets;
+  v_capacity   numeric := p_capacity;  -- the limits of the request, or of its plan
+  v_seconds    numeric := round(p_refill_seconds, 9);
+  v_refill     text := p_refill;
+  v_has_rules  boolean;
+  v_now        bigint;
+  v_clock      bigint;
+  v_granted    bigint;
+  v_more       bigint;
+  v_full_at    bigint;
+  c_stale      constant bigint := 2000000;
 begin
   for v_attempt in 1 .. 3 loop
-    exit when (p_cost between 1 and 4611686018427387903 and p_min_remaining between 0 and 4611686018427387903
+    exit when (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
                and p_times >= 1 and num_nulls(p_capacity, p_refill_seconds, p_refill) in (0, 3)) is not true;
     -- Null if the row of token_mode is missing; null leads to take_each_v1.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
-      into v_ruled from tollgate.token_mode g;
-    exit when v_ruled is not false;
+      into v_has_rules from tollgate.token_mode g;
+    exit when v_has_rules is not false;
     if p_plan is not null then
       exit when p_capacity is not null;
       select p.capacity, p.refill_seconds, p.refill into v_capacity, v_seconds, v_refill

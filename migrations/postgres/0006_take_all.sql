@@ -15,8 +15,7 @@ language plpgsql immutable
 as $$
 declare
   t     tollgate.taken_v1;
-  v_due   bigint;
-  v_clock bigint;
+  v_due bigint;
 begin
   t.now := p_now;
   t.scheduled_at := p_now;
@@ -36,14 +35,12 @@ begin
   elsif p_cost > p_bucket.burst / p_bucket.token_ticks - p_min_remaining then
     t.outcome := 'never';
   else
-    v_due := p_bucket.full_at - p_bucket.burst + (p_cost + p_min_remaining) * p_bucket.token_ticks;
+    v_due := tollgate.bucket_due(p_bucket, p_cost, p_min_remaining);
     if v_due <= tollgate.bucket_clock(p_bucket, p_now + case p_mode when 'shadow' then 0 else p_max_wait end) then
       t.outcome := 'granted';
       t.mode := null;
-      v_clock := tollgate.bucket_clock(p_bucket, p_now);
-      if v_due > v_clock then
-        t.scheduled_at := greatest(
-          p_now, tollgate.bucket_instant(p_bucket, tollgate.bucket_step(p_bucket, v_due, v_clock)));
+      if v_due > tollgate.bucket_clock(p_bucket, p_now) then
+        t.scheduled_at := greatest(p_now, tollgate.bucket_instant(p_bucket, v_due));
       end if;
     else
       t.outcome := case p_mode when 'shadow' then 'granted' else 'denied' end;
@@ -133,32 +130,35 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  v_order   bigint[];                  -- the positions in id order
-  v_buckets tollgate.token_buckets[];  -- the existing buckets, in id order
-  v_taken   tollgate.taken_v1[];
-  v_taking  text[];
-  t         tollgate.taken_v1;
-  b         tollgate.token_buckets;
-  r         tollgate.token_receipts;
-  v_refused  text;    -- columns of the result of rule
-  v_mode     text;
-  v_until    bigint;
-  v_made     boolean;
-  v_capacity bigint;
-  v_place   bigint;
-  v_next    bigint;
-  v_there   bigint;                    -- the number of existing buckets
-  v_now     bigint;
-  v_ruled   boolean;
-  v_changed boolean;
-  v_known   boolean;
-  c_needs   constant text := 'tollgate: take_all_v1 needs distinct buckets, costs of 1 or more, minimum remainings of 0 or '
+  c_year       constant bigint := 31622400000000000;
+  c_max_tokens constant bigint := 4611686018427387903;
+  v_order      bigint[];                  -- the positions in id order
+  v_buckets    tollgate.token_buckets[];  -- the existing buckets, in id order
+  v_taken      tollgate.taken_v1[];
+  v_taking     text[];
+  t            tollgate.taken_v1;
+  b            tollgate.token_buckets;
+  r            tollgate.token_receipts;
+  v_refused    text;                      -- columns of the result of rule
+  v_mode       text;
+  v_until      bigint;
+  v_made       boolean;
+  v_capacity   bigint;
+  v_place      bigint;
+  v_next       bigint;
+  v_existing   bigint;                    -- the number of existing buckets
+  v_now        bigint;
+  v_has_rules  boolean;
+  v_changed    boolean;
+  v_known      boolean;
+  c_needs      constant text := 'tollgate: take_all_v1 needs distinct buckets, costs of 1 or more, minimum remainings of 0 or '
                              'more, and a wait of 0 to a year';
 begin
-  p_hold := least(greatest(coalesce(p_hold, 0), 0), 31622400000000000);
-  if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
-      and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings) and cardinality(p_min_remainings) = cardinality(p_ids)
-      and p_max_wait between 0 and 31622400000000000) is not true then
+  p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
+  if (1 <= all (p_costs) and c_max_tokens >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
+      and 0 <= all (p_min_remainings) and c_max_tokens >= all (p_min_remainings)
+      and cardinality(p_min_remainings) = cardinality(p_ids)
+      and p_max_wait between 0 and c_year) is not true then
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
 
@@ -180,7 +180,7 @@ begin
                  and (x.capacity is null and x.refill_seconds is null and x.refill is null
                       or (x.capacity, x.refill_seconds, x.refill) = ((x.b).capacity, (x.b).refill_seconds, (x.b).refill))
                  and case when x.cost <= (x.b).burst / (x.b).token_ticks - x.keep
-                       then (x.b).full_at - ((x.b).burst - (x.cost + x.keep) * (x.b).token_ticks)
+                       then tollgate.bucket_due(x.b, x.cost, x.keep)
                             <= tollgate.bucket_clock(x.b, tollgate.clock() + p_max_wait)
                        else false end
                  and (x.b).full_at - tollgate.bucket_clock(x.b, tollgate.clock())
@@ -194,34 +194,24 @@ begin
          set room = null,
              granted = l.granted + i.cost,
              max_granted_wait = greatest(
-               l.max_granted_wait,
-               tollgate.bucket_step(
-                 l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock(l, f.now))
-                 - tollgate.bucket_clock(l, f.now)),
-             full_at = greatest(
-               l.full_at,
-               tollgate.bucket_step(
-                 l, l.full_at - (l.burst - (i.cost + i.keep) * l.token_ticks), tollgate.bucket_clock(l, f.now)))
-               + i.cost * l.token_ticks
+               l.max_granted_wait, tollgate.bucket_acts_at(l, i.cost, i.keep, f.now) - tollgate.bucket_clock(l, f.now)),
+             full_at = greatest(l.full_at, tollgate.bucket_acts_at(l, i.cost, i.keep, f.now)) + i.cost * l.token_ticks
         from fit f, unnest(p_ids, p_costs, p_min_remainings) with ordinality as i (id, cost, keep, place)
        where f.fits and l.id = i.id
       returning i.place,
-                ('granted', null, f.now,
-                 case when l.full_at - (l.burst - i.keep * l.token_ticks) > tollgate.bucket_clock(l, f.now)
-                   then greatest(f.now, tollgate.bucket_instant(l, l.full_at - (l.burst - i.keep * l.token_ticks)))
-                   else f.now end,
-                 l.full_at, l.granted, l.burst, l.anchor, l.step_ns, l.step_ticks, l.token_ticks)::tollgate.taken_v1;
+                ('granted', null, f.now, tollgate.bucket_scheduled_at(l, i.keep, f.now), l.full_at, l.granted, l.burst,
+                 l.anchor, l.step_ns, l.step_ticks, l.token_ticks)::tollgate.taken_v1;
     if found then
       return;
     end if;
   end if;
 
-  select array_agg(i.place order by i.id collate "C"), count(distinct i.id), count(l.id) into v_order, v_next, v_there
+  select array_agg(i.place order by i.id collate "C"), count(distinct i.id), count(l.id) into v_order, v_next, v_existing
     from unnest(p_ids) with ordinality as i (id, place) left join tollgate.token_buckets l on l.id = i.id;
   if v_next is distinct from cardinality(p_ids) or v_next = 0 then
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
-  if v_there < v_next then
+  if v_existing < v_next then
     perform tollgate.lock_all(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans);
   end if;
 
@@ -231,7 +221,7 @@ begin
     v_now := tollgate.clock();
     -- Null if the row of token_mode is missing; null leads to the call of rule.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = any (p_ids))
-      into v_ruled from tollgate.token_mode g;
+      into v_has_rules from tollgate.token_mode g;
     v_taken := array_fill(null::tollgate.taken_v1, array[cardinality(p_ids)]);
     v_taking := '{}';
     v_next := 1;
@@ -247,7 +237,7 @@ begin
       v_refused := null;
       v_mode := null;
       v_capacity := null;
-      if v_ruled is not false or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
+      if v_has_rules is not false or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
          or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
          or p_refills[v_place] <> b.refill
          or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)
@@ -297,15 +287,8 @@ begin
        set room = null,
            granted = l.granted + i.cost,
            max_granted_wait = greatest(
-             l.max_granted_wait,
-             tollgate.bucket_step(
-               l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock(l, v_now))
-               - tollgate.bucket_clock(l, v_now)),
-           full_at = greatest(
-             l.full_at,
-             tollgate.bucket_step(
-               l, l.full_at + (i.cost + i.keep) * l.token_ticks - l.burst, tollgate.bucket_clock(l, v_now)))
-             + i.cost * l.token_ticks
+             l.max_granted_wait, tollgate.bucket_acts_at(l, i.cost, i.keep, v_now) - tollgate.bucket_clock(l, v_now)),
+           full_at = greatest(l.full_at, tollgate.bucket_acts_at(l, i.cost, i.keep, v_now)) + i.cost * l.token_ticks
       from unnest(p_ids, p_costs, p_min_remainings) as i (id, cost, keep)
      where l.id = i.id and l.id = any (v_taking);
     insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
@@ -354,17 +337,18 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  v_lock      text := current_setting('lock_timeout');
-  v_limited   boolean := false;
-  v_made      boolean := false;  -- whether missing buckets are created, where possible
-  v_missing   boolean;
-  v_enforced  boolean;
-  v_overrides boolean;
-  v_left      bigint[] := '{}';  -- the positions of the requests for take_all_v1
-  v_part      record;
+  c_max_tokens constant bigint := 4611686018427387903;
+  v_lock       text := current_setting('lock_timeout');
+  v_limited    boolean := false;
+  v_made       boolean := false;  -- whether missing buckets are created, where possible
+  v_missing    boolean;
+  v_enforced   boolean;
+  v_overrides  boolean;
+  v_left       bigint[] := '{}';  -- the positions of the requests for take_all_v1
+  v_part       record;
 begin
-  if (1 <= all (p_costs) and 4611686018427387903 >= all (p_costs)
-      and 0 <= all (p_min_remainings) and 4611686018427387903 >= all (p_min_remainings)) is not true then
+  if (1 <= all (p_costs) and c_max_tokens >= all (p_costs)
+      and 0 <= all (p_min_remainings) and c_max_tokens >= all (p_min_remainings)) is not true then
     raise exception 'tollgate: take_all_batch_v1 needs costs of 1 or more, and minimum remainings of 0 or more'
       using errcode = 'invalid_parameter_value';
   end if;
@@ -416,32 +400,32 @@ begin
                case when not bool_and(d.plain) then 'left'
                  when not bool_and(w.cost <= w.left) then 'denied'
                  when bool_and(d.cost + d.keep <= w.left + w.keep) then 'granted'
-                 else 'left' end as word
+                 else 'left' end as outcome
           from evaluated w join demand d on d.id = w.id
          group by w.request
       ), answered as (
         select w.*,
                case when w.missing then 'missing'
-                 when d.word <> 'denied' then d.word
+                 when d.outcome <> 'denied' then d.outcome
                  when w.cost <= w.left then 'spared'
                  when w.cost <= w.most then 'denied'
-                 else 'never' end as word
+                 else 'never' end as outcome
           from evaluated w join decided d on d.request = w.request
       )
-      select t.word, array_agg(t.id) as ids, array_agg(t.cost) as costs,
-             (array_agg(t.place), array_agg(1::bigint), t.word, null, array_agg(t.now), null, array_agg(t.full_at),
+      select t.outcome, array_agg(t.id) as ids, array_agg(t.cost) as costs,
+             (array_agg(t.place), array_agg(1::bigint), t.outcome, null, array_agg(t.now), null, array_agg(t.full_at),
               array_agg(t.granted), array_agg(t.burst), array_agg(t.anchor), array_agg(t.step_ns),
               array_agg(t.step_ticks), array_agg(t.token_ticks))::tollgate.answers_v1 as answers
-        from answered t group by t.word
+        from answered t group by t.outcome
     loop
       answers := v_part.answers;
-      if v_part.word = 'missing' then
+      if v_part.outcome = 'missing' then
         v_missing := true;
         continue;
-      elsif v_part.word = 'left' then
+      elsif v_part.outcome = 'left' then
         v_left := answers.entries;
         continue;
-      elsif v_part.word = 'granted' then
+      elsif v_part.outcome = 'granted' then
         update tollgate.token_buckets l
            set room = null,
                granted = l.granted + g.cost,

@@ -171,22 +171,23 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  w         tollgate.token_windows;
-  r         tollgate.token_receipts;
-  v_now     bigint := tollgate.clock();
+  c_max_tokens   constant bigint := 4611686018427387903;
+  w              tollgate.token_windows;
+  r              tollgate.token_receipts;
+  v_now          bigint := tollgate.clock();
   v_scheduled_at bigint;
-  v_outcome text := 'granted';
-  v_mode    text;
-  v_until   timestamptz;
-  c_year    constant bigint := 31622400000000000;
+  v_outcome      text := 'granted';
+  v_mode         text;
+  v_until        timestamptz;
+  c_year         constant bigint := 31622400000000000;
   -- A bucket and a window with one key have separate receipts: no bucket id starts with U+0001.
-  c_bucket  constant text := chr(1) || p_id;
+  c_bucket       constant text := chr(1) || p_id;
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
   if (p_id is not null
       and p_cost between case when p_counting then 0 else 1 end
-                     and case when p_counting then 1000000000000 else 4611686018427387903 end
-      and p_min_remaining between 0 and 4611686018427387903
+                     and case when p_counting then 1000000000000 else c_max_tokens end
+      and p_min_remaining between 0 and c_max_tokens
       and p_max_wait between 0 and c_year and p_max_requests between 1 and 1000000000000
       and p_resolution between 1000 and p_interval and p_interval <= c_year
       and (p_interval - 1) / p_resolution < 1000) is not true then

@@ -25,15 +25,15 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  b       tollgate.token_buckets;
-  r       tollgate.token_receipts;
-  v_known boolean;
-  v_now   bigint;
-  v_clock bigint;
-  v_later bigint;
-  c_year  constant bigint := 31622400000000000;
-  c_day   constant bigint := 86400000000000;
-  c_most  constant bigint := 4611686018427387903;  -- so that adding a later grant cannot overflow
+  b            tollgate.token_buckets;
+  r            tollgate.token_receipts;
+  v_known      boolean;
+  v_now        bigint;
+  v_clock      bigint;
+  v_later      bigint;
+  c_year       constant bigint := 31622400000000000;
+  c_day        constant bigint := 86400000000000;
+  c_max_tokens constant bigint := 4611686018427387903;  -- so that adding a later grant cannot overflow
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
       and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_scheduled_at is not null
@@ -81,7 +81,7 @@ begin
   if given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity.
     b.full_at := greatest(b.full_at - given_back::numeric * b.token_ticks, -b.burst);
-    b.granted := least(b.granted, c_most);
+    b.granted := least(b.granted, c_max_tokens);
   else
     if b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
       -- The clock was set back: the bucket is empty from now on, as a request would find it.
@@ -92,7 +92,7 @@ begin
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,
       greatest(v_clock, tollgate.bucket_clock(b, v_now + least(p_max_debt, c_year) - 1) + 1 - b.token_ticks)::numeric
         + b.burst));
-    b.granted := least(b.granted::numeric - given_back, c_most);
+    b.granted := least(b.granted::numeric - given_back, c_max_tokens);
   end if;
   update tollgate.token_buckets t
      set full_at = b.full_at, granted = b.granted,
@@ -268,6 +268,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  c_year    constant bigint := 31622400000000000;
   b         tollgate.token_buckets;
   v_rule    record;
   v_now     bigint;
@@ -276,7 +277,7 @@ declare
   v_before  bigint;
   v_lowered boolean;
 begin
-  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and p_wait between 0 and 31622400000000000) is not true then
+  if (p_id is not null and coalesce(p_remaining, 0) >= 0 and p_wait between 0 and c_year) is not true then
     raise exception 'tollgate: throttle_v1 takes a bucket, 0 tokens or more, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;

@@ -350,12 +350,12 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  t          tollgate.window_taken_v1;
-  w          tollgate.token_windows;
-  v_interval bigint;
-  v_most     bigint;
-  v_tokens   bigint;
-  v_last     int;
+  t              tollgate.window_taken_v1;
+  w              tollgate.token_windows;
+  v_interval     bigint;
+  v_max_requests bigint;
+  v_tokens       bigint;
+  v_last         int;
 begin
   if (p_max_requests between 0 and 1000000000000 and p_max_requests = trunc(p_max_requests)
       and p_tokens < 9007199254740992 and p_tokens = trunc(p_tokens) and p_max_wait_ms = trunc(p_max_wait_ms)
@@ -369,25 +369,25 @@ begin
       using errcode = 'invalid_parameter_value';
   end if;
   v_interval := p_interval_seconds::numeric * 1000000000;
-  v_most := p_max_requests;
+  v_max_requests := p_max_requests;
   v_tokens := p_tokens;
-  t := tollgate.take_window_v1(p_id, v_tokens, p_max_wait_ms::bigint * 1000000, 0, v_most,
+  t := tollgate.take_window_v1(p_id, v_tokens, p_max_wait_ms::bigint * 1000000, 0, v_max_requests,
                                v_interval, (p_resolution_seconds::numeric * 1000000000)::bigint, null, 0, false);
   if t.outcome = 'never' then
     raise exception 'tollgate: the window of % allows at most % requests, fewer than %', quote_literal(p_id),
-                    v_most, v_tokens using errcode = 'invalid_parameter_value';
+                    v_max_requests, v_tokens using errcode = 'invalid_parameter_value';
   end if;
   w.ends := t.ends;
   w.counts := t.counts;
   w.resolution_ns := t.resolution_ns;
   v_last := array_length(t.ends, 1);
   granted := t.outcome = 'granted';
-  remaining := greatest(v_most - coalesce((
+  remaining := greatest(v_max_requests - coalesce((
     select sum(c) from unnest(t.ends, t.counts) as u (e, c) where e > t.now - v_interval), 0), 0);
   wait_ms := case when granted then (t.scheduled_at - t.now + 999999) / 1000000 else 0 end;
   retry_after_ms := (case
     when t.mode = 'block' then t.scheduled_at
-    else tollgate.window_earliest(w, v_interval, v_most - v_tokens, t.now) end - t.now + 999999) / 1000000;
+    else tollgate.window_earliest(w, v_interval, v_max_requests - v_tokens, t.now) end - t.now + 999999) / 1000000;
   reset_after_ms := coalesce((greatest(t.ends[v_last] + v_interval - t.now, 0) + 999999) / 1000000, 0);
 end
 $$;

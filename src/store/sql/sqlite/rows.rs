@@ -248,7 +248,7 @@ pub(super) fn push_receipt(
     ]);
 }
 
-/// A row of `read.sql`, `adjust.sql` or `take_all.sql`: one text, in which spaces separate the columns.
+/// A row of `read.sql` or `adjust.sql`: one text, in which spaces separate the columns.
 pub(super) struct ResultRow<'a>([&'a str; 14]);
 
 impl<'a> From<&'a str> for ResultRow<'a> {

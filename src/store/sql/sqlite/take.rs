@@ -1,5 +1,5 @@
-//! Decisions. Plain requests are decided by one message to the thread of the database, and all others in memory, in a
-//! transaction that takes two messages.
+//! Decisions. Plain requests for one bucket are decided by one message to the thread of the database, and all others in
+//! memory, in a transaction that takes two messages.
 
 use std::collections::HashMap;
 
@@ -59,11 +59,6 @@ impl Decisions for Sqlite {
         asks: &[SqlRequest],
         clock: &HostClock,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        if let [ask] = asks
-            && let Some(answers) = take_all_now(connection, ask, clock).await?
-        {
-            return Ok(answers);
-        }
         let limits = asks.iter().flat_map(|ask| &ask.take.limits);
         let mut locked = Locked::read(connection, limits, clock).await?;
         let mut answers = Vec::with_capacity(asks.len());
@@ -124,44 +119,9 @@ async fn take_now(
     };
     let answer = match found.granted {
         Some(now) => Some(granted(&found, whole, now)),
-        None => evaluated(&found, ask, 0, clock.now()).filter(|answer| answer.code != OutcomeCode::Granted),
+        None => evaluated(&found, ask, clock.now()).filter(|answer| answer.code != OutcomeCode::Granted),
     };
     Ok(answer.map(|answer| (0..ask.times).rev().map(|later| answer.before(later, ask.request)).collect()))
-}
-
-/// Decides a request for several buckets, if only the buckets' own limits apply.
-async fn take_all_now(
-    connection: &mut SqliteConnection,
-    ask: &SqlRequest,
-    clock: &HostClock,
-) -> Result<Option<Vec<BucketAnswer>>, sqlx::Error> {
-    let limits = &ask.take.limits;
-    if (0..limits.len()).any(|place| ask.plan(place).is_some()) || ask.id().is_some() {
-        return Ok(None);
-    }
-    let rows = run_take_all(connection, ask, clock.into()).await?;
-    let later = clock.now();
-    let mut answers = Vec::with_capacity(limits.len());
-    let mut spared = Vec::new();
-    for (place, Limit { key, .. }) in limits.iter().enumerate() {
-        let Some((_, found)) = rows.iter().find(|(id, _)| id == key.as_str()) else { return Ok(None) };
-        let answer = match found.granted {
-            Some(now) => Some(granted(found, ask.request_at(place), now)),
-            None => evaluated(found, ask, place, later),
-        };
-        let Some(answer) = answer else { return Ok(None) };
-        if found.granted.is_none() && answer.code == OutcomeCode::Granted {
-            spared.push((place, found.row.bucket));
-        }
-        answers.push(answer);
-    }
-    if spared.len() == limits.len() {
-        return Ok(None);
-    }
-    for (place, before) in spared {
-        answers[place].spare(Some(before));
-    }
-    Ok(Some(answers))
 }
 
 /// The answer of a grant, from the bucket after it.
@@ -174,15 +134,15 @@ fn granted(FoundBucket { row, .. }: &FoundBucket, request: BucketRequest, now: i
 }
 
 /// The answer to a request from the bucket as it is, unless more than the bucket's own limits apply.
-fn evaluated(found: &FoundBucket, ask: &SqlRequest, place: usize, now: i64) -> Option<BucketAnswer> {
+fn evaluated(found: &FoundBucket, ask: &SqlRequest, now: i64) -> Option<BucketAnswer> {
     let FoundBucket { row, has_settings, .. } = found;
-    let own = ask.quota(place).is_none_or(|quota| *quota == row.own);
+    let own = ask.quota(0).is_none_or(|quota| *quota == row.own);
     let plain = !has_settings && row.plan.is_none() && row.over.is_none() && own;
     (plain && !row.bucket.stepped_back(&row.limits(), now))
-        .then(|| decide::take_by_tokens(&mut row.clone(), ask.request_at(place), now))
+        .then(|| decide::take_by_tokens(&mut row.clone(), ask.request, now))
 }
 
-/// A bucket, as `take.sql` and `take_all.sql` answer it.
+/// A bucket, as `take.sql` answers it.
 struct FoundBucket {
     /// The instant of the grant, if the row is the bucket after a grant.
     granted: Option<i64>,
@@ -218,44 +178,6 @@ async fn run_take(
         })
     };
     rows.first().map(found).transpose().map_err(rows::unreadable(ask.key()))
-}
-
-/// Runs `take_all.sql`: returns the buckets after a grant, or else the existing buckets as they are.
-async fn run_take_all(
-    connection: &mut SqliteConnection,
-    ask: &SqlRequest,
-    ClockReading { now, at_ms, good_for_ms }: ClockReading,
-) -> Result<Vec<(String, FoundBucket)>, sqlx::Error> {
-    let keys: Array = ask.take.keys().map(Key::as_str).collect();
-    let (mut costs, mut keeps, mut quotas) = (Array::default(), Array::default(), Array::default());
-    for place in 0..ask.take.limits.len() {
-        let BucketRequest { cost, min_remaining, .. } = ask.request_at(place);
-        costs.push(cost.into());
-        keeps.push(min_remaining.into());
-        let text =
-            |quota: &Quota| format!("{} {} {}", quota.capacity_i64(), quota.refill_ns(), quota.refill().as_str());
-        quotas.push(ask.quota(place).map(text).as_deref().into());
-    }
-    let query = sqlx::query(include_str!("take_all.sql"))
-        .bind(keys.into_text())
-        .bind(costs.into_text())
-        .bind(keeps.into_text())
-        .bind(now)
-        .bind(ask.request.max_wait)
-        .bind(at_ms)
-        .bind(good_for_ms)
-        .bind(quotas.into_text());
-    let rows = of_first(connection, query).await?;
-    let found = |columns: &SqliteRow| {
-        let (id, line) = (columns.try_get::<&str, _>(0)?, ResultRow::from(columns.try_get::<&str, _>(1)?));
-        let granted = if line.word(0) == "granted" { Some(line.number(1)?) } else { None };
-        let row = line.bucket().map_err(|error| match ask.take.keys().find(|key| key.as_str() == id) {
-            Some(key) => rows::unreadable(key)(error),
-            None => error,
-        })?;
-        Ok((id.to_owned(), FoundBucket { granted, has_settings: line.word(0) == "ruled", row }))
-    };
-    rows.iter().map(found).collect()
 }
 
 /// Returns the rows of the first statement that has any. Does not run the next statement: its error would repeat the
