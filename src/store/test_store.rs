@@ -54,6 +54,34 @@ pub trait TestStore: Send + Sync + 'static {
         adjustments: &[Adjustment],
     ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send;
 
+    /// As [`Store::take_checked`], for a store that forwards the options to another one. Default: [`take`](Self::take).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::take`].
+    fn take_checked(
+        &self,
+        takes: Checked<&[Take]>,
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send {
+        let _ = options;
+        async move { self.take(&takes).await }
+    }
+
+    /// As [`Store::adjust_with`], for a store that forwards the options to another one. Default: [`adjust`](Self::adjust).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::adjust`].
+    fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send {
+        let _ = options;
+        self.adjust(adjustments)
+    }
+
     /// As [`Store::throttle`]. Default: [`ThrottleError::Unsupported`].
     ///
     /// # Errors
@@ -83,16 +111,16 @@ impl<T: TestStore> Store for T {
         TestStore::capabilities(self)
     }
 
-    async fn take_checked(&self, takes: Checked<&[Take]>, _: CallOptions) -> Result<Vec<Outcome>, Error> {
-        TestStore::take(self, &takes).await
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        TestStore::take_checked(self, takes, options).await
     }
 
     async fn adjust_with(
         &self,
         adjustments: &[Adjustment],
-        _: CallOptions,
+        options: CallOptions,
     ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        TestStore::adjust(self, adjustments).await
+        TestStore::adjust_with(self, adjustments, options).await
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {

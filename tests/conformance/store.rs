@@ -7,8 +7,8 @@ use tollgate::{
     Adjusted, Adjustment, Error, Key, MySqlStore, PgStore, Rule, SqliteStore, Store, Take, TakeError, Throttle, Window,
     admin::{BucketLevel, SweepResult},
     layers::Batcher,
-    model::{Outcome, WindowLevel, WindowUsage},
-    store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, TestStore},
+    model::{Checked, Outcome, WindowLevel, WindowUsage},
+    store::{CallOptions, Capabilities, Maintenance, MaintenanceFuture, SharedWindows, TestStore},
 };
 
 use crate::layers::{Changes, Denying, Layers};
@@ -112,6 +112,18 @@ impl TestStore for AnyStore {
         ask!(self.adjust(adjustments))
     }
 
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        ask!(self.take_checked(takes, options))
+    }
+
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        ask!(self.adjust_with(adjustments, options))
+    }
+
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
         ask!(self.throttle(key, rule, hold))
     }
@@ -132,6 +144,18 @@ impl<M: Store, P: Store, L: Store> TestStore for AnyOf<M, P, L> {
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         on!(self, store => store.adjust(adjustments).await)
+    }
+
+    async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
+        on!(self, store => Store::take_checked(store, takes, options).await)
+    }
+
+    async fn adjust_with(
+        &self,
+        adjustments: &[Adjustment],
+        options: CallOptions,
+    ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        on!(self, store => Store::adjust_with(store, adjustments, options).await)
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
