@@ -6,11 +6,10 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
 use tollgate::{Error, Key, Limiter, Quota, Rule, Store};
-use tower_layer::Layer;
 
 use super::erased_limiter::ErasedLimiter;
 use super::layer_limit::{LayerLimit, NoSuchName, RequestFn, RuleSource, SameName, UnusedFn, WindowAmongOthers};
-use super::{ClientAddr, KeyExtractor, RateLimit, RateLimitHeaders, Refusal, respond};
+use super::{ClientAddr, KeyExtractor, RateLimitHeaders, Refusal, respond};
 
 /// Tower layer that takes tokens from a [`Limiter`] before each request.
 ///
@@ -455,14 +454,6 @@ impl RateLimitLayer {
     pub fn x_headers(mut self) -> Self {
         self.x_headers = true;
         self
-    }
-}
-
-impl<S> Layer<S> for RateLimitLayer {
-    type Service = RateLimit<S>;
-
-    fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit::new(inner, self.clone())
     }
 }
 

@@ -7,6 +7,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Method, Request, Response, response};
 use tollgate::telemetry::MiddlewareEvent;
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::admission::Admission;
@@ -44,6 +45,14 @@ impl<S> RateLimit<S> {
     /// Returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(inner, self.clone())
     }
 }
 
