@@ -12,8 +12,9 @@
 --   grant tollgate_app to my_service;
 do $$
 declare
-  v_role  text;
-  v_other text;
+  v_role    text;
+  v_members text;
+  v_grantee text;
 begin
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   foreach v_role in array '{tollgate_app,tollgate_operator}'::text[] loop
@@ -30,28 +31,28 @@ begin
         using hint = 'rename that role, or print the grants with a --prefix';
     elsif not has_function_privilege(v_role, 'tollgate.request_token(text)', 'execute') then
       -- A role of another database, or of another program.
-      select string_agg(quote_ident(m.rolname), ', ' order by m.rolname) into v_other
+      select string_agg(quote_ident(m.rolname), ', ' order by m.rolname) into v_members
         from pg_auth_members a join pg_roles m on m.oid = a.member
        where a.roleid = (select oid from pg_roles where rolname = v_role)
          and m.rolname not in (current_user, 'tollgate_operator');
-      if v_other is not null then
-        raise warning 'role % exists: its members gain its privileges in this database: %', v_role, v_other
+      if v_members is not null then
+        raise warning 'role % exists: its members gain its privileges in this database: %', v_role, v_members
           using hint = 'to separate databases, print the grants with a --prefix';
       end if;
     end if;
   end loop;
 
   -- Migrations leave these roles nothing. A restore without privileges does not take back what default privileges give.
-  for v_other in
+  for v_grantee in
     select distinct a.grantee::regrole::text
       from pg_namespace n
       join pg_default_acl d on d.defaclrole = n.nspowner and d.defaclnamespace in (0, n.oid)
      cross join aclexplode(d.defaclacl) a
      where n.nspname = 'tollgate' and d.defaclobjtype in ('r', 'f', 'n') and a.grantee not in (0, n.nspowner)
   loop
-    execute format('revoke all on all tables in schema tollgate from %s cascade', v_other);
-    execute format('revoke all on all functions in schema tollgate from %s cascade', v_other);
-    execute format('revoke all on schema tollgate from %s cascade', v_other);
+    execute format('revoke all on all tables in schema tollgate from %s cascade', v_grantee);
+    execute format('revoke all on all functions in schema tollgate from %s cascade', v_grantee);
+    execute format('revoke all on schema tollgate from %s cascade', v_grantee);
   end loop;
 end
 $$;

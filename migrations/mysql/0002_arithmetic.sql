@@ -49,7 +49,7 @@ end;
 
 -- token_check_id: refuses an invalid id of a bucket or window, or an invalid plan name.
 --
--- Arguments: p_what  name in the error, such as 'bucket id'
+-- Arguments: p_subject  name in the error, such as 'bucket id'
 --            p_id    bytes of the id
 -- Result:    none
 -- Errors:    22023 the id is not 1 to 255 bytes of UTF-8, starts with U+0001 or contains NUL
@@ -57,12 +57,12 @@ end;
 --
 -- Routines call this before they insert, because a MariaDB session can disable the tables' checks.
 drop procedure if exists token_check_id;
-create procedure token_check_id(in p_what varchar(20) character set ascii, in p_id varbinary(1024))
+create procedure token_check_id(in p_subject varchar(20) character set ascii, in p_id varbinary(1024))
 no sql
 sql security definer
 begin
   declare v_message varchar(128) character set ascii
-    default concat('tollgate: a ', p_what, ' has 1 to 255 bytes of UTF-8, without NUL, and does not begin with U+0001');
+    default concat('tollgate: a ', p_subject, ' has 1 to 255 bytes of UTF-8, without NUL, and does not begin with U+0001');
   if (length(p_id) between 1 and 255 and left(p_id, 1) <> x'01' and locate(x'00', p_id) = 0
       and cast(convert(p_id using utf8mb4) as binary) <=> p_id) is not true then
     signal sqlstate '22023' set message_text = v_message;

@@ -74,9 +74,9 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
-  declare v_made, v_taken, v_again, v_evaluated boolean default false;
-  declare v_safe boolean default @@sql_safe_updates;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_made, v_taken, v_reevaluated, v_evaluated boolean default false;
+  declare v_sql_safe_updates boolean default @@sql_safe_updates;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_length bigint unsigned default @@group_concat_max_len;
   declare v_plan varbinary(1024) default cast(p_plan as binary);
@@ -90,8 +90,8 @@ begin
   declare v_answers longtext character set ascii;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_safe,
-        sql_big_selects = v_big;
+    set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_sql_safe_updates,
+        sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -202,12 +202,12 @@ begin
             -- Tokens came in the meantime: another session can have created a bucket, and a sweep can have deleted it when
             -- full. So tokens taken return from now on. Or the buckets stay, full: after a rollback, sessions that wait for
             -- their rows would lock gaps and deadlock.
-            if v_safe then set sql_safe_updates = 0; end if;
+            if v_sql_safe_updates then set sql_safe_updates = 0; end if;
             update json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
               straight_join token_buckets b on b.id = unhex(r.id)
                set b.full_at = if(v_taken, b.full_at + v_after - v_clock, if(b.granted < 0, b.full_at, 0)),
                    b.granted = if(v_taken, b.granted, if(b.granted < 0, -1 - b.granted, 0));
-            if v_safe then set sql_safe_updates = 1; end if;
+            if v_sql_safe_updates then set sql_safe_updates = 1; end if;
           end if;
           if v_taken then
             leave evaluate;
@@ -221,14 +221,14 @@ begin
         start transaction;
         call token_make_batch(p_ids, p_capacity, p_refill_seconds, p_refill, v_plan);
         commit and no chain no release;
-        set v_made = true, v_again = false;
+        set v_made = true, v_reevaluated = false;
         set transaction isolation level read committed;
         start transaction;
         iterate evaluate;
       end if;
       -- Tokens arrived during the wait for a lock, so grants count from now.
-      if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
-        set v_again = true;
+      if not v_reevaluated and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
+        set v_reevaluated = true;
         iterate evaluate;
       end if;
       leave evaluate;
@@ -237,7 +237,7 @@ begin
     if v_evaluated and v_debits > 0 then
       -- Tokens taken from a full bucket return from now on, when its row is locked.
       set v_after = v_after div v_step_ns * v_step_ticks;
-      if v_safe then set sql_safe_updates = 0; end if;
+      if v_sql_safe_updates then set sql_safe_updates = 0; end if;
       update json_table(p_ids, '$[*]' columns (
                id varchar(512) character set ascii path '$[0]', times bigint path '$[1]')) as r
         straight_join token_buckets b on b.id = unhex(r.id) and (v_all or b.full_at <= v_room - v_cost)
@@ -250,10 +250,10 @@ begin
       if row_count() <> v_debits then
         signal sqlstate '22023' set message_text = 'tollgate: token_take_uniform_v1 needs distinct bucket ids';
       end if;
-      if v_safe then set sql_safe_updates = 1; end if;
+      if v_sql_safe_updates then set sql_safe_updates = 1; end if;
     end if;
   end by_tokens;
-  set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_big_selects = v_big;
+  set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
   select v_now as now, v_burst as burst, 0 as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,
          v_token_ticks as token_ticks, if(v_evaluated, v_answers, null) as answers;
@@ -286,13 +286,13 @@ sql security definer
 begin
   declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
-  declare v_done, v_made, v_again, v_evaluated boolean default false;
-  declare v_safe boolean default @@sql_safe_updates;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_done, v_made, v_reevaluated, v_evaluated boolean default false;
+  declare v_sql_safe_updates boolean default @@sql_safe_updates;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_requests, v_ids, v_unbatchable, v_missing, v_planned bigint;
   declare v_grants, v_undecided bigint default 0;
-  declare v_answers, v_debits, v_rest json;  -- v_rest: positions of the requests to decide one by one; null: all
+  declare v_answers, v_debits, v_one_by_one json;  -- v_one_by_one: positions of the requests to decide one by one; null: all
   declare v_each longtext character set utf8mb4 default '';
   declare v_mode_rules, v_overrides boolean;
   declare v_id, v_plan varbinary(1024);
@@ -303,20 +303,20 @@ begin
   declare v_place, v_after, v_cost, v_max_wait, v_min_remaining, v_capacity, v_hold, v_times, v_equal bigint;
   declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
-    select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill, unhex(plan), receipt, hold,
-           coalesce(times, 1)
+    select place, unhex(id) as id, cost, max_wait, min_remaining, capacity, refill_seconds, refill, unhex(plan), receipt,
+           hold, coalesce(times, 1)
       from json_table(p_requests, '$[*]' columns (
              place for ordinality, id varchar(2048) character set ascii path '$[0]', cost bigint path '$[1]',
-             max_wait bigint path '$[2]', keep bigint path '$[3]', capacity bigint path '$[4]',
+             max_wait bigint path '$[2]', min_remaining bigint path '$[3]', capacity bigint path '$[4]',
              refill_seconds decimal(19, 9) path '$[5]', refill varchar(10) path '$[6]',
              plan varchar(2048) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
              hold bigint path '$[9]', times bigint path '$[10]')) as requests
-     where v_rest is null or json_contains(v_rest, cast(place as char))
+     where v_one_by_one is null or json_contains(v_one_by_one, cast(place as char))
      order by id, place;
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe, sql_big_selects = v_big;
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -339,28 +339,30 @@ begin
         select s.*,
                -- Each of equal requests finds the tokens that the one before left.
                if(outcome = 'denied',
-                  greatest(least((burst - keep * token_ticks - greatest(full_at - clock, 0)) div (cost * token_ticks),
+                  greatest(least((burst - min_remaining * token_ticks - greatest(full_at - clock, 0))
+                                 div (cost * token_ticks),
                                  times), 0), 0) as grants
           from (
             select s.*,
                    -- null: more than the tokens decides
                    case
                      when not decided_by <=> 'tokens' then decided_by
-                     when cost > burst div token_ticks - keep then 'never'
+                     when cost > burst div token_ticks - min_remaining then 'never'
                      -- False if the clock was set back.
                      when full_at - clock <= burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks
                        then 'denied'
                    end as outcome
               from (
-                select r.id, r.place, r.cost, r.keep, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
+                select r.id, r.place, r.cost, r.min_remaining, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
                        b.step_ticks, b.token_ticks, b.max_granted_wait, b.plan is not null as planned,
                        (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
-                       (r.cost between 1 and c_max_tokens and r.keep between 0 and c_max_tokens
+                       (r.cost between 1 and c_max_tokens and r.min_remaining between 0 and c_max_tokens
                         and r.times >= 1 and r.max_wait = 0 and r.receipt is null
                         and length(r.id) between 1 and 255) is not true as unbatchable,
                        b.id is null and (r.capacity is not null or r.plan is not null) as missing,
                        case
-                         when r.cost < 1 or r.keep < 0 or json_contains(v_rest, cast(r.place as char)) then null
+                         when r.cost < 1 or r.min_remaining < 0 or json_contains(v_one_by_one, cast(r.place as char))
+                           then null
                          when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
                          when b.overridden or b.capacity <> b.under_capacity
                               or b.refill_seconds <> b.under_seconds or b.refill <> b.under_refill then null
@@ -370,11 +372,11 @@ begin
                          when r.plan is null or r.plan = b.plan then 'tokens'
                        end as decided_by
                   from (
-                    select place, unhex(id) as id, cost, max_wait, keep, capacity, refill_seconds, refill,
+                    select place, unhex(id) as id, cost, max_wait, min_remaining, capacity, refill_seconds, refill,
                            unhex(plan) as plan, receipt, coalesce(times, 1) as times
                       from json_table(p_requests, '$[*]' columns (
                              place for ordinality, id varchar(512) character set ascii path '$[0]',
-                             cost bigint path '$[1]', max_wait bigint path '$[2]', keep bigint path '$[3]',
+                             cost bigint path '$[1]', max_wait bigint path '$[2]', min_remaining bigint path '$[3]',
                              -- A value too large would read as null, which has a meaning. So the value is refused here.
                              capacity bigint path '$[4]' error on error,
                              refill_seconds decimal(19, 9) path '$[5]' error on error,
@@ -400,7 +402,7 @@ begin
         set transaction isolation level read committed;
         start transaction;
       end if;
-      set v_answers = '[]', v_grants = 0, v_rest = null;
+      set v_answers = '[]', v_grants = 0, v_one_by_one = null;
       leave by_tokens;
     end if;
     if v_missing > 0 and v_own and not v_made then
@@ -410,20 +412,20 @@ begin
       start transaction;
       call token_make_batch(p_requests, null, null, null, null);
       commit and no chain no release;
-      set v_made = true, v_again = false, v_rest = null;
+      set v_made = true, v_reevaluated = false, v_one_by_one = null;
       set transaction isolation level read committed;
       start transaction;
       iterate by_tokens;
     end if;
     -- Tokens arrived during the wait for a lock, so grants count from now.
-    if not v_again and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
-      set v_again = true;
+    if not v_reevaluated and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
+      set v_reevaluated = true;
       iterate by_tokens;
     end if;
-    if v_rest is null and (v_overrides or v_planned > 0) then
+    if v_one_by_one is null and (v_overrides or v_planned > 0) then
       -- Buckets whose state has to be converted are already decided one by one. Reads the current rows, as above: the caller's
       -- snapshot can hold older ones.
-      select json_arrayagg(s.place) into v_rest
+      select json_arrayagg(s.place) into v_one_by_one
         from (select r.place, r.id, b.plan, b.capacity, b.refill_seconds, b.refill,
                      coalesce(not b.overridden and b.capacity = b.under_capacity
                               and b.refill_seconds = b.under_seconds and b.refill = b.under_refill, true) as settled
@@ -437,12 +439,12 @@ begin
         left join token_plans p on p.name = s.plan and p.mode is null and p.capacity = s.capacity
                                    and p.refill_seconds = s.refill_seconds and p.refill = s.refill
        where s.settled and (o.id is not null or s.plan is not null and p.name is null);
-      if v_rest is not null then
+      if v_one_by_one is not null then
         iterate by_tokens;
       end if;
     end if;
     if v_undecided > 0 then
-      select json_arrayagg(cast(substring_index(substring_index(answer, ' ', 3), ' ', -1) as signed)) into v_rest
+      select json_arrayagg(cast(substring_index(substring_index(answer, ' ', 3), ' ', -1) as signed)) into v_one_by_one
         from json_table(v_answers, '$[*]' columns (answer varchar(400) character set ascii path '$')) as answers
        where answer like '0 %';
     end if;
@@ -481,16 +483,16 @@ begin
   if v_grants > 0 then
     -- Tokens taken from a full bucket return from now on, when its row is locked.
     call token_clock(v_now);
-    if v_safe then set sql_safe_updates = 0; end if;
+    if v_sql_safe_updates then set sql_safe_updates = 0; end if;
     update json_table(v_debits, '$[*]' columns (
              id varchar(512) character set ascii path '$[0]', granted bigint path '$[1]')) as d
       straight_join token_buckets b on b.id = unhex(d.id)
        set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks)
                        + (d.granted - b.granted) * b.token_ticks,
            b.granted = d.granted;
-    if v_safe then set sql_safe_updates = 1; end if;
+    if v_sql_safe_updates then set sql_safe_updates = 1; end if;
   end if;
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
   if v_each <> '' then
     set v_answers = json_merge_preserve(v_answers, concat('[', substr(v_each, 2), ']'));
   end if;

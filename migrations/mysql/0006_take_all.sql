@@ -28,9 +28,9 @@ begin
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
-  declare v_again, v_taken boolean default false;
-  declare v_safe boolean default @@sql_safe_updates;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_reevaluated, v_taken boolean default false;
+  declare v_sql_safe_updates boolean default @@sql_safe_updates;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_mode_rules, v_overrides, v_has_rules boolean;
   declare v_limits, v_ids, v_planned, v_missing, v_plain, v_affording, v_after bigint;
   declare v_denials, v_grants, v_steps longtext character set utf8mb4;  -- arrays, of which one is the answer
@@ -42,17 +42,17 @@ begin
   declare v_place, v_capacity, v_cost, v_min_remaining, v_at, v_times bigint;
   declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
-    select place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan)
+    select place, unhex(id) as id, cost, min_remaining, capacity, refill_seconds, refill, unhex(plan)
       from json_table(p_limits, '$[*]' columns (
              place for ordinality, id varchar(2048) character set ascii path '$[0]',
-             cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+             cost bigint path '$[1]' error on error, min_remaining bigint path '$[2]' error on error,
              capacity bigint path '$[3]' error on error, refill_seconds decimal(19, 9) path '$[4]' error on error,
              refill varchar(10) path '$[5]', plan varchar(2048) character set ascii path '$[6]')) as limits
      order by id, place;
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set sql_safe_updates = v_safe, sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
+    set sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -71,11 +71,11 @@ begin
              (v_at - b.anchor) div b.step_ns * b.step_ticks as clock,
              (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks as latest,
              -- When the bucket has the tokens; null: never.
-             if(r.cost <= b.burst div b.token_ticks - r.keep,
-                b.full_at + (r.cost + r.keep - b.burst div b.token_ticks) * b.token_ticks, null) as due,
+             if(r.cost <= b.burst div b.token_ticks - r.min_remaining,
+                b.full_at + (r.cost + r.min_remaining - b.burst div b.token_ticks) * b.token_ticks, null) as due,
              b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks as max_owed,
              b.id is null and (r.capacity is not null or r.plan is not null) as missing,
-             (r.cost between 1 and c_max_tokens and r.keep between 0 and c_max_tokens
+             (r.cost between 1 and c_max_tokens and r.min_remaining between 0 and c_max_tokens
               and not b.overridden
               and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
               and if(r.capacity is null, r.plan is null or unhex(r.plan) <=> b.plan,
@@ -83,7 +83,7 @@ begin
                      and r.refill_seconds = b.refill_seconds and r.refill = b.refill)) is true as own_limits
         from json_table(p_limits, '$[*]' columns (
                place for ordinality, id varchar(512) character set ascii path '$[0]',
-               cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+               cost bigint path '$[1]' error on error, min_remaining bigint path '$[2]' error on error,
                capacity bigint path '$[3]' error on error,
                refill_seconds decimal(19, 9) path '$[4]' error on error,
                refill varchar(10) character set ascii collate ascii_bin path '$[5]',
@@ -125,8 +125,8 @@ begin
            /*M! and 256 * v_limits < @@group_concat_max_len */) is not true then
       leave by_tokens;
     end if;
-    if not v_again and v_after not between v_at and v_at + 2000000 + 20000 * v_limits then
-      set v_again = true;
+    if not v_reevaluated and v_after not between v_at and v_at + 2000000 + 20000 * v_limits then
+      set v_reevaluated = true;
       iterate by_tokens;
     end if;
     if v_overrides or v_planned > 0 then
@@ -151,7 +151,7 @@ begin
     if not v_spare then
       -- Tokens taken from a full bucket return from now on, when its row is locked.
       set v_after = greatest(v_at, v_after);
-      if v_safe then set sql_safe_updates = 0; end if;
+      if v_sql_safe_updates then set sql_safe_updates = 0; end if;
       if p_max_wait > 0 then
         update json_table(v_steps, '$[*]' columns (place bigint path '$[0]', step bigint path '$[1]')) as s
           straight_join json_table(p_limits, '$[*]' columns (
@@ -165,7 +165,7 @@ begin
         straight_join token_buckets b force index (primary) on b.id = unhex(r.id)
          set b.granted = b.granted + r.cost,
              b.full_at = greatest(b.full_at, (v_after - b.anchor) div b.step_ns * b.step_ticks) + r.cost * b.token_ticks;
-      if v_safe then set sql_safe_updates = 1; end if;
+      if v_sql_safe_updates then set sql_safe_updates = 1; end if;
     end if;
     leave by_tokens;
   end loop;
@@ -211,7 +211,7 @@ begin
   if not v_spare and v_taken then
     release savepoint tollgate_decide_all;
   end if;
-  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
+  set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
   if v_spare then
     set o_answers = replace(o_answers, ' granted ', ' spared ');
@@ -222,12 +222,12 @@ end;
 --
 -- Arguments: p_requests  a JSON array of requests, each as p_limits of token_take_all_v1; no request waits or has an id
 --            p_own       as for token_take_v1
--- Result:    o_standing  a JSON array with one text per bucket of each request, in any order. A text is the request's position
---                        from 1 and the answer of token_take_all_v1, with the bucket's state before the call. A request is
---                        granted if all its texts say 'granted'; granted requests take their tokens in order. A request with a
---                        'denied' or 'never' takes nothing
---            o_rest      like o_standing, for requests decided later, in order: the answers of token_take_all_v1. These answers
---                        replace those in o_standing
+-- Result:    o_answers       a JSON array with one text per bucket of each request, in any order. A text is the request's
+--                            position from 1 and the answer of token_take_all_v1, with the bucket's state before the call. A
+--                            request is granted if all its texts say 'granted'; granted requests take their tokens in order.
+--                            A request with a 'denied' or 'never' takes nothing
+--            o_replacements  like o_answers, for requests decided later, in order: the answers of token_take_all_v1. These
+--                            answers replace those in o_answers
 -- Errors:    as for token_take_all_v1, but a request that names a bucket twice is charged twice · 22023 more than 64 requests
 --            1205 another session locked one of the buckets for a second
 -- Locks:     the rows of all buckets in id order, in one transaction. An earlier transaction creates missing buckets, unless
@@ -240,27 +240,28 @@ end;
 drop procedure if exists token_take_all_batch_v1;
 create procedure token_take_all_batch_v1(
   in p_requests longtext character set utf8mb4, in p_own boolean,
-  out o_standing longtext character set utf8mb4, out o_rest longtext character set utf8mb4)
+  out o_answers longtext character set utf8mb4, out o_replacements longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
   declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
-  declare v_made, v_again boolean default false;
-  declare v_safe boolean default @@sql_safe_updates;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_made, v_reevaluated boolean default false;
+  declare v_sql_safe_updates boolean default @@sql_safe_updates;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_mode_rules, v_overrides boolean;
   declare v_now, v_after, v_limits, v_requests, v_missing, v_denials bigint;
   declare v_first bigint;  -- the first request that more than the tokens decides
-  declare v_denied, v_short, v_rest bigint unsigned;  -- one bit per request: denied, perhaps denied, decided one by one
+  -- One bit per request: denied, perhaps denied, decided one by one.
+  declare v_denied, v_short, v_one_by_one bigint unsigned;
   declare v_makes, v_plans json;
   declare v_request bigint default 1;
   declare v_each longtext character set utf8mb4 default '';
   declare v_answers longtext character set utf8mb4;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_safe, sql_big_selects = v_big;
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -271,13 +272,13 @@ begin
     -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
     set innodb_lock_wait_timeout = least(v_wait, 1), sql_big_selects = 1;
     with requested as (
-      select request, place, unhex(id) as id, cost, keep, capacity, refill_seconds, refill, unhex(plan) as plan
+      select request, place, unhex(id) as id, cost, min_remaining, capacity, refill_seconds, refill, unhex(plan) as plan
         from json_table(p_requests, '$[*]' columns (
                request for ordinality,
                nested path '$[*]' columns (
                  place for ordinality, id varchar(512) character set ascii path '$[0]',
                  -- A value too large would read as null, which has a meaning. So the value is refused here.
-                 cost bigint path '$[1]' error on error, keep bigint path '$[2]' error on error,
+                 cost bigint path '$[1]' error on error, min_remaining bigint path '$[2]' error on error,
                  capacity bigint path '$[3]' error on error,
                  refill_seconds decimal(19, 9) path '$[4]' error on error,
                  refill varchar(10) character set ascii collate ascii_bin path '$[5]',
@@ -286,17 +287,18 @@ begin
        order by id limit 1000000000
     ), demand as (
       -- Groups by sorting: a temporary table would count as a write even if all requests are denied.
-      select sql_big_result id, min(request) as first, sum(cost) as cost, max(keep) as keep from requested group by id
+      select sql_big_result id, min(request) as first, sum(cost) as cost, max(min_remaining) as min_remaining
+        from requested group by id
     ), locked as (
-      select r.request, r.place, r.id, r.cost, r.keep, r.capacity as new_capacity, r.refill_seconds as new_seconds,
-             r.refill as new_refill, r.plan as new_plan, d.cost as demand_cost, d.keep as demand_keep, b.capacity,
-             b.refill_seconds, b.refill, b.plan, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
-             b.token_ticks,
+      select r.request, r.place, r.id, r.cost, r.min_remaining, r.capacity as new_capacity, r.refill_seconds as new_seconds,
+             r.refill as new_refill, r.plan as new_plan, d.cost as demand_cost, d.min_remaining as demand_min_remaining,
+             b.capacity, b.refill_seconds, b.refill, b.plan, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
+             b.step_ticks, b.token_ticks,
              b.full_at - (v_now - b.anchor) div b.step_ns * b.step_ticks as owed,  -- negative: it was full before
              b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks as max_owed,
              -- True if the first request that names the bucket can create it.
              b.id is null and r.request = d.first and (r.capacity is not null or r.plan is not null) as missing,
-             (r.cost between 1 and c_max_tokens and r.keep between 0 and c_max_tokens
+             (r.cost between 1 and c_max_tokens and r.min_remaining between 0 and c_max_tokens
               and not b.overridden
               and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
               and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
@@ -311,9 +313,9 @@ begin
              -- null: more than the tokens decides, or the clock was set back
              case
                when (own_limits and owed <= max_owed) is not true then null
-               when cost > burst div token_ticks - keep then 'never'
-               when greatest(owed, 0) > burst - (cost + keep) * token_ticks then 'denied'
-               when greatest(owed, 0) > burst - (demand_cost + demand_keep) * token_ticks then 'short'
+               when cost > burst div token_ticks - min_remaining then 'never'
+               when greatest(owed, 0) > burst - (cost + min_remaining) * token_ticks then 'denied'
+               when greatest(owed, 0) > burst - (demand_cost + demand_min_remaining) * token_ticks then 'short'
                else 'granted'
              end as outcome
         from locked l
@@ -329,7 +331,7 @@ begin
            json_arrayagg(if(outcome is null, null, concat_ws(
              ' ', request, place, if(outcome = 'short', 'spared', outcome), '-', v_now, v_now, full_at, granted, burst, anchor,
              step_ns, step_ticks, token_ticks)))
-      into v_limits, v_requests, v_missing, v_denials, v_first, v_denied, v_short, v_makes, v_plans, o_standing
+      into v_limits, v_requests, v_missing, v_denials, v_first, v_denied, v_short, v_makes, v_plans, o_answers
       from evaluated;
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
@@ -342,16 +344,16 @@ begin
       start transaction;
       call token_make_batch(v_makes, null, null, null, null);
       commit and no chain no release;
-      set v_made = true, v_again = false;
+      set v_made = true, v_reevaluated = false;
       set transaction isolation level read committed;
       start transaction;
       iterate by_tokens;
     end if;
     -- Tokens arrived during the wait for a row. An early evaluation can only deny: the debit is computed anew. Many rows take
     -- time without any wait: if all requests are granted, the rows are not evaluated again.
-    if not v_again
+    if not v_reevaluated
        and v_after not between v_now and v_now + if(v_denials > 0, 2000000 + 20000 * v_limits, 50000000) then
-      set v_again = true;
+      set v_reevaluated = true;
       iterate by_tokens;
     end if;
     leave by_tokens;
@@ -369,9 +371,9 @@ begin
       join token_overrides o on o.id = unhex(a.id);
   end if;
   -- MariaDB truncates longer arrays, and closes a truncated text.
-  if v_mode_rules or (json_length(o_standing) = v_limits and json_length(v_plans) = v_limits
-                      /*M! and length(o_standing) + 1000 < @@group_concat_max_len */) is not true then
-    set v_first = 1, v_plans = '[]', o_standing = '[]';
+  if v_mode_rules or (json_length(o_answers) = v_limits and json_length(v_plans) = v_limits
+                      /*M! and length(o_answers) + 1000 < @@group_concat_max_len */) is not true then
+    set v_first = 1, v_plans = '[]', o_answers = '[]';
   end if;
   select least(v_first, coalesce(min(a.request), v_first)) into v_first
     from json_table(v_plans, '$[*]' columns (
@@ -381,29 +383,29 @@ begin
     left join token_plans p on p.name = unhex(a.plan) and p.mode is null and p.capacity = a.capacity
                                and p.refill_seconds = a.refill_seconds and p.refill = a.refill
    where a.plan is not null and p.name is null;
-  set v_rest = v_short & ~v_denied;
+  set v_one_by_one = v_short & ~v_denied;
   if v_first <= v_requests then
-    set v_rest = v_rest | ~((1 << v_first - 1) - 1);
+    set v_one_by_one = v_one_by_one | ~((1 << v_first - 1) - 1);
   end if;
-  -- True unless each request has its bit in v_denied or v_rest.
-  if ~(v_denied | v_rest) & (~0 >> 64 - v_requests) <> 0 then
+  -- True unless each request has its bit in v_denied or v_one_by_one.
+  if ~(v_denied | v_one_by_one) & (~0 >> 64 - v_requests) <> 0 then
     -- Tokens taken from a full bucket return from now on, when its row is locked.
     call token_clock(v_now);
-    if v_safe then set sql_safe_updates = 0; end if;
+    if v_sql_safe_updates then set sql_safe_updates = 0; end if;
     update (select unhex(a.id) as id, sum(a.cost) as cost
               from json_table(p_requests, '$[*]' columns (
                      request for ordinality,
                      nested path '$[*]' columns (
                        id varchar(512) character set ascii path '$[0]', cost bigint path '$[1]'))) as a
-             where (v_denied | v_rest) >> a.request - 1 & 1 = 0
+             where (v_denied | v_one_by_one) >> a.request - 1 & 1 = 0
              group by unhex(a.id)) as d
       straight_join token_buckets b on b.id = d.id
        set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks) + d.cost * b.token_ticks,
            b.granted = b.granted + d.cost;
-    if v_safe then set sql_safe_updates = 1; end if;
+    if v_sql_safe_updates then set sql_safe_updates = 1; end if;
   end if;
-  while v_rest <> 0 and v_request <= v_requests do
-    if v_rest >> v_request - 1 & 1 = 1 then
+  while v_one_by_one <> 0 and v_request <= v_requests do
+    if v_one_by_one >> v_request - 1 & 1 = 1 then
       call token_take_all_v1(
         json_extract(p_requests, concat('$[', v_request - 1, ']')), 0, null, 0, false, v_answers);
       set v_answers = regexp_replace(v_answers, '"(?=[0-9])', concat('"', v_request, ' '));
@@ -411,8 +413,8 @@ begin
     end if;
     set v_request = v_request + 1;
   end while;
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
-  set o_rest = concat('[', substr(v_each, 2), ']');
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+  set o_replacements = concat('[', substr(v_each, 2), ']');
   if v_own then commit and no chain no release; end if;
 end;
 

@@ -165,7 +165,7 @@ begin
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
 
@@ -184,7 +184,7 @@ begin
   decide: begin
     declare exit handler for sqlexception
     begin
-      set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
+      set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
@@ -289,7 +289,7 @@ begin
     end if;
   end decide;
 
-  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
+  set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
 end;
 

@@ -21,7 +21,7 @@ adjust: begin
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
   declare v_new boolean default false;
-  declare v_now, v_clock, v_most, v_furthest, v_full_at, v_max_granted_wait, v_granted, v_burst, v_token_ticks bigint;
+  declare v_now, v_clock, v_debt_end, v_max_ahead, v_full_at, v_max_granted_wait, v_granted, v_burst, v_token_ticks bigint;
   declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
 
@@ -81,18 +81,18 @@ adjust: begin
          (v_now + least(coalesce(p_max_debt, c_year), c_year) - 1 - anchor)
            div step_ns * step_ticks + 1 - token_ticks,
          burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks, max_granted_wait
-    into v_clock, v_most, v_furthest, v_max_granted_wait from token_buckets where id = v_id for update;
+    into v_clock, v_debt_end, v_max_ahead, v_max_granted_wait from token_buckets where id = v_id for update;
   if o_given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity. The maximum of granted leaves room for later grants.
     set v_full_at = greatest(v_full_at - cast(o_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
         v_granted = least(v_granted, c_max_tokens);
   else
     -- The clock was set back: the bucket is empty from now on, as a request would find it.
-    if v_full_at - v_clock > v_furthest then
+    if v_full_at - v_clock > v_max_ahead then
       set v_full_at = v_clock + v_burst, v_max_granted_wait = 0;
     end if;
     set v_owed = greatest(v_full_at, v_clock) - cast(o_given_back as decimal(65, 0)) * v_token_ticks;
-    set v_full_at = greatest(v_full_at, least(v_owed, greatest(v_clock, v_most) + cast(v_burst as decimal(65, 0)))),
+    set v_full_at = greatest(v_full_at, least(v_owed, greatest(v_clock, v_debt_end) + cast(v_burst as decimal(65, 0)))),
         v_granted = least(cast(v_granted as decimal(65, 0)) - o_given_back, c_max_tokens);
   end if;
   update token_buckets
@@ -272,11 +272,11 @@ begin
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
-    set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
+    set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -291,7 +291,7 @@ begin
   -- A join can exceed the session's max_join_size.
   set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
   call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
-  set sql_big_selects = v_big, innodb_lock_wait_timeout = v_wait;
+  set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
@@ -320,7 +320,7 @@ begin
   declare v_own boolean default false;
   declare v_done boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_place, v_granted, v_scheduled_at, v_max_debt, v_given_back bigint;
   declare v_cost, v_tokens decimal(40, 20);
   declare v_in_window boolean;
@@ -339,7 +339,7 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
+    set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -375,7 +375,7 @@ begin
     set o_answers = concat(o_answers, if(o_answers = '[', '"', ',"'), v_place, ' ', v_outcome, ' ', v_given_back, '"');
   end loop;
   close v_sorted;
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_big;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
   set o_answers = concat(o_answers, ']');
   if v_own then commit and no chain no release; end if;
 end;

@@ -204,12 +204,12 @@ create procedure request_tokens_many(in p_requests longtext character set utf8mb
 modifies sql data
 sql security definer
 begin
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_requests longtext character set utf8mb4;
   declare v_answers json;
   declare exit handler for sqlexception
   begin
-    set sql_big_selects = v_big;
+    set sql_big_selects = v_sql_big_selects;
     resignal;
   end;
 
@@ -278,7 +278,7 @@ begin
                            limit 1000000000) as a  -- materialized once instead of per request
                       on a.place = r.place and a.times > 0) as d) as answers
    order by given;
-  set sql_big_selects = v_big;
+  set sql_big_selects = v_sql_big_selects;
 end;
 
 -- rate_limiting_request: takes one token from a bucket that its first request creates, full, with continuous refill.
@@ -366,11 +366,11 @@ begin
   declare v_max_requests bigint default p_max_requests;
   declare v_tokens bigint default p_tokens;
   declare v_max_wait_ms bigint default p_max_wait_ms;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_now, v_scheduled_at, v_resolution, v_interval, v_newest, v_counted, v_next bigint;
   declare exit handler for sqlexception
   begin
-    set sql_big_selects = v_big;
+    set sql_big_selects = v_sql_big_selects;
     resignal;
   end;
 
@@ -405,7 +405,7 @@ begin
   select coalesce(max(e), 0), coalesce(sum(if(e > v_now - v_interval, c, 0)), 0) into v_newest, v_counted
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
   call token_window_earliest(v_counts, v_newest, v_resolution, v_interval, v_max_requests - v_tokens, v_now, v_next);
-  set sql_big_selects = v_big;
+  set sql_big_selects = v_sql_big_selects;
   if v_mode = 'block' then
     set v_next = v_scheduled_at;
   end if;
@@ -523,12 +523,12 @@ sql security definer
 begin
   declare c_year bigint default 31622400000000000;
   declare c_max_tokens bigint default 4611686018427387903;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_max_requests, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_scheduled_at bigint;
   declare v_counts longtext character set ascii default '[]';
   declare exit handler for sqlexception
   begin
-    set sql_big_selects = v_big;
+    set sql_big_selects = v_sql_big_selects;
     resignal;
   end;
 
@@ -554,7 +554,7 @@ begin
          (v_scheduled_at - v_now + 999999) div 1000000 as retry_after_ms
     from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j
   having v_granted <> 0;
-  set sql_big_selects = v_big;
+  set sql_big_selects = v_sql_big_selects;
 end;
 
 insert into token_migrations (version, name) values (9, '0009_requests') on duplicate key update applied_at = utc_timestamp(6);

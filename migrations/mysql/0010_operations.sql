@@ -23,12 +23,12 @@ sql security definer
 begin
   declare c_year bigint default 31622400000000000;
   declare c_max_tokens bigint default 4611686018427387903;
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_now bigint;
   declare v_prefix, v_after varbinary(1024) default '';
   declare exit handler for sqlexception
   begin
-    set sql_big_selects = v_big;
+    set sql_big_selects = v_sql_big_selects;
     resignal;
   end;
 
@@ -66,7 +66,7 @@ begin
             left join json_table(w.counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j on true) s
    group by s.id, s.max_requests, s.interval_ns, s.resolution_ns, s.newest, s.granted, s.now
    order by s.id;
-  set sql_big_selects = v_big;
+  set sql_big_selects = v_sql_big_selects;
 end;
 
 -- token_create_bucket: provisions a bucket. A repeated call with equal values changes nothing.
@@ -504,7 +504,7 @@ create procedure token_sweep_v1(in p_limit bigint)
 modifies sql data
 sql security definer
 begin
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_deleted bigint default 0;
   declare v_position varbinary(300);
   declare exit handler for 1568
@@ -517,7 +517,7 @@ begin
     declare continue handler for not found set v_is_mine = false;
     declare exit handler for sqlexception
     begin
-      set sql_big_selects = v_big;
+      set sql_big_selects = v_sql_big_selects;
       rollback and no chain no release;
       resignal;
     end;
@@ -533,7 +533,7 @@ begin
       call token_sweep_step(v_position, p_limit, v_deleted, v_position);
       update token_sweep_position set swept_to = v_position where one = true;
     end if;
-    set sql_big_selects = v_big;
+    set sql_big_selects = v_sql_big_selects;
     commit and no chain no release;
   end;
   select v_deleted as deleted, v_position is null as finished;
@@ -550,7 +550,7 @@ create procedure token_sweep()
 modifies sql data
 sql security definer
 begin
-  declare v_big boolean default @@sql_big_selects;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_deleted bigint;
   declare v_total bigint default 0;
   declare v_after varbinary(300);
@@ -563,7 +563,7 @@ begin
     begin
       declare exit handler for sqlexception
       begin
-        set sql_big_selects = v_big;
+        set sql_big_selects = v_sql_big_selects;
         rollback and no chain no release;
         resignal;
       end;
@@ -571,7 +571,7 @@ begin
       call token_sweep_step(v_after, 1000, v_deleted, v_after);
       commit and no chain no release;
     end;
-    set v_total = v_total + v_deleted, sql_big_selects = v_big;
+    set v_total = v_total + v_deleted, sql_big_selects = v_sql_big_selects;
   until v_after is null end repeat;
   select v_total as deleted;
 end;

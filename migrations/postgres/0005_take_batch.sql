@@ -133,23 +133,23 @@ begin
   with chosen as (
     update tollgate.token_buckets t
        set room = null,
-           granted_requests = least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now)),
-           granted = t.granted + u.cost * least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now)),
+           granted_requests = least(u.times, tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now)),
+           granted = t.granted + u.cost * least(u.times, tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now)),
            full_at = greatest(t.full_at, tollgate.bucket_clock(t, c.now))
-                     + u.cost * t.token_ticks * least(u.times, tollgate.bucket_affords(t, u.cost, u.keep, c.now))
+                     + u.cost * t.token_ticks * least(u.times, tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now))
       from (
              -- The planner expects one row of this limit. Otherwise a plan that was made for a few buckets could begin with all
              -- buckets, and be kept while their number grows.
              select * from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
-                        as i (id, times, cost, keep, rule, place)
+                        as i (id, times, cost, min_remaining, rule, place)
               limit cardinality(p_ids)) u
            cross join lateral (select tollgate.clock() as now where u.id is not null) c
      where t.id = u.id
        and tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
        and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
        and u.place not in (select d.place from unnest(p_done) d (place))
-       and case when u.cost <= t.burst / t.token_ticks - u.keep  -- within the capacity
-             then tollgate.bucket_affords(t, u.cost, u.keep, c.now) >= 1 end
+       and case when u.cost <= t.burst / t.token_ticks - u.min_remaining  -- within the capacity
+             then tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now) >= 1 end
     returning u.place, u.times as wanted, t.granted_requests as times,
               tollgate.clock() - c.now > 2000000 as late, c.now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns,
               t.step_ticks, t.token_ticks)
@@ -193,7 +193,7 @@ begin
     from (
       -- As in grant_batch.
       select * from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
-                 as i (id, times, cost, keep, rule, place)
+                 as i (id, times, cost, min_remaining, rule, place)
        limit cardinality(p_ids)) u
     join tollgate.token_buckets t on t.id = u.id
    cross join lateral (select tollgate.clock() as now where t.id is not null) c
@@ -202,8 +202,8 @@ begin
      and u.place not in (select d.place from unnest(p_done) d (place))
      -- False if the clock was set back.
      and t.full_at - tollgate.bucket_clock(t, c.now) <= tollgate.bucket_max_full_at(t)
-     and case when u.cost <= t.burst / t.token_ticks - u.keep  -- within the capacity
-           then tollgate.bucket_affords(t, u.cost, u.keep, c.now) < 1 end;
+     and case when u.cost <= t.burst / t.token_ticks - u.min_remaining  -- within the capacity
+           then tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now) < 1 end;
   return v_decided;
 end
 $$;
@@ -230,10 +230,11 @@ begin
   with new as materialized (
     select distinct on (u.id collate "C")
            u.id, u.place, u.cost, u.rule, u.times as wanted,
-           least(u.times, (p_capacities[u.rule]::bigint - u.keep) / u.cost) as times
+           least(u.times, (p_capacities[u.rule]::bigint - u.min_remaining) / u.cost) as times
       from unnest(p_ids, p_times, p_costs, p_min_remainings, p_rules) with ordinality
-           as u (id, times, cost, keep, rule, place)
-     where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1) and u.cost <= p_capacities[u.rule] - u.keep
+           as u (id, times, cost, min_remaining, rule, place)
+     where octet_length(u.id) between 1 and 255 and left(u.id, 1) <> chr(1)
+       and u.cost <= p_capacities[u.rule] - u.min_remaining
        and p_refill_seconds[u.rule] is not null and p_refills[u.rule] is not null
        and u.place not in (select d.place from unnest(p_done) d (place))
        and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
@@ -354,7 +355,7 @@ declare
   c_max_tokens constant bigint := 4611686018427387903;
   v_lock       text := current_setting('lock_timeout');
   v_limited    boolean := cardinality(p_ids) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms');
-  c_few        constant bigint := 6;       -- up to this many requests, take_v1 is faster than the statements for many rows
+  c_max_single constant bigint := 6;       -- up to this many requests, take_v1 is faster than the statements for many rows
   v_capacities numeric[] := p_capacities;  -- the limits of each rule
   v_seconds    numeric[] := p_refill_seconds;
   v_refills    text[] := p_refills;
@@ -367,8 +368,8 @@ declare
   v_answers    tollgate.answers_v1;
   v_now        bigint;
   v_done       bigint[] := '{}';           -- the entries that are answered
-  v_left       bigint[];                   -- the entries for take_v1, with the number of requests of each
-  v_rest       bigint[];
+  v_left       bigint[];                   -- the entries for take_v1
+  v_left_times bigint[];                   -- the number of requests of each
 begin
   if (1 <= all (p_times) and 1 <= all (p_costs) and c_max_tokens >= all (p_costs)
       and 0 <= all (p_min_remainings) and c_max_tokens >= all (p_min_remainings) and array_position(p_ids, null) is null
@@ -381,7 +382,7 @@ begin
     perform set_config('lock_timeout', '100ms', true);
   end if;
   select not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
-         and (cardinality(p_ids) > c_few or (select sum(t.times) from unnest(p_times) t (times)) > c_few),
+         and (cardinality(p_ids) > c_max_single or (select sum(t.times) from unnest(p_times) t (times)) > c_max_single),
          exists (select from tollgate.token_overrides)
     into v_by_tokens, v_overrides;
 
@@ -431,10 +432,10 @@ begin
                  select m.times, t.granted + (m.times - d.times) * d.cost,
                         greatest(t.full_at, tollgate.bucket_clock(t, v_now) + d.times * d.cost * t.token_ticks)
                         + (m.times - d.times) * d.cost * t.token_ticks
-                   from (select least(d.wanted, d.times + tollgate.bucket_affords(t, d.cost, d.keep, v_now),
-                                      (t.burst / t.token_ticks - d.keep) / d.cost) as times) m)
+                   from (select least(d.wanted, d.times + tollgate.bucket_affords(t, d.cost, d.min_remaining, v_now),
+                                      (t.burst / t.token_ticks - d.min_remaining) / d.cost) as times) m)
           from (select u.place, u.times, p_times[u.place] as wanted, p_costs[u.place] as cost,
-                       p_min_remainings[u.place] as keep
+                       p_min_remainings[u.place] as min_remaining
                   from unnest(v_answers.entries, v_answers.times) u (place, times)
                  where u.place = any (v_part.late)) d
          where t.id = p_ids[d.place]
@@ -466,18 +467,20 @@ begin
 
   if cardinality(v_done) < cardinality(p_ids) then
     select array_agg(u.place), array_agg(u.times)
-      into v_left, v_rest
+      into v_left, v_left_times
       from unnest(p_times) with ordinality u (times, place) where u.place <> all (v_done);
     return query
       select t.*
         from (select array_agg(p_ids[l.place]) as ids, array_agg(p_costs[l.place]) as costs,
-                     array_agg(p_min_remainings[l.place]) as keeps, array_agg(p_capacities[p_rules[l.place]]) as capacities,
+                     array_agg(p_min_remainings[l.place]) as min_remainings,
+                     array_agg(p_capacities[p_rules[l.place]]) as capacities,
                      array_agg(p_refill_seconds[p_rules[l.place]]) as seconds,
                      array_agg(p_refills[p_rules[l.place]]) as refills, array_agg(p_plans[p_rules[l.place]]) as plans,
                      array_agg(0::bigint) as zeros
                 from unnest(v_left) l (place)) l
        cross join lateral tollgate.take_each_v1(
-         v_left, l.ids, v_rest, l.costs, l.keeps, l.zeros, l.capacities, l.seconds, l.refills, l.plans, null, l.zeros) t;
+         v_left, l.ids, v_left_times, l.costs, l.min_remainings, l.zeros, l.capacities, l.seconds, l.refills, l.plans, null,
+         l.zeros) t;
   end if;
   if v_limited then
     perform set_config('lock_timeout', v_lock, true);

@@ -169,7 +169,7 @@ begin
       with locked as materialized (
         select l as b, i.*
           from unnest(p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills)
-               as i (id, cost, keep, capacity, refill_seconds, refill)
+               as i (id, cost, min_remaining, capacity, refill_seconds, refill)
           join tollgate.token_buckets l on l.id = i.id
          where not exists (select from unnest(p_ids) m (id)
                             where not exists (select from tollgate.token_buckets x where x.id = m.id))
@@ -179,8 +179,8 @@ begin
                  (x.b).plan is null and not (x.b).overridden
                  and (x.capacity is null and x.refill_seconds is null and x.refill is null
                       or (x.capacity, x.refill_seconds, x.refill) = ((x.b).capacity, (x.b).refill_seconds, (x.b).refill))
-                 and case when x.cost <= (x.b).burst / (x.b).token_ticks - x.keep
-                       then tollgate.bucket_due(x.b, x.cost, x.keep)
+                 and case when x.cost <= (x.b).burst / (x.b).token_ticks - x.min_remaining
+                       then tollgate.bucket_due(x.b, x.cost, x.min_remaining)
                             <= tollgate.bucket_clock(x.b, tollgate.clock() + p_max_wait)
                        else false end
                  and (x.b).full_at - tollgate.bucket_clock(x.b, tollgate.clock())
@@ -194,13 +194,15 @@ begin
          set room = null,
              granted = l.granted + i.cost,
              max_granted_wait = greatest(
-               l.max_granted_wait, tollgate.bucket_acts_at(l, i.cost, i.keep, f.now) - tollgate.bucket_clock(l, f.now)),
-             full_at = greatest(l.full_at, tollgate.bucket_acts_at(l, i.cost, i.keep, f.now)) + i.cost * l.token_ticks
-        from fit f, unnest(p_ids, p_costs, p_min_remainings) with ordinality as i (id, cost, keep, place)
+               l.max_granted_wait,
+               tollgate.bucket_acts_at(l, i.cost, i.min_remaining, f.now) - tollgate.bucket_clock(l, f.now)),
+             full_at = greatest(l.full_at, tollgate.bucket_acts_at(l, i.cost, i.min_remaining, f.now))
+                       + i.cost * l.token_ticks
+        from fit f, unnest(p_ids, p_costs, p_min_remainings) with ordinality as i (id, cost, min_remaining, place)
        where f.fits and l.id = i.id
       returning i.place,
-                ('granted', null, f.now, tollgate.bucket_scheduled_at(l, i.keep, f.now), l.full_at, l.granted, l.burst,
-                 l.anchor, l.step_ns, l.step_ticks, l.token_ticks)::tollgate.taken_v1;
+                ('granted', null, f.now, tollgate.bucket_scheduled_at(l, i.min_remaining, f.now), l.full_at, l.granted,
+                 l.burst, l.anchor, l.step_ns, l.step_ticks, l.token_ticks)::tollgate.taken_v1;
     if found then
       return;
     end if;
@@ -287,9 +289,10 @@ begin
        set room = null,
            granted = l.granted + i.cost,
            max_granted_wait = greatest(
-             l.max_granted_wait, tollgate.bucket_acts_at(l, i.cost, i.keep, v_now) - tollgate.bucket_clock(l, v_now)),
-           full_at = greatest(l.full_at, tollgate.bucket_acts_at(l, i.cost, i.keep, v_now)) + i.cost * l.token_ticks
-      from unnest(p_ids, p_costs, p_min_remainings) as i (id, cost, keep)
+             l.max_granted_wait,
+             tollgate.bucket_acts_at(l, i.cost, i.min_remaining, v_now) - tollgate.bucket_clock(l, v_now)),
+           full_at = greatest(l.full_at, tollgate.bucket_acts_at(l, i.cost, i.min_remaining, v_now)) + i.cost * l.token_ticks
+      from unnest(p_ids, p_costs, p_min_remainings) as i (id, cost, min_remaining)
      where l.id = i.id and l.id = any (v_taking);
     insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
     select p_receipt, p_ids[w.place], p_costs[w.place], w.granted + p_costs[w.place], w.scheduled_at, 'open', v_now + p_hold
@@ -371,9 +374,10 @@ begin
       ), clock as materialized (
         select tollgate.clock() as now, l.n = 0 and not v_made as missing from (select count(*) as n from locked) l
       ), evaluated as materialized (
-        select i.request, i.place, i.id, i.cost, i.keep, c.now, c.missing, l.full_at, l.granted, l.burst, l.anchor,
-               l.step_ns, l.step_ticks, l.token_ticks, l.burst / l.token_ticks - i.keep as most,
-               (l.burst - greatest(l.full_at - tollgate.bucket_clock(l, c.now), 0)) / l.token_ticks - i.keep as left,
+        select i.request, i.place, i.id, i.cost, i.min_remaining, c.now, c.missing, l.full_at, l.granted, l.burst, l.anchor,
+               l.step_ns, l.step_ticks, l.token_ticks, l.burst / l.token_ticks - i.min_remaining as max_cost,
+               (l.burst - greatest(l.full_at - tollgate.bucket_clock(l, c.now), 0)) / l.token_ticks
+                 - i.min_remaining as left,
                -- Whether only the tokens decide.
                coalesce(
                  v_enforced
@@ -387,19 +391,20 @@ begin
                  and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_full_at(l),
                  false) as plain
           from unnest(p_requests, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans)
-               with ordinality as i (request, id, cost, keep, capacity, refill_seconds, refill, plan, place)
+               with ordinality as i (request, id, cost, min_remaining, capacity, refill_seconds, refill, plan, place)
           left join locked l on l.id = i.id
          cross join clock c
       ), demand as (
         select w.id, bool_and(w.plain) as plain,
                -- The demand of the requests that the bucket could grant by themselves, and their largest minimum remaining.
-               sum(w.cost) filter (where w.cost <= w.left) as cost, max(w.keep) filter (where w.cost <= w.left) as keep
+               sum(w.cost) filter (where w.cost <= w.left) as cost,
+               max(w.min_remaining) filter (where w.cost <= w.left) as min_remaining
           from evaluated w group by w.id
       ), decided as (
         select w.request,
                case when not bool_and(d.plain) then 'left'
                  when not bool_and(w.cost <= w.left) then 'denied'
-                 when bool_and(d.cost + d.keep <= w.left + w.keep) then 'granted'
+                 when bool_and(d.cost + d.min_remaining <= w.left + w.min_remaining) then 'granted'
                  else 'left' end as outcome
           from evaluated w join demand d on d.id = w.id
          group by w.request
@@ -408,7 +413,7 @@ begin
                case when w.missing then 'missing'
                  when d.outcome <> 'denied' then d.outcome
                  when w.cost <= w.left then 'spared'
-                 when w.cost <= w.most then 'denied'
+                 when w.cost <= w.max_cost then 'denied'
                  else 'never' end as outcome
           from evaluated w join decided d on d.request = w.request
       )

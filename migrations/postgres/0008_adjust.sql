@@ -213,7 +213,7 @@ as $$
 declare
   v_lock       text := current_setting('lock_timeout');
   v_limited    boolean := false;
-  v_one        record;
+  v_adjustment record;
   v_outcome    text;
   v_given_back bigint;
 begin
@@ -223,23 +223,25 @@ begin
   end if;
   outcomes := array_fill(null::text, array[coalesce(cardinality(p_ids), 0)]);
   given_back := array_fill(null::bigint, array[coalesce(cardinality(p_ids), 0)]);
-  for v_one in
+  for v_adjustment in
     select u.*
       from unnest(p_kinds, p_receipts, p_ids, p_costs, p_granted, p_scheduled_at, p_tokens, p_in_window,
                   p_max_debts) with ordinality
            as u (kind, receipt, id, cost, granted, scheduled_at, tokens, in_window, max_debt, place)
      order by u.in_window is true, u.id collate "C", u.place
   loop
-    if v_one.in_window then
+    if v_adjustment.in_window then
       select a.outcome, a.given_back into v_outcome, v_given_back
-        from tollgate.adjust_window_v1(v_one.kind, v_one.receipt, v_one.id, v_one.cost, v_one.scheduled_at, v_one.tokens) a;
+        from tollgate.adjust_window_v1(v_adjustment.kind, v_adjustment.receipt, v_adjustment.id, v_adjustment.cost,
+                                       v_adjustment.scheduled_at, v_adjustment.tokens) a;
     else
       select a.outcome, a.given_back into v_outcome, v_given_back
-        from tollgate.adjust_v1(v_one.kind, v_one.receipt, v_one.id, v_one.cost, v_one.granted, v_one.scheduled_at,
-                                v_one.tokens, v_one.max_debt) a;
+        from tollgate.adjust_v1(v_adjustment.kind, v_adjustment.receipt, v_adjustment.id, v_adjustment.cost,
+                                v_adjustment.granted, v_adjustment.scheduled_at, v_adjustment.tokens,
+                                v_adjustment.max_debt) a;
     end if;
-    outcomes[v_one.place] := v_outcome;
-    given_back[v_one.place] := v_given_back;
+    outcomes[v_adjustment.place] := v_outcome;
+    given_back[v_adjustment.place] := v_given_back;
   end loop;
   if v_limited then
     perform set_config('lock_timeout', v_lock, true);

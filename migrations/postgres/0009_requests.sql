@@ -159,11 +159,12 @@ declare
   v_min_remaining    bigint;
   c_day     constant bigint := 86400000000000;
   c_year_ms constant bigint := 31622400000;
-  c_beyond  constant double precision := 9007199254740992;
+  c_inexact constant double precision := 9007199254740992;
 begin
-  if (p_id is not null and p_tokens >= 1 and p_tokens < c_beyond and p_tokens = trunc(p_tokens)
+  if (p_id is not null and p_tokens >= 1 and p_tokens < c_inexact and p_tokens = trunc(p_tokens)
       and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
-      and p_min_remaining >= 0 and p_min_remaining < c_beyond and p_min_remaining = trunc(p_min_remaining)) is not true then
+      and p_min_remaining >= 0 and p_min_remaining < c_inexact
+      and p_min_remaining = trunc(p_min_remaining)) is not true then
     raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a maximum wait '
                     'and a minimum remaining of 0 or more, as whole numbers; tokens below 2^53',
                     quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_min_remaining
