@@ -144,28 +144,28 @@ pub(crate) struct GaugeShare {
     #[cfg(feature = "metrics")]
     gauge: Option<Gauge>,
     #[cfg(feature = "metrics")]
-    said: usize,
+    reported: usize,
 }
 
 #[cfg(feature = "metrics")]
 impl GaugeShare {
     pub(crate) const fn of(name: &'static str) -> Self {
-        Self { name, gauge: None, said: 0 }
+        Self { name, gauge: None, reported: 0 }
     }
 
     /// Sets the amount of this part.
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
     pub(crate) fn set(&mut self, amount: usize) {
-        if amount == self.said {
+        if amount == self.reported {
             return;
         }
         let gauge = self.gauge.get_or_insert_with(|| metrics::gauge!(self.name));
-        if amount > self.said {
-            gauge.increment((amount - self.said) as f64);
+        if amount > self.reported {
+            gauge.increment((amount - self.reported) as f64);
         } else {
-            gauge.decrement((self.said - amount) as f64);
+            gauge.decrement((self.reported - amount) as f64);
         }
-        self.said = amount;
+        self.reported = amount;
     }
 }
 

@@ -176,7 +176,7 @@ impl LeaseEntry {
     /// tokens left in the store.
     pub(super) fn size(&self, cost: u64, now: u64, options: &LeaseOptions) -> Result<u64, NoDebit> {
         let mut accounting = self.accounting.lock();
-        let (held, wanted) = (self.tokens(), self.wanted(&accounting));
+        let (leased, wanted) = (self.tokens(), self.wanted(&accounting));
         let elapsed = now.saturating_sub(accounting.sized_at).max(1);
         let rate =
             u128::from(wanted.wrapping_sub(accounting.wanted)) * u128::from(ns(options.target)) / u128::from(elapsed);
@@ -185,7 +185,7 @@ impl LeaseEntry {
             // At least twice the cost, so that a small batch can grow to serve two requests like this one.
             .min(accounting.size.max(cost).saturating_mul(2))
             .min(self.remaining.load(Ordering::Relaxed) / REMAINING_DIVISOR)
-            .min(options.max_tokens.saturating_sub(held));
+            .min(options.max_tokens.saturating_sub(leased));
         let serves = size >= 2 && size / 2 >= cost;
         // A request with a large cost must not reset the measurement of the others.
         if serves || size < 2 || elapsed > ns(options.target) {

@@ -132,10 +132,10 @@ impl KeyFrequency {
         #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
         let place = &self.0[hash as usize % HEAT_PLACES];
         // The upper half of the hash, 16 bits of the period, 16 of the count.
-        let whose = (hash & !0xFFFF_FFFF) | (period & 0xFFFF) << 16;
+        let tag = (hash & !0xFFFF_FFFF) | (period & 0xFFFF) << 16;
         let before = place.load(Ordering::Relaxed);
-        let count = if before & !0xFFFF == whose { (before & 0xFFFF) + 1 } else { 1 };
-        place.store(whose | count.min(0xFFFF), Ordering::Relaxed);
+        let count = if before & !0xFFFF == tag { (before & 0xFFFF) + 1 } else { 1 };
+        place.store(tag | count.min(0xFFFF), Ordering::Relaxed);
         (count >= HOT_COUNT).then_some(count)
     }
 }

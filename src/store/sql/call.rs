@@ -228,9 +228,9 @@ pub(super) fn adjusted(
     adjusted.collect()
 }
 
-fn complete(answered: usize, asked: i64) -> Result<(), Error> {
-    if i64::try_from(answered) != Ok(asked) {
-        let lost = format!("{answered} answers to {asked} requests");
+fn complete(answered: usize, requested: i64) -> Result<(), Error> {
+    if i64::try_from(answered) != Ok(requested) {
+        let lost = format!("{answered} answers to {requested} requests");
         return Err(Error::OutcomeUnknown(Arc::new(sqlx::Error::Protocol(lost))));
     }
     Ok(())

@@ -258,7 +258,7 @@ pub trait Operations: Database {
     /// The rules that apply to a key, under a plan if one is named.
     fn explain<'c>(
         connection: &'c mut Self::Connection,
-        whose: &'c (Key, Option<Key>),
+        key_and_plan: &'c (Key, Option<Key>),
         clock: &'c Self::Clock,
     ) -> OperationFuture<'c, RowResult<Explanation>>;
 

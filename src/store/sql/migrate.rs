@@ -63,10 +63,10 @@ pub async fn repair<DB: Migrate>(pool: &Pool<DB>) -> Result<Vec<Migration>, Erro
 
 async fn run<DB: Migrate>(pool: &Pool<DB>, scope: Scope) -> Result<Vec<Migration>, Error> {
     let migrated = match DB::migrate(pool, scope).await {
-        Err(Error::NotPermitted(said)) => {
-            return Err(Error::NotPermitted(match DB::needs(pool, &said.to_string()).await {
-                Ok(Some(needs)) => Arc::new(NotPermitted { needs, said }),
-                _ => said,
+        Err(Error::NotPermitted(refusal)) => {
+            return Err(Error::NotPermitted(match DB::needs(pool, &refusal.to_string()).await {
+                Ok(Some(needs)) => Arc::new(NotPermitted { needs, refusal }),
+                _ => refusal,
             }));
         }
         migrated => migrated?,
@@ -259,7 +259,7 @@ struct Foreign {
 struct NotPermitted {
     needs: String,
     #[source]
-    said: Cause,
+    refusal: Cause,
 }
 
 /// The migrations that are not in the ledger. If some are missing and the ledger has newer versions, those removed

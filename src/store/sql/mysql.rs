@@ -136,13 +136,13 @@ impl Engine for MySql {
         connection: &mut MySqlConnection,
         operation: Operation<Self, A, T>,
         arguments: &A,
-        whose: &TransactionOwner,
+        owner: &TransactionOwner,
         time: ChangeTime<'_>,
     ) -> Result<T, sqlx::Error> {
         if let Some(begin) = Self::begin(Isolation::ReadCommitted) {
             sqlx::raw_sql(begin).execute(&mut *connection).await?;
         }
-        let answer = operation(&mut *connection, arguments, whose).await?;
+        let answer = operation(&mut *connection, arguments, owner).await?;
         if time.commit_claim.claim() {
             Self::end_operation(connection).await?;
         } else {

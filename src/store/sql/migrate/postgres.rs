@@ -81,9 +81,9 @@ $$;
         let mut transaction = connection.begin_with(begin).await.map_err(failed::<Self>)?;
         if let Err(error) = lock(&mut transaction).await {
             drop(transaction);
-            let is_held =
+            let is_locked =
                 error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(LOCK_NOT_AVAILABLE));
-            return Err(if is_held {
+            return Err(if is_locked {
                 locked_by(holder(&mut connection).await.ok().flatten())
             } else {
                 failed::<Self>(error)
@@ -99,10 +99,10 @@ $$;
         Ok(migrations)
     }
 
-    async fn needs(pool: &PgPool, said: &str) -> Result<Option<String>, sqlx::Error> {
-        let needs = if said.contains("for database") {
+    async fn needs(pool: &PgPool, message: &str) -> Result<Option<String>, sqlx::Error> {
+        let needs = if message.contains("for database") {
             "select pg_catalog.format('grant create on database %I to %I', pg_catalog.current_database(), current_user)"
-        } else if said.contains("for schema") {
+        } else if message.contains("for schema") {
             "select pg_catalog.format('grant usage, create on schema tollgate to %I', current_user)"
         } else {
             "select pg_catalog.format('migrate as %I, which owns what is there', r.rolname)

@@ -11,19 +11,19 @@ use crate::store::sql::call::AdjustedColumns;
 pub(super) async fn adjust(
     connection: &mut MySqlConnection,
     adjustments: &[Adjustment],
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     match adjustments {
         // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
-        [adjustment] if adjustment.max_debt == MAX_WAIT_NS => adjust_one(connection, adjustment, whose).await,
-        _ => adjust_many(connection, adjustments, whose).await,
+        [adjustment] if adjustment.max_debt == MAX_WAIT_NS => adjust_one(connection, adjustment, owner).await,
+        _ => adjust_many(connection, adjustments, owner).await,
     }
 }
 
 async fn adjust_one(
     connection: &mut MySqlConnection,
     Adjustment { receipt, kind, .. }: &Adjustment,
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     let (kind, tokens) = kind.sql_arguments();
     if receipt.window {
@@ -34,7 +34,7 @@ async fn adjust_one(
             .bind(receipt.taken.cost)
             .bind(receipt.taken.scheduled_at)
             .bind(tokens)
-            .bind(whose.is_own())
+            .bind(owner.is_own())
             .fetch_all(connection)
             .await;
     }
@@ -46,7 +46,7 @@ async fn adjust_one(
         .bind(receipt.taken.granted)
         .bind(receipt.taken.scheduled_at)
         .bind(tokens)
-        .bind(whose.is_own())
+        .bind(owner.is_own())
         .fetch_all(connection)
         .await
 }
@@ -54,12 +54,12 @@ async fn adjust_one(
 async fn adjust_many(
     connection: &mut MySqlConnection,
     adjustments: &[Adjustment],
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     // The placeholder is for the OUT parameter, which the server answers as a row.
     let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_adjust_batch_v1(?, ?, ?)")
         .bind(json::adjustments(adjustments))
-        .bind(whose.is_own())
+        .bind(owner.is_own())
         .bind(None::<String>)
         .fetch_all(connection)
         .await?;

@@ -317,7 +317,7 @@ impl Operations for MySql {
     fn throttle<'c>(
         connection: &'c mut MySqlConnection,
         (key, rule, hold): &'c (Key, Rule, ThrottleLevel),
-        whose: &'c TransactionOwner,
+        owner: &'c TransactionOwner,
     ) -> OperationFuture<'c, ThrottleOutcome> {
         let lower = sqlx::query_scalar("call token_throttle_v1(?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(bytes(key))
@@ -327,7 +327,7 @@ impl Operations for MySql {
             .bind(rule.quota().map(Quota::refill_seconds))
             .bind(rule.quota().map(refill))
             .bind(rule.plan().map(bytes))
-            .bind(whose.is_own())
+            .bind(owner.is_own())
             .bind(None::<String>);
         Box::pin(async move {
             let outcomes: Vec<Vec<u8>> = lower.fetch_all(connection).await?;

@@ -15,12 +15,12 @@ impl Decisions for MySql {
     async fn take(
         connection: &mut MySqlConnection,
         asks: &[SqlRequest],
-        whose: &TransactionOwner,
+        owner: &TransactionOwner,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
         // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
         let columns: Vec<AnswerColumns> = match asks {
-            [ask] => take_one(connection, ask, *whose).await?,
-            _ => take_many(connection, asks, *whose).await?,
+            [ask] => take_one(connection, ask, *owner).await?,
+            _ => take_many(connection, asks, *owner).await?,
         };
         answers::in_order(answers::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
     }
@@ -28,26 +28,26 @@ impl Decisions for MySql {
     async fn take_all(
         connection: &mut MySqlConnection,
         asks: &[SqlRequest],
-        whose: &TransactionOwner,
+        owner: &TransactionOwner,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take_all(connection, asks, *whose).await
+        take_all(connection, asks, *owner).await
     }
 
     async fn take_window(
         connection: &mut MySqlConnection,
         ask: &SqlRequest,
         counting: Counting,
-        whose: &TransactionOwner,
+        owner: &TransactionOwner,
     ) -> Result<WindowUsage, sqlx::Error> {
-        take_window(connection, ask, counting, *whose).await
+        take_window(connection, ask, counting, *owner).await
     }
 
     async fn adjust(
         connection: &mut MySqlConnection,
         adjustments: &[Adjustment],
-        whose: &TransactionOwner,
+        owner: &TransactionOwner,
     ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-        adjust(connection, adjustments, *whose).await
+        adjust(connection, adjustments, *owner).await
     }
 }
 
@@ -78,7 +78,7 @@ type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>,
 async fn take_one(
     connection: &mut MySqlConnection,
     ask: &SqlRequest,
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Vec<AnswerColumns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
     let mut call =
@@ -93,7 +93,7 @@ async fn take_one(
             .bind(ask.plan(0).map(str::as_bytes))
             .bind(ask.id_text())
             .bind(ask.hold())
-            .bind(whose.is_own())
+            .bind(owner.is_own())
             .bind(ask.times);
     for _ in 0..OUT_PARAMETERS {
         call = call.bind(None::<i64>);
@@ -136,14 +136,14 @@ async fn take_one(
 async fn take_many(
     connection: &mut MySqlConnection,
     asks: &[SqlRequest],
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Vec<AnswerColumns>, sqlx::Error> {
-    if let Some(columns) = take_uniform(connection, asks, whose).await? {
+    if let Some(columns) = take_uniform(connection, asks, owner).await? {
         return Ok(columns);
     }
     let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_batch_v1(?, ?, ?)")
         .bind(json::requests(asks))
-        .bind(whose.is_own())
+        .bind(owner.is_own())
         .bind(None::<String>)
         .fetch_all(connection)
         .await?;
@@ -178,7 +178,7 @@ fn parts(granted_times: i64, mut others: AnswerColumns) -> impl Iterator<Item = 
 async fn take_uniform(
     connection: &mut MySqlConnection,
     asks: &[SqlRequest],
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Option<Vec<AnswerColumns>>, sqlx::Error> {
     let Some(first) = asks.first().filter(|_| SqlRequest::are_alike(asks)) else {
         return Ok(None);
@@ -192,7 +192,7 @@ async fn take_uniform(
         .bind(quota.map(Quota::refill_seconds))
         .bind(quota.map(refill))
         .bind(first.plan(0).map(str::as_bytes))
-        .bind(whose.is_own())
+        .bind(owner.is_own())
         .fetch_all(connection)
         .await?;
     let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
@@ -238,18 +238,18 @@ type UniformRow = (Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i6
 async fn take_all(
     connection: &mut MySqlConnection,
     asks: &[SqlRequest],
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     match asks {
-        [ask] => take_all_one(connection, ask, whose).await,
-        _ => take_all_many(connection, asks, whose).await,
+        [ask] => take_all_one(connection, ask, owner).await,
+        _ => take_all_many(connection, asks, owner).await,
     }
 }
 
 async fn take_all_one(
     connection: &mut MySqlConnection,
     ask: &SqlRequest,
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     // In the order of ids, as everywhere: so requests that lock several rows cannot deadlock.
     let mut places: Vec<usize> = (0..ask.take.limits.len()).collect();
@@ -260,13 +260,14 @@ async fn take_all_one(
         .bind(ask.request.max_wait)
         .bind(ask.id_text())
         .bind(ask.hold())
-        .bind(whose.is_own())
+        .bind(owner.is_own())
         .bind(None::<String>)
         .fetch_all(connection)
         .await?;
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let columns = json::texts(&text(answers)).map(json::parse_columns).collect::<Result<_, _>>()?;
-    let answers = answers::in_order(answers::entries(columns)?, |told| Some(ask.request_at(*places.get(told)?)))?;
+    let answers =
+        answers::in_order(answers::entries(columns)?, |answered| Some(ask.request_at(*places.get(answered)?)))?;
     let mut answers: Vec<(usize, BucketAnswer)> = places.into_iter().zip(answers).collect();
     answers.sort_unstable_by_key(|(place, _)| *place);
     Ok(answers.into_iter().map(|(_, answer)| answer).collect())
@@ -275,31 +276,31 @@ async fn take_all_one(
 async fn take_all_many(
     connection: &mut MySqlConnection,
     asks: &[SqlRequest],
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("call token_take_all_batch_v1(?, ?, ?, ?)")
         .bind(json::requests_for_several(asks))
-        .bind(whose.is_own())
+        .bind(owner.is_own())
         .bind(None::<String>)
         .bind(None::<String>)
         .fetch_all(connection)
         .await?;
     let (standing, rest) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let mut told = AllAnswers::new(asks);
-    tell(&mut told, true, &text(standing))?;
-    tell(&mut told, false, &text(rest))?;
-    Ok(told.in_request_order())
+    let mut collected = AllAnswers::new(asks);
+    collect(&mut collected, true, &text(standing))?;
+    collect(&mut collected, false, &text(rest))?;
+    Ok(collected.in_request_order())
 }
 
 /// Adds the answers of a JSON array. Each text begins with the places of its request and of its bucket, from 1.
-fn tell(told: &mut AllAnswers<'_>, standing: bool, array: &str) -> Result<(), sqlx::Error> {
+fn collect(collected: &mut AllAnswers<'_>, standing: bool, array: &str) -> Result<(), sqlx::Error> {
     for text in json::texts(array) {
         let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
         let (request, text) = text.split_once(' ').ok_or_else(unread)?;
         let Entry { request: place, answer, .. } = json::parse_columns(text)?.try_into()?;
         let request: usize = request.parse().map_err(|_| unread())?;
         let (request, place) = (request.checked_sub(1), usize::try_from(place - 1).ok());
-        told.add(request.zip(place).ok_or_else(unread)?, standing, answer)?;
+        collected.add(request.zip(place).ok_or_else(unread)?, standing, answer)?;
     }
     Ok(())
 }
@@ -309,7 +310,7 @@ async fn take_window(
     connection: &mut MySqlConnection,
     ask: &SqlRequest,
     counting: Counting,
-    whose: TransactionOwner,
+    owner: TransactionOwner,
 ) -> Result<WindowUsage, sqlx::Error> {
     let window = ask.window()?;
     // The placeholders are for the OUT parameters, which the server answers as a row.
@@ -325,7 +326,7 @@ async fn take_window(
             .bind(ask.id_text())
             .bind(ask.hold())
             .bind(counting == Counting::Count)
-            .bind(whose.is_own())
+            .bind(owner.is_own())
             .bind(None::<i64>)
             .bind(None::<i64>)
             .bind(None::<i64>)

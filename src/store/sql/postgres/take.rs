@@ -261,16 +261,16 @@ async fn take_all_many(
     .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
-    let mut told = AllAnswers::new(asks);
+    let mut collected = AllAnswers::new(asks);
     for row in &rows {
         let standing = row.try_get("standing")?;
         for Entry { request: entry, answer, .. } in AnswerArrays::from_row(row)?.entries()? {
             let unasked = || sqlx::Error::Protocol(format!("an answer to the place {entry}"));
             let place = usize::try_from(entry - 1).ok().and_then(|entry| places.get(entry)).ok_or_else(unasked)?;
-            told.add(*place, standing, answer)?;
+            collected.add(*place, standing, answer)?;
         }
     }
-    Ok(told.in_request_order())
+    Ok(collected.in_request_order())
 }
 
 fn bucket_column<T>(asks: &[SqlRequest], places: &[(usize, usize)], value: impl Fn(&SqlRequest, usize) -> T) -> Vec<T> {
