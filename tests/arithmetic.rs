@@ -17,21 +17,21 @@ mod vectors;
 #[test]
 fn every_golden_vector_holds() -> anyhow::Result<()> {
     for scenario in vectors::scenarios()? {
-        let terms = BucketQuota::from(&scenario.quota);
+        let limits = BucketQuota::from(&scenario.quota);
         let start = if scenario.first_used { 0 } else { MADE_AT };
-        let mut bucket = Bucket::full(&terms, start);
+        let mut bucket = Bucket::full(&limits, start);
         assert!(!scenario.steps.is_empty(), "{} has no requests", scenario.name);
         for step in &scenario.steps {
             let request = BucketRequest { cost: step.cost, max_wait: step.max_wait, min_remaining: step.min_remaining };
             match step.answer {
-                None => assert!(step.cost + step.min_remaining > terms.capacity, "possible: {}", step.line),
+                None => assert!(step.cost + step.min_remaining > limits.capacity, "possible: {}", step.line),
                 Some(expected) => {
-                    let verdict = bucket.take(&terms, start + step.at, request);
+                    let verdict = bucket.take(&limits, start + step.at, request);
                     assert_eq!(verdict, Verdict::from(expected), "{}", step.line);
                 }
             }
             let row = (bucket.full_at, bucket.granted, bucket.max_granted_wait);
-            assert_eq!(row, step.row(terms.clock(bucket.anchor, start)), "{}", step.line);
+            assert_eq!(row, step.row(limits.clock(bucket.anchor, start)), "{}", step.line);
         }
     }
     Ok(())
@@ -247,11 +247,11 @@ proptest! {
             let mut after = before.clone();
             after.take(now, request);
             let (granted, stepped) = (verdict.is_some_and(|verdict| verdict.granted), verdict.is_some()
-                && before.bucket.stepped_back(&before.terms(), now));
+                && before.bucket.stepped_back(&before.limits(), now));
             let cost = if granted { request.cost } else { 0 };
             prop_assert_eq!(after.bucket.granted, before.bucket.granted + cost);
             prop_assert_eq!(after.bucket.anchor, before.bucket.anchor);
-            prop_assert!(stepped || after.bucket.full_at >= before.bucket.full_at + cost * before.terms().token_ticks);
+            prop_assert!(stepped || after.bucket.full_at >= before.bucket.full_at + cost * before.limits().token_ticks);
             prop_assert!(stepped || granted || after.bucket == before.bucket);
             Ok(())
         })?;
@@ -264,36 +264,36 @@ proptest! {
         wait in prop_oneof![Just(0), 1..10_i64, 1..1_i64 << 45],
     ) {
         replay(&story, |before, now, _, _| {
-            let terms = before.terms();
+            let limits = before.limits();
             if now < before.bucket.anchor {
                 return Ok(());
             }
-            let remaining = percent.map(|percent| i64::try_from(i128::from(terms.capacity) * i128::from(percent) / 100));
+            let remaining = percent.map(|percent| i64::try_from(i128::from(limits.capacity) * i128::from(percent) / 100));
             let hold = ThrottleLevel { remaining: remaining.transpose().expect("at most 2³²"), wait };
             let one = BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 };
-            let free = |bucket: &Bucket, at| bucket.verdict(&terms, at, BucketRequest { cost: 0, ..one }, false).remaining;
-            let (mut alone, mut held) = (before.bucket, before.bucket);
-            if held.stepped_back(&terms, now) {
-                alone.settle(&terms, &terms, now);
+            let free = |bucket: &Bucket, at| bucket.verdict(&limits, at, BucketRequest { cost: 0, ..one }, false).remaining;
+            let (mut unthrottled, mut throttled) = (before.bucket, before.bucket);
+            if throttled.stepped_back(&limits, now) {
+                unthrottled.settle(&limits, &limits, now);
             }
-            let lowered = held.throttle(&terms, now, hold);
-            prop_assert_eq!(lowered, held != alone);
-            prop_assert!(held.full_at >= alone.full_at, "it was raised");
-            prop_assert_eq!((held.granted, held.anchor), (alone.granted, alone.anchor));
-            prop_assert!(!held.stepped_back(&terms, now));
-            prop_assert!(hold.remaining.is_none_or(|remaining| free(&held, now) <= remaining));
-            let mut again = held;
-            prop_assert!(!again.throttle(&terms, now, hold) && again == held, "repeated, it changed something");
+            let lowered = throttled.throttle(&limits, now, hold);
+            prop_assert_eq!(lowered, throttled != unthrottled);
+            prop_assert!(throttled.full_at >= unthrottled.full_at, "it was raised");
+            prop_assert_eq!((throttled.granted, throttled.anchor), (unthrottled.granted, unthrottled.anchor));
+            prop_assert!(!throttled.stepped_back(&limits, now));
+            prop_assert!(hold.remaining.is_none_or(|remaining| free(&throttled, now) <= remaining));
+            let mut again = throttled;
+            prop_assert!(!again.throttle(&limits, now, hold) && again == throttled, "repeated, it changed something");
             if wait > 0 && now + wait < YEAR_2159 {
-                prop_assert!(!held.clone().take(&terms, now + wait - 1, one).granted);
+                prop_assert!(!throttled.clone().take(&limits, now + wait - 1, one).granted);
             }
             // One tick less would leave more tokens than stated, or grant a token before the stated time.
             if lowered {
-                let earlier = Bucket { full_at: held.full_at - 1, ..held };
+                let earlier = Bucket { full_at: throttled.full_at - 1, ..throttled };
                 let more = hold.remaining.is_some_and(|remaining| {
-                    (terms.burst() - earlier.full_at + terms.clock(earlier.anchor, now)) > remaining * terms.token_ticks
+                    (limits.burst() - earlier.full_at + limits.clock(earlier.anchor, now)) > remaining * limits.token_ticks
                 });
-                let early = wait > 0 && earlier.clone().take(&terms, now + wait - 1, one).granted;
+                let early = wait > 0 && earlier.clone().take(&limits, now + wait - 1, one).granted;
                 prop_assert!(more || early, "it was lowered too far");
             }
             Ok(())
@@ -309,18 +309,18 @@ proptest! {
             Ok(())
         })?;
         acts.sort_unstable();
-        let terms = BucketQuota::from(&story.quotas[0]);
+        let limits = BucketQuota::from(&story.quotas[0]);
         for (first, &(since, _)) in acts.iter().enumerate() {
             let mut passed = 0;
             for &(until, cost) in &acts[first..] {
                 // A fixed window is checked in its periods, and a continuous quota in every window.
-                let (length, same) = match terms.step_ns {
+                let (length, same) = match limits.step_ns {
                     1 => (until - since, true),
                     period => (0, (until - story.start) / period == (since - story.start) / period),
                 };
                 passed += if same { cost } else { 0 };
-                let most = i128::from(terms.burst()) + i128::from(length);
-                prop_assert!(i128::from(passed) * i128::from(terms.token_ticks) <= most, "{passed} in {length} ns");
+                let most = i128::from(limits.burst()) + i128::from(length);
+                prop_assert!(i128::from(passed) * i128::from(limits.token_ticks) <= most, "{passed} in {length} ns");
             }
         }
     }
@@ -331,13 +331,13 @@ proptest! {
         new in quota(1 << 31),
     ) {
         replay(&story, |before, now, _, _| {
-            let old = before.terms();
+            let old = before.limits();
             let mut after = before.clone();
             after.change(new, now);
-            let new = after.terms();
-            let available = |model: &Model, terms: &BucketQuota| {
-                let owed = (model.bucket.full_at - terms.clock(model.bucket.anchor, now)).max(0);
-                i128::from(terms.burst() - owed)
+            let new = after.limits();
+            let available = |model: &Model, limits: &BucketQuota| {
+                let owed = (model.bucket.full_at - limits.clock(model.bucket.anchor, now)).max(0);
+                i128::from(limits.burst() - owed)
             };
             let (had, has) = (available(before, &old), available(&after, &new));
             prop_assert!(has <= i128::from(new.burst()));
@@ -365,19 +365,19 @@ fn replay(
     let mut provisioned = Model::provisioned(story.quotas[0], now);
     let mut first_used = Model::first_used(story.quotas[1]);
     for step in &story.steps {
-        let terms = provisioned.terms();
+        let limits = provisioned.limits();
         let anchor = provisioned.bucket.anchor;
         match step {
-            Step::Forward(span) => now = now.saturating_add(span.of(&terms, anchor, now)).min(YEAR_2159),
-            Step::Back(span) => now = (now - span.of(&terms, anchor, now)).max(0),
+            Step::Forward(span) => now = now.saturating_add(span.of(&limits, anchor, now)).min(YEAR_2159),
+            Step::Back(span) => now = (now - span.of(&limits, anchor, now)).max(0),
             Step::Change(quota) => provisioned.change(story.quotas[*quota], now),
-            Step::Take(asks) => {
-                for ask in asks {
-                    let model = if ask.provisioned { &mut provisioned } else { &mut first_used };
-                    if !ask.provisioned {
-                        model.change(story.quotas[ask.quota], now);
+            Step::Take(requests) => {
+                for relative in requests {
+                    let model = if relative.provisioned { &mut provisioned } else { &mut first_used };
+                    if !relative.provisioned {
+                        model.change(story.quotas[relative.quota], now);
                     }
-                    let request = ask.request(&model.terms(), model.bucket.anchor, now);
+                    let request = relative.request(&model.limits(), model.bucket.anchor, now);
                     let before = model.clone();
                     let verdict = model.take(now, request);
                     check(&before, now, request, verdict)?;

@@ -74,10 +74,10 @@ fn history() -> impl Strategy<Value = Vec<Call>> {
 
 /// Returns the calls with the decisions of a bucket.
 fn decided(limit: &Limit, mut calls: Vec<Call>) -> Vec<Call> {
-    let mut bucket = Bucket::full(&limit.terms, limit.anchor);
+    let mut bucket = Bucket::full(&limit.quota, limit.anchor);
     for call in &mut calls {
         let request = BucketRequest { cost: call.cost, max_wait: 0, min_remaining: 0 };
-        call.granted = bucket.take(&limit.terms, call.done, request).granted;
+        call.granted = bucket.take(&limit.quota, call.done, request).granted;
     }
     calls
 }
@@ -92,7 +92,7 @@ fn windows(calls: &[Call]) -> impl Iterator<Item = (i64, i64, i64)> {
 }
 
 fn limit(quota: Result<Quota, tollgate::model::QuotaError>) -> Limit {
-    Limit { terms: BucketQuota::from(&quota.expect("a quota")), anchor: 0 }
+    Limit { quota: BucketQuota::from(&quota.expect("a quota")), anchor: 0 }
 }
 
 fn is_by_database(fault: &Fault) -> bool {

@@ -11,9 +11,9 @@
 //! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::denial_ends_exactly_at_retry_after`, `conformance::invariants::denied_request_is_granted_exactly_at_retry_after` |
 //! | I7 | requests for one key do not affect another key | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_separate_key_*` |
 //! | I8 | with several limits, all grant or none takes anything | `i8_*`, `scenarios::several::*` |
-//! | I9 | waits are scheduled in order of arrival | `memory::waiters::order::*`, `conformance::concurrency::lines::*`, `rate::reservation_never_overtakes_*` |
+//! | I9 | waits are scheduled in order of arrival | `memory::waiters::order::*`, `conformance::concurrency::queues::*`, `rate::reservation_never_overtakes_*` |
 //! | I12 | deleting a full bucket changes no decision | `i12_*`, `conformance::concurrency::sweeps::*`, `conformance::sweeping::decisions_are_the_same_after_a_sweep`, `memory::full_store_deletes_only_full_buckets` |
-//! | I13 | a changed quota keeps earned tokens, and grants none twice | `i13_*`, `arithmetic::changed_quota_*`, `conformance::terms::*`, `scenarios::plans::*` |
+//! | I13 | a changed quota keeps earned tokens, and grants none twice | `i13_*`, `arithmetic::changed_quota_*`, `conformance::limits::*`, `scenarios::plans::*` |
 //! | I14 | any input gives an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |
 
 use std::collections::HashMap;
@@ -108,11 +108,11 @@ proptest! {
     #[test]
     fn i1_no_window_exceeds_the_quota_with_cancelled_reservations(
         burst in 1..6_u64,
-        asks in prop::collection::vec((0..300_u64, 1..6_u64, 0..1_500_u64, any::<prop::sample::Index>(), 0..4_u8), 1..60),
+        inputs in prop::collection::vec((0..300_u64, 1..6_u64, 0..1_500_u64, any::<prop::sample::Index>(), 0..4_u8), 1..60),
     ) {
         let (store, clock) = memory();
         let (mut now, mut open, mut used) = (0, Vec::new(), Vec::new());
-        for (later, cost, max_wait, which, action) in asks {
+        for (later, cost, max_wait, which, action) in inputs {
             clock.advance(ms(later));
             now += later;
             if action == 0 && !open.is_empty() {
@@ -144,12 +144,12 @@ proptest! {
     #[test]
     fn i3_tokens_are_neither_lost_nor_made(
         burst in 1..12_u64,
-        asks in prop::collection::vec((0..400_i64, 1..12_u64, 0..4_u8), 1..60),
+        inputs in prop::collection::vec((0..400_i64, 1..12_u64, 0..4_u8), 1..60),
     ) {
         let (store, clock) = memory();
         let most = i64::try_from(burst).expect("few") * 100;
         let mut jar = most;
-        for (later, tokens, action) in asks {
+        for (later, tokens, action) in inputs {
             clock.advance(ms(later.unsigned_abs()));
             jar = most.min(jar + later);
             let cost = tokens.min(burst);
@@ -202,7 +202,7 @@ proptest! {
         capacity in 1..50_u64,
         period in 1_000..10_000_000_000_u64,
         kind in 0..3_u8,
-        asks in prop::collection::vec((1..50_u64, 0..50_u64, 0..10_000_000_000_u64), 1..30),
+        inputs in prop::collection::vec((1..50_u64, 0..50_u64, 0..10_000_000_000_u64), 1..30),
     ) {
         let (store, clock) = memory();
         let period = Duration::from_nanos(period);
@@ -212,17 +212,17 @@ proptest! {
             _ => Quota::continuous(capacity, period),
         };
         let quota = quota.or_else(|_| Quota::interval(capacity, period)).expect("a quota");
-        for (cost, min_remaining, later) in asks {
+        for (cost, min_remaining, later) in inputs {
             let cost = cost.min(capacity);
             let take = take(key(0), quota).cost(cost).min_remaining(min_remaining.min(capacity - cost));
-            let ask = || at_once(store.take_one(&take)).expect("answered").expect("possible");
-            let denied = ask();
+            let request = || at_once(store.take_one(&take)).expect("answered").expect("possible");
+            let denied = request();
             if !denied.is_granted() {
                 prop_assert!(!denied.retry_after().is_zero());
                 clock.advance(denied.retry_after().saturating_sub(Duration::from_nanos(1)));
-                prop_assert!(!ask().is_granted(), "a nanosecond earlier");
+                prop_assert!(!request().is_granted(), "a nanosecond earlier");
                 clock.advance(Duration::from_nanos(1));
-                prop_assert!(ask().is_granted(), "at {:?}", denied.retry_after());
+                prop_assert!(request().is_granted(), "at {:?}", denied.retry_after());
             }
             clock.advance(Duration::from_nanos(later));
         }
@@ -262,23 +262,23 @@ proptest! {
     #[test]
     fn i5_reservation_cancelled_after_a_reset_gives_nothing_back(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
         let quota = Quota::continuous(capacity.unsigned_abs(), Duration::from_secs(1)).expect("a quota");
-        let terms = BucketQuota::from(&quota);
-        let mut bucket = Bucket::full(&terms, START);
+        let limits = BucketQuota::from(&quota);
+        let mut bucket = Bucket::full(&limits, START);
         let cost = cost.min(capacity);
-        bucket.take(&terms, START, BucketRequest { cost, max_wait: 0, min_remaining: 0 });
+        bucket.take(&limits, START, BucketRequest { cost, max_wait: 0, min_remaining: 0 });
         let receipt = GrantRecord { cost, granted: bucket.granted, scheduled_at: START + wait };
-        bucket.reset(&terms, START);
+        bucket.reset(&limits, START);
         let full = bucket;
-        prop_assert_eq!(bucket.cancel(&terms, START, &receipt), 0);
+        prop_assert_eq!(bucket.cancel(&limits, START, &receipt), 0);
         prop_assert_eq!(bucket, full);
     }
 
     #[test]
     fn i7_requests_for_one_key_do_not_affect_another(
-        asks in prop::collection::vec((0..4_usize, 1..5_u64, 0..500_u64, 0..200_u64), 1..80),
+        inputs in prop::collection::vec((0..4_usize, 1..5_u64, 0..500_u64, 0..200_u64), 1..80),
     ) {
         let ((alone, clock_alone), (shared, clock)) = (memory(), memory());
-        for (place, cost, max_wait, later) in asks {
+        for (place, cost, max_wait, later) in inputs {
             let take = take(key(place), ten_a_second(5)).cost(cost).max_wait(ms(max_wait));
             let among_others = at_once(shared.take_one(&take)).expect("answered");
             if place == 0 {
@@ -291,13 +291,13 @@ proptest! {
 
     #[test]
     fn i8_several_limits_all_grant_or_none_takes_tokens(
-        asks in prop::collection::vec((prop::sample::subsequence(vec![0, 1, 2, 3], 1..5), 1..6_u64), 1..40),
+        inputs in prop::collection::vec((prop::sample::subsequence(vec![0, 1, 2, 3], 1..5), 1..6_u64), 1..40),
     ) {
         let (store, _) = memory();
         let capacities = [9, 15, 27, 40];
         let once = |place: usize, cost: u64| take(key(place), Quota::once(capacities[place]).expect("a quota")).cost(cost);
         let mut left = capacities;
-        for (places, cost) in asks {
+        for (places, cost) in inputs {
             let mut all = once(places[0], cost);
             for &place in &places[1..] {
                 all = all.and(key(place), Rule::Quota(Quota::once(capacities[place]).expect("a quota")));
@@ -319,7 +319,7 @@ proptest! {
 
     #[test]
     fn i12_deleting_full_buckets_is_invisible(
-        asks in prop::collection::vec((0..300_usize, 1..5_u64, 0..300_u64, 0..30_u64), 100..300),
+        inputs in prop::collection::vec((0..300_usize, 1..5_u64, 0..300_u64, 0..30_u64), 100..300),
     ) {
         let clock = ManualClock::default();
         clock.set(START);
@@ -329,7 +329,7 @@ proptest! {
             outcome.map(|one| (one.is_granted(), one.remaining(), one.wait(), one.retry_after(), one.reset_after()))
         };
         let mut created = std::collections::HashSet::new();
-        for (place, cost, max_wait, later) in asks {
+        for (place, cost, max_wait, later) in inputs {
             let quota = if place % 2 == 0 { ten_a_second(4) } else { "4 per 1s".parse().expect("a quota") };
             let take = take(key(place), quota).cost(cost.min(4)).max_wait(ms(max_wait));
             let outcome = at_once(small.take_one(&take)).expect("answered");
@@ -345,13 +345,13 @@ proptest! {
     #[test]
     fn i13_changed_quotas_never_grant_more_than_the_largest(
         quotas in prop::collection::vec((1..30_u64, 1..30_u64), 2..5),
-        asks in prop::collection::vec((any::<prop::sample::Index>(), 1..30_u64, 0..400_u64), 1..80),
+        inputs in prop::collection::vec((any::<prop::sample::Index>(), 1..30_u64, 0..400_u64), 1..80),
     ) {
         let (store, clock) = memory();
         let (mut passed, mut ms_passed) = (0, 0);
         let (rate, burst) = (quotas.iter().map(|quota| quota.0).max(), quotas.iter().map(|quota| quota.1).max());
         let (rate, burst) = (rate.unwrap_or(0), burst.unwrap_or(0));
-        for (which, cost, later) in asks {
+        for (which, cost, later) in inputs {
             let (rate_now, burst_now) = *which.get(&quotas);
             let quota = Quota::per_second(rate_now).burst(burst_now).build().expect("a quota");
             let cost = cost.min(burst_now);
@@ -369,9 +369,9 @@ fn i2_concurrent_answers_equal_a_sequential_order() {
     let (store, _) = memory();
     let quota = Quota::once(1_000).expect("a quota");
     let mut remaining: Vec<Option<u64>> = std::thread::scope(|scope| {
-        let ask = || (0..400).map(|_| at_once(store.take_one(&take(key(0), quota))).expect("answered"));
+        let request = || (0..400).map(|_| at_once(store.take_one(&take(key(0), quota))).expect("answered"));
         let left = |outcome: Outcome| outcome.ok().filter(tollgate::Decision::is_granted).map(|one| one.remaining());
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(move || ask().map(left).collect::<Vec<_>>())).collect();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(move || request().map(left).collect::<Vec<_>>())).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("no thread panics")).collect()
     });
     remaining.sort_unstable();

@@ -10,6 +10,8 @@
 
 #[path = "kills/accounting.rs"]
 mod accounting;
+#[path = "kills/batched.rs"]
+mod batched;
 #[path = "kills/callers.rs"]
 mod callers;
 #[path = "../examples/fleet/checker.rs"]
@@ -30,8 +32,6 @@ mod process;
 mod rounds;
 #[path = "kills/server.rs"]
 mod server;
-#[path = "kills/together.rs"]
-mod together;
 #[path = "kills/worker.rs"]
 mod worker;
 
@@ -41,13 +41,13 @@ use anyhow::{Context, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use accounting::Books;
+use batched::BatchedCallers;
 use callers::Callers;
 use database::{Database, Engine};
 use gate::{Gate, between, written};
 use guard::Guard;
 use rounds::rounds;
 use server::Server;
-use together::Together;
 use worker::Worker;
 
 fn main() -> anyhow::Result<()> {
@@ -93,29 +93,29 @@ async fn request_killed_with_its_server_is_charged_once(engine: Engine) -> anyho
         let cuts = [between(&database, round), written(&database, round)];
         let callers = Callers::new(database.clone(), Arc::clone(&books));
         callers.take_once_each().await?;
-        let batched = Together::new(&database, Arc::clone(&books));
-        let crowd = callers.crowd().into_iter().chain(batched.crowd());
-        let (mut gates, mut held, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        let batched = BatchedCallers::new(&database, Arc::clone(&books));
+        let tasks = callers.spawn_all().into_iter().chain(batched.spawn_all());
+        let (mut gates, mut waiting, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         for (before, cut) in (0..).zip(cuts) {
             let mut gate = Gate::close(&database, cut).await?;
             let request = cut.request();
             ids.push(request.id);
-            let pending = tokio::spawn(callers.clone().ask(request));
-            gate.is_reached(&pending, before + 1).await.with_context(|| format!("{cut:?}"))?;
+            let pending = tokio::spawn(callers.clone().send(request));
+            gate.until_reached(&pending, before + 1).await.with_context(|| format!("{cut:?}"))?;
             gates.push(gate);
-            held.push(pending);
+            waiting.push(pending);
         }
         server.kill().await?;
         drop(gates);
         // Ends all waits for connections to the dead server.
         database.close().await;
 
-        for (held, cut) in held.into_iter().zip(cuts) {
-            let error = held.await??.context("a dead server granted a request")?;
+        for (request, cut) in waiting.into_iter().zip(cuts) {
+            let error = request.await??.context("a dead server granted a request")?;
             ensure!(error.is_outcome_unknown(), "{cut:?}: {error:?}");
         }
-        for caller in crowd {
-            caller.await??;
+        for task in tasks {
+            task.await??;
         }
         cut_off += batched.cut_off();
         server.restart()?;
@@ -143,10 +143,10 @@ async fn request_killed_with_its_process_is_charged_once() -> anyhow::Result<()>
             // Only the worker has the file open, so the next connection finds the file as the worker left it.
             database.close().await;
             let mut worker = Worker::start(&file, cut)?;
-            let held = worker.is_held(&books).await?;
+            let gated = worker.until_at_gate(&books).await?;
             worker.kill(&books).await?;
             database = Database::file(&file, |_| {}).await?;
-            audit(&database, &books, held.as_slice()).await.with_context(|| format!("round {round}, {cut:?}"))?;
+            audit(&database, &books, gated.as_slice()).await.with_context(|| format!("round {round}, {cut:?}"))?;
         }
     }
     database.close().await;
@@ -155,13 +155,13 @@ async fn request_killed_with_its_process_is_charged_once() -> anyhow::Result<()>
 
 /// Checks a database after a kill: answered requests are there, each debit has its id, and held requests left nothing. Then
 /// repeats all requests, and checks that each is charged once.
-async fn audit(database: &Database, books: &Books, held: &[u128]) -> anyhow::Result<()> {
+async fn audit(database: &Database, books: &Books, gated: &[u128]) -> anyhow::Result<()> {
     let found = database.found().await?;
     books.agree_with(&found)?;
-    ensure!(!found.receipts.keys().any(|(id, _)| held.contains(id)), "a request was held and is committed");
+    ensure!(!found.receipts.keys().any(|(id, _)| gated.contains(id)), "a request was held and is committed");
     for request in books.of_this_round() {
         for _ in 0..2 {
-            ensure!(database.ask(&request).await?.is_granted(), "{request:?} is denied");
+            ensure!(database.send(&request).await?.is_granted(), "{request:?} is denied");
         }
         books.answered(request.id);
     }

@@ -26,11 +26,11 @@ impl Processes {
         let mut processes = Vec::with_capacity(orders.len());
         for orders in orders {
             let mut process = Process::start(command())?;
-            process.tell(orders).await?;
+            process.send(orders).await?;
             processes.push(process);
         }
         for process in &mut processes {
-            ensure!(process.hear().await? == "ready", "a process is not ready");
+            ensure!(process.read_line().await? == "ready", "a process is not ready");
         }
         Ok(Self(processes))
     }
@@ -45,13 +45,13 @@ impl Processes {
     }
 
     /// Sends the start message, and returns the reports.
-    pub(crate) async fn go<R: DeserializeOwned>(mut self, by: &impl Serialize) -> anyhow::Result<Vec<R>> {
+    pub(crate) async fn run<R: DeserializeOwned>(mut self, start_message: &impl Serialize) -> anyhow::Result<Vec<R>> {
         for process in &mut self.0 {
-            process.tell(by).await?;
+            process.send(start_message).await?;
         }
         let mut reports = Vec::with_capacity(self.0.len());
         for mut process in self.0 {
-            reports.push(serde_json::from_str(&process.hear().await?)?);
+            reports.push(serde_json::from_str(&process.read_line().await?)?);
             ensure!(process.child.wait().await?.success(), "a process failed");
         }
         Ok(reports)
@@ -66,18 +66,18 @@ impl Process {
         Ok(Self { child, input, output: BufReader::new(output).lines() })
     }
 
-    async fn tell(&mut self, what: &impl Serialize) -> anyhow::Result<()> {
-        let line = serde_json::to_string(what)? + "\n";
+    async fn send(&mut self, message: &impl Serialize) -> anyhow::Result<()> {
+        let line = serde_json::to_string(message)? + "\n";
         Ok(self.input.write_all(line.as_bytes()).await?)
     }
 
-    async fn hear(&mut self) -> anyhow::Result<String> {
+    async fn read_line(&mut self) -> anyhow::Result<String> {
         self.output.next_line().await?.context("a process ended early")
     }
 }
 
 /// Reads the next message in a child process: first its orders, then the start message.
-pub(crate) fn told<T: DeserializeOwned>() -> anyhow::Result<T> {
+pub(crate) fn receive<T: DeserializeOwned>() -> anyhow::Result<T> {
     let mut line = String::new();
     stdin().read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
@@ -86,7 +86,7 @@ pub(crate) fn told<T: DeserializeOwned>() -> anyhow::Result<T> {
 /// Reports that a child process is ready, and waits for the start message.
 pub(crate) fn ready<T: DeserializeOwned>() -> anyhow::Result<T> {
     writeln!(stdout(), "ready")?;
-    told()
+    receive()
 }
 
 /// Sends the report of a child process.

@@ -22,7 +22,7 @@ pub(crate) struct Call {
 /// The limit of the bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
-    pub(crate) terms: BucketQuota,
+    pub(crate) quota: BucketQuota,
     /// The start of the bucket's clock.
     pub(crate) anchor: i64,
 }
@@ -68,14 +68,14 @@ impl Limit {
                 full_at = clock;
                 window = Window { from: at, granted: 0, ..window };
             }
-            full_at += cost * self.terms.token_ticks;
+            full_at += cost * self.quota.token_ticks;
             window.granted += cost;
-            let excess = full_at - clock - self.terms.burst();
+            let excess = full_at - clock - self.quota.burst();
             if excess > 0 {
-                let tokens = (excess + self.terms.token_ticks - 1) / self.terms.token_ticks;
+                let tokens = (excess + self.quota.token_ticks - 1) / self.quota.token_ticks;
                 faults.push(Window { to: at, allowed: window.granted - tokens, ..window });
                 // These tokens are reported, so the next fault does not include them.
-                full_at -= tokens * self.terms.token_ticks;
+                full_at -= tokens * self.quota.token_ticks;
                 window.granted -= tokens;
             }
         }
@@ -106,8 +106,8 @@ impl Limit {
 
     /// The most tokens that a window of this length can hold, including both of its ends.
     fn most_in(&self, length: i64) -> i64 {
-        let BucketQuota { step_ns, step_ticks, token_ticks, .. } = self.terms;
-        (self.terms.burst() + (length / step_ns + 1) * step_ticks) / token_ticks
+        let BucketQuota { step_ns, step_ticks, token_ticks, .. } = self.quota;
+        (self.quota.burst() + (length / step_ns + 1) * step_ticks) / token_ticks
     }
 
     /// The denials for which the bucket had the tokens at the time of the denial.
@@ -126,27 +126,27 @@ impl Limit {
                 while grants.get(latest + 1).is_some_and(|grant| grant.0 <= granted_at + STALE) {
                     latest += 1;
                 }
-                full_at = full_at.max(self.clock(grants[latest].0)) + cost * self.terms.token_ticks;
+                full_at = full_at.max(self.clock(grants[latest].0)) + cost * self.quota.token_ticks;
                 next += 1;
             }
-            full_at.max(self.clock(at)) + cost * self.terms.token_ticks - self.terms.burst() <= self.clock(at)
+            full_at.max(self.clock(at)) + cost * self.quota.token_ticks - self.quota.burst() <= self.clock(at)
         });
         denials.into_iter().map(|(at, _)| at).collect()
     }
 
     fn clock(&self, at: i64) -> i64 {
-        (at - self.anchor).div_euclid(self.terms.step_ns) * self.terms.step_ticks
+        (at - self.anchor).div_euclid(self.quota.step_ns) * self.quota.step_ticks
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Window { from, to, granted, allowed }, whose) = match self {
+        let (Window { from, to, granted, allowed }, clock) = match self {
             Self::LostToDenial { at } => return write!(f, "denied at {at}, although the tokens were there"),
             Self::TooManyByDatabase(window) => (window, "the database's time"),
             Self::TooManyByCallers(window) => (window, "the callers' clocks"),
         };
-        write!(f, "by {whose}, {granted} tokens granted in the {} ns from {from}, and {allowed} allowed", to - from)
+        write!(f, "by {clock}, {granted} tokens granted in the {} ns from {from}, and {allowed} allowed", to - from)
     }
 }
 

@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::checker::{Call, Fault, Limit};
 use crate::database::Database;
 use crate::processes::Processes;
-use crate::worker::{Orders, Seen};
+use crate::worker::{Orders, Report};
 
 mod checker;
 mod database;
@@ -92,7 +92,7 @@ async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe()?;
     let orders = Orders { url: url.to_owned(), id: Uuid::new_v4().to_string(), tasks: arguments.tasks };
     let database = Database::connect(url, 1).await.context("cannot connect")?;
-    let limit = Limit { terms: BucketQuota::from(&quota), anchor: database.provision(&orders.id, quota).await? };
+    let limit = Limit { quota: BucketQuota::from(&quota), anchor: database.provision(&orders.id, quota).await? };
     database.close().await;
 
     let crew = vec![orders.clone(); usize::try_from(arguments.processes)?];
@@ -103,11 +103,11 @@ async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<ExitCode> {
     })
     .await?;
     println!("{} processes × {} tasks on one bucket: {quota}\n", arguments.processes, arguments.tasks);
-    let seen: Vec<Seen> = fleet.go(&Duration::from_secs(arguments.seconds)).await?;
+    let reports: Vec<Report> = fleet.run(&Duration::from_secs(arguments.seconds)).await?;
 
-    let calls: Vec<Call> = seen.iter().flat_map(|seen| seen.calls.iter().copied()).collect();
-    let retries: u64 = seen.iter().map(|seen| seen.retries).sum();
-    let lost: Vec<&String> = seen.iter().flat_map(|seen| &seen.lost).collect();
+    let calls: Vec<Call> = reports.iter().flat_map(|report| report.calls.iter().copied()).collect();
+    let retries: u64 = reports.iter().map(|report| report.retries).sum();
+    let lost: Vec<&String> = reports.iter().flat_map(|report| &report.lost).collect();
     ensure!(!calls.is_empty(), "{retries} refusals and not one answer: {lost:?}");
     print_seconds(&limit, &calls);
     println!("\n{} answers, {retries} retries, {} errors", calls.len(), lost.len());
@@ -141,9 +141,9 @@ fn print_seconds(limit: &Limit, calls: &[Call]) {
 }
 
 /// The most tokens that a window can hold, including both of its ends.
-fn most(Limit { terms, anchor }: &Limit, from: i64, to: i64) -> i64 {
-    let steps = (to - anchor).div_euclid(terms.step_ns) - (from - anchor).div_euclid(terms.step_ns);
-    (terms.burst() + steps * terms.step_ticks) / terms.token_ticks
+fn most(Limit { quota, anchor }: &Limit, from: i64, to: i64) -> i64 {
+    let steps = (to - anchor).div_euclid(quota.step_ns) - (from - anchor).div_euclid(quota.step_ns);
+    (quota.burst() + steps * quota.step_ticks) / quota.token_ticks
 }
 
 fn verdict(faults: &[Fault]) -> ExitCode {

@@ -19,7 +19,7 @@ pub(crate) struct Orders {
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Seen {
+pub(crate) struct Report {
     pub(crate) calls: Vec<Call>,
     /// The errors after which nothing was taken. The task repeats such a request.
     pub(crate) retries: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Seen {
 
 /// Runs the orders of the parent process, for the time that it states.
 pub(crate) async fn work() -> anyhow::Result<()> {
-    let orders: Orders = processes::told()?;
+    let orders: Orders = processes::receive()?;
     let database = Database::connect(&orders.url, orders.tasks).await?;
     let time: Duration = processes::ready()?;
     let until = Instant::now() + time;
@@ -38,34 +38,34 @@ pub(crate) async fn work() -> anyhow::Result<()> {
     for _ in 0..orders.tasks {
         tasks.spawn(hammer(database.clone(), orders.id.clone(), until));
     }
-    let mut seen = Seen::default();
+    let mut report = Report::default();
     while let Some(task) = tasks.join_next().await {
-        let Seen { calls, retries, lost } = task?;
-        seen.calls.extend(calls);
-        seen.retries += retries;
-        seen.lost.extend(lost);
+        let Report { calls, retries, lost } = task?;
+        report.calls.extend(calls);
+        report.retries += retries;
+        report.lost.extend(lost);
     }
     database.close().await;
-    processes::report(&seen)
+    processes::report(&report)
 }
 
-async fn hammer(database: Database, id: String, until: Instant) -> Seen {
-    let mut seen = Seen::default();
+async fn hammer(database: Database, id: String, until: Instant) -> Report {
+    let mut report = Report::default();
     while Instant::now() < until {
         let sent = SystemClock.now();
         match database.take(&id).await {
             Ok((granted, at)) => {
-                seen.calls.push(Call { sent, done: SystemClock.now(), at: Some(at), cost: 1, granted });
+                report.calls.push(Call { sent, done: SystemClock.now(), at: Some(at), cost: 1, granted });
                 if granted {
                     continue;
                 }
             }
-            Err(error) if is_refusal(&error) => seen.retries += 1,
-            Err(error) => seen.lost.push(format!("{error:#}")),
+            Err(error) if is_refusal(&error) => report.retries += 1,
+            Err(error) => report.lost.push(format!("{error:#}")),
         }
         sleep(Duration::from_millis(fastrand::u64(1..100))).await;
     }
-    seen
+    report
 }
 
 /// Whether the server reported the error. A failed statement takes nothing.

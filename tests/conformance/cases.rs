@@ -20,13 +20,14 @@ mod interval;
 mod invariants;
 mod keys;
 mod levels;
+mod limit_changes;
 mod limits;
 mod locked;
-mod looking;
 mod migrations;
 mod mutants;
 mod oracle;
 mod privileges;
+mod reads;
 mod removal;
 mod requester;
 mod retries;
@@ -37,7 +38,6 @@ mod scenarios;
 mod sequences;
 mod slow_storage;
 mod sweeping;
-mod terms;
 mod throttling;
 mod transcripts;
 mod updates;
@@ -66,7 +66,7 @@ pub fn all() -> Vec<Case> {
         keys::cases(),
         limits::cases(),
         locked::cases(),
-        looking::cases(),
+        reads::cases(),
         migrations::cases(),
         privileges::cases(),
         removal::cases(),
@@ -75,7 +75,7 @@ pub fn all() -> Vec<Case> {
         levels::cases(),
         invariants::cases(),
         clocks::cases(),
-        terms::cases(),
+        limit_changes::cases(),
         transcripts::cases(),
         slow_storage::cases(),
         updates::cases(),

@@ -4,7 +4,7 @@ use anyhow::Context;
 use sqlx::{AssertSqlSafe, Column, Row as _};
 
 use crate::engines::Kind;
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 /// A row, with its columns by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
 }
 
-impl Rig {
+impl TestDb {
     /// Runs a statement, and reads its rows.
     pub(crate) async fn sql(&self, sql: impl Into<String>) -> Result<Vec<Row>, sqlx::Error> {
         let sql = AssertSqlSafe(sql.into());

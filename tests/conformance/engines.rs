@@ -142,7 +142,8 @@ impl Engine {
     /// absent fails its cases.
     pub fn takes_part(&self) -> bool {
         let has_server = || self.url_variable.is_some_and(|variable| std::env::var_os(variable).is_some());
-        std::env::var("TOLLGATE_ENGINE").map_or_else(|_| self.required || has_server(), |only| only == self.name)
+        std::env::var("TOLLGATE_ENGINE")
+            .map_or_else(|_| self.required || has_server(), |selected| selected == self.name)
     }
 
     /// The URL of its server.

@@ -41,23 +41,23 @@ impl Changes {
 /// A denial is cached for up to a second of the host's time. A case could miss an operator's change for as long, and an
 /// injected clock passes that second in no time. So the cache is emptied after each change.
 pub struct Denying<S: Store> {
-    beneath: Arc<S>,
+    underlying: Arc<S>,
     denials: Mutex<(u64, Arc<DenyCache<Arc<S>>>)>,
     changes: Changes,
 }
 
 impl<S: Store> Denying<S> {
-    pub fn new(beneath: S, changes: Changes) -> Self {
-        let beneath = Arc::new(beneath);
-        let denials = Mutex::new((changes.count(), Arc::new(DenyCache::new(Arc::clone(&beneath)))));
-        Self { beneath, denials, changes }
+    pub fn new(underlying: S, changes: Changes) -> Self {
+        let underlying = Arc::new(underlying);
+        let denials = Mutex::new((changes.count(), Arc::new(DenyCache::new(Arc::clone(&underlying)))));
+        Self { underlying, denials, changes }
     }
 
-    fn asked(&self) -> Arc<DenyCache<Arc<S>>> {
+    fn cache(&self) -> Arc<DenyCache<Arc<S>>> {
         let mut denials = self.denials.lock();
         let changes = self.changes.count();
         if denials.0 != changes {
-            *denials = (changes, Arc::new(DenyCache::new(Arc::clone(&self.beneath))));
+            *denials = (changes, Arc::new(DenyCache::new(Arc::clone(&self.underlying))));
         }
         Arc::clone(&denials.1)
     }
@@ -65,18 +65,18 @@ impl<S: Store> Denying<S> {
 
 impl<S: Store> TestStore for Denying<S> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        self.asked().take(takes).await
+        self.cache().take(takes).await
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        self.asked().adjust(adjustments).await
+        self.cache().adjust(adjustments).await
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        self.asked().throttle(key, rule, hold).await
+        self.cache().throttle(key, rule, hold).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
-        self.beneath.maintenance()
+        self.underlying.maintenance()
     }
 }

@@ -1,24 +1,23 @@
 //! One suite for every database: a list of cases, run on each engine and at each of its isolation levels.
 //!
-//! An engine contributes a constructor and its capabilities (`engines.rs`); a case is a function over a [`Rig`]
+//! An engine contributes a constructor and its capabilities (`engines.rs`); a case is a function over a [`TestDb`]
 //! (`cases/`). An engine whose server is absent fails its cases.
 
 // Items of a test have no users outside.
 #![allow(unreachable_pub)]
 
+mod caller_sessions;
 #[path = "../cancellation/mod.rs"]
 mod cancellation;
 mod cases;
 #[path = "../../examples/fleet/checker.rs"]
 mod checker;
 mod client;
-mod crowd;
 #[path = "../../examples/fleet/database.rs"]
 mod database;
 mod engines;
 #[path = "../vectors/mod.rs"]
 mod golden;
-mod held;
 mod layers;
 mod matrix;
 #[path = "../model/mod.rs"]
@@ -29,13 +28,14 @@ mod pools;
 mod processes;
 mod proxy;
 mod random;
-mod rig;
 #[path = "../rounds/mod.rs"]
 mod rounds;
 #[path = "../scenarios/mod.rs"]
 mod scenarios;
+mod session;
 mod store;
 mod taken;
+mod test_db;
 mod transcript;
 #[path = "../../examples/fleet/worker.rs"]
 mod worker;

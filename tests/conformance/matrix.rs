@@ -10,7 +10,7 @@ use tollgate::store::Isolation;
 use crate::cases;
 use crate::engines::{ENGINES, Engine};
 use crate::layers::Layers;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 /// A case, its requirements, and where it runs.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ pub struct Case {
     pub time: Time,
     /// Whether an engine with these capabilities can run the case.
     pub needs: fn(&Engine) -> bool,
-    pub run: fn(Rig) -> Running,
+    pub run: fn(TestDb) -> Running,
 }
 
 /// A running case.
@@ -50,7 +50,7 @@ macro_rules! list {
             levels: $levels,
             time: $time,
             needs: $needs,
-            run: |rig| Box::pin($case(rig)),
+            run: |db| Box::pin($case(db)),
         }),+]
     };
 }
@@ -68,11 +68,11 @@ pub fn trials() -> Vec<Trial> {
                     trials.push(trial(case, engine, level, Layers::None));
                 }
             }
-            if named(case, BENEATH) {
+            if is_listed(case, WITHOUT_LAYERS) {
                 continue;
             }
             trials.extend(engine.layers.iter().map(|&layers| trial(case, engine, None, layers)));
-            for &(layers, level) in engine.layers_in_brief.iter().filter(|_| named(case, LAYERED_EVERYWHERE)) {
+            for &(layers, level) in engine.layers_in_brief.iter().filter(|_| is_listed(case, LAYERED_EVERYWHERE)) {
                 if case.levels == Levels::Every || level.is_none() {
                     trials.push(trial(case, engine, level, layers));
                 }
@@ -90,19 +90,19 @@ fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, layers: 
         Layers::Batched => Some("batched"),
         Layers::Stacked => Some("stacked"),
     };
-    let way = match (layered, level) {
+    let variant = match (layered, level) {
         (None, level) => level_name(level).to_owned(),
         (Some(layered), None) => layered.to_owned(),
         (Some(layered), level) => format!("{layered}_{}", level_name(level)),
     };
-    let name = format!("{}::{way}::{case_name}", engine.name);
+    let name = format!("{}::{variant}::{case_name}", engine.name);
     Trial::test(name.clone(), move || {
         let run = || {
             let run = move || {
-                let _room = room(case);
+                let _processors = wait_for_processors(case);
                 let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
                 runtime.block_on(async {
-                    let running = async { (case.run)(Rig::new(engine, level, layers, case.time).await?).await };
+                    let running = async { (case.run)(TestDb::new(engine, level, layers, case.time).await?).await };
                     let guarded = tokio::time::timeout(HUNG, running).await;
                     guarded.unwrap_or_else(|_| Err(anyhow::anyhow!("the case hangs")))
                 })
@@ -129,13 +129,13 @@ pub static FLAKY: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Whether a failure is tried again: in `scripts/test`, unless the case is random.
 fn is_retried(case: Case) -> bool {
-    std::env::var_os("TOLLGATE_RETRIES").is_some() && !named(case, RANDOM)
+    std::env::var_os("TOLLGATE_RETRIES").is_some() && !is_listed(case, RANDOM)
 }
 
 /// Waits until the case can run: alone if it keeps all processors busy, and otherwise with any others of its kind.
-fn room(case: Case) -> impl Sized {
-    static ROOM: RwLock<()> = RwLock::new(());
-    if named(case, ALONE) { (None, Some(ROOM.write())) } else { (Some(ROOM.read()), None) }
+fn wait_for_processors(case: Case) -> impl Sized {
+    static PROCESSORS: RwLock<()> = RwLock::new(());
+    if is_listed(case, ALONE) { (None, Some(PROCESSORS.write())) } else { (Some(PROCESSORS.read()), None) }
 }
 
 fn level_name(level: Option<Isolation>) -> &'static str {
@@ -147,12 +147,12 @@ fn level_name(level: Option<Isolation>) -> &'static str {
     }
 }
 
-fn named(case: Case, among: &[&str]) -> bool {
-    among.iter().any(|cases| case.name.contains(cases))
+fn is_listed(case: Case, names: &[&str]) -> bool {
+    names.iter().any(|cases| case.name.contains(cases))
 }
 
 /// Cases that skip the layers, because no layer is involved or a layer would hide the tested behaviour.
-const BENEATH: &[&str] = &[
+const WITHOUT_LAYERS: &[&str] = &[
     // Sets the mode of a whole database, in a separate database, by operators' functions.
     "cases::admin",
     // Builds a limiter with these layers, and counts its calls.
@@ -232,7 +232,7 @@ const LAYERED_EVERYWHERE: &[&str] = &[
     "cases::concurrency",
     "cases::faults",
     "cases::fleet",
-    "cases::looking",
+    "cases::reads",
     "cases::sequences",
     "cases::throttling",
 ];

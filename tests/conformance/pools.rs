@@ -10,29 +10,29 @@ use uuid::Uuid;
 
 use crate::engines::{Kind, mysql, postgres, sqlite};
 use crate::proxy::Proxy;
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 /// Expands an expression for each kind of pool.
 macro_rules! with_pool {
     ($any:expr, $pool:ident => $body:expr) => {
         match $any {
-            $crate::rig::AnyPool::MySql($pool) => $body,
-            $crate::rig::AnyPool::Postgres($pool) => $body,
-            $crate::rig::AnyPool::Sqlite($pool) => $body,
+            $crate::test_db::AnyPool::MySql($pool) => $body,
+            $crate::test_db::AnyPool::Postgres($pool) => $body,
+            $crate::test_db::AnyPool::Sqlite($pool) => $body,
         }
     };
 }
 pub(crate) use with_pool;
 
 /// Opens a pool of one connection to the case's database, which is connected and starts with a statement.
-pub async fn with_session(rig: &Rig, statement: &'static str) -> anyhow::Result<(Rig, Acquisitions)> {
+pub async fn with_session(db: &TestDb, statement: &'static str) -> anyhow::Result<(TestDb, Acquisitions)> {
     let acquisitions = Acquisitions::default();
-    let pool = match &rig.pool {
+    let pool = match &db.pool {
         AnyPool::MySql(pool) => AnyPool::MySql(reopen(pool, statement, &acquisitions).await?),
         AnyPool::Postgres(pool) => AnyPool::Postgres(reopen(pool, statement, &acquisitions).await?),
         AnyPool::Sqlite(pool) => AnyPool::Sqlite(reopen(pool, statement, &acquisitions).await?),
     };
-    Ok((rig.on(pool), acquisitions))
+    Ok((db.on(pool), acquisitions))
 }
 
 /// The number of connections taken from a pool: one per attempt.
@@ -69,19 +69,19 @@ where
 }
 
 /// The case's database, reached through a proxy.
-pub async fn through_proxy(rig: &Rig, connections: u32) -> anyhow::Result<(Rig, Proxy)> {
-    match &rig.pool {
+pub async fn through_proxy(db: &TestDb, connections: u32) -> anyhow::Result<(TestDb, Proxy)> {
+    match &db.pool {
         AnyPool::MySql(pool) => {
             let options = pool.connect_options().as_ref().clone();
             let proxy = Proxy::before(options.get_host(), options.get_port()).await?;
             let options = options.host("127.0.0.1").port(proxy.port());
-            Ok((rig.on(AnyPool::MySql(small(connections).connect_with(options).await?)), proxy))
+            Ok((db.on(AnyPool::MySql(small(connections).connect_with(options).await?)), proxy))
         }
         AnyPool::Postgres(pool) => {
             let options = pool.connect_options().as_ref().clone();
             let proxy = Proxy::before(options.get_host(), options.get_port()).await?;
             let options = options.host("127.0.0.1").port(proxy.port());
-            Ok((rig.on(AnyPool::Postgres(small(connections).connect_with(options).await?)), proxy))
+            Ok((db.on(AnyPool::Postgres(small(connections).connect_with(options).await?)), proxy))
         }
         AnyPool::Sqlite(_) => anyhow::bail!("a file has no port"),
     }
@@ -102,37 +102,37 @@ pub async fn all_given_back(pool: &AnyPool) {
 
 /// A database for one case, not migrated, which is removed at the end.
 pub struct Scratch {
-    pub rig: Rig,
+    pub db: TestDb,
     name: String,
     admin: AnyPool,
 }
 
 impl Scratch {
-    pub async fn new(rig: &Rig) -> anyhow::Result<Self> {
-        Self::named(rig, &scratch_name()).await
+    pub async fn new(db: &TestDb) -> anyhow::Result<Self> {
+        Self::named(db, &scratch_name()).await
     }
 
-    pub async fn named(rig: &Rig, name: &str) -> anyhow::Result<Self> {
-        let pool = match rig.engine.kind {
-            Kind::MySql => AnyPool::MySql(mysql::create(rig.engine, name, 8).await?),
-            Kind::Postgres => AnyPool::Postgres(postgres::create(rig.engine, name, 8).await?),
+    pub async fn named(db: &TestDb, name: &str) -> anyhow::Result<Self> {
+        let pool = match db.engine.kind {
+            Kind::MySql => AnyPool::MySql(mysql::create(db.engine, name, 8).await?),
+            Kind::Postgres => AnyPool::Postgres(postgres::create(db.engine, name, 8).await?),
             Kind::Sqlite => {
-                let directory = rig.directory.as_ref().expect("a rig of this engine has one");
+                let directory = db.directory.as_ref().expect("a database of this engine has one");
                 AnyPool::Sqlite(sqlite::create(&directory.path().join(name), 8).await?)
             }
         };
-        Ok(Self { rig: rig.on(pool), name: name.to_owned(), admin: rig.pool.clone() })
+        Ok(Self { db: db.on(pool), name: name.to_owned(), admin: db.pool.clone() })
     }
 
     /// Creates a database with tollgate's tables and routines.
-    pub async fn migrated(rig: &Rig) -> anyhow::Result<Self> {
+    pub async fn migrated(db: &TestDb) -> anyhow::Result<Self> {
         let name = scratch_name();
-        if rig.engine.copies_databases {
-            let pool = AnyPool::Postgres(postgres::copy(rig.engine, &name, 8).await?);
-            return Ok(Self { rig: rig.on(pool), name, admin: rig.pool.clone() });
+        if db.engine.copies_databases {
+            let pool = AnyPool::Postgres(postgres::copy(db.engine, &name, 8).await?);
+            return Ok(Self { db: db.on(pool), name, admin: db.pool.clone() });
         }
-        let scratch = Self::named(rig, &name).await?;
-        with_pool!(&scratch.rig.pool, pool => tollgate::migrate(pool).await?);
+        let scratch = Self::named(db, &name).await?;
+        with_pool!(&scratch.db.pool, pool => tollgate::migrate(pool).await?);
         Ok(scratch)
     }
 }
@@ -142,9 +142,9 @@ fn scratch_name() -> String {
 }
 
 /// On a server, creates a migrated database for one case under an injected clock, and one connection to it.
-pub async fn injected(rig: &Rig) -> anyhow::Result<(Scratch, Rig)> {
-    let scratch = Scratch::migrated(rig).await?;
-    let clock = match &scratch.rig.pool {
+pub async fn injected(db: &TestDb) -> anyhow::Result<(Scratch, TestDb)> {
+    let scratch = Scratch::migrated(db).await?;
+    let clock = match &scratch.db.pool {
         AnyPool::MySql(pool) => {
             mysql::inject_time(pool).await?;
             "set @tollgate_test_now = 0"
@@ -153,9 +153,9 @@ pub async fn injected(rig: &Rig) -> anyhow::Result<(Scratch, Rig)> {
             postgres::inject_time(pool).await?;
             "set tollgate_test.now = 0"
         }
-        AnyPool::Sqlite(_) => anyhow::bail!("each rig has a file of its own"),
+        AnyPool::Sqlite(_) => anyhow::bail!("each case has a file of its own"),
     };
-    let (session, _) = with_session(&scratch.rig, clock).await?;
+    let (session, _) = with_session(&scratch.db, clock).await?;
     Ok((scratch, session))
 }
 

@@ -148,7 +148,7 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
                         continue;
                     }
                     let request = std::mem::take(&mut request);
-                    let then = shared.lock().expect("not poisoned").asked(&request);
+                    let then = shared.lock().expect("not poisoned").record(&request);
                     if then == Some(Then::Lose) {
                         return Ok(());
                     }
@@ -156,7 +156,7 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
                     if protocol == Protocol::MySql {
                         due.clear();
                     }
-                    if !protocol.goes_on(&message) {
+                    if !protocol.continues_request(&message) {
                         due.push_back(then);
                     }
                 }
@@ -168,12 +168,12 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
                 }
                 for message in answering.read(bytes) {
                     match due.front_mut() {
-                        Some(Some(Then::Cut(most))) if *most <= message.len() => {
-                            return client.write_all(&message[..*most]).await;
+                        Some(Some(Then::Cut(left))) if *left <= message.len() => {
+                            return client.write_all(&message[..*left]).await;
                         }
-                        Some(Some(Then::Cut(most))) => *most -= message.len(),
+                        Some(Some(Then::Cut(left))) => *left -= message.len(),
                         Some(Some(_)) => continue,
-                        Some(None) if protocol.is_last_word(&message) => drop(due.pop_front()),
+                        Some(None) if protocol.ends_answer(&message) => drop(due.pop_front()),
                         _ => {}
                     }
                     for piece in message.chunks(PIECE) {
@@ -187,7 +187,7 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
 
 impl Shared {
     /// Records a request, and returns whether it is the one to fail.
-    fn asked(&mut self, request: &BucketRequest) -> Option<Then> {
+    fn record(&mut self, request: &BucketRequest) -> Option<Then> {
         self.requests.push(request.clone());
         self.fault.take_if(|fault| request.mentions(&fault.on)).map(|fault| fault.then)
     }

@@ -19,7 +19,7 @@ pub struct AnyStore {
     pub database: Database,
     pub changes: Changes,
     layers: Layers,
-    asked: Asked,
+    layered: Layered,
 }
 
 /// The store itself.
@@ -36,8 +36,8 @@ pub enum AnyOf<M, P, L> {
 type AnyBatcher = AnyOf<Arc<Batcher<MySqlStore>>, Arc<Batcher<PgStore>>, Arc<Batcher<SqliteStore>>>;
 
 #[derive(Clone)]
-enum Asked {
-    Directly,
+enum Layered {
+    Bare,
     Denying(Arc<Denying<tollgate::AnyStore>>),
     Batched(AnyBatcher),
     Stacked(Arc<Denying<Batcher<tollgate::AnyStore>>>),
@@ -70,13 +70,13 @@ impl AnyStore {
     /// Returns a store whose clones share its layers.
     pub fn new(database: Database, layers: Layers, changes: Changes) -> Self {
         let any = || on!(&database, store => tollgate::AnyStore::new(store.clone()));
-        let asked = match layers {
-            Layers::None => Asked::Directly,
-            Layers::Denying => Asked::Denying(Arc::new(Denying::new(any(), changes.clone()))),
-            Layers::Batched => Asked::Batched(map!(&database, store => Arc::new(Batcher::new(store.clone())))),
-            Layers::Stacked => Asked::Stacked(Arc::new(Denying::new(Batcher::new(any()), changes.clone()))),
+        let layered = match layers {
+            Layers::None => Layered::Bare,
+            Layers::Denying => Layered::Denying(Arc::new(Denying::new(any(), changes.clone()))),
+            Layers::Batched => Layered::Batched(map!(&database, store => Arc::new(Batcher::new(store.clone())))),
+            Layers::Stacked => Layered::Stacked(Arc::new(Denying::new(Batcher::new(any()), changes.clone()))),
         };
-        Self { database, changes, layers, asked }
+        Self { database, changes, layers, layered }
     }
 
     pub fn deadline(self, deadline: Duration) -> Self {
@@ -88,13 +88,13 @@ impl AnyStore {
     }
 }
 
-macro_rules! ask {
+macro_rules! call_store {
     ($any:ident.$method:ident($($argument:expr),*)) => {
-        match &$any.asked {
-            Asked::Directly => Store::$method(&$any.database, $($argument),*).await,
-            Asked::Denying(store) => Store::$method(&**store, $($argument),*).await,
-            Asked::Batched(store) => Store::$method(store, $($argument),*).await,
-            Asked::Stacked(store) => Store::$method(&**store, $($argument),*).await,
+        match &$any.layered {
+            Layered::Bare => Store::$method(&$any.database, $($argument),*).await,
+            Layered::Denying(store) => Store::$method(&**store, $($argument),*).await,
+            Layered::Batched(store) => Store::$method(store, $($argument),*).await,
+            Layered::Stacked(store) => Store::$method(&**store, $($argument),*).await,
         }
     };
 }
@@ -105,15 +105,15 @@ impl TestStore for AnyStore {
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        ask!(self.take(takes))
+        call_store!(self.take(takes))
     }
 
     async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        ask!(self.adjust(adjustments))
+        call_store!(self.adjust(adjustments))
     }
 
     async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
-        ask!(self.take_checked(takes, options))
+        call_store!(self.take_checked(takes, options))
     }
 
     async fn adjust_with(
@@ -121,11 +121,11 @@ impl TestStore for AnyStore {
         adjustments: &[Adjustment],
         options: CallOptions,
     ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        ask!(self.adjust_with(adjustments, options))
+        call_store!(self.adjust_with(adjustments, options))
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        ask!(self.throttle(key, rule, hold))
+        call_store!(self.throttle(key, rule, hold))
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate::{Quota, Receipt, Reservation, Rule, Store, Take, Window};
 use uuid::Uuid;
 
-use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 /// [`COST`] tokens of a bucket or sliding window that no other case uses, and which is empty.
 pub struct Taken {
@@ -18,11 +18,11 @@ pub struct Taken {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum ScheduledTime {
     /// The tokens can be used now.
-    HasCome,
+    Past,
     /// The tokens come in a day, together with as many for others.
-    IsAhead,
+    Future,
 }
 
 /// The rules of a bucket and of a sliding window, which gain no token while a case runs.
@@ -32,22 +32,22 @@ pub fn rules() -> anyhow::Result<[Rule; 2]> {
 }
 
 impl Taken {
-    pub async fn new(rig: &Rig, rule: &Rule, turn: Turn, has_id: bool) -> anyhow::Result<Self> {
+    pub async fn new(db: &TestDb, rule: &Rule, scheduled_time: ScheduledTime, has_id: bool) -> anyhow::Result<Self> {
         let mut another = match rule {
             // The bucket's days start at its creation, and not at midnight.
-            Rule::Quota(quota) => Take::from(rig.bucket(*quota).await?),
-            rule => Take::from(rig.key()).rule(rule.clone()),
+            Rule::Quota(quota) => Take::from(db.bucket(*quota).await?),
+            rule => Take::from(db.key()).rule(rule.clone()),
         };
-        if turn == Turn::IsAhead {
-            anyhow::ensure!(rig.decide(another.clone().cost(2 * COST)).await?.is_granted(), "nobody else uses it");
+        if scheduled_time == ScheduledTime::Future {
+            anyhow::ensure!(db.decide(another.clone().cost(2 * COST)).await?.is_granted(), "nobody else uses it");
             another = another.max_wait(DAY * 3 / 2);
         }
-        anyhow::ensure!(rig.decide(another.clone().cost(COST)).await?.is_granted(), "nobody else uses it");
+        anyhow::ensure!(db.decide(another.clone().cost(COST)).await?.is_granted(), "nobody else uses it");
         let mut take = another.clone().cost(COST);
         if has_id {
             take = take.id(Uuid::new_v4(), DAY);
         }
-        let reservation = rig.limits().build(rule.clone())?.reserve_all(&take).await?;
+        let reservation = db.limits().build(rule.clone())?.reserve_all(&take).await?;
         anyhow::ensure!(reservation.is_granted(), "nobody else uses it");
         let receipt = reservation.receipts()[0].clone();
         Ok(Self { reservation, receipt, another })
@@ -55,8 +55,8 @@ impl Taken {
 }
 
 /// Takes the tokens that were given back, and returns their number.
-pub async fn drain(rig: &Rig, another: &Take) -> anyhow::Result<i64> {
-    let (store, mut tokens) = (rig.store(), 0);
+pub async fn drain(db: &TestDb, another: &Take) -> anyhow::Result<i64> {
+    let (store, mut tokens) = (db.store(), 0);
     while store.take_one(another).await??.is_granted() {
         tokens += 1;
     }

@@ -20,8 +20,8 @@ fn in_block(block: &str, prompt: &str) -> Vec<Exchange> {
     let mut is_open = false;
     for line in block.lines() {
         // A statement continues after another prompt, such as `app->`.
-        let goes_on = line.split_once("> ").filter(|_| is_open).map(|(_, typed)| typed);
-        if let Some(typed) = goes_on.or_else(|| line.strip_prefix(prompt)) {
+        let continued = line.split_once("> ").filter(|_| is_open).map(|(_, typed)| typed);
+        if let Some(typed) = continued.or_else(|| line.strip_prefix(prompt)) {
             // A statement ends with its semicolon, before any comment.
             let typed = typed.split("  -- ").next().unwrap_or(typed).trim_end();
             match exchanges.last_mut().filter(|_| is_open) {
@@ -43,8 +43,8 @@ pub const PROMPTS: [&str; 3] = ["app=>", "mysql>", "sqlite>"];
 impl Exchange {
     /// A line of the answer.
     fn read(&mut self, line: &str) {
-        let is_ruled = line.starts_with('+') || line.contains("-+-") || line.starts_with("---");
-        if is_ruled || line.is_empty() {
+        let is_border = line.starts_with('+') || line.contains("-+-") || line.starts_with("---");
+        if is_border || line.is_empty() {
             return;
         }
         // sqlite3 prints no column names, and nothing around its columns.

@@ -19,8 +19,8 @@ use crate::engines::{ENGINES, Engine, sqlite};
 use crate::layers::Layers;
 use crate::matrix::Time;
 use crate::processes::{self, Processes};
-use crate::rig::{AnyPool, Rig};
 use crate::store::AnyStore;
+use crate::test_db::{AnyPool, TestDb};
 use crate::worker;
 
 /// If the variable is set, the process runs a role instead of the tests.
@@ -85,13 +85,13 @@ pub struct Course {
 pub type Histories = BTreeMap<usize, Vec<Call>>;
 
 impl Callers {
-    pub fn new(rig: &Rig, keys: &[Key], quota: Quota) -> Self {
-        let level = rig.engine.levels.iter().position(|level| *level == rig.level);
+    pub fn new(db: &TestDb, keys: &[Key], quota: Quota) -> Self {
+        let level = db.engine.levels.iter().position(|level| *level == db.level);
         Self {
-            engine: rig.engine.name.to_owned(),
+            engine: db.engine.name.to_owned(),
             level: level.expect("a case runs at a level of its engine"),
-            layers: rig.layers,
-            file: rig.directory.as_ref().map(|directory| directory.path().join("buckets.db")),
+            layers: db.layers,
+            file: db.directory.as_ref().map(|directory| directory.path().join("buckets.db")),
             keys: keys.iter().map(Key::to_string).collect(),
             capacity: quota.capacity(),
             period: quota.refill_time(),
@@ -115,7 +115,7 @@ impl Callers {
         Processes::start(&vec![self.clone(); PROCESSES], || command(CALLERS)).await
     }
 
-    /// Starts eight processes, each with [`IN_LINE`] tasks that are ready to wait for a token of the first bucket.
+    /// Starts eight processes, each with [`WAITERS_PER_PROCESS`] tasks that are ready to wait for a token of the first bucket.
     pub async fn start_waiters(&self) -> anyhow::Result<Processes> {
         Processes::start(&vec![self.clone(); PROCESSES], || command(WAITERS)).await
     }
@@ -141,24 +141,24 @@ impl Callers {
     async fn store(&self) -> anyhow::Result<AnyStore> {
         let engine: &'static Engine =
             ENGINES.iter().find(|engine| engine.name == self.engine).expect("it is one of them");
-        let mut rig = Rig::new(engine, engine.levels[self.level], self.layers, Time::Real).await?;
+        let mut db = TestDb::new(engine, engine.levels[self.level], self.layers, Time::Real).await?;
         if let Some(file) = &self.file {
-            rig = rig.on(AnyPool::Sqlite(sqlite::create(file, TASKS).await?));
+            db = db.on(AnyPool::Sqlite(sqlite::create(file, TASKS).await?));
         }
         // Each call is answered, after any number of conflicts.
-        Ok(rig.store().max_attempts(u32::MAX).deadline(LONGEST_CALL))
+        Ok(db.store().max_attempts(u32::MAX).deadline(LONGEST_CALL))
     }
 }
 
 /// The callers' role: four tasks, each of which sends requests until every bucket has denied one after the end.
 async fn call() -> anyhow::Result<()> {
-    let callers: Callers = processes::told()?;
+    let callers: Callers = processes::receive()?;
     let store = callers.store().await?;
     let course: Course = processes::ready()?;
 
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
-        tasks.spawn(ask(callers.clone(), store.clone(), course));
+        tasks.spawn(send_requests(callers.clone(), store.clone(), course));
     }
     let mut histories = Histories::new();
     while let Some(task) = tasks.join_next().await {
@@ -169,14 +169,14 @@ async fn call() -> anyhow::Result<()> {
 
 /// The waiters' role: a queue of waiters for one token each, reported in the order of arrival.
 async fn wait() -> anyhow::Result<()> {
-    let callers: Callers = processes::told()?;
+    let callers: Callers = processes::receive()?;
     let limiter = Limiter::builder(callers.store().await?).max_wait(MAX_WAIT).build(Rule::Provisioned)?;
     let limiter = limiter.bind(&callers.keys[0])?;
     let _: Course = processes::ready()?;
 
     // One task per waiter, so that the order of wake-ups shows.
     let mut waiters = Vec::new();
-    for _ in 0..IN_LINE {
+    for _ in 0..WAITERS_PER_PROCESS {
         let limiter = limiter.clone();
         waiters.push(tokio::spawn(async move {
             let sent = SystemClock.now();
@@ -193,7 +193,7 @@ async fn wait() -> anyhow::Result<()> {
 
 /// The services' role: three requests every ten milliseconds.
 async fn serve() -> anyhow::Result<()> {
-    let callers: Callers = processes::told()?;
+    let callers: Callers = processes::receive()?;
     let take = Take::from(Key::try_from(&*callers.keys[0])?).rule(Rule::Quota(callers.continuous()?));
     let store = callers.store().await?;
     let course: Course = processes::ready()?;
@@ -212,16 +212,16 @@ async fn serve() -> anyhow::Result<()> {
 
 /// The holder's role: ready when its reservations are made, it waits to be killed.
 async fn hold() -> anyhow::Result<()> {
-    let callers: Callers = processes::told()?;
+    let callers: Callers = processes::receive()?;
     let store = callers.store().await?;
     let limiter = Limiter::builder(store.clone()).max_wait(callers.period * 4).build(Rule::Provisioned)?;
     let limiter = limiter.bind(&callers.keys[0])?;
-    let mut held = Vec::new();
+    let mut reservations = Vec::new();
     for _ in 0..3 {
-        held.push(limiter.reserve().await?);
+        reservations.push(limiter.reserve().await?);
     }
     anyhow::ensure!(
-        held.iter().all(tollgate::Reservation::is_granted) && !held[2].delay().is_zero(),
+        reservations.iter().all(tollgate::Reservation::is_granted) && !reservations[2].delay().is_zero(),
         "not all are held"
     );
     let waiter = tokio::spawn(async move { limiter.wait().await });
@@ -230,10 +230,10 @@ async fn hold() -> anyhow::Result<()> {
     }
     processes::ready::<Course>()?;
     waiter.abort();
-    anyhow::bail!("it was to be killed with its {} reservations", held.len())
+    anyhow::bail!("it was to be killed with its {} reservations", reservations.len())
 }
 
-async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Result<Histories> {
+async fn send_requests(callers: Callers, store: AnyStore, course: Course) -> anyhow::Result<Histories> {
     let quota = callers.quota()?;
     let rule = if callers.first_use { Rule::Quota(quota) } else { Rule::Provisioned };
     let takes = callers.keys.iter().map(|key| Ok(Take::from(Key::try_from(key)?).rule(rule.clone())));
@@ -255,8 +255,8 @@ async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Resul
             let decision = outcome?;
             let at = decided_at(done, decision.reset_after(), callers.period, course.anchor);
             // A cached denial is as of some time in between.
-            let was_asked = decision.source() != Source::DenyCache;
-            anyhow::ensure!(!was_asked || sent - STRAY <= at, "decided at {at} and asked at {sent}");
+            let is_from_store = decision.source() != Source::DenyCache;
+            anyhow::ensure!(!is_from_store || sent - CLOCK_SKEW <= at, "decided at {at} and sent at {sent}");
             let granted = decision.is_granted();
             histories.entry(place).or_default().push(Call { sent, done, at: Some(at), cost: 1, granted });
             all_denied &= !granted;
@@ -274,7 +274,7 @@ async fn ask(callers: Callers, store: AnyStore, course: Course) -> anyhow::Resul
 /// The time of the decision, from the rest of the period: exact, because no call lasts as long as a period.
 fn decided_at(done: i64, reset_after: Duration, period: Duration, anchor: i64) -> i64 {
     let (reset_after, period) = (nanoseconds(reset_after), nanoseconds(period));
-    let latest = done + STRAY;
+    let latest = done + CLOCK_SKEW;
     latest - (latest - anchor + reset_after).rem_euclid(period)
 }
 
@@ -291,14 +291,14 @@ pub fn merge(all: &mut Histories, more: Histories) {
 
 /// The faults that the checker finds in one history.
 pub fn faults(quota: &Quota, anchor: i64, calls: &[Call]) -> Vec<Fault> {
-    Limit { terms: BucketQuota::from(quota), anchor }.faults(calls)
+    Limit { quota: BucketQuota::from(quota), anchor }.faults(calls)
 }
 
 /// The largest difference between two clocks of one host: its own, and a server's, which can have a coarser resolution.
-const STRAY: i64 = 1_000_000;
+const CLOCK_SKEW: i64 = 1_000_000;
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 pub const PROCESSES: usize = 8;
 const TASKS: u32 = 4;
 /// The number of waiters in each process, and their longest wait.
-pub const IN_LINE: usize = 25;
+pub const WAITERS_PER_PROCESS: usize = 25;
 pub const MAX_WAIT: Duration = Duration::from_secs(100);

@@ -47,7 +47,7 @@ pub struct Books(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
-    asked: Vec<Entry>,
+    requested: Vec<Entry>,
     rounds_began_at: usize,
     accounts: BTreeMap<&'static str, Account>,
 }
@@ -65,13 +65,13 @@ struct Entry {
 }
 
 impl Books {
-    pub fn asked(&self, request: Request) {
-        self.lock().asked.push(Entry { request, is_answered: false });
+    pub fn requested(&self, request: Request) {
+        self.lock().requested.push(Entry { request, is_answered: false });
     }
 
     pub fn answered(&self, id: u128) {
         let mut books = self.lock();
-        let entry = books.asked.iter_mut().rev().find(|entry| entry.request.id == id);
+        let entry = books.requested.iter_mut().rev().find(|entry| entry.request.id == id);
         entry.expect("only known requests are answered").is_answered = true;
     }
 
@@ -87,7 +87,7 @@ impl Books {
 
     pub fn of_this_round(&self) -> Vec<Request> {
         let books = self.lock();
-        books.asked[books.rounds_began_at..].iter().map(|entry| entry.request.clone()).collect()
+        books.requested[books.rounds_began_at..].iter().map(|entry| entry.request.clone()).collect()
     }
 
     /// Ends a round, and sets the accounts of requests without ids to the tokens that the database has.
@@ -97,14 +97,14 @@ impl Books {
             let granted = found.granted.get(*bucket).copied().unwrap_or_default();
             *account = Account { least: granted, most: granted };
         }
-        books.rounds_began_at = books.asked.len();
+        books.rounds_began_at = books.requested.len();
     }
 
     /// Checks that each answered request is there, any other in all of its buckets or in none, and nothing else.
     pub fn agree_with(&self, found: &Found) -> anyhow::Result<()> {
         let books = self.lock();
         let mut receipts = 0;
-        for Entry { request, is_answered } in &books.asked {
+        for Entry { request, is_answered } in &books.requested {
             let mut paid = 0;
             for key in &request.keys {
                 if let Some(&cost) = found.receipts.get(&(request.id, key.clone())) {

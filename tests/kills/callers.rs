@@ -12,14 +12,14 @@ use crate::database::Database;
 use crate::gate::BUCKETS;
 
 /// Records requests and answers outside the process or server that is killed.
-pub trait Notes: Send + Sync + 'static {
-    fn asked(&self, request: Request);
+pub trait Recorder: Send + Sync + 'static {
+    fn requested(&self, request: Request);
     fn answered(&self, id: u128);
 }
 
-impl Notes for Books {
-    fn asked(&self, request: Request) {
-        self.asked(request);
+impl Recorder for Books {
+    fn requested(&self, request: Request) {
+        self.requested(request);
     }
 
     fn answered(&self, id: u128) {
@@ -29,31 +29,31 @@ impl Notes for Books {
 
 pub struct Callers<N> {
     database: Database,
-    notes: Arc<N>,
+    recorder: Arc<N>,
 }
 
-impl<N: Notes> Callers<N> {
-    pub fn new(database: Database, notes: Arc<N>) -> Self {
-        Self { database, notes }
+impl<N: Recorder> Callers<N> {
+    pub fn new(database: Database, recorder: Arc<N>) -> Self {
+        Self { database, recorder }
     }
 
     /// Takes once from the buckets of each request that can be held later.
     pub async fn take_once_each(&self) -> anyhow::Result<()> {
         for buckets in BUCKETS {
-            let unanswered = self.clone().ask(Request::new(buckets)).await?;
+            let unanswered = self.clone().send(Request::new(buckets)).await?;
             ensure!(unanswered.is_none(), "{unanswered:?}");
         }
         Ok(())
     }
 
     /// Starts callers that make requests until one has no answer.
-    pub fn crowd(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
+    pub fn spawn_all(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
         let each = |own| {
             let callers = self.clone();
             tokio::spawn(async move {
                 loop {
-                    let request = if fastrand::bool() { &["crowd"][..] } else { &["crowd", own] };
-                    match callers.clone().ask(Request::new(request)).await? {
+                    let request = if fastrand::bool() { &["shared"][..] } else { &["shared", own] };
+                    match callers.clone().send(Request::new(request)).await? {
                         None => tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await,
                         Some(error) if error.is_outcome_unknown() => return Ok(()),
                         Some(Error::Unavailable(_) | Error::CircuitOpen { .. } | Error::Contended { .. }) => {
@@ -64,17 +64,17 @@ impl<N: Notes> Callers<N> {
                 }
             })
         };
-        ["crowd's first", "crowd's second", "crowd's third"].map(each).into()
+        ["first caller's", "second caller's", "third caller's"].map(each).into()
     }
 
     /// Makes a request. Returns the error if there is no answer.
-    pub async fn ask(self, request: Request) -> anyhow::Result<Option<Error>> {
-        self.notes.asked(request.clone());
-        match self.database.ask(&request).await {
+    pub async fn send(self, request: Request) -> anyhow::Result<Option<Error>> {
+        self.recorder.requested(request.clone());
+        match self.database.send(&request).await {
             Err(error) => Ok(Some(error)),
             Ok(decision) => {
                 ensure!(decision.is_granted(), "{request:?} is denied");
-                self.notes.answered(request.id);
+                self.recorder.answered(request.id);
                 Ok(None)
             }
         }
@@ -83,6 +83,6 @@ impl<N: Notes> Callers<N> {
 
 impl<N> Clone for Callers<N> {
     fn clone(&self) -> Self {
-        Self { database: self.database.clone(), notes: Arc::clone(&self.notes) }
+        Self { database: self.database.clone(), recorder: Arc::clone(&self.recorder) }
     }
 }

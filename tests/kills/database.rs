@@ -106,7 +106,7 @@ impl Database {
         }
     }
 
-    pub async fn ask(&self, request: &Request) -> Result<Decision, Error> {
+    pub async fn send(&self, request: &Request) -> Result<Decision, Error> {
         let take = request.take()?;
         Ok(with_pool!(self, pool => SqlStore::from(pool.clone()).take_one(&take).await)??)
     }

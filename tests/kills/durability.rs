@@ -99,10 +99,10 @@ async fn take_until_failure(
 /// Checks that grants from before `last` are there, and that only later ones can be granted again. Without `last`, all are
 /// there.
 async fn audit(database: &Database, granted: Granted, last: Option<Instant>) -> anyhow::Result<()> {
-    let there = database.found().await?.granted;
+    let stored = database.found().await?.granted;
     let Database::Postgres(pool) = database else { anyhow::bail!("another engine") };
     let (store, keys) = (PgStore::from(pool.clone()), granted.keys().cloned().collect::<Vec<_>>());
-    let mut again = Vec::new();
+    let mut repeated = Vec::new();
     for keys in keys.chunks(100) {
         let of = |key: &Key| Ok::<_, tollgate::Error>(Take::from(key.clone()).rule(quota()?.into()));
         // One request more than the bucket holds tokens.
@@ -115,16 +115,16 @@ async fn audit(database: &Database, granted: Granted, last: Option<Instant>) -> 
         for of_a_key in outcomes.chunks(REQUESTS_PER_KEY) {
             let granted =
                 |outcome: &&tollgate::model::Outcome| outcome.as_ref().is_ok_and(tollgate::Decision::is_granted);
-            again.push(of_a_key.iter().filter(granted).count());
+            repeated.push(of_a_key.iter().filter(granted).count());
         }
     }
-    ensure!(again.len() == keys.len(), "each bucket is requested again");
-    for ((key, at), again) in granted.into_iter().zip(again) {
-        let there = there.get(key.as_str()).map_or(0, |granted| granted.unsigned_abs());
+    ensure!(repeated.len() == keys.len(), "each bucket is requested again");
+    for ((key, at), repeated) in granted.into_iter().zip(repeated) {
+        let stored = stored.get(key.as_str()).map_or(0, |granted| granted.unsigned_abs());
         let of_last = at.iter().filter(|at| last.is_some_and(|last| **at >= last)).count();
         let before = at.len() - of_last;
-        ensure!(there >= before as u64, "{key}: {there} tokens are there, but {before} were answered in time");
-        let (all, most) = (at.len() + again, CAPACITY + of_last);
+        ensure!(stored >= before as u64, "{key}: {stored} tokens are there, but {before} were answered in time");
+        let (all, most) = (at.len() + repeated, CAPACITY + of_last);
         ensure!(
             all <= most,
             "{key}: {all} tokens were granted, more than {CAPACITY} and {of_last} that a crash can forget"

@@ -135,8 +135,8 @@ impl Gate {
         }
     }
 
-    /// Returns once `held` requests in all wait at gates.
-    pub async fn is_reached<T>(&mut self, request: &JoinHandle<T>, held: i64) -> anyhow::Result<()> {
+    /// Returns once `expected` requests in all wait at gates.
+    pub async fn until_reached<T>(&mut self, request: &JoinHandle<T>, expected: i64) -> anyhow::Result<()> {
         loop {
             let waiting: i64 = match self {
                 Self::Postgres(session) => {
@@ -148,7 +148,7 @@ impl Gate {
                     sqlx::query_scalar(sql).fetch_one(&mut **session).await?
                 }
             };
-            if waiting >= held {
+            if waiting >= expected {
                 return Ok(());
             }
             ensure!(!request.is_finished(), "the request passed the gate");

@@ -11,7 +11,7 @@ use uuid::Uuid;
 pub struct Guard {
     directory: PathBuf,
     cleaner: Child,
-    held: Option<ChildStdin>,
+    open_input: Option<ChildStdin>,
 }
 
 impl Guard {
@@ -29,8 +29,8 @@ impl Guard {
             .stderr(Stdio::null())
             .spawn()
             .context("bash is needed")?;
-        let held = cleaner.stdin.take();
-        Ok(Self { directory, cleaner, held })
+        let open_input = cleaner.stdin.take();
+        Ok(Self { directory, cleaner, open_input })
     }
 
     pub fn path(&self) -> &Path {
@@ -52,7 +52,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        drop(self.held.take());
+        drop(self.open_input.take());
         // On failure, the directory is left among the system's temporary files.
         let _ = self.cleaner.wait();
     }

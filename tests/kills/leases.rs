@@ -32,7 +32,7 @@ const MAX_TOKENS: u64 = 50;
 
 /// A request and its answer.
 #[derive(Clone, Copy, Deserialize, Serialize)]
-struct Seen {
+struct AnsweredCall {
     call: Call,
     source: Origin,
 }
@@ -61,14 +61,14 @@ impl Place {
     }
 }
 
-impl Seen {
+impl AnsweredCall {
     fn is_leased(&self) -> bool {
         self.source == Origin::Lease
     }
 }
 
 /// The number of a process and a call that it made, or `None` if the process has ended.
-type Printed = (usize, Option<Seen>);
+type Printed = (usize, Option<AnsweredCall>);
 
 /// Makes requests until the process ends, if it was started for that. Pauses between them for a while, so that there are
 /// tokens to lease. Then makes them as fast as it can, so that there are none left.
@@ -97,19 +97,19 @@ async fn request_forever<S: Store>(store: S) -> anyhow::Result<()> {
     loop {
         let calm = fastrand::u32(0..200);
         for _ in 0..calm {
-            print(&ask(&limiter).await?)?;
+            print(&send_request(&limiter).await?)?;
             tokio::time::sleep(Duration::from_millis(4)).await;
         }
         // Eight at once, because a slow server would limit the rate of single calls.
         for _ in 0..calm {
-            for seen in join_all((0..8).map(|_| ask(&limiter))).await {
-                print(&seen?)?;
+            for answer in join_all((0..8).map(|_| send_request(&limiter))).await {
+                print(&answer?)?;
             }
         }
     }
 }
 
-async fn ask<S: Store>(limiter: &Bound<S>) -> anyhow::Result<Seen> {
+async fn send_request<S: Store>(limiter: &Bound<S>) -> anyhow::Result<AnsweredCall> {
     let sent = SystemClock.now();
     let decision = limiter.allow().await?;
     let call = Call { sent, done: SystemClock.now(), at: None, cost: 1, granted: decision.is_granted() };
@@ -118,12 +118,12 @@ async fn ask<S: Store>(limiter: &Bound<S>) -> anyhow::Result<Seen> {
         Source::DenyCache => Origin::Memory,
         _ => Origin::Store,
     };
-    Ok(Seen { call, source })
+    Ok(AnsweredCall { call, source })
 }
 
 /// Prints a line in one write, so that it is printed entirely or not at all.
-fn print(seen: &Seen) -> anyhow::Result<()> {
-    Ok(stdout().write_all((serde_json::to_string(seen)? + "\n").as_bytes())?)
+fn print(answer: &AnsweredCall) -> anyhow::Result<()> {
+    Ok(stdout().write_all((serde_json::to_string(answer)? + "\n").as_bytes())?)
 }
 
 /// No window exceeds the quota plus the tokens that the processes can hold at its start. A process that was stopped uses no
@@ -148,29 +148,29 @@ pub async fn leases_of_stopped_and_killed_processes_keep_the_bound(engine: Optio
     let mut fleet = Fleet { receiver, calls: vec![Vec::new(); PROCESSES], killed: 0 };
     let pids = processes.iter().map(|child| child.id().context("it runs")).collect::<anyhow::Result<Vec<_>>>()?;
     for number in 0..PROCESSES {
-        fleet.until(|process, seen| process == number && seen.is_leased()).await?;
+        fleet.until(|process, answer| process == number && answer.is_leased()).await?;
     }
     for (number, &pid) in pids.iter().enumerate().cycle().take(2 * PROCESSES - 1) {
         process::signal("STOP", &[pid])?;
         fleet.listen(3 * options().lifetime()).await?;
         let resumed = SystemClock.now();
         process::signal("CONT", &[pid])?;
-        fleet.until(|process, seen| process == number && seen.is_leased() && seen.call.sent >= resumed).await?;
+        fleet.until(|process, answer| process == number && answer.is_leased() && answer.call.sent >= resumed).await?;
         fleet.began_anew(number, resumed)?;
     }
     for &pid in &pids[1..] {
         fleet.killed += 1;
         process::kill(pid)?;
         let killed = SystemClock.now();
-        fleet.until(|process, seen| process == 0 && seen.is_leased() && seen.call.sent >= killed).await?;
+        fleet.until(|process, answer| process == 0 && answer.is_leased() && answer.call.sent >= killed).await?;
     }
     drop(processes);
 
-    let mut terms = BucketQuota::from(&quota()?);
-    terms.capacity += i64::try_from(PROCESSES)? * i64::try_from(MAX_TOKENS)?;
-    let calls: Vec<Call> = fleet.calls.iter().flatten().map(|seen| seen.call).collect();
+    let mut quota = BucketQuota::from(&quota()?);
+    quota.capacity += i64::try_from(PROCESSES)? * i64::try_from(MAX_TOKENS)?;
+    let calls: Vec<Call> = fleet.calls.iter().flatten().map(|answer| answer.call).collect();
     ensure!(calls.iter().any(|call| !call.granted), "no request was denied");
-    let faults = Limit { terms, anchor: 0 }.faults(&calls);
+    let faults = Limit { quota, anchor: 0 }.faults(&calls);
     ensure!(faults.is_empty(), "{} faults in {} calls, the first: {}", faults.len(), calls.len(), faults[0]);
     Ok(())
 }
@@ -186,8 +186,8 @@ fn start(place: &Place, number: usize, sender: UnboundedSender<Printed>) -> anyh
     let mut lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
     tokio::spawn(async move {
         while let Ok(Some(line)) = lines.next_line().await {
-            let seen = serde_json::from_str(&line).expect("a process prints calls only");
-            if sender.send((number, Some(seen))).is_err() {
+            let answer = serde_json::from_str(&line).expect("a process prints calls only");
+            if sender.send((number, Some(answer))).is_err() {
                 return;
             }
         }
@@ -199,22 +199,22 @@ fn start(place: &Place, number: usize, sender: UnboundedSender<Printed>) -> anyh
 /// The calls that the processes have printed.
 struct Fleet {
     receiver: UnboundedReceiver<Printed>,
-    calls: Vec<Vec<Seen>>,
+    calls: Vec<Vec<AnsweredCall>>,
     /// How many processes have been killed.
     killed: usize,
 }
 
 impl Fleet {
     /// Reads calls until one matches.
-    async fn until(&mut self, matches: impl Fn(usize, Seen) -> bool) -> anyhow::Result<()> {
+    async fn until(&mut self, matches: impl Fn(usize, AnsweredCall) -> bool) -> anyhow::Result<()> {
         loop {
-            let (process, seen) = self.receiver.recv().await.context("all processes have ended")?;
-            let Some(seen) = seen else {
+            let (process, answer) = self.receiver.recv().await.context("all processes have ended")?;
+            let Some(answer) = answer else {
                 ensure!(self.killed > 0, "process {process} has ended by itself");
                 continue;
             };
-            self.calls[process].push(seen);
-            if matches(process, seen) {
+            self.calls[process].push(answer);
+            if matches(process, answer) {
                 return Ok(());
             }
         }
@@ -228,10 +228,11 @@ impl Fleet {
     /// Checks that a resumed process called the store before it used a lease again. Ignores the request that it was deciding
     /// when it was stopped.
     fn began_anew(&self, number: usize, resumed: i64) -> anyhow::Result<()> {
-        let later = || self.calls[number].iter().filter(|seen| seen.call.done >= resumed);
-        let leased = later().position(|seen| seen.is_leased() && seen.call.sent >= resumed).context("it was served")?;
+        let later = || self.calls[number].iter().filter(|answer| answer.call.done >= resumed);
+        let leased =
+            later().position(|answer| answer.is_leased() && answer.call.sent >= resumed).context("it was served")?;
         ensure!(
-            later().take(leased).any(|seen| seen.source == Origin::Store),
+            later().take(leased).any(|answer| answer.source == Origin::Store),
             "it used what it had leased before it was stopped"
         );
         Ok(())

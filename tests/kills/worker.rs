@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::accounting::{Books, Request};
-use crate::callers::{Callers, Notes};
+use crate::callers::{Callers, Recorder};
 use crate::database::Database;
 use crate::gate::{Cut, Moment};
 
@@ -23,19 +23,19 @@ const ORDERS: &str = "TOLLGATE_KILLS_WORKER";
 #[derive(Deserialize, Serialize)]
 struct Orders {
     file: PathBuf,
-    held: Option<(Moment, Request)>,
+    gated: Option<(Moment, Request)>,
 }
 
 /// A line that a worker prints.
 #[derive(Deserialize, Serialize)]
 enum Line {
-    Asked(Request),
+    Requested(Request),
     Answered(u128),
-    Held,
+    AtGate,
 }
 
 /// The point at which this worker holds its request. Set before the worker makes the request.
-static HELD_AT: OnceLock<Moment> = OnceLock::new();
+static GATE: OnceLock<Moment> = OnceLock::new();
 /// Whether the next commit is the commit of the request to hold.
 static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
 
@@ -48,28 +48,28 @@ pub fn work() -> Option<anyhow::Result<()>> {
         std::process::exit(1);
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    Some(runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(ask(serde_json::from_str(&orders)?))))
+    Some(runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(serde_json::from_str(&orders)?))))
 }
 
-async fn ask(orders: Orders) -> anyhow::Result<()> {
+async fn run(orders: Orders) -> anyhow::Result<()> {
     let database = Database::file(&orders.file, hold).await?;
     let callers = Callers::new(database, Arc::new(Printing));
     callers.take_once_each().await?;
-    let crowd = callers.crowd();
-    if let Some((moment, request)) = orders.held {
-        HELD_AT.get_or_init(|| moment);
-        let outcome = callers.ask(request).await?;
+    let tasks = callers.spawn_all();
+    if let Some((moment, request)) = orders.gated {
+        GATE.get_or_init(|| moment);
+        let outcome = callers.send(request).await?;
         anyhow::bail!("the request passed the gate: {outcome:?}");
     }
-    for caller in crowd {
-        caller.await??;
+    for task in tasks {
+        task.await??;
     }
     anyhow::bail!("this process was not killed");
 }
 
 /// Holds the request in its transaction. The triggers show how far the transaction is.
 fn hold(connection: &mut LockedSqliteHandle<'_>) {
-    connection.set_update_hook(|change| match (HELD_AT.get(), change.table) {
+    connection.set_update_hook(|change| match (GATE.get(), change.table) {
         (Some(Moment::Id), "gate_id") | (Some(Moment::Debit), "gate_debit") => wait_for_death(),
         (Some(Moment::Commit), "gate_id") => IS_WRITTEN.store(true, Ordering::SeqCst),
         _ => {}
@@ -83,7 +83,7 @@ fn hold(connection: &mut LockedSqliteHandle<'_>) {
 }
 
 fn wait_for_death() {
-    print(&Line::Held);
+    print(&Line::AtGate);
     loop {
         std::thread::park();
     }
@@ -98,9 +98,9 @@ fn print(line: &Line) {
 /// Prints requests and answers, for the parent to record.
 struct Printing;
 
-impl Notes for Printing {
-    fn asked(&self, request: Request) {
-        print(&Line::Asked(request));
+impl Recorder for Printing {
+    fn requested(&self, request: Request) {
+        print(&Line::Requested(request));
     }
 
     fn answered(&self, id: u128) {
@@ -111,32 +111,32 @@ impl Notes for Printing {
 pub struct Worker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    held: Option<u128>,
+    gated: Option<u128>,
 }
 
 impl Worker {
     pub fn start(file: &Path, cut: Option<Cut>) -> anyhow::Result<Self> {
-        let held = cut.map(|cut| (cut.moment, cut.request()));
-        let id = held.as_ref().map(|(_, request)| request.id);
-        let orders = serde_json::to_string(&Orders { file: file.to_owned(), held })?;
+        let gated = cut.map(|cut| (cut.moment, cut.request()));
+        let id = gated.as_ref().map(|(_, request)| request.id);
+        let orders = serde_json::to_string(&Orders { file: file.to_owned(), gated })?;
         let mut command = Command::new(std::env::current_exe()?);
         let command = command.env(ORDERS, orders).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
-        Ok(Self { child, lines, held: id })
+        Ok(Self { child, lines, gated: id })
     }
 
     /// Returns the id of the request once it waits at its gate. Without such a request, returns after a random number of lines.
-    pub async fn is_held(&mut self, books: &Books) -> anyhow::Result<Option<u128>> {
+    pub async fn until_at_gate(&mut self, books: &Books) -> anyhow::Result<Option<u128>> {
         let mut patience = fastrand::usize(1..100);
-        while self.held.is_some() || patience > 0 {
+        while self.gated.is_some() || patience > 0 {
             let line = self.lines.next_line().await?.context("the process ended early")?;
             if record(&line, books)? {
                 break;
             }
             patience = patience.saturating_sub(1);
         }
-        Ok(self.held)
+        Ok(self.gated)
     }
 
     /// Kills the process, and records the lines that it had printed.
@@ -152,9 +152,9 @@ impl Worker {
 /// Records a line. Returns whether the line says that the request is held.
 fn record(line: &str, books: &Books) -> anyhow::Result<bool> {
     match serde_json::from_str(line)? {
-        Line::Asked(request) => books.asked(request),
+        Line::Requested(request) => books.requested(request),
         Line::Answered(id) => books.answered(id),
-        Line::Held => return Ok(true),
+        Line::AtGate => return Ok(true),
     }
     Ok(false)
 }

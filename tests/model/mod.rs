@@ -24,20 +24,20 @@ impl Model {
         Self { quota, bucket: Bucket::default() }
     }
 
-    pub(crate) fn terms(&self) -> BucketQuota {
+    pub(crate) fn limits(&self) -> BucketQuota {
         BucketQuota::from(&self.quota)
     }
 
     /// Decides a request. Returns `None` if it can never be granted.
     pub(crate) fn take(&mut self, now: i64, request: BucketRequest) -> Option<Verdict> {
-        let terms = self.terms();
-        (request.cost <= terms.capacity - request.min_remaining).then(|| self.bucket.take(&terms, now, request))
+        let limits = self.limits();
+        (request.cost <= limits.capacity - request.min_remaining).then(|| self.bucket.take(&limits, now, request))
     }
 
     /// Changes the quota of the bucket, if it differs.
     pub(crate) fn change(&mut self, quota: Quota, now: i64) {
         if self.quota != quota {
-            self.bucket.settle(&self.terms(), &BucketQuota::from(&quota), now);
+            self.bucket.settle(&self.limits(), &BucketQuota::from(&quota), now);
             self.quota = quota;
         }
     }
@@ -58,8 +58,8 @@ impl Story {
     pub(crate) fn without_changes(&self) -> Self {
         let mut story = self.clone();
         for step in &mut story.steps {
-            if let Step::Take(asks) = step {
-                asks.retain(|ask| ask.provisioned);
+            if let Step::Take(requests) = step {
+                requests.retain(|request| request.provisioned);
             }
         }
         story.steps.retain(|step| !matches!(step, Step::Back(_) | Step::Change(_)));
@@ -70,7 +70,7 @@ impl Story {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Requests in one call.
-    Take(Vec<Ask>),
+    Take(Vec<RelativeRequest>),
     Forward(Span),
     Back(Span),
     /// The provisioned bucket gets another quota.
@@ -78,7 +78,7 @@ pub(crate) enum Step {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct RelativeRequest {
     /// Whether the request is for the provisioned bucket or for the one that its first request creates.
     pub(crate) provisioned: bool,
     /// The index of the quota that a request for the latter states.
@@ -88,12 +88,12 @@ pub(crate) struct Ask {
     max_wait: Option<Span>,
 }
 
-impl Ask {
-    pub(crate) fn request(&self, terms: &BucketQuota, anchor: i64, now: i64) -> BucketRequest {
-        let cost = self.cost.of(terms.capacity).max(1);
-        let min_remaining = self.min_remaining.of(terms.capacity - cost).max(0);
-        let possible = cost <= terms.capacity;
-        let wait = |span: Span| span.of(terms, anchor, now).min(MAX_WAIT_NS);
+impl RelativeRequest {
+    pub(crate) fn request(&self, limits: &BucketQuota, anchor: i64, now: i64) -> BucketRequest {
+        let cost = self.cost.of(limits.capacity).max(1);
+        let min_remaining = self.min_remaining.of(limits.capacity - cost).max(0);
+        let possible = cost <= limits.capacity;
+        let wait = |span: Span| span.of(limits, anchor, now).min(MAX_WAIT_NS);
         BucketRequest { cost, min_remaining, max_wait: self.max_wait.filter(|_| possible).map_or(0, wait) }
     }
 }
@@ -129,11 +129,11 @@ pub(crate) enum Span {
 }
 
 impl Span {
-    pub(crate) fn of(self, terms: &BucketQuota, anchor: i64, now: i64) -> i64 {
-        let refill = if terms.step_ns == 1 { terms.burst() } else { terms.step_ns };
+    pub(crate) fn of(self, limits: &BucketQuota, anchor: i64, now: i64) -> i64 {
+        let refill = if limits.step_ns == 1 { limits.burst() } else { limits.step_ns };
         let ns = match self {
             Self::Ns(ns) => ns,
-            Self::Tokens(tokens, off) => refill / terms.capacity * tokens.min(terms.capacity) + off,
+            Self::Tokens(tokens, off) => refill / limits.capacity * tokens.min(limits.capacity) + off,
             Self::PeriodsEnd(off) => refill - (now - anchor).rem_euclid(refill) + off,
             Self::Refill(percent) => percent_of(percent, refill),
         };
@@ -163,15 +163,15 @@ pub(crate) fn story(start: std::ops::Range<i64>, largest: u64, steps: usize) -> 
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => ask().prop_map(|ask| Step::Take(vec![ask])),
-        2 => prop::collection::vec(ask(), 2..7).prop_map(Step::Take),
+        8 => relative_request().prop_map(|relative_request| Step::Take(vec![relative_request])),
+        2 => prop::collection::vec(relative_request(), 2..7).prop_map(Step::Take),
         5 => span().prop_map(Step::Forward),
         1 => prop_oneof![span(), (1..40_i64).prop_map(|n| Span::Ns(n * 300_000_000_000))].prop_map(Step::Back),
         1 => (0..3_usize).prop_map(Step::Change),
     ]
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
+fn relative_request() -> impl Strategy<Value = RelativeRequest> {
     let cost = prop_oneof![
         6 => Just(Part::Number(1)),
         4 => (1..=100_i64).prop_map(Part::Percent),
@@ -181,7 +181,13 @@ fn ask() -> impl Strategy<Value = Ask> {
     let min_remaining = prop_oneof![6 => Just(Part::Number(0)), 2 => (1..=100_i64).prop_map(Part::Percent)];
     let quota = prop_oneof![5 => Just(1_usize), 1 => Just(2_usize)];
     (any::<bool>(), quota, cost, min_remaining, prop::option::weighted(0.3, span())).prop_map(
-        |(provisioned, quota, cost, min_remaining, max_wait)| Ask { provisioned, quota, cost, min_remaining, max_wait },
+        |(provisioned, quota, cost, min_remaining, max_wait)| RelativeRequest {
+            provisioned,
+            quota,
+            cost,
+            min_remaining,
+            max_wait,
+        },
     )
 }
 

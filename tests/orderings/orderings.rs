@@ -175,10 +175,10 @@ fn queued_requests_are_called_once_and_one_at_a_time() {
     loom::model(|| {
         let queue = Arc::new(Mutex::new(Queue::new(1)));
         let (in_flight, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let ask = move |queue: &Mutex<Queue<Ask>>, in_flight: &AtomicUsize, answered: &AtomicUsize| {
+        let send_request = move |queue: &Mutex<Queue<Request>>, in_flight: &AtomicUsize, answered: &AtomicUsize| {
             let mut next = {
                 let mut queue = queue.lock().expect("no panic");
-                queue.push(Ask);
+                queue.push(Request);
                 queue.next()
             };
             while let Some(Batch { requests, flight }) = next {
@@ -198,20 +198,20 @@ fn queued_requests_are_called_once_and_one_at_a_time() {
         let other = {
             let (queue, in_flight, answered) = (Arc::clone(&queue), Arc::clone(&in_flight), Arc::clone(&answered));
             thread::spawn(move || {
-                ask(&queue, &in_flight, &answered);
-                ask(&queue, &in_flight, &answered);
+                send_request(&queue, &in_flight, &answered);
+                send_request(&queue, &in_flight, &answered);
             })
         };
-        ask(&queue, &in_flight, &answered);
+        send_request(&queue, &in_flight, &answered);
         other.join().expect("no panic");
         assert_eq!(answered.load(Ordering::Relaxed), 3, "none is left in the queue");
     });
     assert!(SHARED.load(Ordering::Relaxed) > 0 && APART.load(Ordering::Relaxed) > 0, "both were explored");
 }
 
-struct Ask;
+struct Request;
 
-impl Queued for Ask {
+impl Queued for Request {
     type Key = u8;
     type Kind = u8;
 

@@ -40,7 +40,7 @@ pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapse
 
 /// Checks windows by the callers' clocks. The time of a decision can precede its request by `stale`.
 fn every_window(bucket_limits: &BucketLimits, sample: &Sample, stale: i64) -> anyhow::Result<()> {
-    let limit = windows::Limit { terms: (&quota(bucket_limits)?).into(), anchor: 0 };
+    let limit = windows::Limit { quota: (&quota(bucket_limits)?).into(), anchor: 0 };
     for (key, calls) in &sample.calls {
         let calls: Vec<Call> = calls.iter().map(|call| Call { sent: call.sent - stale, ..*call }).collect();
         if let Some(fault) = limit.faults(&calls).first() {

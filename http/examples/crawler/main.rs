@@ -70,7 +70,7 @@ async fn run(url: &str) -> anyhow::Result<()> {
     });
     let replicas = replicas.await?;
     println!("{REPLICAS} processes crawl {} hosts, 20 pages a second of each", hosts.len());
-    let fetched: Vec<usize> = replicas.go(&()).await?;
+    let fetched: Vec<usize> = replicas.run(&()).await?;
     ensure!(fetched.iter().sum::<usize>() == hosts.len() * PAGES, "{fetched:?} pages");
 
     for (host, name) in hosts.iter().zip(["one", "the other"]) {

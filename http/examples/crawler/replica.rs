@@ -22,7 +22,7 @@ pub(crate) struct Orders {
 
 /// Crawls the hosts in its orders.
 pub(crate) async fn crawl() -> anyhow::Result<()> {
-    let Orders { url, crawl, hosts, first } = processes::told()?;
+    let Orders { url, crawl, hosts, first } = processes::receive()?;
     let limiter = Limiter::new(common::open_at(&url).await?.store(), POLITE)?;
     let limit = ClientLimit::new(limiter).key(move |page| Key::try_from(format!("{crawl} {}", page.host_key()?)).ok());
     let client = ClientBuilder::new(reqwest::Client::new()).with(limit.middleware().retries(3)).build();

@@ -14,7 +14,7 @@ use tollgate::{
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_pool, with_session};
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = list!(
@@ -46,13 +46,13 @@ fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
     Ok(Take::from(key.clone()).rule(Rule::try_from(quota)?))
 }
 
-async fn a_mode_for_all_rules_until_another_is_set(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+async fn a_mode_for_all_rules_until_another_is_set(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
     assert_eq!(store.mode().await?.mode, Mode::Enforce);
-    let key = rig.key();
-    ensure!(rig.decide(under(&key, "1/h")?).await?.is_granted());
-    ensure!(!rig.decide(under(&key, "1/h")?).await?.is_granted());
+    let key = db.key();
+    ensure!(db.decide(under(&key, "1/h")?).await?.is_granted());
+    ensure!(!db.decide(under(&key, "1/h")?).await?.is_granted());
 
     let until = Some(Utc::now() + TimeDelta::hours(1));
     store.set_mode(Mode::Shadow, Some("incident 42"), until).await?;
@@ -60,53 +60,53 @@ async fn a_mode_for_all_rules_until_another_is_set(rig: Rig) -> anyhow::Result<(
     assert_eq!((switch.mode, switch.reason.as_deref()), (Mode::Shadow, Some("incident 42")));
     let millis = |until: Option<DateTime<Utc>>| until.map(|until| until.timestamp_millis());
     assert_eq!(millis(switch.until), millis(until));
-    let passed = rig.decide(under(&key, "1/h")?.max_wait(Duration::from_hours(2))).await?;
+    let passed = db.decide(under(&key, "1/h")?.max_wait(Duration::from_hours(2))).await?;
     assert_eq!((passed.mode(), passed.wait()), (Mode::Shadow, Duration::ZERO));
     let explanation = store.explain(&key, None).await?;
     assert_eq!((explanation.mode, explanation.mode_from), (Mode::Shadow, Some(Origin::All)));
     assert_eq!(explanation.mode_reason.as_deref(), Some("incident 42"));
 
     store.set_mode(Mode::Block, None, Some(Utc::now() + TimeDelta::hours(1))).await?;
-    let denied = rig.decide(under(&rig.key(), "1/h")?).await?;
+    let denied = db.decide(under(&db.key(), "1/h")?).await?;
     ensure!(!denied.is_granted() && denied.retry_after() <= Duration::from_hours(1), "{denied:?}");
     mode_until(
-        rig,
+        db,
         ["now() - interval '1 second'", "utc_timestamp(6) - interval 1 second", "datetime('now', '-1 second')"],
     )
     .await?;
-    ensure!(rig.decide(under(&rig.key(), "1/h")?).await?.is_granted());
+    ensure!(db.decide(under(&db.key(), "1/h")?).await?.is_granted());
     store.set_mode(Mode::Enforce, None, None).await?;
     assert_eq!(store.explain(&key, None).await?.mode_from, None);
     Ok(())
 }
 
-async fn end_beyond_every_clock_equals_no_end(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+async fn end_beyond_every_clock_equals_no_end(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
     store.set_mode(Mode::Block, None, None).await?;
     let endless = Override { mode: Some(Mode::Shadow), ..Override::default() };
-    let free = rig.key();
+    let free = db.key();
     store.set_override(&free, endless).await?;
     for end in [["'9999-12-31'", "'9999-12-31'", "'9999-12-31 00:00:00'"], ["'infinity'", "'9999-12-31'", "null"]] {
-        mode_until(rig, end).await?;
-        let table = rig.table().replace("token_buckets", "token_overrides");
-        rig.pool.run(format!("update {table} set expires_at = {}", of(rig, end))).await?;
-        let denied = rig.decide(under(&rig.key(), "1/h")?).await?;
+        mode_until(db, end).await?;
+        let table = db.table().replace("token_buckets", "token_overrides");
+        db.pool.run(format!("update {table} set expires_at = {}", of(db, end))).await?;
+        let denied = db.decide(under(&db.key(), "1/h")?).await?;
         ensure!(!denied.is_granted() && denied.retry_after() == Duration::MAX, "until {end:?}: {denied:?}");
         let window = Rule::Window(Window::new(9, Duration::from_hours(1), Duration::from_mins(1))?);
-        let denied = rig.decide(Take::from(rig.key()).rule(window)).await?;
+        let denied = db.decide(Take::from(db.key()).rule(window)).await?;
         ensure!(!denied.is_granted() && denied.retry_after() == Duration::MAX, "until {end:?}: {denied:?}");
-        if rig.engine.has_routines {
-            let key = rig.bucket("1/h".parse()?).await?;
-            for (routine, asked) in [("request_token", ""), ("explain", ", null")] {
+        if db.engine.has_routines {
+            let key = db.bucket("1/h".parse()?).await?;
+            for (routine, other_arguments) in [("request_token", ""), ("explain", ", null")] {
                 let name =
-                    if rig.engine.kind == Kind::MySql && routine == "explain" { "token_explain" } else { routine };
-                let answer = rig.call(name, &format!("{}{asked}", rig.quoted(key.as_str()))).await?;
+                    if db.engine.kind == Kind::MySql && routine == "explain" { "token_explain" } else { routine };
+                let answer = db.call(name, &format!("{}{other_arguments}", db.quoted(key.as_str()))).await?;
                 assert_eq!(answer.text("retry_after_ms")?, None, "{routine} until {end:?}");
             }
         }
-        ensure!(rig.decide(under(&free, "1/h")?).await?.is_granted(), "until {end:?}");
-        assert_eq!(store.explain(&rig.key(), None).await?.mode, Mode::Block);
+        ensure!(db.decide(under(&free, "1/h")?).await?.is_granted(), "until {end:?}");
+        assert_eq!(store.explain(&db.key(), None).await?.mode, Mode::Block);
         store.sweep(10).await?;
         assert_eq!(store.explain(&free, None).await?.mode, Mode::Shadow, "it was not swept away");
     }
@@ -114,15 +114,15 @@ async fn end_beyond_every_clock_equals_no_end(rig: Rig) -> anyhow::Result<()> {
 }
 
 /// PostgreSQL's time reaches further than Rust's types, in both directions.
-async fn end_beyond_the_range_of_rust_reads_as_none_or_past(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    let key = rig.key();
+async fn end_beyond_the_range_of_rust_reads_as_none_or_past(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
+    let key = db.key();
     store.create_plan(&key, "1/h".parse()?).await?;
     store.set_override(&key, Override { mode: Some(Mode::Shadow), ..Override::default() }).await?;
     for end in ["-infinity", "4000-01-01 BC", "10000-01-01", "290000-01-01", "infinity"] {
         let past = !end.ends_with("0-01-01") && end != "infinity";
-        rig.pool
+        db.pool
             .run(format!(
                 "update tollgate.token_mode set mode = 'block', until = '{end}';
                  update tollgate.token_plans set mode = 'shadow', mode_until = '{end}'"
@@ -133,9 +133,9 @@ async fn end_beyond_the_range_of_rust_reads_as_none_or_past(rig: Rig) -> anyhow:
         let plan = store.plan(&key).await?.context("there is none")?;
         assert_eq!(plan.switch.context("it has none")?.until, past.then_some(now), "{end}");
         assert_eq!(store.plans(None, 10).await?.len(), 1);
-        assert_eq!(store.explain(&rig.key(), None).await?.mode == Mode::Block, !past, "{end}");
+        assert_eq!(store.explain(&db.key(), None).await?.mode == Mode::Block, !past, "{end}");
         if !past {
-            rig.pool.run(format!("update tollgate.token_overrides set expires_at = '{end}'")).await?;
+            db.pool.run(format!("update tollgate.token_overrides set expires_at = '{end}'")).await?;
             assert_eq!(store.overrides(None, 10).await?[0].1.expires_at, None, "{end}");
         }
     }
@@ -143,47 +143,47 @@ async fn end_beyond_the_range_of_rust_reads_as_none_or_past(rig: Rig) -> anyhow:
 }
 
 /// Written by SQL, because the crate refuses to create an expired override.
-async fn expired_override_has_no_effect(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(Quota::interval(5, Duration::from_hours(24 * 365))?).await?;
-    ensure!(rig.take(&key).await?.is_granted());
-    let before = rig.row(&key).await?;
-    let table = rig.table().replace("token_buckets", "token_overrides");
+async fn expired_override_has_no_effect(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(Quota::interval(5, Duration::from_hours(24 * 365))?).await?;
+    ensure!(db.take(&key).await?.is_granted());
+    let before = db.row(&key).await?;
+    let table = db.table().replace("token_buckets", "token_overrides");
     let ends = ["now() - interval '1 s'", "utc_timestamp(6) - interval 1 second", "datetime('now', '-2 seconds')"];
-    let end = of(&rig, ends);
-    let id = rig.literal(&key);
+    let end = of(&db, ends);
+    let id = db.literal(&key);
     let insert = format!(
         "insert into {table} (id, capacity, refill_seconds, mode, reason, expires_at) \
          values ({id}, 1000, 60, 'block', 'too late', {end})"
     );
-    rig.pool.run(insert).await?;
-    assert_eq!(rig.row(&key).await?, before);
-    let decision = rig.decide(Take::from(key.clone()).cost(4)).await?;
+    db.pool.run(insert).await?;
+    assert_eq!(db.row(&key).await?, before);
+    let decision = db.decide(Take::from(key.clone()).cost(4)).await?;
     assert_eq!((decision.is_granted(), decision.remaining(), decision.mode()), (true, 0, Mode::Enforce));
-    let explained = rig.store().explain(&key, None).await?;
+    let explained = db.store().explain(&key, None).await?;
     assert_eq!((explained.quota_from, explained.override_reason), (Some(Origin::Bucket), None));
     Ok(())
 }
 
-async fn missing_mode_row_counts_as_enforce_until_a_mode_is_set(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    rig.pool.run(format!("delete from {}", rig.table().replace("token_buckets", "token_mode"))).await?;
-    let [blocked, free, other] = [(); 3].map(|()| rig.key());
+async fn missing_mode_row_counts_as_enforce_until_a_mode_is_set(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
+    db.pool.run(format!("delete from {}", db.table().replace("token_buckets", "token_mode"))).await?;
+    let [blocked, free, other] = [(); 3].map(|()| db.key());
     for key in [&blocked, &free, &other] {
-        rig.create(key, "99/h".parse()?).await?;
+        db.create(key, "99/h".parse()?).await?;
     }
     let block = Override { mode: Some(Mode::Block), reason: "abuse".to_owned(), ..Override::default() };
     store.set_override(&blocked, block).await?;
     let window = Window::new(9, Duration::from_hours(1), Duration::from_mins(1))?;
     for (key, granted) in [(&blocked, false), (&free, true)] {
         let one = Take::from(key.clone());
-        ensure!(rig.decide(one.clone()).await?.is_granted() == granted, "one of {key}");
+        ensure!(db.decide(one.clone()).await?.is_granted() == granted, "one of {key}");
         for answer in store.take(&vec![one.clone(); 8]).await? {
             ensure!(answer?.is_granted() == granted, "one of several of {key}");
         }
         let both = one.clone().and(other.clone(), Rule::Provisioned);
-        ensure!(rig.decide(both).await?.is_granted() == granted, "{key} and another");
-        ensure!(rig.decide(one.rule(Rule::Window(window))).await?.is_granted() == granted, "the window of {key}");
+        ensure!(db.decide(both).await?.is_granted() == granted, "{key} and another");
+        ensure!(db.decide(one.rule(Rule::Window(window))).await?.is_granted() == granted, "the window of {key}");
         let expected = if granted { Mode::Enforce } else { Mode::Block };
         assert_eq!(store.explain(key, None).await?.mode, expected);
     }
@@ -191,14 +191,14 @@ async fn missing_mode_row_counts_as_enforce_until_a_mode_is_set(rig: Rig) -> any
 
     store.set_mode(Mode::Block, Some("incident 42"), None).await?;
     assert_eq!(store.mode().await?.mode, Mode::Block);
-    ensure!(!rig.take(&free).await?.is_granted(), "it is blocked");
+    ensure!(!db.take(&free).await?.is_granted(), "it is blocked");
     Ok(())
 }
 
 /// `session_replication_role = replica`, `pg_restore --disable-triggers` and loaders of test data write such rows.
-async fn rows_loaded_without_triggers_rule_or_are_refused(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+async fn rows_loaded_without_triggers_rule_or_are_refused(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
     let bucket = |id: &str| {
         format!("insert into tollgate.token_buckets (id, capacity, refill_seconds) values ('{id}', 2, 3600)")
     };
@@ -214,46 +214,46 @@ async fn rows_loaded_without_triggers_rule_or_are_refused(rig: Rig) -> anyhow::R
     for (id, load) in
         [("replica", replica(over("replica"))), ("disabled", disabled("tollgate.token_overrides", over("disabled")))]
     {
-        rig.pool.run(bucket(id)).await?;
+        db.pool.run(bucket(id)).await?;
         let key = Key::try_from(id)?;
-        ensure!(rig.take(&key).await?.is_granted());
-        rig.pool.run(load).await?;
+        ensure!(db.take(&key).await?.is_granted());
+        db.pool.run(load).await?;
         let explained = store.explain(&key, None).await?;
         assert_eq!(explained.quota_from, Some(Origin::Override), "{id}");
-        ensure!(rig.take(&key).await?.is_granted(), "{id}: of two tokens one is left");
-        ensure!(!rig.take(&key).await?.is_granted(), "{id}: under its override it holds one");
+        ensure!(db.take(&key).await?.is_granted(), "{id}: of two tokens one is left");
+        ensure!(!db.take(&key).await?.is_granted(), "{id}: under its override it holds one");
         let level = store.peek(&key).await?.context("it is there")?;
         assert_eq!((level.is_overridden(), level.quota()), (true, "1/h".parse()?), "{id}");
     }
 
-    rig.pool.run(replica(bucket("loaded"))).await?;
+    db.pool.run(replica(bucket("loaded"))).await?;
     let loaded = Key::try_from("loaded")?;
-    rig.pool.run(replica("update tollgate.token_buckets set capacity = 1 where id = 'loaded'".to_owned())).await?;
-    ensure!(rig.take(&loaded).await?.is_granted());
-    ensure!(!rig.take(&loaded).await?.is_granted(), "it holds one");
-    let refused = rig.refusal(disabled("tollgate.token_buckets", bucket("bare"))).await?;
+    db.pool.run(replica("update tollgate.token_buckets set capacity = 1 where id = 'loaded'".to_owned())).await?;
+    ensure!(db.take(&loaded).await?.is_granted());
+    ensure!(!db.take(&loaded).await?.is_granted(), "it holds one");
+    let refused = db.refusal(disabled("tollgate.token_buckets", bucket("bare"))).await?;
     ensure!(refused.sqlstate == "23502", "{refused:?}");
     Ok(())
 }
 
 /// Sets the end of the mode of every key, in each engine's SQL: PostgreSQL's, MySQL's, SQLite's.
-async fn mode_until(rig: &Rig, end: [&str; 3]) -> anyhow::Result<()> {
-    let table = rig.table().replace("token_buckets", "token_mode");
-    Ok(rig.pool.run(format!("update {table} set until = {}", of(rig, end))).await?)
+async fn mode_until(db: &TestDb, end: [&str; 3]) -> anyhow::Result<()> {
+    let table = db.table().replace("token_buckets", "token_mode");
+    Ok(db.pool.run(format!("update {table} set until = {}", of(db, end))).await?)
 }
 
-fn of<'a>(rig: &Rig, [postgres, mysql, sqlite]: [&'a str; 3]) -> &'a str {
-    match rig.engine.kind {
+fn of<'a>(db: &TestDb, [postgres, mysql, sqlite]: [&'a str; 3]) -> &'a str {
+    match db.engine.kind {
         Kind::Postgres => postgres,
         Kind::MySql => mysql,
         Kind::Sqlite => sqlite,
     }
 }
 
-async fn closing_limiter_reports_its_denials(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let store = scratch.rig.store();
-    let (often, seldom) = (scratch.rig.key(), scratch.rig.key());
+async fn closing_limiter_reports_its_denials(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let store = scratch.db.store();
+    let (often, seldom) = (scratch.db.key(), scratch.db.key());
     let limiter = Limiter::builder(store.clone()).count_denials(10).build("1 once")?;
     for (key, requests) in [(&often, 6), (&seldom, 3)] {
         for _ in 0..requests {
@@ -262,56 +262,56 @@ async fn closing_limiter_reports_its_denials(rig: Rig) -> anyhow::Result<()> {
     }
     assert_eq!(store.most_denied(10).await?, []);
     limiter.close().await?;
-    let told: Vec<(Key, u64)> = store.most_denied(10).await?.into_iter().map(|d| (d.key, d.denied)).collect();
-    assert_eq!(told, [(often.clone(), 5), (seldom, 2)]);
+    let reported: Vec<(Key, u64)> = store.most_denied(10).await?.into_iter().map(|d| (d.key, d.denied)).collect();
+    assert_eq!(reported, [(often.clone(), 5), (seldom, 2)]);
     assert_eq!(store.most_denied(1).await?[0].key, often);
     limiter.close().await?;
     assert_eq!(store.most_denied(1).await?[0].denied, 5, "it is told once");
     Ok(())
 }
 
-async fn failed_denial_report_is_not_counted(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    let stats = rig.table().replace("token_buckets", "token_stats");
-    let (long_ago, no_deletion) = match rig.engine.kind {
+async fn failed_denial_report_is_not_counted(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
+    let stats = db.table().replace("token_buckets", "token_stats");
+    let (long_ago, no_deletion) = match db.engine.kind {
         Kind::MySql => ("'2001-01-01'", "for each row signal sqlstate '45000' set message_text = 'kept'"),
         Kind::Postgres => ("'2001-01-01'", "for each row execute function kept()"),
         Kind::Sqlite => ("'2001-01-01T00:00:00.000000Z'", "begin select raise(abort, 'kept'); end"),
     };
-    if rig.engine.kind == Kind::Postgres {
+    if db.engine.kind == Kind::Postgres {
         let kept = "create function kept() returns trigger language plpgsql as $$ begin raise 'kept'; end $$";
-        rig.pool.run(kept).await?;
+        db.pool.run(kept).await?;
     }
     let old = format!("insert into {stats} (hour, id, denied, last_denied_at) values ({long_ago}, 'a', 1, {long_ago})");
-    rig.pool.run(old).await?;
-    rig.pool.run(format!("create trigger kept before delete on {stats} {no_deletion}")).await?;
-    let denials = [(rig.key(), 5)];
+    db.pool.run(old).await?;
+    db.pool.run(format!("create trigger kept before delete on {stats} {no_deletion}")).await?;
+    let denials = [(db.key(), 5)];
     ensure!(store.count_denials(&denials).await.is_err(), "the old row was deleted");
     assert_eq!(store.most_denied(10).await?, [], "who tells again would count twice");
-    let on = if rig.engine.kind == Kind::Postgres { format!(" on {stats}") } else { String::new() };
-    rig.pool.run(format!("drop trigger kept{on}")).await?;
+    let on = if db.engine.kind == Kind::Postgres { format!(" on {stats}") } else { String::new() };
+    db.pool.run(format!("drop trigger kept{on}")).await?;
     store.count_denials(&denials).await?;
     assert_eq!(store.most_denied(10).await?[0].denied, 5);
     Ok(())
 }
 
-async fn views_show_effective_rules_and_table_sizes(rig: Rig) -> anyhow::Result<()> {
-    type Word = Option<String>;
-    type Ruling = (String, Word, Word, Option<i64>, Word, Word, Word);
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+async fn views_show_effective_rules_and_table_sizes(db: TestDb) -> anyhow::Result<()> {
+    type Text = Option<String>;
+    type EffectiveRow = (String, Text, Text, Option<i64>, Text, Text, Text);
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
     let rules = async || {
-        let view = rig.table().replace("token_buckets", "token_rules");
+        let view = db.table().replace("token_buckets", "token_rules");
         let rules =
             format!("select kind, name, plan, capacity, mode, mode_from, reason from {view} order by kind, name");
         let rules = AssertSqlSafe(rules);
-        let rows: Vec<Ruling> = with_pool!(&rig.pool, pool => sqlx::query_as(rules).fetch_all(pool).await?);
-        let text = |row: Ruling| {
+        let rows: Vec<EffectiveRow> = with_pool!(&db.pool, pool => sqlx::query_as(rules).fetch_all(pool).await?);
+        let text = |row: EffectiveRow| {
             let (kind, name, plan, capacity, mode, from, reason) = row;
-            let word = |word: Word| word.unwrap_or_else(|| "-".to_owned());
-            let capacity = word(capacity.map(|capacity| capacity.to_string()));
-            [kind, word(name), word(plan), capacity, word(mode), word(from), word(reason)].join(" ")
+            let or_dash = |text: Text| text.unwrap_or_else(|| "-".to_owned());
+            let capacity = or_dash(capacity.map(|capacity| capacity.to_string()));
+            [kind, or_dash(name), or_dash(plan), capacity, or_dash(mode), or_dash(from), or_dash(reason)].join(" ")
         };
         anyhow::Ok(rows.into_iter().map(text).collect::<Vec<_>>())
     };
@@ -324,8 +324,8 @@ async fn views_show_effective_rules_and_table_sizes(rig: Rig) -> anyhow::Result<
     let over = |quota| Override { quota, mode: None, reason: "load test".to_owned(), ..Override::default() };
     let [on_plan, on_none, unseen] =
         ["user:1", "user:3", "user:4"].map(|name| Key::try_from(name).expect("short enough"));
-    ensure!(rig.decide(Take::from(on_plan.clone()).rule(Rule::Plan(free.clone()))).await?.is_granted());
-    rig.create(&on_none, "1/h".parse()?).await?;
+    ensure!(db.decide(Take::from(on_plan.clone()).rule(Rule::Plan(free.clone()))).await?.is_granted());
+    db.create(&on_none, "1/h".parse()?).await?;
     for key in [&on_plan, &on_none, &unseen] {
         store.set_override(key, over(Some("7/h".parse()?))).await?;
     }
@@ -333,7 +333,7 @@ async fn views_show_effective_rules_and_table_sizes(rig: Rig) -> anyhow::Result<
     let end = ended.expires_at.expect("it was given").timestamp_millis() * MS;
     store.set_override(&Key::try_from("user:2")?, ended).await?;
     store.set_mode(Mode::Shadow, Some("incident 42"), Some(Utc::now() + TimeDelta::hours(1))).await?;
-    rig.until(end + 10 * MS).await?;
+    db.until(end + 10 * MS).await?;
     let expected = [
         "all - - - shadow all incident 42",
         "override user:1 free 7 - - load test",
@@ -344,24 +344,24 @@ async fn views_show_effective_rules_and_table_sizes(rig: Rig) -> anyhow::Result<
     ];
     assert_eq!(rules().await?, expected);
     mode_until(
-        rig,
+        db,
         ["now() - interval '1 second'", "utc_timestamp(6) - interval 1 second", "datetime('now', '-1 second')"],
     )
     .await?;
     assert_eq!(rules().await?[0], "all - - - enforce - -");
 
-    let sizes = rig.table().replace("token_buckets", "token_sizes");
+    let sizes = db.table().replace("token_buckets", "token_sizes");
     let sizes = AssertSqlSafe(format!("select name from {sizes} where bytes > 0 or live_rows >= 0 order by name"));
-    let tables: Vec<(String,)> = with_pool!(&rig.pool, pool => sqlx::query_as(sizes).fetch_all(pool).await?);
+    let tables: Vec<(String,)> = with_pool!(&db.pool, pool => sqlx::query_as(sizes).fetch_all(pool).await?);
     ensure!(tables.iter().any(|(table,)| table == "token_buckets"), "{tables:?}");
     ensure!(tables.iter().any(|(table,)| table == "token_stats"), "{tables:?}");
     Ok(())
 }
 
-async fn size_view_shows_that_decisions_write_no_index(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
+async fn size_view_shows_that_decisions_write_no_index(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
     // A session reports its statistics at the end of a transaction, at most once a second.
-    let (session, _) = with_session(&scratch.rig, "select 1").await?;
+    let (session, _) = with_session(&scratch.db, "select 1").await?;
     let AnyPool::Postgres(pool) = &session.pool else { unreachable!("it is PostgreSQL's") };
     let key = session.bucket(Quota::interval(1_000, Duration::from_hours(1))?).await?;
     for _ in 0..100 {

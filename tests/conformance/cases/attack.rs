@@ -14,8 +14,8 @@ use tollgate::{
 };
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 use crate::workers::nanoseconds;
 
 pub fn cases() -> Vec<Case> {
@@ -24,17 +24,17 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn denied_flood_costs_one_call_per_key_and_second(rig: Rig) -> anyhow::Result<()> {
+async fn denied_flood_costs_one_call_per_key_and_second(db: TestDb) -> anyhow::Result<()> {
     let mut keys = Vec::new();
     // Some keys gain tokens now and then, and the others have one token only.
-    for (many, quota) in [(5, Quota::continuous(4, Duration::from_secs(1))?), (20, Quota::once(1)?)] {
-        for _ in 0..many {
-            keys.push(rig.bucket(quota).await?);
+    for (count, quota) in [(5, Quota::continuous(4, Duration::from_secs(1))?), (20, Quota::once(1)?)] {
+        for _ in 0..count {
+            keys.push(db.bucket(quota).await?);
         }
     }
     let calls = Arc::new(Mutex::new(Calls::new()));
-    let limiter = Limiter::new(Counting { store: rig.store(), calls: Arc::clone(&calls) }, Rule::Provisioned)?;
-    let (start, is_over) = (rig.now().await?, Arc::new(AtomicBool::new(false)));
+    let limiter = Limiter::new(Counting { store: db.store(), calls: Arc::clone(&calls) }, Rule::Provisioned)?;
+    let (start, is_over) = (db.now().await?, Arc::new(AtomicBool::new(false)));
     let mut callers = JoinSet::new();
     for place in 0..CALLERS {
         let (limiter, mut keys, is_over) = (limiter.clone(), keys.clone(), Arc::clone(&is_over));
@@ -42,31 +42,31 @@ async fn denied_flood_costs_one_call_per_key_and_second(rig: Rig) -> anyhow::Res
         keys.rotate_left(first);
         callers.spawn(async move {
             let mut granted = BTreeMap::<Key, u64>::new();
-            let mut asked = 0_u64;
+            let mut sent = 0_u64;
             while !is_over.load(Ordering::Relaxed) {
                 for key in &keys {
                     let decision = limiter.allow(key).await?;
                     *granted.entry(key.clone()).or_default() += u64::from(decision.is_granted());
-                    asked += 1;
+                    sent += 1;
                 }
                 // Lets other tasks run between two rounds.
                 tokio::task::yield_now().await;
             }
-            anyhow::Ok((granted, asked))
+            anyhow::Ok((granted, sent))
         });
     }
-    rig.until(start + nanoseconds(Duration::from_millis(1500))).await?;
+    db.until(start + nanoseconds(Duration::from_millis(1500))).await?;
     is_over.store(true, Ordering::Relaxed);
-    let (mut granted, mut asked) = (BTreeMap::<Key, u64>::new(), 0);
+    let (mut granted, mut sent) = (BTreeMap::<Key, u64>::new(), 0);
     while let Some(caller) = callers.join_next().await {
         let (of_caller, by_caller) = caller??;
-        asked += by_caller;
+        sent += by_caller;
         for (key, grants) in of_caller {
             *granted.entry(key).or_default() += grants;
         }
     }
     // Includes the started second. A caller between a denial and its caching makes one more call.
-    let seconds = u64::try_from((rig.now().await? - start) / nanoseconds(Duration::from_secs(1)))? + 2;
+    let seconds = u64::try_from((db.now().await? - start) / nanoseconds(Duration::from_secs(1)))? + 2;
     let calls = calls.lock();
     let (mut all, mut slow) = (0, 0);
     for call in calls.values() {
@@ -80,7 +80,7 @@ async fn denied_flood_costs_one_call_per_key_and_second(rig: Rig) -> anyhow::Res
         "{all} of {most} calls for {} keys in {seconds} s and {grants} grants; {slow} were slow",
         keys.len()
     );
-    ensure!(asked > 20 * all, "{asked} asked, which is no attack for {all} calls");
+    ensure!(sent > 20 * all, "{sent} requests for {all} calls are not an attack");
     Ok(())
 }
 

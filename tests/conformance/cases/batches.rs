@@ -9,10 +9,10 @@ use tollgate::{Admin, Key, Mode, Quota, Rule, Store, Take, admin::Override};
 use uuid::Uuid;
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
 use crate::rounds::rounds;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
+use crate::test_db::TestDb;
 
 mod equal;
 mod together;
@@ -35,25 +35,25 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-async fn any_batch_is_answered_as_its_requests_one_by_one(rig: Rig) -> anyhow::Result<()> {
+async fn any_batch_is_answered_as_its_requests_one_by_one(db: TestDb) -> anyhow::Result<()> {
     let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain((0..rounds(NEW_SEEDS)?).map(|_| fastrand::u64(..))).collect(),
     };
     for seed in seeds {
         let mut author = Author { random: Rng::with_seed(seed), keys: keys()?, plans: Vec::new() };
-        author.plans = (0..3).map(|_| rig.key()).collect();
-        Box::pin(play(&rig, author)).await.with_context(|| format!("TOLLGATE_SEED={seed} replays this"))?;
+        author.plans = (0..3).map(|_| db.key()).collect();
+        Box::pin(play(&db, author)).await.with_context(|| format!("TOLLGATE_SEED={seed} replays this"))?;
     }
     Ok(())
 }
 
-async fn play(rig: &Rig, mut author: Author) -> anyhow::Result<()> {
+async fn play(db: &TestDb, mut author: Author) -> anyhow::Result<()> {
     let memory = Memory::new();
-    let (model, engine) = (memory.store(), rig.store());
+    let (model, engine) = (memory.store(), db.store());
     let mut now = START;
     memory.at(now).await?;
-    World::at(rig, now).await?;
+    World::at(db, now).await?;
     let provisioned = [author.keys[0].clone(), author.keys[1].clone()];
     for key in provisioned {
         let quota = author.quota();
@@ -63,7 +63,7 @@ async fn play(rig: &Rig, mut author: Author) -> anyhow::Result<()> {
     for _ in 0..BATCHES {
         now += author.random.i64(0..4 * SECOND);
         memory.at(now).await?;
-        World::at(rig, now).await?;
+        World::at(db, now).await?;
         author.rule(&model, &engine).await?;
         let takes = author.batch();
         let mut expected = Vec::new();

@@ -10,7 +10,7 @@ use tollgate::{
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 /// The keys of all pages, and the number of rows that the pages skipped.
 macro_rules! all {
@@ -40,9 +40,9 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (store, mut keys) = (scratch.rig.store(), [rig.key(), rig.key()]);
+async fn lists_skip_and_count_rows_out_of_bounds(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (store, mut keys) = (scratch.db.store(), [db.key(), db.key()]);
     keys.sort();
     for key in &keys {
         store.create_bucket(key, "5/h".parse()?).await?;
@@ -51,7 +51,7 @@ async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()>
         store.count(key, &"5 in 1h at 1min".parse::<Window>()?, 1).await?;
         store.count_denials(&[(key.clone(), 3)]).await?;
     }
-    let broken = break_rows(&scratch.rig).await?;
+    let broken = break_rows(&scratch.db).await?;
 
     for limit in [1, 2, 100] {
         let buckets = all!(limit, after => store.list(&Filter::default(), after, limit), level => level.key());
@@ -76,10 +76,10 @@ async fn lists_skip_and_count_rows_out_of_bounds(rig: Rig) -> anyhow::Result<()>
     bail!("no sweep ends")
 }
 
-async fn read_names_the_row_that_is_out_of_bounds(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (store, sound) = (scratch.rig.store(), scratch.rig.bucket(Quota::per_hour(5).try_into()?).await?);
-    break_rows(&scratch.rig).await?;
+async fn read_names_the_row_that_is_out_of_bounds(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (store, sound) = (scratch.db.store(), scratch.db.bucket(Quota::per_hour(5).try_into()?).await?);
+    break_rows(&scratch.db).await?;
     let key = Key::try_from("minus")?;
     for error in [
         store.peek(&key).await.expect_err("its capacity is -5"),
@@ -98,11 +98,11 @@ async fn read_names_the_row_that_is_out_of_bounds(rig: Rig) -> anyhow::Result<()
 }
 
 /// Denials of two hours and counts of two sub-intervals have sums that no integer of 64 bits can hold.
-async fn huge_counts_take_no_view_away(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+async fn huge_counts_take_no_view_away(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
     let [huge, sound] = ["huge", "sound"].map(|key| Key::try_from(key).expect("short enough"));
-    let (schema, hours) = match rig.engine.kind {
+    let (schema, hours) = match db.engine.kind {
         Kind::Postgres => ("tollgate.", ["date_trunc('hour', now(), 'UTC')", "now() - interval '1 hour'"]),
         Kind::MySql => ("", ["date_format(utc_timestamp(), '%Y-%m-%d %H:00:00')", "utc_timestamp() - interval 1 hour"]),
         Kind::Sqlite => {
@@ -111,49 +111,47 @@ async fn huge_counts_take_no_view_away(rig: Rig) -> anyhow::Result<()> {
     };
     for hour in hours {
         let row = format!("({hour}, 'huge', {}, {hour})", i64::MAX);
-        rig.pool
-            .run(format!("insert into {schema}token_stats (hour, id, denied, last_denied_at) values {row}"))
-            .await?;
+        db.pool.run(format!("insert into {schema}token_stats (hour, id, denied, last_denied_at) values {row}")).await?;
     }
     store.count_denials(&[(huge.clone(), 5), (sound.clone(), 3)]).await?;
     let denied = store.most_denied(10).await?;
     assert_eq!(denied.iter().map(|denials| &denials.key).collect::<Vec<_>>(), [&huge, &sound]);
-    let denied = rig.sql(format!("select denied from {schema}token_most_denied order by denied")).await?;
+    let denied = db.sql(format!("select denied from {schema}token_most_denied order by denied")).await?;
     assert_eq!(denied.len(), 2);
     ensure!(denied[0].number("denied")? == 3 && denied[1].number("denied")? >= 100_000_000_000_000_000, "{denied:?}");
 
     for key in [&huge, &sound] {
         store.count(key, &"5 in 1h at 1min".parse::<Window>()?, 1).await?;
     }
-    damage_window(rig, &huge).await?;
-    let listed = match rig.engine.kind {
+    damage_window(db, &huge).await?;
+    let listed = match db.engine.kind {
         Kind::MySql => "call token_list_windows(null, null, 10)".to_owned(),
         _ => format!("select id, counted from {schema}token_window_levels order by id"),
     };
-    let listed = rig.sql(listed).await?;
+    let listed = db.sql(listed).await?;
     assert_eq!(listed.len(), 2);
     assert_eq!(listed[1].text("counted")?, Some("1"));
     Ok(())
 }
 
 /// The routines of a server deny the request.
-async fn request_for_damaged_row_names_the_row(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store, key) = (&scratch.rig, scratch.rig.store(), rig.key());
+async fn request_for_damaged_row_names_the_row(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store, key) = (&scratch.db, scratch.db.store(), db.key());
     let window = "5 in 1h at 1min".parse::<Window>()?;
     let take = Take::from(key.clone()).rule(Rule::Window(window));
-    ensure!(rig.decide(take.clone()).await?.is_granted());
-    damage_window(rig, &key).await?;
+    ensure!(db.decide(take.clone()).await?.is_granted());
+    damage_window(db, &key).await?;
     let mut errors = vec![store.take(&[take]).await.expect_err("its counts are out of bounds")];
     errors.push(store.count(&key, &window, 1).await.expect_err("its counts are out of bounds"));
 
     store.create_bucket(&key, "5/h".parse()?).await?;
     let (off, on) = ("pragma ignore_check_constraints = on", "pragma ignore_check_constraints = off");
-    rig.pool.run(format!("{off}; update token_buckets set refill = 'never'; {on}")).await?;
+    db.pool.run(format!("{off}; update token_buckets set refill = 'never'; {on}")).await?;
     let take = Take::from(key.clone());
     let (two, other) = (
-        take.clone().and(rig.bucket("5/h".parse()?).await?, Rule::Provisioned),
-        Take::from(rig.key()).rule("5/h".try_into()?),
+        take.clone().and(db.bucket("5/h".parse()?).await?, Rule::Provisioned),
+        Take::from(db.key()).rule("5/h".try_into()?),
     );
     for takes in [vec![take.clone()], vec![take, other], vec![two]] {
         errors.push(store.take(&takes).await.expect_err("its refill is unknown"));
@@ -165,33 +163,33 @@ async fn request_for_damaged_row_names_the_row(rig: Rig) -> anyhow::Result<()> {
 }
 
 /// Writes counts that no request can have made.
-async fn damage_window(rig: &Rig, key: &Key) -> anyhow::Result<()> {
-    let (id, most, end) = (rig.literal(key), i64::MAX, rig.now().await?);
-    let (table, counts) = match rig.engine.kind {
+async fn damage_window(db: &TestDb, key: &Key) -> anyhow::Result<()> {
+    let (id, most, end) = (db.literal(key), i64::MAX, db.now().await?);
+    let (table, counts) = match db.engine.kind {
         Kind::Postgres => {
             ("tollgate.token_windows", format!("ends = array[{end}, {end} + 1], counts = array[{most}, {most}]"))
         }
         Kind::MySql => ("token_windows", format!("counts = '[[{end}, {most}], [{end}, {most}]]'")),
         Kind::Sqlite => ("token_windows", format!("counts = '{end} {most}, {end} {most}'")),
     };
-    Ok(rig.pool.run(format!("update {table} set {counts} where id = {id}")).await?)
+    Ok(db.pool.run(format!("update {table} set {counts} where id = {id}")).await?)
 }
 
-async fn windows_and_denials_take_no_invalid_id(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (schema, ids) = match rig.engine.kind {
+async fn windows_and_denials_take_no_invalid_id(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (schema, ids) = match db.engine.kind {
         Kind::Postgres => ("tollgate.", &["''", r"e'\x01x'", "repeat('x', 256)"][..]),
         Kind::MySql => ("", &["''", "x'0178'", "x'6100'", "x'ff'", "repeat('x', 256)"][..]),
         Kind::Sqlite => ("", &["''", "char(1, 120)", "cast(x'6100' as text)", "printf('%.*c', 256, 'x')"][..]),
     };
     for id in ids {
-        for insert in [window(&rig, id, "5", 1), stats(&rig, id, 1)] {
+        for insert in [window(&db, id, "5", 1), stats(&db, id, 1)] {
             let insert = format!("insert into {schema}{insert}");
-            scratch.rig.pool.run(&*insert).await.expect_err(&insert);
+            scratch.db.pool.run(&*insert).await.expect_err(&insert);
         }
     }
-    for insert in [window(&rig, "'x'", "5", 1), stats(&rig, "'x'", 1)] {
-        scratch.rig.pool.run(format!("insert into {schema}{insert}")).await?;
+    for insert in [window(&db, "'x'", "5", 1), stats(&db, "'x'", 1)] {
+        scratch.db.pool.run(format!("insert into {schema}{insert}")).await?;
     }
     Ok(())
 }
@@ -206,13 +204,13 @@ struct Broken {
 }
 
 /// Writes rows past the checks of their tables.
-async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
-    let ids = match rig.engine.kind {
+async fn break_rows(db: &TestDb) -> anyhow::Result<Broken> {
+    let ids = match db.engine.kind {
         Kind::Postgres => &[r"e'\x01x'", "repeat('x', 256)"][..],
         Kind::MySql => &["x'0178'", "x'6100'", "x'ff'"][..],
         Kind::Sqlite => &["char(1, 120)", "cast(x'6100' as text)", "cast(x'ff' as text)"][..],
     };
-    let of_bucket = |id: &str, capacity: &str, full_at: &str| match rig.engine.kind {
+    let of_bucket = |id: &str, capacity: &str, full_at: &str| match db.engine.kind {
         // The columns that a trigger would set.
         Kind::Postgres => format!(
             "token_buckets (id, capacity, refill_seconds, full_at, burst, step_ns, step_ticks, token_ticks)
@@ -229,26 +227,26 @@ async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
     let mut buckets: Vec<_> = ids.iter().map(|id| of_bucket(id, "1", "0")).collect();
     buckets.extend([of_bucket("'zero'", "0", "0"), of_bucket("'minus'", "-5", "0")]);
     buckets.push(of_bucket("'far'", "1", "9223372036854775807"));
-    let mut windows: Vec<_> = ids.iter().map(|id| window(rig, id, "5", 1)).collect();
-    windows.extend([window(rig, "'minus'", "-5", 1), window(rig, "'none'", "5", -1)]);
-    if rig.engine.kind == Kind::MySql {
-        windows.push(window(rig, "'no JSON'", "5", 1).replace("'[]'", "'no JSON'"));
+    let mut windows: Vec<_> = ids.iter().map(|id| window(db, id, "5", 1)).collect();
+    windows.extend([window(db, "'minus'", "-5", 1), window(db, "'none'", "5", -1)]);
+    if db.engine.kind == Kind::MySql {
+        windows.push(window(db, "'no JSON'", "5", 1).replace("'[]'", "'no JSON'"));
     }
     let mut plans: Vec<_> = ids.iter().map(|id| of_plan(id, 1)).collect();
     plans.extend([of_plan("'zero'", 0), of_plan("'minus'", -5)]);
     let mut overrides: Vec<_> = ids.iter().map(|id| of_override(id, 1)).collect();
     overrides.extend([of_override("'zero'", 0), of_override("'minus'", -5)]);
-    let mut denials: Vec<_> = ids.iter().map(|id| stats(rig, id, 1)).collect();
-    denials.push(stats(rig, "'minus'", -3));
-    let schema = if rig.engine.kind == Kind::Postgres { "tollgate." } else { "" };
+    let mut denials: Vec<_> = ids.iter().map(|id| stats(db, id, 1)).collect();
+    denials.push(stats(db, "'minus'", -3));
+    let schema = if db.engine.kind == Kind::Postgres { "tollgate." } else { "" };
     let rows = [&buckets, &windows, &plans, &overrides, &denials].into_iter().flatten();
     let inserts: Vec<String> = rows.map(|row| format!("insert into {schema}{row};\n")).collect();
     let inserts = inserts.concat() + &format!("update {schema}token_mode set mode = 'none';\n");
 
-    match &rig.pool {
+    match &db.pool {
         AnyPool::Sqlite(_) => {
             let (off, on) = ("pragma ignore_check_constraints = on", "pragma ignore_check_constraints = off");
-            rig.pool.run(format!("{off};\n{inserts}{on}")).await?;
+            db.pool.run(format!("{off};\n{inserts}{on}")).await?;
         }
         AnyPool::Postgres(pool) => {
             let unchecked: Vec<String> = sqlx::query_scalar(
@@ -260,11 +258,11 @@ async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
             )
             .fetch_all(pool)
             .await?;
-            rig.pool.run(unchecked.join(";\n") + ";\n" + &inserts).await?;
+            db.pool.run(unchecked.join(";\n") + ";\n" + &inserts).await?;
         }
-        AnyPool::MySql(_) if rig.engine.name == "mariadb" => {
+        AnyPool::MySql(_) if db.engine.name == "mariadb" => {
             let (off, on) = ("set check_constraint_checks = 0", "set check_constraint_checks = 1");
-            rig.pool.run(format!("{off};\n{inserts}{on}")).await?;
+            db.pool.run(format!("{off};\n{inserts}{on}")).await?;
         }
         AnyPool::MySql(pool) => {
             let unchecked: Vec<String> = sqlx::query_scalar(
@@ -274,7 +272,7 @@ async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
             )
             .fetch_all(pool)
             .await?;
-            rig.pool.run(unchecked.concat() + &inserts).await?;
+            db.pool.run(unchecked.concat() + &inserts).await?;
         }
     }
     let many = |rows: &Vec<String>| u64::try_from(rows.len()).expect("few");
@@ -287,8 +285,8 @@ async fn break_rows(rig: &Rig) -> anyhow::Result<Broken> {
     })
 }
 
-fn window(rig: &Rig, id: &str, most: &str, granted: i64) -> String {
-    let (columns, values) = match rig.engine.kind {
+fn window(db: &TestDb, id: &str, most: &str, granted: i64) -> String {
+    let (columns, values) = match db.engine.kind {
         Kind::Postgres => ("", ""),
         Kind::MySql => (", counts", ", '[]'"),
         Kind::Sqlite => (", counts, empty_at", ", '', 0"),
@@ -299,8 +297,8 @@ fn window(rig: &Rig, id: &str, most: &str, granted: i64) -> String {
     )
 }
 
-fn stats(rig: &Rig, id: &str, denied: i64) -> String {
-    let now = match rig.engine.kind {
+fn stats(db: &TestDb, id: &str, denied: i64) -> String {
+    let now = match db.engine.kind {
         Kind::Postgres => "now()",
         Kind::MySql => "utc_timestamp()",
         Kind::Sqlite => "strftime('%Y-%m-%d %H:%M:%f', 'now')",

@@ -11,9 +11,9 @@ use tollgate::{Error, Key, Limiter, Quota, Store, Take, layers::LeaseOptions, mo
 use crate::cancellation;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::all_given_back;
-use crate::rig::{AnyPool, Rig};
 use crate::rounds::rounds;
 use crate::store::{AnyOf, AnyStore, on};
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     [
@@ -23,11 +23,11 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
-async fn calls_dropped_at_random_points_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
+async fn calls_dropped_at_random_points_keep_accounting_correct(db: TestDb) -> anyhow::Result<()> {
     let quota = Quota::interval(1_000_000, Duration::from_secs(86_400))?;
-    let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?];
-    let calls = rounds(if rig.level.is_none() { 2_000 } else { 500 })?;
-    let store = rig.store();
+    let keys = [db.bucket(quota).await?, db.bucket(quota).await?];
+    let calls = rounds(if db.level.is_none() { 2_000 } else { 500 })?;
+    let store = db.store();
     let books = Arc::new(Books::default());
     let callers: Vec<_> = (0..CALLERS)
         .map(|seed| {
@@ -40,31 +40,31 @@ async fn calls_dropped_at_random_points_keep_accounting_correct(rig: Rig) -> any
     for caller in callers {
         caller.await??;
     }
-    all_given_back(&rig.pool).await;
+    all_given_back(&db.pool).await;
 
     let (known, unknown) = (books.known.load(Ordering::SeqCst), books.unknown.load(Ordering::SeqCst));
     let mut debited = 0;
     for key in &keys {
-        debited += rig.row(key).await?.map_or(0, |row| row.granted);
+        debited += db.row(key).await?.map_or(0, |row| row.granted);
     }
     assert!(known <= debited && debited <= known + unknown, "{known} known, {unknown} unknown, {debited} debited");
     assert!(known > 0 && unknown > 0, "{known} known, {unknown} unknown: too few to show anything");
-    no_transaction_is_open(&rig).await
+    no_transaction_is_open(&db).await
 }
 
 /// Uses a limiter's default layers, and a lease, too.
-async fn cancelled_calls_of_every_method_keep_accounting_correct(rig: Rig) -> anyhow::Result<()> {
+async fn cancelled_calls_of_every_method_keep_accounting_correct(db: TestDb) -> anyhow::Result<()> {
     // A file answers many more calls than a server in the same time.
-    let calls = rounds(if rig.directory.is_some() { 8_000 } else { 1_000 })?;
-    on!(rig.store().database, store => {
+    let calls = rounds(if db.directory.is_some() { 8_000 } else { 1_000 })?;
+    on!(db.store().database, store => {
         for builder in [Limiter::builder(store.clone()), Limiter::builder(store).lease(LeaseOptions::default())] {
-            let keys = std::array::from_fn(|_| rig.key());
+            let keys = std::array::from_fn(|_| db.key());
             let limiter = builder.build("1/s")?;
             cancellation::give_up(&limiter, limiter.store(), keys, calls.into()).await?;
         }
     });
-    all_given_back(&rig.pool).await;
-    no_transaction_is_open(&rig).await
+    all_given_back(&db.pool).await;
+    no_transaction_is_open(&db).await
 }
 
 /// The tokens that the callers know of.
@@ -98,7 +98,7 @@ impl Caller {
                 // On a busy machine, other calls can all be cancelled before an answer.
                 4 => Some(call.await),
                 1 => tokio::time::timeout(Duration::from_micros(patience), call).await.ok(),
-                2 => turns(patience, call).await,
+                2 => within_yields(patience, call).await,
                 _ => aborted(patience, call).await,
             };
             self.enter(answer, tokens)?;
@@ -126,7 +126,7 @@ impl Caller {
 }
 
 /// Yields `patience` times, and drops the call if it has not ended by then.
-async fn turns<T>(patience: u64, call: impl Future<Output = T>) -> Option<T> {
+async fn within_yields<T>(patience: u64, call: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         answer = call => Some(answer),
@@ -144,8 +144,8 @@ async fn aborted<T: Send + 'static>(patience: u64, call: impl Future<Output = T>
 }
 
 /// Takes every connection out of the pool and checks its session.
-async fn no_transaction_is_open(rig: &Rig) -> anyhow::Result<()> {
-    match &rig.pool {
+async fn no_transaction_is_open(db: &TestDb) -> anyhow::Result<()> {
+    match &db.pool {
         AnyPool::MySql(pool) => {
             let mut connections = Vec::new();
             for _ in 0..pool.size() {

@@ -13,8 +13,8 @@ use uuid::Uuid;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{injected, with_session};
-use crate::rig::Rig;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(
@@ -28,17 +28,17 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Makes every call with a key through a session of each character set, and through a session of utf8mb4.
-async fn session_charset_changes_no_call_of_the_crate(rig: Rig) -> anyhow::Result<()> {
-    let (_scratch, rig) = injected(&rig).await?;
-    let expected = [journal(&rig, &rig, false).await?, journal(&rig, &rig, true).await?];
+async fn session_charset_changes_no_call_of_the_crate(db: TestDb) -> anyhow::Result<()> {
+    let (_scratch, db) = injected(&db).await?;
+    let expected = [journal(&db, &db, false).await?, journal(&db, &db, true).await?];
     for line in expected.iter().flatten() {
         ensure!(!line.contains("Err("), "{line}");
     }
     for charset in CHARSETS {
         for sql_mode in ["@@sql_mode", "''"] {
             let statement = format!("set names {charset}; set sql_mode = {sql_mode}, @tollgate_test_now = 0").leak();
-            let (session, _) = with_session(&rig, statement).await?;
-            let found = [journal(&session, &rig, false).await?, journal(&rig, &session, true).await?];
+            let (session, _) = with_session(&db, statement).await?;
+            let found = [journal(&session, &db, false).await?, journal(&db, &session, true).await?];
             for (expected, found) in expected.iter().flatten().zip(found.iter().flatten()) {
                 ensure!(expected == found, "after {statement}:\n{found}\ninstead of\n{expected}");
             }
@@ -47,10 +47,10 @@ async fn session_charset_changes_no_call_of_the_crate(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-async fn routine_refuses_a_key_truncated_by_a_lax_session(rig: Rig) -> anyhow::Result<()> {
+async fn routine_refuses_a_key_truncated_by_a_lax_session(db: TestDb) -> anyhow::Result<()> {
     for charset in ["utf8", "ascii"] {
         let statement = format!("set names {charset}; set sql_mode = '', @tollgate_test_now = 0").leak();
-        let (session, _) = with_session(&rig, statement).await?;
+        let (session, _) = with_session(&db, statement).await?;
         for call in [
             "call request_token('k😀')",
             "call request_planned_tokens('k', 'k😀', 1, 0, 0)",
@@ -70,24 +70,24 @@ async fn routine_refuses_a_key_truncated_by_a_lax_session(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-async fn routine_converts_a_key_of_another_charset(rig: Rig) -> anyhow::Result<()> {
-    let unique = rig.key();
+async fn routine_converts_a_key_of_another_charset(db: TestDb) -> anyhow::Result<()> {
+    let unique = db.key();
     let key = Key::try_from(format!("{unique}ü水"))?;
     for (charset, sent) in [("latin1", "fc"), ("gbk", "a8b9"), ("utf8mb4", "c3bc")] {
         let id = format!("concat('{unique}', _{charset} x'{sent}', '水')");
-        rig.call("rate_limiting_request", &format!("{id}, 1, 3")).await?;
+        db.call("rate_limiting_request", &format!("{id}, 1, 3")).await?;
     }
-    assert_eq!(rig.store().peek(&key).await?.map(|level| level.available()), Some(0));
+    assert_eq!(db.store().peek(&key).await?.map(|level| level.available()), Some(0));
     Ok(())
 }
 
-async fn tables_refuse_an_id_that_is_not_utf_8(rig: Rig) -> anyhow::Result<()> {
+async fn tables_refuse_an_id_that_is_not_utf_8(db: TestDb) -> anyhow::Result<()> {
     for insert in [
         "token_buckets (id, capacity, refill_seconds) values (_latin1 x'6bfc', 1, 1)",
         "token_plans (name, capacity, refill_seconds) values (_latin1 x'6bfc', 1, 1)",
         "token_overrides (id, mode, reason) values (_latin1 x'6bfc', 'block', '')",
     ] {
-        rig.refusal(format!("insert into {insert}")).await?;
+        db.refusal(format!("insert into {insert}")).await?;
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ const CHARSETS: [&str; 6] = ["utf8mb4", "utf8", "latin1", "gbk", "ascii", "cp932
 const KEYS: [&str; 5] = ["k", "kü", "k水", "k😀", "k😁"];
 
 /// Records the answers of one session's calls, and those of another session that reads the results.
-async fn journal(writer: &Rig, reader: &Rig, with_ids: bool) -> anyhow::Result<Vec<String>> {
+async fn journal(writer: &TestDb, reader: &TestDb, with_ids: bool) -> anyhow::Result<Vec<String>> {
     for table in ["buckets", "plans", "overrides", "receipts", "windows", "stats"] {
         reader.sql(format!("delete from token_{table}")).await?;
     }

@@ -9,13 +9,13 @@ use tollgate::{
 
 use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 
 mod adjustments;
 mod batches;
-mod lines;
 mod order;
+mod queues;
 mod receipts;
 mod services;
 mod several;
@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
         .to_vec(),
         adjustments::cases(),
         batches::cases(),
-        lines::cases(),
+        queues::cases(),
         order::cases(),
         receipts::cases(),
         services::cases(),
@@ -42,34 +42,34 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
-async fn eight_processes_share_a_bucket(rig: Rig) -> anyhow::Result<()> {
-    across_a_boundary(&rig, 1, 40, 1).await
+async fn eight_processes_share_a_bucket(db: TestDb) -> anyhow::Result<()> {
+    across_a_boundary(&db, 1, 40, 1).await
 }
 
 /// A call takes from up to three of the buckets, and other calls take from them in another order.
-async fn eight_processes_share_sixteen_buckets(rig: Rig) -> anyhow::Result<()> {
-    across_a_boundary(&rig, 16, 6, 3).await
+async fn eight_processes_share_sixteen_buckets(db: TestDb) -> anyhow::Result<()> {
+    across_a_boundary(&db, 16, 6, 3).await
 }
 
 /// Takes all tokens of the buckets in one period, and continues until the next period is used up, too.
-async fn across_a_boundary(rig: &Rig, buckets: usize, capacity: u64, batch: usize) -> anyhow::Result<()> {
+async fn across_a_boundary(db: &TestDb, buckets: usize, capacity: u64, batch: usize) -> anyhow::Result<()> {
     let period = Duration::from_mins(1);
     let quota = Quota::interval(capacity, period)?;
     let mut keys = Vec::new();
     for _ in 0..buckets {
-        keys.push(rig.bucket(quota).await?);
+        keys.push(db.bucket(quota).await?);
     }
-    let processes = Callers::new(rig, &keys, quota).batch(batch).start().await?;
+    let processes = Callers::new(db, &keys, quota).batch(batch).start().await?;
 
     let end = SystemClock.now() + nanoseconds(Duration::from_secs(1));
     let anchor = end - nanoseconds(period);
     for key in &keys {
-        rig.pool.run(format!("update {} set anchor = {anchor} where id = {}", rig.table(), rig.literal(key))).await?;
+        db.pool.run(format!("update {} set anchor = {anchor} where id = {}", db.table(), db.literal(key))).await?;
     }
-    let histories = gather(processes.go(&Course { anchor, end }).await?);
+    let histories = gather(processes.run(&Course { anchor, end }).await?);
     for (place, key) in keys.iter().enumerate() {
         let calls = &histories[&place];
-        check(rig, key, &quota, anchor, calls).await?;
+        check(db, key, &quota, anchor, calls).await?;
         let (before, after): (Vec<Call>, Vec<Call>) = calls.iter().partition(|call| call.at < Some(end));
         assert!(granted(&before) > 0, "nothing was asked before the boundary");
         assert_eq!(granted(&after), i64::try_from(capacity)?, "after the boundary");
@@ -77,23 +77,23 @@ async fn across_a_boundary(rig: &Rig, buckets: usize, capacity: u64, batch: usiz
     Ok(())
 }
 
-async fn first_requests_make_each_bucket_once(rig: Rig) -> anyhow::Result<()> {
+async fn first_requests_make_each_bucket_once(db: TestDb) -> anyhow::Result<()> {
     // The century that started in 1970 ends after this test.
     let quota = Quota::interval(5, Duration::from_hours(36_525 * 24))?;
-    let keys: Vec<Key> = (0..8).map(|_| rig.key()).collect();
-    let processes = Callers::new(&rig, &keys, quota).first_use().start().await?;
-    let histories = gather(processes.go(&Course { anchor: 0, end: 0 }).await?);
+    let keys: Vec<Key> = (0..8).map(|_| db.key()).collect();
+    let processes = Callers::new(&db, &keys, quota).first_use().start().await?;
+    let histories = gather(processes.run(&Course { anchor: 0, end: 0 }).await?);
     for (place, key) in keys.iter().enumerate() {
-        check(&rig, key, &quota, 0, &histories[&place]).await?;
+        check(&db, key, &quota, 0, &histories[&place]).await?;
         assert_eq!(granted(&histories[&place]), 5, "{key}");
     }
     Ok(())
 }
 
-async fn check(rig: &Rig, key: &Key, quota: &Quota, anchor: i64, calls: &[Call]) -> anyhow::Result<()> {
+async fn check(db: &TestDb, key: &Key, quota: &Quota, anchor: i64, calls: &[Call]) -> anyhow::Result<()> {
     let faults = faults(quota, anchor, calls);
     assert!(faults.is_empty(), "{} faults, the first: {}", faults.len(), faults[0]);
-    assert_eq!(rig.row(key).await?.map(|row| row.granted), Some(granted(calls)), "what is debited was granted");
+    assert_eq!(db.row(key).await?.map(|row| row.granted), Some(granted(calls)), "what is debited was granted");
     Ok(())
 }
 

@@ -7,42 +7,42 @@ use tollgate::{Key, Quota, Rule, Store, Take};
 use crate::engines::Engine;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_session;
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_sessions; a_denied_batch_writes_nothing).into()
 }
 
-async fn a_denied_batch_writes_nothing(rig: Rig) -> anyhow::Result<()> {
+async fn a_denied_batch_writes_nothing(db: TestDb) -> anyhow::Result<()> {
     let quota = Quota::interval(3, Duration::from_secs(86_400))?;
-    let (rig, _) = with_session(&rig, "select 1").await?;
-    let store = rig.store();
-    let keys = [rig.bucket(quota).await?, rig.bucket(quota).await?, rig.key()];
+    let (db, _) = with_session(&db, "select 1").await?;
+    let store = db.store();
+    let keys = [db.bucket(quota).await?, db.bucket(quota).await?, db.key()];
     let take = |key: &Key| {
         let take = Take::from(key.clone());
         // The first request creates the last bucket.
         if *key == keys[2] { take.rule(Rule::from(quota)) } else { take }
     };
     for key in &keys {
-        assert!(rig.decide(take(key).cost(2)).await?.is_granted());
+        assert!(db.decide(take(key).cost(2)).await?.is_granted());
     }
     let two = keys.iter().map(|key| take(key).cost(2));
     let several = take(&keys[0]).cost(2).and(keys[1].clone(), Rule::Provisioned);
     let denied: Vec<Take> = two.clone().chain(two).chain([take(&keys[1]).cost(3), several.clone(), several]).collect();
 
-    let before = written(&rig, &keys).await?;
+    let before = written(&db, &keys).await?;
     let waiting = [take(&keys[0]).cost(2).max_wait(Duration::from_secs(1))];
     for takes in [&denied[..7], &denied[..3], &denied[..1], &waiting] {
         are_denied(&store, takes).await?;
-        assert_eq!(written(&rig, &keys).await?, before, "{takes:?}");
+        assert_eq!(written(&db, &keys).await?, before, "{takes:?}");
     }
     // Several buckets are evaluated in a batch under row locks, which PostgreSQL stores in the rows.
     for takes in [&denied[7..8], &denied[7..], &denied[..]] {
         are_denied(&store, takes).await?;
-        assert_eq!(but_for_locks(written(&rig, &keys).await?), but_for_locks(before.clone()), "{takes:?}");
+        assert_eq!(but_for_locks(written(&db, &keys).await?), but_for_locks(before.clone()), "{takes:?}");
     }
-    assert!(rig.decide(take(&keys[2])).await?.is_granted());
-    assert_ne!(but_for_locks(written(&rig, &keys).await?), but_for_locks(before), "a grant is not seen");
+    assert!(db.decide(take(&keys[2])).await?.is_granted());
+    assert_ne!(but_for_locks(written(&db, &keys).await?), but_for_locks(before), "a grant is not seen");
     Ok(())
 }
 
@@ -53,10 +53,10 @@ async fn are_denied(store: &impl Store, takes: &[Take]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Values that change if the rig's only session writes, or if a row of the keys is written. On PostgreSQL, the last word also
+/// Values that change if the only session writes, or if a row of the keys is written. On PostgreSQL, the last word also
 /// changes if the row is locked.
-async fn written(rig: &Rig, keys: &[Key]) -> anyhow::Result<Vec<String>> {
-    Ok(match &rig.pool {
+async fn written(db: &TestDb, keys: &[Key]) -> anyhow::Result<Vec<String>> {
+    Ok(match &db.pool {
         AnyPool::Postgres(pool) => {
             let ids: Vec<&str> = keys.iter().map(Key::as_str).collect();
             let versions = "select concat_ws(' ', xmin, ctid, 'locked', xmax) from tollgate.token_buckets where id = any($1) order by id";

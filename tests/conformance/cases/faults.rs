@@ -6,10 +6,10 @@ use tollgate::{Adjusted, Error, Limiter, Quota, Store, Take};
 use uuid::Uuid;
 
 use crate::engines::{Engine, Kind};
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{all_given_back, through_proxy, with_session};
-use crate::rig::Rig;
+use crate::session::Session;
+use crate::test_db::TestDb;
 
 mod changes;
 mod given_back;
@@ -47,73 +47,73 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
-async fn a_pool_without_a_free_connection_is_unavailable(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let (small, _) = with_session(&rig, "select 1").await?;
-    let held = Held::idle(&small).await?;
+async fn a_pool_without_a_free_connection_is_unavailable(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let (small, _) = with_session(&db, "select 1").await?;
+    let only_connection = Session::idle(&small).await?;
     let error = take(&small.store().deadline(SHORT), &key).await.expect_err("somebody has the only connection");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     assert!(!error.is_outcome_unknown());
-    drop(held);
+    drop(only_connection);
     assert_eq!(small.take(&key).await?.remaining(), 99);
     Ok(())
 }
 
-async fn a_closed_pool_is_unavailable(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    crate::pools::with_pool!(&rig.pool, pool => pool.close().await);
-    let error = take(&rig.store(), &key).await.expect_err("it is closed");
+async fn a_closed_pool_is_unavailable(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    crate::pools::with_pool!(&db.pool, pool => pool.close().await);
+    let error = take(&db.store(), &key).await.expect_err("it is closed");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     Ok(())
 }
 
 /// Every use of the pool would fail, because it is closed.
-async fn a_limiter_without_a_limit_asks_no_database(rig: Rig) -> anyhow::Result<()> {
-    crate::pools::with_pool!(&rig.pool, pool => pool.close().await);
-    let limiter = Limiter::new(rig.store(), Quota::rate(f64::INFINITY))?;
-    let key = rig.key();
+async fn a_limiter_without_a_limit_asks_no_database(db: TestDb) -> anyhow::Result<()> {
+    crate::pools::with_pool!(&db.pool, pool => pool.close().await);
+    let limiter = Limiter::new(db.store(), Quota::rate(f64::INFINITY))?;
+    let key = db.key();
     assert!(limiter.allow(&key).await?.is_granted());
     assert!(limiter.wait_n(&key, 1_000_000, Duration::ZERO).await?.is_granted());
     let reservation = limiter.reserve_n(&key, u64::MAX).await?;
     assert!(reservation.is_granted() && reservation.delay().is_zero());
     assert_eq!(reservation.cancel().await?, 0);
     // Applies to several unlimited limits and to a request with an id, which is not stored.
-    let several = limiter.request(&key)?.and(rig.key(), limiter.rule()).id(Uuid::new_v4(), Duration::from_hours(1));
+    let several = limiter.request(&key)?.and(db.key(), limiter.rule()).id(Uuid::new_v4(), Duration::from_hours(1));
     assert!(limiter.decide(&several).await?.is_granted());
     assert_eq!(limiter.wait_all(&several).await?.settle(7).await?, Adjusted::Done(0));
     assert_eq!(limiter.peek(&key).await?.quota(), Quota::unlimited());
     assert_eq!(limiter.close().await?, 0);
 
     limiter.set_rule("1000000/s")?;
-    let asked = limiter.allow(&key).await;
-    assert!(matches!(asked, Err(Error::Unavailable(_))), "{asked:?}");
+    let decided = limiter.allow(&key).await;
+    assert!(matches!(decided, Err(Error::Unavailable(_))), "{decided:?}");
     Ok(())
 }
 
-async fn request_for_locked_bucket_ends_by_its_deadline(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let held = Held::bucket(&rig, &key).await?;
-    let error = take(&rig.store().deadline(SHORT), &key).await.expect_err("the bucket is locked");
+async fn request_for_locked_bucket_ends_by_its_deadline(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let lock_holder = Session::lock_bucket(&db, &key).await?;
+    let error = take(&db.store().deadline(SHORT), &key).await.expect_err("the bucket is locked");
     assert!(matches!(error, Error::Contended { .. } | Error::DeadlineExceeded(SHORT)), "{error:?}");
 
-    held.commit().await?;
-    all_given_back(&rig.pool).await;
+    lock_holder.commit().await?;
+    all_given_back(&db.pool).await;
     // A request with an unknown outcome can have been debited when the lock was released. The next one does not wait for it.
-    let granted = rig.row(&key).await?.map(|row| row.granted);
-    let most = if error.is_outcome_unknown() { 2 } else { 1 };
-    assert!(granted.is_some_and(|granted| (1..=most).contains(&granted)), "{granted:?}");
-    assert!(rig.take(&key).await?.is_granted());
+    let granted = db.row(&key).await?.map(|row| row.granted);
+    let max_granted = if error.is_outcome_unknown() { 2 } else { 1 };
+    assert!(granted.is_some_and(|granted| (1..=max_granted).contains(&granted)), "{granted:?}");
+    assert!(db.take(&key).await?.is_granted());
     Ok(())
 }
 
-async fn unresponsive_server_keeps_no_connection(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let (small, proxy) = through_proxy(&rig, 1).await?;
+async fn unresponsive_server_keeps_no_connection(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let (small, proxy) = through_proxy(&db, 1).await?;
     proxy.fail(key.as_str(), crate::proxy::Then::Swallow);
     let error = take(&small.store().deadline(SHORT), &key).await.expect_err("the answer was swallowed");
     assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}");
     assert!(small.take(&key).await?.is_granted(), "on a new connection");
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2));
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(2));
     Ok(())
 }
 

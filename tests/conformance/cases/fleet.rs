@@ -10,8 +10,8 @@ use crate::checker::{Call, Limit};
 use crate::database::Database;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::processes::Processes;
-use crate::rig::{AnyPool, Rig};
-use crate::worker::{Orders, Seen};
+use crate::test_db::{AnyPool, TestDb};
+use crate::worker::{Orders, Report};
 use crate::workers::{FLEET, command};
 
 pub fn cases() -> Vec<Case> {
@@ -20,31 +20,31 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn continuous_quota_is_met_in_every_window(rig: Rig) -> anyhow::Result<()> {
-    holds(&rig, Quota::continuous(10, Duration::from_millis(700))?).await
+async fn continuous_quota_is_met_in_every_window(db: TestDb) -> anyhow::Result<()> {
+    holds(&db, Quota::continuous(10, Duration::from_millis(700))?).await
 }
 
-async fn interval_quota_is_met_in_every_period(rig: Rig) -> anyhow::Result<()> {
-    holds(&rig, Quota::interval(7, Duration::from_millis(300))?).await
+async fn interval_quota_is_met_in_every_period(db: TestDb) -> anyhow::Result<()> {
+    holds(&db, Quota::interval(7, Duration::from_millis(300))?).await
 }
 
-async fn holds(rig: &Rig, quota: Quota) -> anyhow::Result<()> {
-    let url = match &rig.pool {
+async fn holds(db: &TestDb, quota: Quota) -> anyhow::Result<()> {
+    let url = match &db.pool {
         AnyPool::MySql(pool) => pool.connect_options().to_url_lossy(),
         AnyPool::Postgres(pool) => pool.connect_options().to_url_lossy(),
         AnyPool::Sqlite(pool) => pool.connect_options().to_url_lossy(),
     };
-    let orders = Orders { url: url.to_string(), id: rig.key().to_string(), tasks: 4 };
+    let orders = Orders { url: url.to_string(), id: db.key().to_string(), tasks: 4 };
     let database = Database::connect(&orders.url, 1).await?;
-    let limit = Limit { terms: BucketQuota::from(&quota), anchor: database.provision(&orders.id, quota).await? };
+    let limit = Limit { quota: BucketQuota::from(&quota), anchor: database.provision(&orders.id, quota).await? };
     database.close().await;
 
     let fleet = Processes::start(&vec![orders; 8], || command(FLEET)).await?;
-    let seen: Vec<Seen> = fleet.go(&Duration::from_millis(1500)).await?;
-    for seen in &seen {
-        assert!(seen.lost.is_empty(), "{:?}", seen.lost);
+    let reports: Vec<Report> = fleet.run(&Duration::from_millis(1500)).await?;
+    for report in &reports {
+        assert!(report.lost.is_empty(), "{:?}", report.lost);
     }
-    let calls: Vec<Call> = seen.iter().flat_map(|seen| seen.calls.iter().copied()).collect();
+    let calls: Vec<Call> = reports.iter().flat_map(|report| report.calls.iter().copied()).collect();
     let (granted, denied): (Vec<&Call>, Vec<&Call>) = calls.iter().partition(|call| call.granted);
     assert!(granted.len() > 10 && !denied.is_empty(), "{} grants and {} denials", granted.len(), denied.len());
     let faults = limit.faults(&calls);

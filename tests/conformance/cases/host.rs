@@ -14,8 +14,8 @@ pub fn cases() -> Vec<Case> {
 
 /// The settings that differ, by name. Ignores those that a language added when its first routine ran.
 fn changed<'a>(before: &'a [(String, String)], after: &'a [(String, String)]) -> Vec<&'a (String, String)> {
-    let was_there = |name: &str| before.iter().any(|(other, _)| other == name);
-    after.iter().filter(|setting| was_there(&setting.0) && !before.contains(setting)).collect()
+    let existed = |name: &str| before.iter().any(|(other, _)| other == name);
+    after.iter().filter(|setting| existed(&setting.0) && !before.contains(setting)).collect()
 }
 
 const NONE: [&(String, String); 0] = [];

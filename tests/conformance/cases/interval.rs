@@ -5,20 +5,20 @@ use std::time::Duration;
 use tollgate::Quota;
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Injected, |_| true; two_a_second_grants_two_in_each_second).into()
 }
 
-async fn two_a_second_grants_two_in_each_second(rig: Rig) -> anyhow::Result<()> {
+async fn two_a_second_grants_two_in_each_second(db: TestDb) -> anyhow::Result<()> {
     let start = 1_800_000_000_123_456_789;
-    rig.at(start).await?;
-    let key = rig.bucket(Quota::interval(2, Duration::from_secs(1))?).await?;
+    db.at(start).await?;
+    let key = db.bucket(Quota::interval(2, Duration::from_secs(1))?).await?;
     for second in 0..3 {
         for task in 0..5 {
-            rig.at(start + second * 1_000_000_000 + task * 199_000_000).await?;
-            assert_eq!(rig.take(&key).await?.is_granted(), task < 2, "second {second}, task {task}");
+            db.at(start + second * 1_000_000_000 + task * 199_000_000).await?;
+            assert_eq!(db.take(&key).await?.is_granted(), task < 2, "second {second}, task {task}");
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use tollgate::{Key, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
@@ -31,130 +31,130 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-async fn each_text_is_a_bucket_of_its_own(rig: Rig) -> anyhow::Result<()> {
-    let keys = keys(&rig)?;
+async fn each_text_is_a_bucket_of_its_own(db: TestDb) -> anyhow::Result<()> {
+    let keys = keys(&db)?;
     for key in &keys {
-        rig.create(key, once()?).await?;
+        db.create(key, once()?).await?;
     }
-    each_has_one_token(&rig, &keys).await
+    each_has_one_token(&db, &keys).await
 }
 
-async fn each_text_is_a_bucket_of_its_own_in_a_batch(rig: Rig) -> anyhow::Result<()> {
-    let keys = keys(&rig)?;
+async fn each_text_is_a_bucket_of_its_own_in_a_batch(db: TestDb) -> anyhow::Result<()> {
+    let keys = keys(&db)?;
     let takes: Vec<_> =
         keys.iter().map(|key| Take::from(key.clone()).rule(Rule::Quota(once().expect("one")))).collect();
     for expected in [true, false] {
-        for (key, outcome) in keys.iter().zip(rig.store().take(&takes).await?) {
+        for (key, outcome) in keys.iter().zip(db.store().take(&takes).await?) {
             ensure!(outcome?.is_granted() == expected, "{key:?}");
         }
     }
     Ok(())
 }
 
-async fn each_text_is_a_bucket_of_its_own_on_first_use(rig: Rig) -> anyhow::Result<()> {
-    for key in keys(&rig)? {
+async fn each_text_is_a_bucket_of_its_own_on_first_use(db: TestDb) -> anyhow::Result<()> {
+    for key in keys(&db)? {
         let take = Take::from(key.clone()).rule(Rule::Quota(once()?));
-        ensure!(rig.decide(take.clone()).await?.is_granted(), "{key:?}");
-        ensure!(!rig.decide(take).await?.is_granted(), "{key:?}");
+        ensure!(db.decide(take.clone()).await?.is_granted(), "{key:?}");
+        ensure!(!db.decide(take).await?.is_granted(), "{key:?}");
     }
     Ok(())
 }
 
-async fn each_text_inserted_by_sql_is_its_own_bucket(rig: Rig) -> anyhow::Result<()> {
-    let keys = keys(&rig)?;
+async fn each_text_inserted_by_sql_is_its_own_bucket(db: TestDb) -> anyhow::Result<()> {
+    let keys = keys(&db)?;
     for key in &keys {
-        let (table, id) = (rig.table(), rig.quoted(key.as_str()));
-        rig.sql(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 1, 3600)")).await?;
+        let (table, id) = (db.table(), db.quoted(key.as_str()));
+        db.sql(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 1, 3600)")).await?;
     }
     // A column default can read the server's clock, which is not injected.
-    rig.at(4_000_000_000_000_000_000).await?;
-    each_has_one_token(&rig, &keys).await
+    db.at(4_000_000_000_000_000_000).await?;
+    each_has_one_token(&db, &keys).await
 }
 
-async fn each_text_quoted_by_sql_is_its_own_bucket(rig: Rig) -> anyhow::Result<()> {
-    for key in keys(&rig)? {
-        rig.create(&key, once()?).await?;
+async fn each_text_quoted_by_sql_is_its_own_bucket(db: TestDb) -> anyhow::Result<()> {
+    for key in keys(&db)? {
+        db.create(&key, once()?).await?;
         for expected in [1, 0] {
-            let answer = rig.call("request_token", &rig.quoted(key.as_str())).await?;
+            let answer = db.call("request_token", &db.quoted(key.as_str())).await?;
             ensure!(answer.number("granted")? == expected, "{key:?}");
         }
     }
     Ok(())
 }
 
-async fn sql_cannot_insert_an_invalid_id(rig: Rig) -> anyhow::Result<()> {
-    let nul = match rig.engine.kind {
+async fn sql_cannot_insert_an_invalid_id(db: TestDb) -> anyhow::Result<()> {
+    let nul = match db.engine.kind {
         Kind::Postgres => "convert_from(decode('610061', 'hex'), 'UTF8')".to_owned(),
         Kind::MySql => "x'610061'".to_owned(),
         Kind::Sqlite => "cast(x'610061' as text)".to_owned(),
     };
-    let unique = rig.key();
+    let unique = db.key();
     let long = format!("{unique}{}", "x".repeat(220));
     let wide = format!("{unique}{}", "é".repeat(110));
-    let known = rig.bucket(once()?).await?;
-    let of_a_windows_receipts = rig.quoted(&format!("\u{1}{unique}"));
-    for id in ["''".to_owned(), of_a_windows_receipts, "null".to_owned(), rig.quoted(&long), rig.quoted(&wide), nul] {
-        let table = rig.table();
-        rig.refusal(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 1, 3600)")).await?;
-        rig.refusal(format!("update {table} set id = {id}, capacity = 1 where id = {}", rig.literal(&known))).await?;
+    let known = db.bucket(once()?).await?;
+    let of_a_windows_receipts = db.quoted(&format!("\u{1}{unique}"));
+    for id in ["''".to_owned(), of_a_windows_receipts, "null".to_owned(), db.quoted(&long), db.quoted(&wide), nul] {
+        let table = db.table();
+        db.refusal(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 1, 3600)")).await?;
+        db.refusal(format!("update {table} set id = {id}, capacity = 1 where id = {}", db.literal(&known))).await?;
     }
     Ok(())
 }
 
-async fn routines_refuse_an_invalid_id(rig: Rig) -> anyhow::Result<()> {
-    let create = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
-    let unique = rig.key();
+async fn routines_refuse_an_invalid_id(db: TestDb) -> anyhow::Result<()> {
+    let create = if db.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
+    let unique = db.key();
     let (long, wide) = (format!("{unique}{}", "x".repeat(220)), format!("{unique}{}", "é".repeat(110)));
     for id in [String::new(), long, wide, format!("\u{1}{unique}")] {
-        let id = rig.quoted(&id);
-        rig.refusal(rig.calling(create, &format!("{id}, 1, 3600, 'interval'"))).await?;
-        rig.refusal(rig.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
-        rig.refusal(rig.taking(&format!("{id}, 1, 0, 0, 1, 3600, 'interval', null, null, null"))).await?;
-        rig.refusal(rig.calling("request_token", &id)).await?;
-        rig.refusal(rig.calling("request_tokens_in_window", &format!("{id}, 5, 60, 5, 1, 0"))).await?;
+        let id = db.quoted(&id);
+        db.refusal(db.calling(create, &format!("{id}, 1, 3600, 'interval'"))).await?;
+        db.refusal(db.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
+        db.refusal(db.taking(&format!("{id}, 1, 0, 0, 1, 3600, 'interval', null, null, null"))).await?;
+        db.refusal(db.calling("request_token", &id)).await?;
+        db.refusal(db.calling("request_tokens_in_window", &format!("{id}, 5, 60, 5, 1, 0"))).await?;
     }
     Ok(())
 }
 
 /// Without strict mode, MySQL truncates a value that is too long for a column, with only a warning.
-async fn a_lax_session_cuts_no_id_off(rig: Rig) -> anyhow::Result<()> {
-    let unique = rig.key();
+async fn a_lax_session_cuts_no_id_off(db: TestDb) -> anyhow::Result<()> {
+    let unique = db.key();
     let whole = format!("{unique}{}", "x".repeat(255 - 36));
-    rig.create(&Key::try_from(&whole)?, once()?).await?;
-    rig.sql("set @sql_mode = @@sql_mode").await?;
-    rig.sql("set sql_mode = ''").await?;
+    db.create(&Key::try_from(&whole)?, once()?).await?;
+    db.sql("set @sql_mode = @@sql_mode").await?;
+    db.sql("set sql_mode = ''").await?;
     for longer in [format!("{whole}x"), format!("{whole}{whole}"), format!("{whole}é")] {
-        let id = rig.quoted(&longer);
-        rig.refusal(rig.calling("request_token", &id)).await?;
-        rig.refusal(rig.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
-        rig.refusal(rig.calling("token_create_bucket", &format!("{id}, 5, 1, 'interval'"))).await?;
+        let id = db.quoted(&longer);
+        db.refusal(db.calling("request_token", &id)).await?;
+        db.refusal(db.calling("rate_limiting_request", &format!("{id}, 1, 10"))).await?;
+        db.refusal(db.calling("token_create_bucket", &format!("{id}, 5, 1, 'interval'"))).await?;
         let json = format!("json_array(json_array({id}, 1, 0, 0, null, null, null))");
         // Refused or unknown, but never the bucket whose id is a prefix.
         if let Ok(rows) =
-            rig.sql(format!("call token_take_batch_v1({json}, false, @answers); select @answers as answers")).await
+            db.sql(format!("call token_take_batch_v1({json}, false, @answers); select @answers as answers")).await
         {
             let answers = rows.first().and_then(|row| row.text("answers").ok().flatten());
             ensure!(answers.is_some_and(|answers| answers.contains(" unknown ")), "{rows:?}");
         }
     }
-    rig.sql("set sql_mode = @sql_mode").await?;
-    assert_eq!(rig.row(&Key::try_from(&whole)?).await?.map(|row| row.granted), Some(0));
+    db.sql("set sql_mode = @sql_mode").await?;
+    assert_eq!(db.row(&Key::try_from(&whole)?).await?.map(|row| row.granted), Some(0));
     Ok(())
 }
 
-async fn each_has_one_token(rig: &Rig, keys: &[Key]) -> anyhow::Result<()> {
+async fn each_has_one_token(db: &TestDb, keys: &[Key]) -> anyhow::Result<()> {
     for expected in [true, false] {
         for key in keys {
-            ensure!(rig.take(key).await?.is_granted() == expected, "{key:?}");
+            ensure!(db.take(key).await?.is_granted() == expected, "{key:?}");
         }
     }
     Ok(())
 }
 
 /// Texts that a collation, a trim, quoting or normalisation would merge or damage.
-fn keys(rig: &Rig) -> anyhow::Result<Vec<Key>> {
-    let unique = rig.key().as_str()[..8].to_owned();
-    let mut keys = vec![rig.key()];
+fn keys(db: &TestDb) -> anyhow::Result<Vec<Key>> {
+    let unique = db.key().as_str()[..8].to_owned();
+    let mut keys = vec![db.key()];
     for text in [
         "A",
         "a",

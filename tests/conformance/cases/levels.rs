@@ -11,7 +11,7 @@ use tollgate::{
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
@@ -24,37 +24,37 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.key();
-    let (table, id) = (rig.table(), rig.literal(&key));
-    rig.sql(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 3, 2500000.5)")).await?;
+async fn a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket(db: TestDb) -> anyhow::Result<()> {
+    let key = db.key();
+    let (table, id) = (db.table(), db.literal(&key));
+    db.sql(format!("insert into {table} (id, capacity, refill_seconds) values ({id}, 3, 2500000.5)")).await?;
     for left in [2, 1, 0] {
-        let decision = rig.take(&key).await?;
+        let decision = db.take(&key).await?;
         ensure!(decision.is_granted() && decision.remaining() == left, "{decision:?}");
     }
-    let decision = rig.take(&key).await?;
+    let decision = db.take(&key).await?;
     ensure!(!decision.is_granted(), "{decision:?}");
     // The first period starts at the insert, and all tokens come back at its end.
     let period = Duration::from_millis(2_500_000_500);
     ensure!(!decision.retry_after().is_zero() && decision.retry_after() <= period, "{decision:?}");
     assert_eq!(decision.retry_after(), decision.reset_after());
-    let level = listed(&rig, &key).await?;
+    let level = listed(&db, &key).await?;
     assert_eq!((level.quota().capacity(), level.quota().refill_time(), level.is_provisioned()), (3, period, true));
     Ok(())
 }
 
-async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
-    for (quota, asks, available, tokens_until_full) in lives()? {
-        let key = live(&rig, quota, &asks).await?;
-        let row = rig.row(&key).await?.expect("made");
-        let (full_at, next) = (micros(&rig, "full_at"), micros(&rig, "next_refill_at"));
+async fn the_view_shows_tokens_and_instants(db: TestDb) -> anyhow::Result<()> {
+    for (quota, costs, available, tokens_until_full) in lives()? {
+        let key = live(&db, quota, &costs).await?;
+        let row = db.row(&key).await?.expect("made");
+        let (full_at, next) = (micros(&db, "full_at"), micros(&db, "next_refill_at"));
         let view =
-            if rig.engine.kind == Kind::Postgres { "tollgate.token_bucket_levels" } else { "token_bucket_levels" };
-        let id = rig.quoted(key.as_str());
+            if db.engine.kind == Kind::Postgres { "tollgate.token_bucket_levels" } else { "token_bucket_levels" };
+        let id = db.quoted(key.as_str());
         let sql = format!(
             "select capacity, available, granted, {full_at} as full_us, {next} as next_us from {view} where id = {id}"
         );
-        let levels = rig.sql(sql).await?;
+        let levels = db.sql(sql).await?;
         ensure!(levels.len() == 1, "{levels:?}");
         let shown = levels[0].numbers(["capacity", "available", "granted"])?;
         ensure!(shown == [i64::try_from(quota.capacity())?, available, row.granted], "{quota}: {shown:?}");
@@ -63,36 +63,36 @@ async fn the_view_shows_tokens_and_instants(rig: Rig) -> anyhow::Result<()> {
             assert_eq!((levels[0].text("full_us")?, levels[0].text("next_us")?), (None, None), "{quota}");
             continue;
         };
-        let terms = BucketQuota::from(&quota);
-        let instant = |tick| terms.instant(row.anchor, tick) / 1000;
+        let limits = BucketQuota::from(&quota);
+        let instant = |tick| limits.instant(row.anchor, tick) / 1000;
         // The last token comes when the bucket is full, and the next one `tokens - 1` tokens earlier.
-        close(&rig, levels[0].number("full_us")?, instant(row.full_at))?;
-        close(&rig, levels[0].number("next_us")?, instant(row.full_at - (tokens - 1) * terms.token_ticks))?;
+        close(&db, levels[0].number("full_us")?, instant(row.full_at))?;
+        close(&db, levels[0].number("next_us")?, instant(row.full_at - (tokens - 1) * limits.token_ticks))?;
     }
     Ok(())
 }
 
-async fn window_view_equals_the_listing(rig: Rig) -> anyhow::Result<()> {
+async fn window_view_equals_the_listing(db: TestDb) -> anyhow::Result<()> {
     let day = Duration::from_secs(86_400);
-    for (asks, available) in [(1, 2), (3, 0)] {
-        let key = rig.key();
+    for (requests, available) in [(1, 2), (3, 0)] {
+        let key = db.key();
         let take = Take::from(key.clone()).rule(Rule::Window(Window::new(3, day, day / 24)?));
-        for _ in 0..asks {
-            ensure!(rig.decide(take.clone()).await?.is_granted());
+        for _ in 0..requests {
+            ensure!(db.decide(take.clone()).await?.is_granted());
         }
-        let level = rig.store().windows(Some(&key), None, 2).await?;
+        let level = db.store().windows(Some(&key), None, 2).await?;
         ensure!(level.len() == 1 && level[0].available() == available, "{level:?}");
-        let id = rig.quoted(key.as_str());
-        let shown = match rig.engine.kind {
-            Kind::MySql => rig.call("token_list_windows", &format!("{id}, null, 2")).await?,
+        let id = db.quoted(key.as_str());
+        let shown = match db.engine.kind {
+            Kind::MySql => db.call("token_list_windows", &format!("{id}, null, 2")).await?,
             kind => {
                 let schema = if kind == Kind::Postgres { "tollgate." } else { "" };
-                let levels = rig.sql(format!("select * from {schema}token_window_levels where id = {id}")).await?;
+                let levels = db.sql(format!("select * from {schema}token_window_levels where id = {id}")).await?;
                 levels.into_iter().next().context("it is there")?
             }
         };
-        let figures = shown.numbers(["max_requests", "counted", "available", "granted"])?;
-        assert_eq!(figures, [3, asks, available, asks]);
+        let counts = shown.numbers(["max_requests", "counted", "available", "granted"])?;
+        assert_eq!(counts, [3, requests, available, requests]);
         // SQL rounds up.
         let later = i64::try_from(level[0].retry_after().as_millis())? - shown.number("retry_after_ms")?;
         ensure!((-1..600_000).contains(&later), "{later} ms later: {level:?}");
@@ -101,30 +101,30 @@ async fn window_view_equals_the_listing(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn level_listing_equals_the_view(rig: Rig) -> anyhow::Result<()> {
-    for (quota, asks, available, tokens_until_full) in lives()? {
-        let key = live(&rig, quota, &asks).await?;
-        let row = rig.row(&key).await?.expect("made");
-        let level = listed(&rig, &key).await?;
+async fn level_listing_equals_the_view(db: TestDb) -> anyhow::Result<()> {
+    for (quota, costs, available, tokens_until_full) in lives()? {
+        let key = live(&db, quota, &costs).await?;
+        let row = db.row(&key).await?.expect("made");
+        let level = listed(&db, &key).await?;
         ensure!(level.quota() == quota && level.is_provisioned() && level.available() == available, "{level:?}");
         assert_eq!(level.granted(), row.granted.unsigned_abs());
         let shown = |instant: Option<chrono::DateTime<chrono::Utc>>| instant.map(|instant| instant.timestamp_micros());
-        let terms = BucketQuota::from(&quota);
-        let instant = |tick| terms.instant(row.anchor, tick) / 1000;
+        let limits = BucketQuota::from(&quota);
+        let instant = |tick| limits.instant(row.anchor, tick) / 1000;
         match tokens_until_full {
             None => assert_eq!((level.full_at(), level.next_refill_at()), (None, None)),
             Some(tokens) => {
-                close(&rig, shown(level.full_at()).context("full")?, instant(row.full_at))?;
-                let next = instant(row.full_at - (tokens - 1) * terms.token_ticks);
-                close(&rig, shown(level.next_refill_at()).context("full")?, next)?;
+                close(&db, shown(level.full_at()).context("full")?, instant(row.full_at))?;
+                let next = instant(row.full_at - (tokens - 1) * limits.token_ticks);
+                close(&db, shown(level.next_refill_at()).context("full")?, next)?;
             }
         }
     }
     // A bucket created by its first request is listed as not provisioned.
-    let key = rig.key();
+    let key = db.key();
     let quota = Quota::continuous(5, Duration::from_secs(1_000_000))?;
-    ensure!(rig.decide(Take::from(key.clone()).rule(Rule::Quota(quota))).await?.is_granted());
-    let level = listed(&rig, &key).await?;
+    ensure!(db.decide(Take::from(key.clone()).rule(Rule::Quota(quota))).await?.is_granted());
+    let level = listed(&db, &key).await?;
     ensure!(level.quota() == quota && !level.is_provisioned() && level.available() == 4, "{level:?}");
     Ok(())
 }
@@ -147,27 +147,27 @@ fn lives() -> Result<[Life; 6], tollgate::model::QuotaError> {
     ])
 }
 
-async fn live(rig: &Rig, quota: Quota, asks: &[u64]) -> anyhow::Result<Key> {
-    let key = rig.bucket(quota).await?;
-    for &cost in asks {
-        let decision = rig.decide(Take::from(key.clone()).cost(cost).max_wait(Duration::MAX)).await?;
+async fn live(db: &TestDb, quota: Quota, costs: &[u64]) -> anyhow::Result<Key> {
+    let key = db.bucket(quota).await?;
+    for &cost in costs {
+        let decision = db.decide(Take::from(key.clone()).cost(cost).max_wait(Duration::MAX)).await?;
         ensure!(decision.is_granted(), "{decision:?}");
     }
     Ok(key)
 }
 
 /// Finds a key among the levels: the first one after its prefix.
-async fn listed(rig: &Rig, key: &Key) -> anyhow::Result<BucketLevel> {
+async fn listed(db: &TestDb, key: &Key) -> anyhow::Result<BucketLevel> {
     let begins = Key::try_from(&key.as_str()[..key.as_str().len() - 1])?;
-    let levels = rig.store().list(&Filter::default(), Some(&begins), 1).await?;
+    let levels = db.store().list(&Filter::default(), Some(&begins), 1).await?;
     let level = levels.into_iter().next().context("nothing is listed")?;
     ensure!(level.key() == key, "{level:?} is listed instead of {key}");
     Ok(level)
 }
 
 /// An instant of the view, in microseconds since 1970.
-fn micros(rig: &Rig, column: &str) -> String {
-    match rig.engine.kind {
+fn micros(db: &TestDb, column: &str) -> String {
+    match db.engine.kind {
         Kind::Postgres => format!("(extract(epoch from {column}) * 1000000)::bigint"),
         Kind::MySql => format!("timestampdiff(microsecond, '1970-01-01', {column})"),
         Kind::Sqlite => format!("cast(round(unixepoch({column}, 'subsec') * 1000) as integer) * 1000"),
@@ -175,8 +175,8 @@ fn micros(rig: &Rig, column: &str) -> String {
 }
 
 /// The view shows microseconds, or milliseconds on SQLite.
-fn close(rig: &Rig, shown: i64, exact: i64) -> anyhow::Result<()> {
-    let tolerance = if rig.engine.kind == Kind::Sqlite { 1000 } else { 1 };
+fn close(db: &TestDb, shown: i64, exact: i64) -> anyhow::Result<()> {
+    let tolerance = if db.engine.kind == Kind::Sqlite { 1000 } else { 1 };
     ensure!((shown - exact).abs() <= tolerance, "{shown} is shown for {exact}");
     Ok(())
 }

@@ -8,7 +8,7 @@ use tollgate::{Key, Quota, Rule, Store, Take, model::QuotaError};
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_session;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 mod requests;
 
@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         database_refuses_invalid_bucket_values,
         database_refuses_invalid_plan_and_override_values,
         capacity_that_never_refills_accepts_any_refill_seconds,
-        the_database_refuses_to_change_a_bucket_to_such_figures,
+        database_refuses_to_change_a_bucket_to_invalid_limits,
     )
     .into();
     cases.extend(list!(
@@ -43,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-async fn every_quota_at_the_limits_makes_a_bucket(rig: Rig) -> anyhow::Result<()> {
+async fn every_quota_at_the_limits_makes_a_bucket(db: TestDb) -> anyhow::Result<()> {
     let (ns, century) = (Duration::from_nanos, Duration::from_nanos(CENTURY_NS));
     let quotas = [
         Quota::interval(1, ns(1))?,
@@ -62,30 +62,30 @@ async fn every_quota_at_the_limits_makes_a_bucket(rig: Rig) -> anyhow::Result<()
         Quota::interval(3, ns(26 * 86_400 * 1_000_000_000 - 1))?,
         Quota::continuous(3, ns(27 * 86_400 * 1_000_000_000 + 1))?,
     ];
-    rig.at(START).await?;
+    db.at(START).await?;
     for quota in quotas {
-        let all = Take::from(rig.bucket(quota).await?).cost(quota.capacity());
-        let decision = rig.decide(all.clone()).await?;
+        let all = Take::from(db.bucket(quota).await?).cost(quota.capacity());
+        let decision = db.decide(all.clone()).await?;
         ensure!(decision.is_granted() && decision.remaining() == 0, "{quota}: {decision:?}");
-        let row = rig.row(all.key()).await?.expect("made");
+        let row = db.row(all.key()).await?.expect("made");
         ensure!(row.granted.unsigned_abs() == quota.capacity(), "{quota}: {row:?}");
         ensure!(decision.reset_after() >= quota.refill_time(), "{quota}: {decision:?}");
         ensure!(decision.reset_after() <= quota.refill_time() + quota.refill_time() / 999, "{quota}: {decision:?}");
-        let denied = rig.decide(all.clone().cost(1)).await?;
+        let denied = db.decide(all.clone().cost(1)).await?;
         ensure!(!denied.is_granted(), "{quota}: {denied:?}");
 
-        let first = Take::from(rig.key()).rule(Rule::Quota(quota)).cost(quota.capacity());
-        ensure!(rig.decide(first).await?.is_granted(), "{quota} on first use");
-        let batch = Take::from(rig.key()).rule(Rule::Quota(quota)).cost(quota.capacity());
-        let outcomes = rig.store().take(&[batch.clone(), batch.clone()]).await?;
+        let first = Take::from(db.key()).rule(Rule::Quota(quota)).cost(quota.capacity());
+        ensure!(db.decide(first).await?.is_granted(), "{quota} on first use");
+        let batch = Take::from(db.key()).rule(Rule::Quota(quota)).cost(quota.capacity());
+        let outcomes = db.store().take(&[batch.clone(), batch.clone()]).await?;
         let granted: Vec<bool> = outcomes.iter().flatten().map(tollgate::Decision::is_granted).collect();
         ensure!(granted == [true, false], "{quota} in a batch: {outcomes:?}");
-        ensure!(!rig.decide(batch).await?.is_granted(), "{quota} made by a batch is the same quota");
+        ensure!(!db.decide(batch).await?.is_granted(), "{quota} made by a batch is the same quota");
     }
     Ok(())
 }
 
-async fn library_refuses_invalid_quota_values(_: Rig) -> anyhow::Result<()> {
+async fn library_refuses_invalid_quota_values(_: TestDb) -> anyhow::Result<()> {
     let ns = Duration::from_nanos;
     let (second, century) = (Duration::from_secs(1), ns(CENTURY_NS));
     let most = i64::MAX.unsigned_abs();
@@ -123,133 +123,133 @@ async fn library_refuses_invalid_quota_values(_: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn database_refuses_invalid_bucket_values(rig: Rig) -> anyhow::Result<()> {
-    for figures in NO_BUCKETS {
-        let key = rig.key();
-        rig.refusal(insert(&rig, "token_buckets", &key, figures)).await?;
-        assert_eq!(rig.row(&key).await?, None);
+async fn database_refuses_invalid_bucket_values(db: TestDb) -> anyhow::Result<()> {
+    for limits in NO_BUCKETS {
+        let key = db.key();
+        db.refusal(insert(&db, "token_buckets", &key, limits)).await?;
+        assert_eq!(db.row(&key).await?, None);
     }
-    let key = rig.key();
-    let (table, id) = (rig.table(), rig.literal(&key));
-    for (columns, figures) in [("id", ""), ("id, capacity", ", 5"), ("id, refill_seconds", ", 5")] {
-        rig.refusal(format!("insert into {table} ({columns}) values ({id}{figures})")).await?;
+    let key = db.key();
+    let (table, id) = (db.table(), db.literal(&key));
+    for (columns, limits) in [("id", ""), ("id, capacity", ", 5"), ("id, refill_seconds", ", 5")] {
+        db.refusal(format!("insert into {table} ({columns}) values ({id}{limits})")).await?;
     }
     Ok(())
 }
 
-async fn database_refuses_invalid_plan_and_override_values(rig: Rig) -> anyhow::Result<()> {
-    for figures in NO_BUCKETS {
+async fn database_refuses_invalid_plan_and_override_values(db: TestDb) -> anyhow::Result<()> {
+    for limits in NO_BUCKETS {
         for table in ["token_plans", "token_overrides"] {
-            rig.refusal(insert(&rig, table, &rig.key(), figures)).await?;
+            db.refusal(insert(&db, table, &db.key(), limits)).await?;
         }
     }
     Ok(())
 }
 
 /// These take just over a nanosecond per token.
-async fn precision_of_divisions_admits_no_other_limits(rig: Rig) -> anyhow::Result<()> {
+async fn precision_of_divisions_admits_no_other_limits(db: TestDb) -> anyhow::Result<()> {
     for precision in ["select 1", "set div_precision_increment = 0"] {
-        let (session, _) = with_session(&rig, precision).await?;
-        for figures in ["3000000000, 3.000000001", "3000000000000000000, 3000000000.000000001"] {
+        let (session, _) = with_session(&db, precision).await?;
+        for limits in ["3000000000, 3.000000001", "3000000000000000000, 3000000000.000000001"] {
             for table in ["token_buckets", "token_plans", "token_overrides"] {
-                let key = rig.key();
-                session.refusal(insert(&rig, table, &key, &format!("{figures}, 'continuous'"))).await?;
+                let key = db.key();
+                session.refusal(insert(&db, table, &key, &format!("{limits}, 'continuous'"))).await?;
             }
         }
-        let longest = insert(&rig, "token_plans", &rig.key(), "3155760000000000000, 3155760000, 'continuous'");
+        let longest = insert(&db, "token_plans", &db.key(), "3155760000000000000, 3155760000, 'continuous'");
         session.sql(longest).await?;
     }
     Ok(())
 }
 
-async fn capacity_that_never_refills_accepts_any_refill_seconds(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
+async fn capacity_that_never_refills_accepts_any_refill_seconds(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
     for seconds in ["-5", "0", "3155760000.5", "5000000000"] {
-        let figures = format!("2, {seconds}, 'once'");
-        let (key, plan) = (rig.key(), rig.key());
-        rig.sql(insert(&rig, "token_buckets", &key, &figures)).await?;
-        rig.sql(insert(&rig, "token_plans", &plan, &figures)).await?;
-        let overridden = rig.bucket(Quota::interval(5, Duration::from_hours(1))?).await?;
-        rig.sql(insert(&rig, "token_overrides", &overridden, &figures)).await?;
-        let planned = Take::from(rig.key()).rule(Rule::Plan(plan));
+        let limits = format!("2, {seconds}, 'once'");
+        let (key, plan) = (db.key(), db.key());
+        db.sql(insert(&db, "token_buckets", &key, &limits)).await?;
+        db.sql(insert(&db, "token_plans", &plan, &limits)).await?;
+        let overridden = db.bucket(Quota::interval(5, Duration::from_hours(1))?).await?;
+        db.sql(insert(&db, "token_overrides", &overridden, &limits)).await?;
+        let planned = Take::from(db.key()).rule(Rule::Plan(plan));
         for take in [Take::from(key), planned, Take::from(overridden.clone())] {
-            let decision = rig.decide(take.clone().cost(2)).await?;
-            ensure!(decision.is_granted() && decision.remaining() == 0, "{figures}: {decision:?}");
-            let denied = rig.decide(take).await?;
-            ensure!(!denied.is_granted() && denied.retry_after() == Duration::MAX, "{figures}: {denied:?}");
+            let decision = db.decide(take.clone().cost(2)).await?;
+            ensure!(decision.is_granted() && decision.remaining() == 0, "{limits}: {decision:?}");
+            let denied = db.decide(take).await?;
+            ensure!(!denied.is_granted() && denied.retry_after() == Duration::MAX, "{limits}: {denied:?}");
         }
-        let overrides = rig.table().replace("token_buckets", "token_overrides");
-        rig.sql(format!("delete from {overrides} where id = {}", rig.literal(&overridden))).await?;
+        let overrides = db.table().replace("token_buckets", "token_overrides");
+        db.sql(format!("delete from {overrides} where id = {}", db.literal(&overridden))).await?;
     }
     Ok(())
 }
 
-async fn the_database_refuses_to_change_a_bucket_to_such_figures(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let key = rig.bucket(Quota::interval(5, Duration::from_mins(1))?).await?;
-    assert!(rig.take(&key).await?.is_granted());
-    let before = terms(&rig, &key).await?;
-    for figures in NO_BUCKETS {
-        let [capacity, refill_seconds, refill] = figures.split(", ").collect::<Vec<_>>()[..] else {
-            anyhow::bail!("{figures} are not three");
+async fn database_refuses_to_change_a_bucket_to_invalid_limits(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
+    let key = db.bucket(Quota::interval(5, Duration::from_mins(1))?).await?;
+    assert!(db.take(&key).await?.is_granted());
+    let before = limit_rows(&db, &key).await?;
+    for limits in NO_BUCKETS {
+        let [capacity, refill_seconds, refill] = limits.split(", ").collect::<Vec<_>>()[..] else {
+            anyhow::bail!("{limits} are not three");
         };
         let set = format!("capacity = {capacity}, refill_seconds = {refill_seconds}, refill = {refill}");
-        rig.refusal(format!("update {} set {set} where id = {}", rig.table(), rig.literal(&key))).await?;
+        db.refusal(format!("update {} set {set} where id = {}", db.table(), db.literal(&key))).await?;
     }
-    assert_eq!(terms(&rig, &key).await?, before);
-    assert_eq!(rig.take(&key).await?.remaining(), 3);
+    assert_eq!(limit_rows(&db, &key).await?, before);
+    assert_eq!(db.take(&key).await?.remaining(), 3);
     Ok(())
 }
 
-async fn create_bucket_refuses_invalid_values(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let routine = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
-    let key = rig.bucket(Quota::interval(5, Duration::from_mins(1))?).await?;
-    assert!(rig.take(&key).await?.is_granted());
-    let before = terms(&rig, &key).await?;
-    let new = rig.key();
-    for figures in NO_BUCKETS {
+async fn create_bucket_refuses_invalid_values(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
+    let routine = if db.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
+    let key = db.bucket(Quota::interval(5, Duration::from_mins(1))?).await?;
+    assert!(db.take(&key).await?.is_granted());
+    let before = limit_rows(&db, &key).await?;
+    let new = db.key();
+    for limits in NO_BUCKETS {
         for key in [&key, &new] {
-            let id = rig.quoted(key.as_str());
-            let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {figures}"))).await?;
+            let id = db.quoted(key.as_str());
+            let refusal = db.refusal(db.calling(routine, &format!("{id}, {limits}"))).await?;
             // Bad data, MySQL's own code for a constraint, or PostgreSQL's code for an invalid bigint.
             let codes = ["22", "23", "HY000", "42883"];
-            ensure!(codes.iter().any(|code| refusal.sqlstate.starts_with(code)), "{figures}: {refusal:?}");
+            ensure!(codes.iter().any(|code| refusal.sqlstate.starts_with(code)), "{limits}: {refusal:?}");
         }
     }
-    assert_eq!(terms(&rig, &key).await?, before);
-    assert_eq!(rig.row(&new).await?, None);
-    assert_eq!(rig.take(&key).await?.remaining(), 3, "the connection is fit for use");
+    assert_eq!(limit_rows(&db, &key).await?, before);
+    assert_eq!(db.row(&new).await?, None);
+    assert_eq!(db.take(&key).await?.remaining(), 3, "the connection is fit for use");
     Ok(())
 }
 
-async fn fractional_capacity_is_refused_by_every_table(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
+async fn fractional_capacity_is_refused_by_every_table(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
     for table in ["token_buckets", "token_plans", "token_overrides"] {
-        let key = rig.key();
-        let refusal = rig.refusal(insert(&rig, table, &key, "2.5, 60, 'interval'")).await?;
-        let words = if rig.engine.kind == Kind::Postgres { "2.5 is not a whole number" } else { "INTEGER column" };
+        let key = db.key();
+        let refusal = db.refusal(insert(&db, table, &key, "2.5, 60, 'interval'")).await?;
+        let words = if db.engine.kind == Kind::Postgres { "2.5 is not a whole number" } else { "INTEGER column" };
         ensure!(refusal.message.contains(words), "{table}: {refusal:?}");
-        rig.sql(insert(&rig, table, &key, "2, 60, 'interval'")).await?;
-        let table = rig.table().replace("token_buckets", table);
-        rig.refusal(format!("update {table} set capacity = 2.5")).await?;
+        db.sql(insert(&db, table, &key, "2, 60, 'interval'")).await?;
+        let table = db.table().replace("token_buckets", table);
+        db.refusal(format!("update {table} set capacity = 2.5")).await?;
     }
     Ok(())
 }
 
 /// The drivers of Python and Node.js send numbers as doubles.
-async fn routines_take_double_precision_and_refuse_fractions(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let key = rig.key();
-    let id = rig.quoted(key.as_str());
+async fn routines_take_double_precision_and_refuse_fractions(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
+    let key = db.key();
+    let id = db.quoted(key.as_str());
     for capacity in ["5", "5::bigint", "5::numeric", "5::float8", "'5'"] {
         for seconds in ["60", "60::bigint", "60.0", "60::float8", "'60'"] {
             for routine in ["create_bucket", "create_plan"] {
-                rig.call(routine, &format!("{id}, {capacity}, {seconds}, 'interval'")).await?;
+                db.call(routine, &format!("{id}, {capacity}, {seconds}, 'interval'")).await?;
             }
         }
     }
-    let before = terms(&rig, &key).await?;
+    let before = limit_rows(&db, &key).await?;
     assert_eq!(before[0].number("capacity")?, 5);
     for (routine, arguments) in [
         ("create_bucket", "2.5, 60"),
@@ -269,7 +269,7 @@ async fn routines_take_double_precision_and_refuse_fractions(rig: Rig) -> anyhow
         ("throttle", "1.5"),
         ("throttle", "null, 0.5"),
     ] {
-        let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {arguments}"))).await?;
+        let refusal = db.refusal(db.calling(routine, &format!("{id}, {arguments}"))).await?;
         let codes = if routine.starts_with("create") { "23514" } else { "22023" };
         ensure!(
             refusal.sqlstate == codes && refusal.message.contains("tollgate: "),
@@ -277,27 +277,27 @@ async fn routines_take_double_precision_and_refuse_fractions(rig: Rig) -> anyhow
         );
     }
     let many = format!("array[{id}, {id}], array[1, 1.5]");
-    assert_eq!(rig.refusal(rig.calling("request_tokens_many", &many)).await?.sqlstate, "22023");
-    assert_eq!(terms(&rig, &key).await?, before);
+    assert_eq!(db.refusal(db.calling("request_tokens_many", &many)).await?.sqlstate, "22023");
+    assert_eq!(limit_rows(&db, &key).await?, before);
 
-    let taken = rig.call("request_tokens", &format!("{id}, 2::float8, 0::float8, 0::float8")).await?;
+    let taken = db.call("request_tokens", &format!("{id}, 2::float8, 0::float8, 0::float8")).await?;
     assert_eq!(taken.numbers(["granted", "remaining"])?, [1, 3]);
     Ok(())
 }
 
-async fn terms(rig: &Rig, key: &Key) -> anyhow::Result<Vec<crate::client::Row>> {
-    Ok(rig.sql(format!("select * from {} where id = {}", rig.table(), rig.literal(key))).await?)
+async fn limit_rows(db: &TestDb, key: &Key) -> anyhow::Result<Vec<crate::client::Row>> {
+    Ok(db.sql(format!("select * from {} where id = {}", db.table(), db.literal(key))).await?)
 }
 
 /// The statement that creates a bucket, a plan or an override with these values.
-fn insert(rig: &Rig, table: &str, key: &Key, figures: &str) -> String {
-    let (table_name, id) = (rig.table().replace("token_buckets", table), rig.literal(key));
+fn insert(db: &TestDb, table: &str, key: &Key, limits: &str) -> String {
+    let (table_name, id) = (db.table().replace("token_buckets", table), db.literal(key));
     let (columns, values) = match table {
         "token_plans" => ("name", id),
         "token_overrides" => ("reason, id", format!("'a test', {id}")),
         _ => ("id", id),
     };
-    format!("insert into {table_name} ({columns}, capacity, refill_seconds, refill) values ({values}, {figures})")
+    format!("insert into {table_name} ({columns}, capacity, refill_seconds, refill) values ({values}, {limits})")
 }
 
 /// Capacity, `refill_seconds` and refill.

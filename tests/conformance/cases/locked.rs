@@ -6,11 +6,11 @@ use anyhow::ensure;
 use tokio::task::JoinSet;
 use tollgate::{Decision, Error, Key, Limiter, Quota, Rule, Store};
 
-use crate::crowd::Crowd;
+use crate::caller_sessions::CallerSessions;
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::session::Session;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     // A lock on a file holds all buckets in it.
@@ -19,41 +19,41 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn locked_buckets_do_not_block_others_and_are_answered_later(rig: Rig) -> anyhow::Result<()> {
+async fn locked_buckets_do_not_block_others_and_are_answered_later(db: TestDb) -> anyhow::Result<()> {
     let mut keys = Vec::new();
     for _ in 0..2 + OTHERS {
-        keys.push(rig.bucket(Quota::interval(100, Duration::from_hours(24))?).await?);
+        keys.push(db.bucket(Quota::interval(100, Duration::from_hours(24))?).await?);
     }
     let (locked, others) = keys.split_at(2);
-    let mut held = Held::bucket(&rig, &locked[0]).await?;
-    held.take(&rig, &locked[1]).await?;
+    let mut lock_holder = Session::lock_bucket(&db, &locked[0]).await?;
+    lock_holder.take(&db, &locked[1]).await?;
 
-    let crowd = Crowd::new(&rig, 10).await?;
-    let limiter = Limiter::new(crowd.rig.store().deadline(LONG), Rule::Provisioned)?;
+    let sessions = CallerSessions::new(&db, 10).await?;
+    let limiter = Limiter::new(sessions.db.store().deadline(LONG), Rule::Provisioned)?;
     let mut behind = JoinSet::new();
-    ask(&mut behind, &limiter, &locked[0]);
-    crowd.wait(&rig, 1).await?;
+    spawn_request(&mut behind, &limiter, &locked[0]);
+    sessions.until_waiting(&db, 1).await?;
     for round in 0..ROUNDS {
-        let mut asked = JoinSet::new();
+        let mut requests = JoinSet::new();
         for (place, other) in others.iter().enumerate() {
             // Sent in the middle, so that it shares a call with some of the others.
             if place == OTHERS / 2 {
-                ask(&mut behind, &limiter, &locked[1]);
+                spawn_request(&mut behind, &limiter, &locked[1]);
             }
-            ask(&mut asked, &limiter, other);
+            spawn_request(&mut requests, &limiter, other);
         }
-        while let Some(answered) = asked.join_next().await {
+        while let Some(answered) = requests.join_next().await {
             ensure!(answered??.is_granted(), "in round {round}");
         }
-        ensure!(behind.try_join_next().is_none(), "who asked for a bucket that is locked was answered");
+        ensure!(behind.try_join_next().is_none(), "a request for a locked bucket was answered");
     }
-    held.commit().await?;
+    lock_holder.commit().await?;
     while let Some(answered) = behind.join_next().await {
         ensure!(answered??.is_granted());
     }
     let mut granted = Vec::new();
     for key in &keys {
-        granted.push(rig.row(key).await?.map(|row| row.granted));
+        granted.push(db.row(key).await?.map(|row| row.granted));
     }
     // The holder took one token of each locked bucket.
     let mut expected = vec![Some(ROUNDS); 2 + OTHERS];
@@ -62,7 +62,7 @@ async fn locked_buckets_do_not_block_others_and_are_answered_later(rig: Rig) -> 
     Ok(())
 }
 
-fn ask<S: Store>(callers: &mut JoinSet<Result<Decision, Error>>, limiter: &Limiter<S>, key: &Key) {
+fn spawn_request<S: Store>(callers: &mut JoinSet<Result<Decision, Error>>, limiter: &Limiter<S>, key: &Key) {
     let (limiter, key) = (limiter.clone(), key.clone());
     callers.spawn(async move { limiter.allow(&key).await });
 }

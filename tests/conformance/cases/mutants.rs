@@ -4,7 +4,7 @@
 use crate::checker::Fault;
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 use self::script::Script;
 
@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
         list!(Levels::Pools, Time::Real, |engine: &Engine| engine.kind == Kind::Postgres && engine.has_sessions;
             mutant_that_credits_a_wait_twice_is_detected,
             mutant_that_moves_a_rounded_count_is_detected,
-            mutant_whose_denial_moves_the_clock_is_detected,
+            denial_that_moves_the_clock_is_detected,
             a_key_twice_in_a_batch_is_caught)
         .to_vec(),
     ]
@@ -29,8 +29,8 @@ pub fn cases() -> Vec<Case> {
 
 /// The files of a routine, by engine.
 macro_rules! routine {
-    ($rig:expr, $name:literal) => {
-        match $rig.engine.kind {
+    ($db:expr, $name:literal) => {
+        match $db.engine.kind {
             Kind::MySql => include_str!(concat!("../../mutants/mysql/", $name, ".sql")),
             _ => include_str!(concat!("../../mutants/postgres/", $name, ".sql")),
         }
@@ -40,7 +40,7 @@ macro_rules! routine {
     };
 }
 
-async fn a_clock_read_before_the_lock_is_caught(rig: Rig) -> anyhow::Result<()> {
+async fn a_clock_read_before_the_lock_is_caught(db: TestDb) -> anyhow::Result<()> {
     async fn schedule(script: &mut Script) -> anyhow::Result<()> {
         script.hold_bucket().await?;
         script.queue(2).await?;
@@ -49,45 +49,45 @@ async fn a_clock_read_before_the_lock_is_caught(rig: Rig) -> anyhow::Result<()> 
         script.take().await?;
         script.take().await
     }
-    let mut script = Script::load(&rig, routine!(rig, "sound")).await?;
+    let mut script = Script::load(&db, routine!(db, "sound")).await?;
     schedule(&mut script).await?;
     is_sound(&script)?;
-    script.reload(routine!(rig, "clock_before_lock")).await?;
+    script.reload(routine!(db, "clock_before_lock")).await?;
     schedule(&mut script).await?;
     is_caught(&script, is_too_many)
 }
 
-async fn a_read_before_an_unlocked_write_is_caught(rig: Rig) -> anyhow::Result<()> {
+async fn a_read_before_an_unlocked_write_is_caught(db: TestDb) -> anyhow::Result<()> {
     async fn schedule(script: &mut Script) -> anyhow::Result<()> {
         script.take().await?;
         script.hold_bucket().await?;
         script.queue(2).await?;
         script.release().await
     }
-    let mut script = Script::load(&rig, routine!(rig, "sound")).await?;
+    let mut script = Script::load(&db, routine!(db, "sound")).await?;
     schedule(&mut script).await?;
     is_sound(&script)?;
-    script.reload(routine!(rig, "read_then_write")).await?;
+    script.reload(routine!(db, "read_then_write")).await?;
     schedule(&mut script).await?;
     is_caught(&script, is_too_many)
 }
 
-async fn an_unlocked_creation_is_caught(rig: Rig) -> anyhow::Result<()> {
+async fn an_unlocked_creation_is_caught(db: TestDb) -> anyhow::Result<()> {
     async fn schedule(script: &mut Script) -> anyhow::Result<()> {
         script.hold_absence().await?;
         script.queue(2).await?;
         script.release().await?;
         script.take().await
     }
-    let mut script = Script::load(&rig, routine!(rig, "sound")).await?;
+    let mut script = Script::load(&db, routine!(db, "sound")).await?;
     schedule(&mut script).await?;
     is_sound(&script)?;
-    script.reload(routine!(rig, "unlocked_creation")).await?;
+    script.reload(routine!(db, "unlocked_creation")).await?;
     schedule(&mut script).await?;
     is_caught(&script, is_too_many)
 }
 
-async fn mutant_that_credits_a_wait_twice_is_detected(rig: Rig) -> anyhow::Result<()> {
+async fn mutant_that_credits_a_wait_twice_is_detected(db: TestDb) -> anyhow::Result<()> {
     async fn schedule(script: &mut Script) -> anyhow::Result<()> {
         script.take().await?;
         script.take().await?;
@@ -98,7 +98,7 @@ async fn mutant_that_credits_a_wait_twice_is_detected(rig: Rig) -> anyhow::Resul
         script.take().await?;
         script.take().await
     }
-    let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
+    let mut script = Script::load(&db, routine!(postgres "sound")).await?;
     schedule(&mut script).await?;
     is_sound(&script)?;
     script.reload(routine!(postgres "wait_credited_twice")).await?;
@@ -106,8 +106,8 @@ async fn mutant_that_credits_a_wait_twice_is_detected(rig: Rig) -> anyhow::Resul
     is_caught(&script, is_too_many)
 }
 
-async fn mutant_that_moves_a_rounded_count_is_detected(rig: Rig) -> anyhow::Result<()> {
-    let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
+async fn mutant_that_moves_a_rounded_count_is_detected(db: TestDb) -> anyhow::Result<()> {
+    let mut script = Script::load(&db, routine!(postgres "sound")).await?;
     poll(&mut script).await?;
     is_sound(&script)?;
     script.reload(routine!(postgres "rounding")).await?;
@@ -115,8 +115,8 @@ async fn mutant_that_moves_a_rounded_count_is_detected(rig: Rig) -> anyhow::Resu
     is_caught(&script, is_lost)
 }
 
-async fn mutant_whose_denial_moves_the_clock_is_detected(rig: Rig) -> anyhow::Result<()> {
-    let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
+async fn denial_that_moves_the_clock_is_detected(db: TestDb) -> anyhow::Result<()> {
+    let mut script = Script::load(&db, routine!(postgres "sound")).await?;
     poll(&mut script).await?;
     is_sound(&script)?;
     script.reload(routine!(postgres "denial_moves_clock")).await?;
@@ -124,12 +124,12 @@ async fn mutant_whose_denial_moves_the_clock_is_detected(rig: Rig) -> anyhow::Re
     is_caught(&script, is_lost)
 }
 
-async fn a_key_twice_in_a_batch_is_caught(rig: Rig) -> anyhow::Result<()> {
+async fn a_key_twice_in_a_batch_is_caught(db: TestDb) -> anyhow::Result<()> {
     async fn schedule(script: &mut Script) -> anyhow::Result<()> {
         script.take_twice_in_a_batch().await?;
         script.take_twice_in_a_batch().await
     }
-    let mut script = Script::load(&rig, routine!(postgres "sound")).await?;
+    let mut script = Script::load(&db, routine!(postgres "sound")).await?;
     schedule(&mut script).await?;
     is_sound(&script)?;
     script.reload(routine!(postgres "duplicate_key_in_batch")).await?;

@@ -7,9 +7,9 @@ use tollgate::model::bucket::{BucketRequest, Verdict};
 use tollgate::{Key, Rule, Store, Take, TakeError, model::Outcome};
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::model::{Ask, CENTURY_NS, Model, Step, Story, story};
+use crate::model::{CENTURY_NS, Model, RelativeRequest, Step, Story, story};
 use crate::random;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
@@ -20,36 +20,37 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn any_sequence_is_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
-    random::check(70, &story(1_700_000_000_000_000_000..YEAR_2100, 1 << 31, 30), |story| live(&rig, story))
+async fn any_sequence_is_decided_as_defined(db: TestDb) -> anyhow::Result<()> {
+    random::check(70, &story(1_700_000_000_000_000_000..YEAR_2100, 1 << 31, 30), |story| live(&db, story))
 }
 
-async fn the_largest_quotas_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
-    random::check(40, &story(1_700_000_000_000_000_000..YEAR_2040, CENTURY_NS, 20), |story| live(&rig, story))
+async fn the_largest_quotas_are_decided_as_defined(db: TestDb) -> anyhow::Result<()> {
+    random::check(40, &story(1_700_000_000_000_000_000..YEAR_2040, CENTURY_NS, 20), |story| live(&db, story))
 }
 
 /// Runs a sequence with two new buckets, and compares each answer and both rows with the definition.
-async fn live(rig: &Rig, story: Story) -> anyhow::Result<()> {
+async fn live(db: &TestDb, story: Story) -> anyhow::Result<()> {
     let mut now = story.start;
-    rig.at(now).await?;
+    db.at(now).await?;
     let mut buckets = [
-        Bucket { key: rig.bucket(story.quotas[0]).await?, model: Some(Model::provisioned(story.quotas[0], now)) },
-        Bucket { key: rig.key(), model: None },
+        Bucket { key: db.bucket(story.quotas[0]).await?, model: Some(Model::provisioned(story.quotas[0], now)) },
+        Bucket { key: db.key(), model: None },
     ];
     for step in &story.steps {
         let provisioned = buckets[0].model.as_mut().expect("the first bucket is provisioned");
-        let (terms, anchor) = (provisioned.terms(), provisioned.bucket.anchor);
+        let (limits, anchor) = (provisioned.limits(), provisioned.bucket.anchor);
         match step {
-            Step::Forward(span) => now = now.saturating_add(span.of(&terms, anchor, now)).min(YEAR_2100),
-            Step::Back(span) => now = (now - span.of(&terms, anchor, now)).max(0),
+            Step::Forward(span) => now = now.saturating_add(span.of(&limits, anchor, now)).min(YEAR_2100),
+            Step::Back(span) => now = (now - span.of(&limits, anchor, now)).max(0),
             Step::Change(quota) => {
                 provisioned.change(story.quotas[*quota], now);
-                rig.create(&buckets[0].key, story.quotas[*quota]).await?;
+                db.create(&buckets[0].key, story.quotas[*quota]).await?;
             }
-            Step::Take(asks) => {
-                let expected: Vec<_> = asks.iter().map(|ask| buckets[ask.place()].ask(ask, &story, now)).collect();
+            Step::Take(requests) => {
+                let expected: Vec<_> =
+                    requests.iter().map(|relative| buckets[relative.place()].decide(relative, &story, now)).collect();
                 let (takes, verdicts): (Vec<_>, Vec<_>) = expected.into_iter().unzip();
-                let outcomes = rig.store().take(&takes).await?;
+                let outcomes = db.store().take(&takes).await?;
                 ensure!(outcomes.len() == takes.len(), "{} answers to {} requests", outcomes.len(), takes.len());
                 for (place, (outcome, verdict)) in outcomes.iter().zip(&verdicts).enumerate() {
                     let matches = agree(outcome, verdict.as_ref());
@@ -57,9 +58,9 @@ async fn live(rig: &Rig, story: Story) -> anyhow::Result<()> {
                 }
             }
         }
-        rig.at(now).await?;
+        db.at(now).await?;
         for bucket in &buckets {
-            let (row, defined) = (rig.row(&bucket.key).await?, bucket.model.as_ref().map(|model| model.bucket));
+            let (row, defined) = (db.row(&bucket.key).await?, bucket.model.as_ref().map(|model| model.bucket));
             ensure!(row == defined, "after {step:?} at {now}:\nthe row is {row:?}, not {defined:?}");
         }
     }
@@ -73,20 +74,20 @@ struct Bucket {
 
 impl Bucket {
     /// The request for the store, and the definition's answer: `None` if the request can never be granted.
-    fn ask(&mut self, ask: &Ask, story: &Story, now: i64) -> (Take, Option<Verdict>) {
+    fn decide(&mut self, relative: &RelativeRequest, story: &Story, now: i64) -> (Take, Option<Verdict>) {
         let mut take = Take::from(self.key.clone());
-        if !ask.provisioned {
-            let quota = story.quotas[ask.quota];
+        if !relative.provisioned {
+            let quota = story.quotas[relative.quota];
             take = take.rule(Rule::Quota(quota));
             self.model.get_or_insert_with(|| Model::first_used(quota)).change(quota, now);
         }
         let model = self.model.as_mut().expect("the bucket is there");
-        let request = ask.request(&model.terms(), model.bucket.anchor, now);
+        let request = relative.request(&model.limits(), model.bucket.anchor, now);
         (with(take, request), model.take(now, request))
     }
 }
 
-impl Ask {
+impl RelativeRequest {
     fn place(&self) -> usize {
         usize::from(!self.provisioned)
     }

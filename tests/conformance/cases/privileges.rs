@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_pool};
-use crate::rig::{AnyPool, Rig, hex};
+use crate::test_db::{AnyPool, TestDb, hex};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
@@ -31,18 +31,18 @@ pub fn cases() -> Vec<Case> {
     .collect()
 }
 
-async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let key = scratch.rig.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
-    let login = Login::new(&scratch.rig, Some("tollgate_app")).await?;
-    let app = &login.rig;
+async fn an_applications_role_takes_tokens_and_can_do_nothing_else(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let key = scratch.db.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
+    let login = Login::new(&scratch.db, Some("tollgate_app")).await?;
+    let app = &login.db;
 
     with_pool!(&app.pool, pool => assert_eq!(tollgate::migrate(pool).await?, []));
     assert!(app.take(&key).await?.is_granted());
-    let unknown = app.take(&rig.key()).await.expect_err("nobody made it").downcast::<TakeError>()?;
+    let unknown = app.take(&db.key()).await.expect_err("nobody made it").downcast::<TakeError>()?;
     assert!(matches!(unknown, TakeError::UnknownBucket(_)), "{unknown:?}");
     let (id, table) = (app.literal(&key), app.table());
-    match rig.engine.kind {
+    match db.engine.kind {
         Kind::MySql => app.pool.run(format!("call request_token({id})")).await?,
         _ => app.pool.run(format!("select * from tollgate.request_token({id})")).await?,
     }
@@ -55,7 +55,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
         format!("select granted from {table}"),
         format!("select swept_to from {}", table.replace("token_buckets", "token_sweep_position")),
     ];
-    forbidden.extend(match rig.engine.kind {
+    forbidden.extend(match db.engine.kind {
         Kind::MySql => vec![
             "call token_create_bucket('x', 1, 1, 'interval')".to_owned(),
             "call token_begin(true, @a)".to_owned(),
@@ -75,14 +75,14 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     for sql in forbidden {
         assert_not_permitted(app, &sql).await;
     }
-    if let AnyPool::MySql(pool) = &scratch.rig.pool {
+    if let AnyPool::MySql(pool) = &scratch.db.pool {
         assert_no_granted_routine_takes_the_time(pool).await?;
     }
     for arguments in ["-5, 0, 0", "1, -1, 0", "1, 0, -5", "null, 0, 0", "0, 0, 0"] {
-        let take = rig.taking(&format!("{id}, {arguments}, null, null, null, null, null, null"));
+        let take = db.taking(&format!("{id}, {arguments}, null, null, null, null, null, null"));
         app.pool.run(&*take).await.expect_err(&take);
     }
-    assert_eq!(scratch.rig.row(&key).await?.expect("it is there").granted, 2);
+    assert_eq!(scratch.db.row(&key).await?.expect("it is there").granted, 2);
     assert!(!app.take(&key).await?.is_granted(), "none of it made a token");
     let refund = || Receipt::new(Uuid::new_v4(), key.clone(), 1).refund(0);
     assert_eq!(app.store().adjust(&[refund(), refund()]).await?, [Ok(Adjusted::Done(0)), Ok(Adjusted::Done(0))]);
@@ -91,19 +91,19 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     let denied = app.store().most_denied(1).await;
     assert!(matches!(denied, Err(Error::NotPermitted(_))), "{denied:?}");
     // An invalid id is refused, because operators could not read the denials with it.
-    let ids: &[&str] = if rig.engine.kind == Kind::MySql { &["ff", "00", "0178"] } else { &[r"\x01x"] };
+    let ids: &[&str] = if db.engine.kind == Kind::MySql { &["ff", "00", "0178"] } else { &[r"\x01x"] };
     for id in ids {
-        let count = match rig.engine.kind {
+        let count = match db.engine.kind {
             Kind::MySql => format!("call token_count_denials_v1('[[\"{id}\", 1]]')"),
             _ => format!("select tollgate.count_denials_v1(array[e'{id}'], array[1::bigint])"),
         };
         app.pool.run(count).await.expect_err("it is no key");
     }
-    assert_eq!(scratch.rig.store().most_denied(9).await?.len(), 1);
+    assert_eq!(scratch.db.store().most_denied(9).await?.len(), 1);
     // The role can read a bucket whose name it knows, but cannot list buckets.
     let limiter = Limiter::new(app.store(), Rule::Provisioned)?;
     assert_eq!(limiter.peek(key.clone()).await?.available(), 0);
-    assert_eq!(Limiter::new(app.store(), "5/h")?.peek(rig.key()).await?.available(), 5);
+    assert_eq!(Limiter::new(app.store(), "5/h")?.peek(db.key()).await?.available(), 5);
     assert_eq!(app.store().peek_window(&key).await?, None);
     assert_eq!(app.store().explain(&key, None).await?.mode, Mode::Enforce);
     let listed = app.store().list(&Filter::default(), None, 1).await;
@@ -114,38 +114,38 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(rig: Rig) -> 
     let reset = app.store().reset(&key).await;
     assert!(matches!(reset, Err(Error::NotPermitted(_))), "{reset:?}");
     let step =
-        if rig.engine.kind == Kind::MySql { "call token_sweep_v1(1)" } else { "select * from tollgate.sweep_v1(1)" };
+        if db.engine.kind == Kind::MySql { "call token_sweep_v1(1)" } else { "select * from tollgate.sweep_v1(1)" };
     let rows = app.sql(step).await?;
     assert_eq!(rows[0].columns().map(|(name, _)| name).collect::<Vec<_>>(), ["deleted", "finished"]);
     assert!(rows[0].numbers(["deleted", "finished"]).is_ok(), "figures tell no key");
     app.store().sweep(10).await?;
     // The role can pass on the limit that an upstream reports.
-    assert!(app.store().throttle(&rig.key(), &Rule::try_from("5/s")?, Throttle::remaining(1)).await?);
-    match rig.engine.kind {
+    assert!(app.store().throttle(&db.key(), &Rule::try_from("5/s")?, Throttle::remaining(1)).await?);
+    match db.engine.kind {
         Kind::MySql => app.pool.run(format!("call token_throttle({id}, 0, null, null)")).await?,
         _ => app.pool.run(format!("select tollgate.throttle({id}, 0)")).await?,
     }
     login.remove().await
 }
 
-async fn a_role_without_grants_can_do_nothing(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let key = scratch.rig.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
-    let login = Login::new(&scratch.rig, None).await?;
-    let error = login.rig.take(&key).await.expect_err("it has no grants").downcast::<Error>()?;
+async fn a_role_without_grants_can_do_nothing(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let key = scratch.db.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
+    let login = Login::new(&scratch.db, None).await?;
+    let error = login.db.take(&key).await.expect_err("it has no grants").downcast::<Error>()?;
     assert!(matches!(error, Error::NotPermitted(_)), "{error:?}");
     assert!(error.to_string().contains("migrations/grants"), "{error}");
-    let table = login.rig.table();
-    assert_not_permitted(&login.rig, &format!("select * from {table}")).await;
-    let migrated = with_pool!(&login.rig.pool, pool => tollgate::migrate(pool).await);
+    let table = login.db.table();
+    assert_not_permitted(&login.db, &format!("select * from {table}")).await;
+    let migrated = with_pool!(&login.db.pool, pool => tollgate::migrate(pool).await);
     assert!(matches!(migrated, Err(Error::NotPermitted(_))), "{migrated:?}");
     login.remove().await
 }
 
-async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let login = Login::new(&scratch.rig, Some("tollgate_operator")).await?;
-    let operator = &login.rig;
+async fn an_operators_role_provisions_changes_and_reads_buckets(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let login = Login::new(&scratch.db, Some("tollgate_operator")).await?;
+    let operator = &login.db;
     let key = operator.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
     operator.create(&key, Quota::interval(3, Duration::from_secs(86_400))?).await?;
     let table = operator.table();
@@ -153,7 +153,7 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     operator.pool.run("select * from ".to_owned() + &table.replace("token_buckets", "token_bucket_levels")).await?;
     operator.pool.run(format!("delete from {table} where id = 'plain'")).await?;
     assert_not_permitted(operator, &format!("update {table} set full_at = 0")).await;
-    let (store, plan) = (operator.store(), rig.key());
+    let (store, plan) = (operator.store(), db.key());
     store.create_plan(&plan, "10/h".parse()?).await?;
     assert!(store.set_plan_mode(&plan, Some(Mode::Shadow), Some("trial"), None).await?);
     store.set_mode(Mode::Shadow, Some("trial"), None).await?;
@@ -172,7 +172,7 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     assert_eq!(store.sweep(9).await?.deleted, 0);
     operator
         .pool
-        .run(if rig.engine.kind == Kind::MySql { "call token_sweep()" } else { "select tollgate.sweep()" })
+        .run(if db.engine.kind == Kind::MySql { "call token_sweep()" } else { "select tollgate.sweep()" })
         .await?;
     store.count_denials(&[(key, 3)]).await?;
     assert_eq!(store.most_denied(9).await?[0].denied, 3);
@@ -183,14 +183,14 @@ async fn an_operators_role_provisions_changes_and_reads_buckets(rig: Rig) -> any
     login.remove().await
 }
 
-async fn owner_of_one_database_can_migrate_it(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::new(&rig).await?;
-    let login = Login::owner(&scratch.rig).await?;
-    let owner = &login.rig;
+async fn owner_of_one_database_can_migrate_it(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&db).await?;
+    let login = Login::owner(&scratch.db).await?;
+    let owner = &login.db;
     with_pool!(&owner.pool, pool => assert!(!tollgate::migrate(pool).await?.is_empty()));
     let key = owner.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
     assert!(owner.take(&key).await?.is_granted());
-    if rig.engine.kind == Kind::Postgres {
+    if db.engine.kind == Kind::Postgres {
         // A role that owns objects cannot be dropped.
         login.admin.run(format!("reassign owned by {} to current_user", login.name)).await?;
     }
@@ -198,10 +198,10 @@ async fn owner_of_one_database_can_migrate_it(rig: Rig) -> anyhow::Result<()> {
 }
 
 /// The routines of two accounts could not call each other without a privilege.
-async fn request_begun_by_one_account_is_not_finished_by_another(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::new(&rig).await?;
-    let login = Login::owner(&scratch.rig).await?;
-    let (owner, admin) = (&login.rig, &scratch.rig);
+async fn request_begun_by_one_account_is_not_finished_by_another(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&db).await?;
+    let login = Login::owner(&scratch.db).await?;
+    let (owner, admin) = (&login.db, &scratch.db);
     let (AnyPool::MySql(ours), AnyPool::MySql(others)) = (&owner.pool, &admin.pool) else {
         anyhow::bail!("MySQL is needed")
     };
@@ -233,18 +233,18 @@ async fn request_begun_by_one_account_is_not_finished_by_another(rig: Rig) -> an
 }
 
 /// A MariaDB session can disable the tables' checks.
-async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let login = Login::new(&scratch.rig, Some("tollgate_app")).await?;
-    let known = rig.key();
-    let take = |id: &str, terms: &str| rig.taking(&format!("{id}, 1, 0, 0, {terms}, null, null, null"));
-    login.rig.pool.run(take(&login.rig.literal(&known), "5, 3600, 'interval'")).await?;
-    if rig.engine.name == "mariadb" {
-        login.rig.pool.run("set check_constraint_checks = 0").await?;
+async fn routines_write_no_row_out_of_bounds_where_checks_are_off(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let login = Login::new(&scratch.db, Some("tollgate_app")).await?;
+    let known = db.key();
+    let take = |id: &str, limits: &str| db.taking(&format!("{id}, 1, 0, 0, {limits}, null, null, null"));
+    login.db.pool.run(take(&login.db.literal(&known), "5, 3600, 'interval'")).await?;
+    if db.engine.name == "mariadb" {
+        login.db.pool.run("set check_constraint_checks = 0").await?;
     }
-    let (valid, terms) = (hex(b"new"), "5, 3600, 'interval'");
+    let (valid, limits) = (hex(b"new"), "5, 3600, 'interval'");
     let long = hex(&[b'x'; 256]);
-    let ids = ["", "00", "6100", "0178", "ff", "61ff", &long].map(|id| (id, terms));
+    let ids = ["", "00", "6100", "0178", "ff", "61ff", &long].map(|id| (id, limits));
     let wrong = [
         "0, 3600, 'interval'",
         "-5, 3600, 'interval'",
@@ -257,24 +257,24 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> a
         "1, 1, 'never'",
     ];
     let known_id = hex(known.as_str().as_bytes());
-    let of_terms = wrong.iter().flat_map(|terms| [(&*valid, *terms), (&*known_id, *terms)]);
-    for (id, terms) in ids.into_iter().chain(of_terms) {
-        let (json, text) = (terms.replace('\'', "\""), format!("x'{id}'"));
+    let of_limits = wrong.iter().flat_map(|limits| [(&*valid, *limits), (&*known_id, *limits)]);
+    for (id, limits) in ids.into_iter().chain(of_limits) {
+        let (json, text) = (limits.replace('\'', "\""), format!("x'{id}'"));
         let limit = format!("[\"{id}\", 1, 0, {json}]");
         let outs = "@b, @c, @d, @e, @f, @g, @h, @i, @j, @k, @l";
         let mut calls = vec![
-            take(&text, terms),
-            format!("set @a = 1; call token_take_v1({text}, 1, 0, 0, {terms}, null, null, 0, true, true, @a, {outs})"),
+            take(&text, limits),
+            format!("set @a = 1; call token_take_v1({text}, 1, 0, 0, {limits}, null, null, 0, true, true, @a, {outs})"),
             format!("call token_take_batch_v1('[[\"{id}\", 1, 0, 0, {json}]]', true, @b)"),
             format!("call token_take_batch_v1('[[\"{id}\", 1, 0, 0, {json}], [\"{id}\", 1, 0, 0, {json}]]', true, @b)"),
-            format!("call token_take_uniform_v1('[\"{id}\"]', 1, 0, {terms}, null, true)"),
-            format!("call token_take_uniform_v1('[\"{id}\", \"{known_id}\"]', 1, 0, {terms}, null, true)"),
-            format!("call token_take_uniform_v1('[\"{id}\"]', 1, 0, {terms}, x'0178', true)"),
+            format!("call token_take_uniform_v1('[\"{id}\"]', 1, 0, {limits}, null, true)"),
+            format!("call token_take_uniform_v1('[\"{id}\", \"{known_id}\"]', 1, 0, {limits}, null, true)"),
+            format!("call token_take_uniform_v1('[\"{id}\"]', 1, 0, {limits}, x'0178', true)"),
             format!("call token_take_all_v1('[{limit}]', 0, null, 0, true, @b)"),
             format!("call token_take_all_batch_v1('[[{limit}]]', true, @b, @c)"),
-            format!("call token_throttle_v1({text}, 0, 0, {terms}, null, true, @b)"),
+            format!("call token_throttle_v1({text}, 0, 0, {limits}, null, true, @b)"),
         ];
-        if terms == "5, 3600, 'interval'" {
+        if limits == "5, 3600, 'interval'" {
             let window = "1, 0, 0, 5, 1000000000, 1000000000, null, 0, false, true, @b, @c, @d, @e, @f, @g";
             let uuid = Uuid::new_v4();
             calls.extend([
@@ -288,13 +288,13 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(rig: Rig) -> a
         }
         for call in calls {
             // Refused, or answered without writing a row.
-            let _ = login.rig.pool.run(&*call).await;
+            let _ = login.db.pool.run(&*call).await;
             for (table, rows) in [("token_buckets", 1), ("token_windows", 0), ("token_stats", 0), ("token_receipts", 0)]
             {
-                let found = scratch.rig.sql(format!("select count(*) as n from {table}")).await?;
+                let found = scratch.db.sql(format!("select count(*) as n from {table}")).await?;
                 assert_eq!(found[0].number("n")?, rows, "{table} after {call}");
             }
-            let level = scratch.rig.store().peek(&known).await?.expect("it is there");
+            let level = scratch.db.store().peek(&known).await?.expect("it is there");
             assert_eq!(level.quota(), Quota::interval(5, Duration::from_hours(1))?, "after {call}");
         }
     }
@@ -320,8 +320,8 @@ async fn assert_no_granted_routine_takes_the_time(pool: &MySqlPool) -> anyhow::R
     Ok(())
 }
 
-async fn assert_not_permitted(rig: &Rig, sql: &str) {
-    let error = rig.pool.run(sql).await.expect_err(sql);
+async fn assert_not_permitted(db: &TestDb, sql: &str) {
+    let error = db.pool.run(sql).await.expect_err(sql);
     let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
     assert!(code == "42501" || code == "42000", "{sql}: {error}");
 }
@@ -332,19 +332,19 @@ fn name() -> String {
 
 /// A user of the server, with one role or none.
 pub(super) struct Login {
-    pub(super) rig: Rig,
+    pub(super) db: TestDb,
     pub(super) name: String,
     admin: AnyPool,
 }
 
 impl Login {
-    async fn new(rig: &Rig, role: Option<&str>) -> anyhow::Result<Self> {
-        Self::with_sessions(rig, role, 1).await
+    async fn new(db: &TestDb, role: Option<&str>) -> anyhow::Result<Self> {
+        Self::with_sessions(db, role, 1).await
     }
 
     /// Uses a pool of up to `sessions` connections.
-    pub(super) async fn with_sessions(rig: &Rig, role: Option<&str>, sessions: u32) -> anyhow::Result<Self> {
-        let (name, admin) = (name(), &rig.pool);
+    pub(super) async fn with_sessions(db: &TestDb, role: Option<&str>, sessions: u32) -> anyhow::Result<Self> {
+        let (name, admin) = (name(), &db.pool);
         match admin {
             AnyPool::Postgres(_) => {
                 admin.run(include_str!("../../../migrations/grants/postgres.sql")).await?;
@@ -358,7 +358,7 @@ impl Login {
                 admin.run(format!("create user {name}@'%'")).await?;
                 if let Some(role) = role {
                     admin.run(format!("grant {role} to {name}@'%'")).await?;
-                    let to = if rig.engine.name == "mariadb" { "for" } else { "to" };
+                    let to = if db.engine.name == "mariadb" { "for" } else { "to" };
                     admin.run(format!("set default role {role} {to} {name}@'%'")).await?;
                 } else {
                     // Without any privilege on the database, the session could not select it.
@@ -368,30 +368,30 @@ impl Login {
             }
             AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
         }
-        Self::named(rig, name, sessions).await
+        Self::named(db, name, sessions).await
     }
 
     /// A login with all privileges on this database, and none on the server.
-    async fn owner(rig: &Rig) -> anyhow::Result<Self> {
+    async fn owner(db: &TestDb) -> anyhow::Result<Self> {
         let name = name();
-        match &rig.pool {
+        match &db.pool {
             AnyPool::Postgres(pool) => {
                 let database: String = sqlx::query_scalar("select current_database()").fetch_one(pool).await?;
-                rig.pool.run(format!("create role {name} login")).await?;
-                rig.pool.run(format!("alter database {database} owner to {name}")).await?;
+                db.pool.run(format!("create role {name} login")).await?;
+                db.pool.run(format!("alter database {database} owner to {name}")).await?;
             }
             AnyPool::MySql(pool) => {
                 let database: String = sqlx::query_scalar("select database()").fetch_one(pool).await?;
-                rig.pool.run(format!("create user {name}@'%'")).await?;
-                rig.pool.run(format!("grant all on {database}.* to {name}@'%'")).await?;
+                db.pool.run(format!("create user {name}@'%'")).await?;
+                db.pool.run(format!("grant all on {database}.* to {name}@'%'")).await?;
             }
             AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
         }
-        Self::named(rig, name, 1).await
+        Self::named(db, name, 1).await
     }
 
-    async fn named(rig: &Rig, name: String, sessions: u32) -> anyhow::Result<Self> {
-        let pool = match &rig.pool {
+    async fn named(db: &TestDb, name: String, sessions: u32) -> anyhow::Result<Self> {
+        let pool = match &db.pool {
             AnyPool::Postgres(pool) => {
                 let options = pool.connect_options().as_ref().clone().username(&name);
                 AnyPool::Postgres(
@@ -416,11 +416,11 @@ impl Login {
             }
             AnyPool::Sqlite(_) => anyhow::bail!("a file has no users"),
         };
-        Ok(Self { rig: rig.on(pool), name, admin: rig.pool.clone() })
+        Ok(Self { db: db.on(pool), name, admin: db.pool.clone() })
     }
 
     pub(super) async fn remove(self) -> anyhow::Result<()> {
-        with_pool!(&self.rig.pool, pool => pool.close().await);
+        with_pool!(&self.db.pool, pool => pool.close().await);
         let drop_user = match &self.admin {
             AnyPool::MySql(_) => format!("drop user {}@'%'", self.name),
             AnyPool::Postgres(_) | AnyPool::Sqlite(_) => format!("drop role {}", self.name),

@@ -6,35 +6,35 @@ use sqlx::AssertSqlSafe;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_pool};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true; removal_leaves_earlier_objects).into()
 }
 
-async fn removal_leaves_earlier_objects(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::new(&rig).await?;
-    let rig = &scratch.rig;
+async fn removal_leaves_earlier_objects(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&db).await?;
+    let db = &scratch.db;
     // Names that resemble tollgate's.
-    rig.pool.run("create table token_of_the_host (n int)").await?;
-    if rig.engine.kind == Kind::MySql {
-        rig.pool.run("create procedure token_refresh() select 1").await?;
+    db.pool.run("create table token_of_the_host (n int)").await?;
+    if db.engine.kind == Kind::MySql {
+        db.pool.run("create procedure token_refresh() select 1").await?;
     }
-    let before = rows(rig, objects(rig.engine.kind)).await?;
+    let before = rows(db, objects(db.engine.kind)).await?;
     for _ in 0..2 {
-        let migrated = with_pool!(&rig.pool, pool => tollgate::migrate(pool).await)?;
+        let migrated = with_pool!(&db.pool, pool => tollgate::migrate(pool).await)?;
         ensure!(!migrated.is_empty(), "nothing was migrated");
-        rig.bucket("1/h".parse()?).await?;
-        ensure!(rows(rig, objects(rig.engine.kind)).await?.len() > before.len());
-        remove(rig).await?;
-        assert_eq!(rows(rig, objects(rig.engine.kind)).await?, before);
+        db.bucket("1/h".parse()?).await?;
+        ensure!(rows(db, objects(db.engine.kind)).await?.len() > before.len());
+        remove(db).await?;
+        assert_eq!(rows(db, objects(db.engine.kind)).await?, before);
     }
     Ok(())
 }
 
 /// Runs this engine's block of the page. On MySQL, the block's command generates further statements, which run first.
-async fn remove(rig: &Rig) -> anyhow::Result<()> {
-    let engine = match rig.engine.kind {
+async fn remove(db: &TestDb) -> anyhow::Result<()> {
+    let engine = match db.engine.kind {
         Kind::MySql => "mysql",
         Kind::Postgres => "postgres",
         Kind::Sqlite => "sqlite",
@@ -42,13 +42,13 @@ async fn remove(rig: &Rig) -> anyhow::Result<()> {
     let (_, section) = OPERATIONS.split_once("\n## Removing it\n").context("the page says how to remove it")?;
     let block = section.split_once(&format!("```sql {engine}\n")).and_then(|(_, rest)| rest.split("```").next());
     let block = block.with_context(|| format!("nothing for {engine}"))?;
-    if rig.engine.kind == Kind::MySql {
+    if db.engine.kind == Kind::MySql {
         let all = tollgate::store::migrations::<sqlx::MySql>().iter().flat_map(tollgate::store::Migration::statements);
         for statement in all.flat_map(str::lines).filter(|line| line.starts_with("drop procedure ")) {
-            rig.pool.run(statement).await?;
+            db.pool.run(statement).await?;
         }
     }
-    rig.pool.run(block).await.context(block)
+    db.pool.run(block).await.context(block)
 }
 
 /// Lists the user-defined objects in the database's catalogs.
@@ -76,9 +76,9 @@ fn objects(kind: Kind) -> &'static str {
     }
 }
 
-async fn rows(rig: &Rig, sql: &str) -> anyhow::Result<Vec<String>> {
+async fn rows(db: &TestDb, sql: &str) -> anyhow::Result<Vec<String>> {
     let sql = AssertSqlSafe(sql.to_owned());
-    Ok(with_pool!(&rig.pool, pool => sqlx::query_scalar(sql).fetch_all(pool).await?))
+    Ok(with_pool!(&db.pool, pool => sqlx::query_scalar(sql).fetch_all(pool).await?))
 }
 
 const OPERATIONS: &str = include_str!("../../../docs/operations.md");

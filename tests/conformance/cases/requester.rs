@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_pool;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     [
@@ -22,12 +22,12 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
-async fn an_action_runs_for_each_token_and_never_without_one(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(two_a_day()?).await?;
+async fn an_action_runs_for_each_token_and_never_without_one(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(two_a_day()?).await?;
     let runs = AtomicUsize::new(0);
-    with_pool!(&rig.pool, pool => {
+    with_pool!(&db.pool, pool => {
         let requester = SqlTokenRequester::new(pool.clone(), key.as_str())?;
-        let requester = match rig.level {
+        let requester = match db.level {
             None => requester,
             Some(level) => requester.isolation(level),
         };
@@ -43,13 +43,13 @@ async fn an_action_runs_for_each_token_and_never_without_one(rig: Rig) -> anyhow
         }
     });
     assert_eq!(runs.into_inner(), 2);
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2));
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(2));
     Ok(())
 }
 
-async fn an_action_behind_an_unknown_bucket_does_not_run(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.key();
-    let error = with_pool!(&rig.pool, pool => {
+async fn an_action_behind_an_unknown_bucket_does_not_run(db: TestDb) -> anyhow::Result<()> {
+    let key = db.key();
+    let error = with_pool!(&db.pool, pool => {
         let limited = limit(SqlTokenRequester::new(pool.clone(), key.as_str())?, || async { panic!("it runs") });
         limited.call().await.expect_err("nobody made the bucket")
     });
@@ -58,10 +58,10 @@ async fn an_action_behind_an_unknown_bucket_does_not_run(rig: Rig) -> anyhow::Re
     Ok(())
 }
 
-async fn a_text_and_a_uuid_name_the_same_bucket(rig: Rig) -> anyhow::Result<()> {
+async fn a_text_and_a_uuid_name_the_same_bucket(db: TestDb) -> anyhow::Result<()> {
     let id = Uuid::new_v4();
     let quota = two_a_day()?;
-    with_pool!(&rig.pool, pool => {
+    with_pool!(&db.pool, pool => {
         tollgate::create_bucket(pool, id, quota).await?;
         assert_eq!(SqlTokenRequester::new(pool.clone(), id)?.request_token().await?.remaining(), 1);
         let text = SqlTokenRequester::new(pool.clone(), id.to_string())?;
@@ -71,10 +71,10 @@ async fn a_text_and_a_uuid_name_the_same_bucket(rig: Rig) -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn invalid_id_is_refused_before_the_database(rig: Rig) -> anyhow::Result<()> {
+async fn invalid_id_is_refused_before_the_database(db: TestDb) -> anyhow::Result<()> {
     let quota = two_a_day()?;
     // Any database call would fail.
-    with_pool!(&rig.pool, pool => pool.close().await);
+    with_pool!(&db.pool, pool => pool.close().await);
     for (text, expected) in [
         (String::new(), KeyError::Empty),
         ("x".repeat(256), KeyError::TooLong(256)),
@@ -82,11 +82,11 @@ async fn invalid_id_is_refused_before_the_database(rig: Rig) -> anyhow::Result<(
         ("a\0b".to_owned(), KeyError::Nul(1)),
         ("\u{1}a".to_owned(), KeyError::Reserved),
     ] {
-        let (asked, made) = with_pool!(&rig.pool, pool => (
+        let (built, made) = with_pool!(&db.pool, pool => (
             SqlTokenRequester::new(pool.clone(), text.as_str()).map(drop),
             tollgate::create_bucket(pool, text.as_str(), quota).await,
         ));
-        assert!(matches!(asked, Err(Error::Key(error)) if error == expected), "{text:?}: {asked:?}");
+        assert!(matches!(built, Err(Error::Key(error)) if error == expected), "{text:?}: {built:?}");
         assert!(matches!(made, Err(Error::Key(error)) if error == expected), "{text:?}: {made:?}");
     }
     for longest in ["x".repeat(255), format!("{}x", "é".repeat(127))] {

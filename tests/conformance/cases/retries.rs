@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollgate::{Error, Key, Quota, Store, Take, store::Isolation};
 
 use crate::engines::{Engine, Kind};
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_session;
-use crate::rig::Rig;
+use crate::session::Session;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 mod adjusting;
 mod deadlock;
@@ -19,7 +19,7 @@ mod postgres;
 pub fn cases() -> Vec<Case> {
     [
         list!(Levels::Every, Time::Real, |engine| engine.has_sessions;
-            lock_that_is_released_in_time_is_acquired, lock_that_stays_held_fails_after_the_attempts)
+            lock_that_is_released_in_time_is_acquired, lock_that_is_kept_fails_after_the_attempts)
         .to_vec(),
         list!(Levels::Every, Time::Real, |engine| engine.has_sessions && statement_timeout(engine).is_some();
             statement_timeouts_fail_after_the_attempts)
@@ -46,50 +46,50 @@ fn is_snapshot(level: Option<Isolation>) -> bool {
     matches!(level, Some(Isolation::RepeatableRead | Isolation::Serializable))
 }
 
-async fn lock_that_is_released_in_time_is_acquired(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let held = Held::bucket(&rig, &key).await?;
-    let (impatient, acquisitions) = with_session(&rig, impatient(rig.engine)).await?;
+async fn lock_that_is_released_in_time_is_acquired(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let lock_holder = Session::lock_bucket(&db, &key).await?;
+    let (impatient, acquisitions) = with_session(&db, impatient(db.engine)).await?;
     let before = acquisitions.count();
     let taking = take(impatient.store().max_attempts(u32::MAX).deadline(LONG), &key);
     while acquisitions.count() < before + 3 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    held.commit().await?;
+    lock_holder.commit().await?;
 
     let decision = taking.await??;
     assert!(decision.is_granted());
     assert!(decision.attempts() >= 3, "{} attempts", decision.attempts());
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
     Ok(())
 }
 
-async fn lock_that_stays_held_fails_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
-    ends_after_the_attempts(&rig, impatient(rig.engine)).await
+async fn lock_that_is_kept_fails_after_the_attempts(db: TestDb) -> anyhow::Result<()> {
+    ends_after_the_attempts(&db, impatient(db.engine)).await
 }
 
-async fn statement_timeouts_fail_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
-    ends_after_the_attempts(&rig, statement_timeout(rig.engine).expect("the engine has one")).await
+async fn statement_timeouts_fail_after_the_attempts(db: TestDb) -> anyhow::Result<()> {
+    ends_after_the_attempts(&db, statement_timeout(db.engine).expect("the engine has one")).await
 }
 
 /// Since PostgreSQL 17. The server also closes the connection, so the next attempt uses another one.
-async fn transaction_timeouts_fail_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let held = Held::bucket(&rig, &key).await?;
-    let (impatient, _) = with_session(&rig, "set transaction_timeout = '100ms'").await?;
+async fn transaction_timeouts_fail_after_the_attempts(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let lock_holder = Session::lock_bucket(&db, &key).await?;
+    let (impatient, _) = with_session(&db, "set transaction_timeout = '100ms'").await?;
     let error = take(impatient.store().max_attempts(2).deadline(LONG), &key).await?.expect_err("it is locked");
     assert!(matches!(error, Error::Contended { attempts: 2, .. }), "{error:?}");
-    held.commit().await?;
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
-    assert!(rig.take(&key).await?.is_granted());
+    lock_holder.commit().await?;
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
+    assert!(db.take(&key).await?.is_granted());
     Ok(())
 }
 
 /// Runs in a session that starts with a statement.
-async fn ends_after_the_attempts(rig: &Rig, impatient: &'static str) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let held = Held::bucket(rig, &key).await?;
-    let (impatient, acquisitions) = with_session(rig, impatient).await?;
+async fn ends_after_the_attempts(db: &TestDb, impatient: &'static str) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let lock_holder = Session::lock_bucket(db, &key).await?;
+    let (impatient, acquisitions) = with_session(db, impatient).await?;
     let before = acquisitions.count();
 
     let error = take(impatient.store().max_attempts(2).deadline(LONG), &key).await?.expect_err("it is locked");
@@ -97,35 +97,35 @@ async fn ends_after_the_attempts(rig: &Rig, impatient: &'static str) -> anyhow::
     assert!(!error.is_outcome_unknown());
     assert_eq!(acquisitions.count(), before + 2);
 
-    held.commit().await?;
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
+    lock_holder.commit().await?;
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(1), "the other's alone");
     // The failure does not affect the next request on the connection.
     let next = impatient.take(&key).await?;
     assert!(next.is_granted());
     // Transactions of other tests on the same pages can cost an attempt.
-    if !is_snapshot(rig.level) {
+    if !is_snapshot(db.level) {
         assert_eq!(next.attempts(), 1);
     }
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2));
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(2));
     Ok(())
 }
 
-async fn locked_batch_is_rolled_back_as_a_whole(rig: Rig) -> anyhow::Result<()> {
-    let (free, locked) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
-    let held = Held::bucket(&rig, &locked).await?;
+async fn locked_batch_is_rolled_back_as_a_whole(db: TestDb) -> anyhow::Result<()> {
+    let (free, locked) = (db.bucket(a_hundred_a_day()).await?, db.bucket(a_hundred_a_day()).await?);
+    let lock_holder = Session::lock_bucket(&db, &locked).await?;
     let batch = [free.clone(), locked].map(Take::from);
-    let store = rig.store().deadline(LONG).max_attempts(1);
+    let store = db.store().deadline(LONG).max_attempts(1);
     let error = store.take(&batch).await.expect_err("one of them is locked");
     assert!(matches!(error, Error::Contended { attempts: 1, .. }), "{error:?}");
-    assert_eq!(rig.row(&free).await?.map(|row| row.granted), Some(0));
-    held.commit().await?;
+    assert_eq!(db.row(&free).await?.map(|row| row.granted), Some(0));
+    lock_holder.commit().await?;
     Ok(())
 }
 
-async fn persistent_contention_ends_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let _held = Held::bucket(&rig, &key).await?;
-    let (impatient, _) = with_session(&rig, impatient(rig.engine)).await?;
+async fn persistent_contention_ends_by_the_deadline(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let _lock_holder = Session::lock_bucket(&db, &key).await?;
+    let (impatient, _) = with_session(&db, impatient(db.engine)).await?;
     for _ in 0..10 {
         let store = impatient.store().max_attempts(u32::MAX).deadline(Duration::from_millis(500));
         match take(store, &key).await?.expect_err("it is locked") {
@@ -157,8 +157,8 @@ fn statement_timeout(engine: &Engine) -> Option<&'static str> {
 }
 
 /// Two buckets, in the order in which a batch locks them.
-async fn in_order(rig: &Rig) -> anyhow::Result<(Key, Key)> {
-    let (a, b) = (rig.bucket(a_hundred_a_day()).await?, rig.bucket(a_hundred_a_day()).await?);
+async fn in_order(db: &TestDb) -> anyhow::Result<(Key, Key)> {
+    let (a, b) = (db.bucket(a_hundred_a_day()).await?, db.bucket(a_hundred_a_day()).await?);
     Ok(if a < b { (a, b) } else { (b, a) })
 }
 

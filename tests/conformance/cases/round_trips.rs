@@ -9,8 +9,8 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, all_given_back, through_proxy};
 use crate::proxy::Proxy;
-use crate::rig::Rig;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite;
@@ -25,55 +25,55 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn a_grant_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(quota(100)).await?;
-    assert_eq!(round_trips(&rig, &[Take::from(key)]).await?, expected(&rig));
+async fn a_grant_is_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(quota(100)).await?;
+    assert_eq!(round_trips(&db, &[Take::from(key)]).await?, expected(&db));
     Ok(())
 }
 
-async fn a_denial_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(quota(1)).await?;
-    assert!(rig.take(&key).await?.is_granted());
-    assert_eq!(round_trips(&rig, &[Take::from(key)]).await?, expected(&rig));
+async fn a_denial_is_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(quota(1)).await?;
+    assert!(db.take(&key).await?.is_granted());
+    assert_eq!(round_trips(&db, &[Take::from(key)]).await?, expected(&db));
     Ok(())
 }
 
-async fn an_unknown_bucket_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    assert_eq!(round_trips(&rig, &[Take::from(rig.key())]).await?, expected(&rig));
+async fn an_unknown_bucket_is_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    assert_eq!(round_trips(&db, &[Take::from(db.key())]).await?, expected(&db));
     Ok(())
 }
 
-async fn a_first_request_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let take = Take::from(rig.key()).rule(Rule::Quota(quota(100)));
-    assert_eq!(round_trips(rig, &[take]).await?, expected(rig));
+async fn a_first_request_is_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let take = Take::from(db.key()).rule(Rule::Quota(quota(100)));
+    assert_eq!(round_trips(db, &[take]).await?, expected(db));
     Ok(())
 }
 
-async fn ten_requests_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
+async fn ten_requests_are_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
     let mut takes = Vec::new();
     for capacity in 1..=10 {
-        takes.push(Take::from(rig.bucket(quota(capacity)).await?));
+        takes.push(Take::from(db.bucket(quota(capacity)).await?));
     }
-    assert_eq!(round_trips(rig, &takes).await?, expected(rig));
+    assert_eq!(round_trips(db, &takes).await?, expected(db));
     Ok(())
 }
 
-async fn many_requests_for_several_limits_each_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let global = rig.bucket(quota(100)).await?;
-    let take = |_| Take::from(global.clone()).and(rig.key(), Rule::Quota(quota(5)));
-    assert_eq!(round_trips(&rig, &(0..10).map(take).collect::<Vec<_>>()).await?, expected(&rig));
+async fn many_requests_for_several_limits_each_are_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let global = db.bucket(quota(100)).await?;
+    let take = |_| Take::from(global.clone()).and(db.key(), Rule::Quota(quota(5)));
+    assert_eq!(round_trips(&db, &(0..10).map(take).collect::<Vec<_>>()).await?, expected(&db));
     Ok(())
 }
 
-async fn many_adjustments_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let (proxied, proxy) = through_proxy(&rig, 1).await?;
+async fn many_adjustments_are_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let (proxied, proxy) = through_proxy(&db, 1).await?;
     let mut keys = Vec::new();
     for _ in 0..10 {
-        keys.push(rig.bucket(quota(100)).await?);
+        keys.push(db.bucket(quota(100)).await?);
     }
     let counter = Counter { proxied, proxy };
     for warm in [false, true] {
@@ -81,77 +81,76 @@ async fn many_adjustments_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
         let refunds: Vec<Adjustment> = keys.iter().chain(&keys).map(refund).collect();
         let adjusted = counter.proxied.store().adjust(&refunds).await?;
         assert!(adjusted.iter().all(|it| *it == Ok(Adjusted::Done(1))), "{adjusted:?}");
-        counter.is(expected(&rig), warm).await;
+        counter.is(expected(&db), warm).await;
     }
     Ok(())
 }
 
-async fn each_method_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let (limiter, counter) = limiter(&rig, quota(100)).await?;
-    let key = rig.key();
+async fn each_method_is_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&db, quota(100)).await?;
+    let key = db.key();
     for warm in [false, true] {
         assert!(limiter.allow(&key).await?.is_granted());
-        counter.is(expected(&rig), warm).await;
+        counter.is(expected(&db), warm).await;
         let reservation = limiter.reserve(&key).await?;
-        counter.is(expected(&rig), warm).await;
+        counter.is(expected(&db), warm).await;
         assert!(limiter.wait(&key).await?.is_granted());
-        counter.is(expected(&rig), warm).await;
+        counter.is(expected(&db), warm).await;
         drop(reservation);
     }
     Ok(())
 }
 
-async fn cancel_is_one_more_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let (limiter, counter) = limiter(&rig, Quota::continuous(1, Duration::from_mins(1))?).await?;
+async fn cancel_is_one_more_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&db, Quota::continuous(1, Duration::from_mins(1))?).await?;
     for warm in [false, true] {
-        let key = rig.key();
+        let key = db.key();
         assert!(limiter.allow(&key).await?.is_granted());
         let promised = limiter.reserve(&key).await?;
         counter.is(0, false).await;
         assert_eq!(promised.cancel().await?, 1);
-        counter.is(expected(&rig), warm).await;
+        counter.is(expected(&db), warm).await;
     }
     Ok(())
 }
 
-async fn several_limits_are_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let (limiter, counter) = limiter(&rig, quota(100)).await?;
+async fn several_limits_are_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&db, quota(100)).await?;
     for warm in [false, true] {
-        let take =
-            (0..4).fold(Take::from(rig.key()).rule(limiter.rule()), |take, _| take.and(rig.key(), limiter.rule()));
+        let take = (0..4).fold(Take::from(db.key()).rule(limiter.rule()), |take, _| take.and(db.key(), limiter.rule()));
         assert!(limiter.decide(&take).await?.is_granted());
-        counter.is(expected(&rig), warm).await;
+        counter.is(expected(&db), warm).await;
     }
     Ok(())
 }
 
-async fn a_window_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let (limiter, counter) = limiter(&rig, Window::new(100, Duration::from_mins(1), Duration::from_secs(5))?).await?;
+async fn a_window_is_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&db, Window::new(100, Duration::from_mins(1), Duration::from_secs(5))?).await?;
     for warm in [false, true] {
-        assert!(limiter.allow(rig.key()).await?.is_granted());
-        counter.is(expected(&rig), warm).await;
+        assert!(limiter.allow(db.key()).await?.is_granted());
+        counter.is(expected(&db), warm).await;
     }
     Ok(())
 }
 
-async fn throttle_is_one_round_trip(rig: Rig) -> anyhow::Result<()> {
-    let (limiter, counter) = limiter(&rig, Quota::continuous(100, Duration::from_mins(1))?).await?;
+async fn throttle_is_one_round_trip(db: TestDb) -> anyhow::Result<()> {
+    let (limiter, counter) = limiter(&db, Quota::continuous(100, Duration::from_mins(1))?).await?;
     for warm in [false, true] {
-        assert!(limiter.throttle(rig.key(), Throttle::retry_after(Duration::from_mins(1))).await?);
-        counter.is(expected(&rig), warm).await;
+        assert!(limiter.throttle(db.key(), Throttle::retry_after(Duration::from_mins(1))).await?);
+        counter.is(expected(&db), warm).await;
     }
     Ok(())
 }
 
 /// A limiter over one connection, and a counter of its round trips.
-async fn limiter(rig: &Rig, rule: impl Into<Rule>) -> anyhow::Result<(Limiter<AnyStore>, Counter)> {
-    let (proxied, proxy) = through_proxy(rig, 1).await?;
+async fn limiter(db: &TestDb, rule: impl Into<Rule>) -> anyhow::Result<(Limiter<AnyStore>, Counter)> {
+    let (proxied, proxy) = through_proxy(db, 1).await?;
     let limiter = Limiter::builder(proxied.store()).max_wait(Duration::from_hours(1)).build(rule.into())?;
     Ok((limiter, Counter { proxied, proxy }))
 }
 
 struct Counter {
-    proxied: Rig,
+    proxied: TestDb,
     proxy: Proxy,
 }
 
@@ -166,17 +165,16 @@ impl Counter {
 }
 
 /// One, plus those of `begin` and `commit` with an isolation level.
-fn expected(rig: &Rig) -> usize {
-    if rig.level.is_some() { 3 } else { 1 }
+fn expected(db: &TestDb) -> usize {
+    if db.level.is_some() { 3 } else { 1 }
 }
 
 /// Counts the round trips of a call on a connection that has prepared such a call before.
-async fn round_trips(rig: &Rig, takes: &[Take]) -> anyhow::Result<usize> {
-    let (proxied, proxy) = through_proxy(rig, 1).await?;
+async fn round_trips(db: &TestDb, takes: &[Take]) -> anyhow::Result<usize> {
+    let (proxied, proxy) = through_proxy(db, 1).await?;
     let store = proxied.store();
-    let other = |take: &Take| {
-        take.keys().skip(1).fold(Take::from(rig.key()), |other, _| other.and(rig.key(), Rule::Provisioned))
-    };
+    let other =
+        |take: &Take| take.keys().skip(1).fold(Take::from(db.key()), |other, _| other.and(db.key(), Rule::Provisioned));
     let others: Vec<Take> = takes.iter().map(other).collect();
     for _ in 0..2 {
         store.take(&others).await?;
@@ -191,8 +189,8 @@ async fn round_trips(rig: &Rig, takes: &[Take]) -> anyhow::Result<usize> {
     requests.retain(|request| !request.is_ping());
     let key = takes[0].key().as_str();
     let hex = key.bytes().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
-    let asked = requests.iter().filter(|request| request.mentions(key) || request.mentions(&hex)).count();
-    anyhow::ensure!(asked == 1, "the bucket was asked for {asked} times: {requests:?}");
+    let sent = requests.iter().filter(|request| request.mentions(key) || request.mentions(&hex)).count();
+    anyhow::ensure!(sent == 1, "the bucket was requested {sent} times: {requests:?}");
     Ok(requests.len())
 }
 

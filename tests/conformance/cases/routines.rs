@@ -7,7 +7,7 @@ use tollgate::{Key, Quota};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 mod adjustments;
 mod batches;
@@ -37,14 +37,14 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-async fn request_token_grants_two_a_second(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let id = provision(&rig, "2, 1, 'interval'").await?;
+async fn request_token_grants_two_a_second(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
+    let id = provision(&db, "2, 1, 'interval'").await?;
     for second in 0..3 {
         let mut answers = Vec::new();
         for task in 0..5 {
-            rig.at(START + second * SECOND + task * 100 * MS + 1).await?;
-            let answer = rig.call("request_token", &id).await?;
+            db.at(START + second * SECOND + task * 100 * MS + 1).await?;
+            let answer = db.call("request_token", &id).await?;
             answers.push(answer.numbers(["granted", "remaining", "retry_after_ms", "reset_after_ms"])?);
         }
         // Each started millisecond counts.
@@ -54,9 +54,9 @@ async fn request_token_grants_two_a_second(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn request_tokens_returns_the_wait_for_an_equal_request(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let id = provision(&rig, "10, 10, 'continuous'").await?;
+async fn request_tokens_returns_the_wait_for_an_equal_request(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
+    let id = provision(&db, "10, 10, 'continuous'").await?;
     // Milliseconds; then tokens, longest wait and minimum remaining; then the answer.
     let steps = [
         (0, "4, 0, 0", [1, 6, 0, 0, 4000]),
@@ -70,49 +70,49 @@ async fn request_tokens_returns_the_wait_for_an_equal_request(rig: Rig) -> anyho
         (14_000, "10, 0, 0", [1, 0, 0, 10_000, 10_000]),
     ];
     for (ms, arguments, expected) in steps {
-        rig.at(START + ms * MS).await?;
-        let answer = rig.call("request_tokens", &format!("{id}, {arguments}")).await?;
+        db.at(START + ms * MS).await?;
+        let answer = db.call("request_tokens", &format!("{id}, {arguments}")).await?;
         let answer = answer.numbers(["granted", "remaining", "wait_ms", "retry_after_ms", "reset_after_ms"])?;
         ensure!(answer == expected, "request_tokens({arguments}) after {ms} ms: {answer:?}, not {expected:?}");
     }
     Ok(())
 }
 
-async fn rate_limiting_request_counts_every_refilled_token(rig: Rig) -> anyhow::Result<()> {
-    let id = rig.quoted(rig.key().as_str());
-    let column = if rig.engine.kind == Kind::Postgres { "rate_limiting_request" } else { "tokens_left" };
+async fn rate_limiting_request_counts_every_refilled_token(db: TestDb) -> anyhow::Result<()> {
+    let id = db.quoted(db.key().as_str());
+    let column = if db.engine.kind == Kind::Postgres { "rate_limiting_request" } else { "tokens_left" };
     let times = (0..13).map(|call| call * 100).chain((0..6).map(|call| 5200 + call * 100));
     let mut left = Vec::new();
     for ms in times {
-        rig.at(START + ms * MS).await?;
-        left.push(rig.call("rate_limiting_request", &format!("{id}, 1, 10")).await?.number(column)?);
+        db.at(START + ms * MS).await?;
+        left.push(db.call("rate_limiting_request", &format!("{id}, 1, 10")).await?.number(column)?);
     }
     assert_eq!(left, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, -1, -1, 3, 2, 1, 0, -1, -1]);
 
-    let id = rig.quoted(rig.key().as_str());
-    let arguments = if rig.engine.kind == Kind::Postgres { id } else { format!("{id}, null, null") };
-    let left = rig.call("rate_limiting_request", &arguments).await?.number(column)?;
+    let id = db.quoted(db.key().as_str());
+    let arguments = if db.engine.kind == Kind::Postgres { id } else { format!("{id}, null, null") };
+    let left = db.call("rate_limiting_request", &arguments).await?.number(column)?;
     assert_eq!(left, 119, "2 tokens a second and 60 seconds' worth are the defaults");
     Ok(())
 }
 
-async fn a_batch_answers_each_request_for_itself(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let two = Key::try_from(format!("z{}", rig.key()))?;
-    rig.create(&two, Quota::interval(2, Duration::from_secs(1))?).await?;
-    let five = Key::try_from(format!("a{}", rig.key()))?;
-    rig.create(&five, Quota::interval(5, Duration::from_secs(1))?).await?;
-    let nobody = rig.key();
-    let requests = [(&two, 1), (&five, 6), (&nobody, 1), (&two, 1), (&five, 5), (&two, 1)];
+async fn a_batch_answers_each_request_for_itself(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
+    let two = Key::try_from(format!("z{}", db.key()))?;
+    db.create(&two, Quota::interval(2, Duration::from_secs(1))?).await?;
+    let five = Key::try_from(format!("a{}", db.key()))?;
+    db.create(&five, Quota::interval(5, Duration::from_secs(1))?).await?;
+    let unknown = db.key();
+    let requests = [(&two, 1), (&five, 6), (&unknown, 1), (&two, 1), (&five, 5), (&two, 1)];
 
-    let arguments = if rig.engine.kind == Kind::Postgres {
-        let ids: Vec<_> = requests.iter().map(|(key, _)| rig.quoted(key.as_str())).collect();
+    let arguments = if db.engine.kind == Kind::Postgres {
+        let ids: Vec<_> = requests.iter().map(|(key, _)| db.quoted(key.as_str())).collect();
         let tokens: Vec<_> = requests.iter().map(|(_, tokens)| tokens.to_string()).collect();
         format!("array[{}], array[{}]", ids.join(", "), tokens.join(", "))
     } else {
-        rig.quoted(&serde_json::to_string(&requests.map(|(key, tokens)| (key.as_str(), tokens)))?)
+        db.quoted(&serde_json::to_string(&requests.map(|(key, tokens)| (key.as_str(), tokens)))?)
     };
-    let rows = rig.sql(rig.calling("request_tokens_many", &arguments)).await?;
+    let rows = db.sql(db.calling("request_tokens_many", &arguments)).await?;
     let ids: Vec<_> = rows.iter().map(|row| row.text("id")).collect::<anyhow::Result<_>>()?;
     assert_eq!(ids, requests.map(|(key, _)| Some(key.as_str())));
     let outcomes: Vec<_> = rows.iter().map(|row| row.text("outcome")).collect::<anyhow::Result<_>>()?;
@@ -123,53 +123,53 @@ async fn a_batch_answers_each_request_for_itself(rig: Rig) -> anyhow::Result<()>
     assert_eq!(left, [Some("1"), None, None, Some("0"), Some("0"), Some("0")]);
     let retry: Vec<_> = rows.iter().map(|row| row.text("retry_after_ms")).collect::<anyhow::Result<_>>()?;
     assert_eq!(retry, [Some("0"), None, None, Some("1000"), Some("1000"), Some("1000")]);
-    assert_eq!(rig.row(&two).await?.expect("made").granted, 2);
-    assert_eq!(rig.row(&five).await?.expect("made").granted, 5);
+    assert_eq!(db.row(&two).await?.expect("made").granted, 2);
+    assert_eq!(db.row(&five).await?.expect("made").granted, 5);
     Ok(())
 }
 
-async fn create_bucket_again_changes_nothing(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let key = rig.key();
-    let id = rig.quoted(key.as_str());
+async fn create_bucket_again_changes_nothing(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
+    let key = db.key();
+    let id = db.quoted(key.as_str());
     for refill in ["'interval'", "'continuous'"] {
-        create(&rig, &format!("{id}, 5, 60.5, {refill}")).await?;
-        rig.call("request_tokens", &format!("{id}, 1, 0, 0")).await?;
-        let before = rig.row(&key).await?;
-        rig.at(START + 10 * SECOND).await?;
-        create(&rig, &format!("{id}, 5, 60.5, {refill}")).await?;
-        assert_eq!(rig.row(&key).await?, before);
-        let sql = format!("select capacity, refill from {} where id = {}", rig.table(), rig.literal(&key));
-        let terms = rig.sql(sql).await?;
-        assert_eq!((terms[0].number("capacity")?, terms[0].text("refill")?), (5, Some(refill.trim_matches('\''))));
+        create(&db, &format!("{id}, 5, 60.5, {refill}")).await?;
+        db.call("request_tokens", &format!("{id}, 1, 0, 0")).await?;
+        let before = db.row(&key).await?;
+        db.at(START + 10 * SECOND).await?;
+        create(&db, &format!("{id}, 5, 60.5, {refill}")).await?;
+        assert_eq!(db.row(&key).await?, before);
+        let sql = format!("select capacity, refill from {} where id = {}", db.table(), db.literal(&key));
+        let limits = db.sql(sql).await?;
+        assert_eq!((limits[0].number("capacity")?, limits[0].text("refill")?), (5, Some(refill.trim_matches('\''))));
     }
     Ok(())
 }
 
-async fn omitted_arguments_mean_one_token_now(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let key = rig.key();
-    let id = rig.quoted(key.as_str());
-    create(&rig, &format!("{id}, 5, 60")).await?;
-    let answer = rig.call("request_tokens", &id).await?;
+async fn omitted_arguments_mean_one_token_now(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
+    let key = db.key();
+    let id = db.quoted(key.as_str());
+    create(&db, &format!("{id}, 5, 60")).await?;
+    let answer = db.call("request_tokens", &id).await?;
     assert_eq!(answer.numbers(["granted", "remaining", "wait_ms"])?, [1, 4, 0]);
     // Full again at the end of the period, not before.
-    rig.at(START + 59 * SECOND).await?;
-    let answer = rig.call("request_tokens", &format!("{id}, 5")).await?;
+    db.at(START + 59 * SECOND).await?;
+    let answer = db.call("request_tokens", &format!("{id}, 5")).await?;
     assert_eq!(answer.numbers(["granted", "remaining", "retry_after_ms"])?, [0, 4, 1000]);
     Ok(())
 }
 
 /// Provisions a bucket by the routine, and returns its quoted id.
-async fn provision(rig: &Rig, terms: &str) -> anyhow::Result<String> {
-    let id = rig.quoted(rig.key().as_str());
-    create(rig, &format!("{id}, {terms}")).await?;
+async fn provision(db: &TestDb, limits: &str) -> anyhow::Result<String> {
+    let id = db.quoted(db.key().as_str());
+    create(db, &format!("{id}, {limits}")).await?;
     Ok(id)
 }
 
-async fn create(rig: &Rig, arguments: &str) -> anyhow::Result<()> {
-    let routine = if rig.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
-    rig.sql(rig.calling(routine, arguments)).await?;
+async fn create(db: &TestDb, arguments: &str) -> anyhow::Result<()> {
+    let routine = if db.engine.kind == Kind::Postgres { "create_bucket" } else { "token_create_bucket" };
+    db.sql(db.calling(routine, arguments)).await?;
     Ok(())
 }
 

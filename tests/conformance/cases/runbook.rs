@@ -6,52 +6,52 @@ use tollgate::{Admin, Key, Mode, Quota, Rule, Take, admin::Override, store::Main
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true; runbook_commands_do_what_their_headings_say).into()
 }
 
-async fn runbook_commands_do_what_their_headings_say(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+async fn runbook_commands_do_what_their_headings_say(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
     let [free, good, bad] = ["free", "u42", "u13"].map(|key| Key::try_from(key).expect("short enough"));
     store.create_plan(&free, "10/h".parse()?).await?;
     let take = |key: &Key| Take::from(key.clone()).rule(Rule::Plan(free.clone()));
-    ensure!(rig.decide(take(&good).cost(10)).await?.is_granted() && !rig.decide(take(&good)).await?.is_granted());
+    ensure!(db.decide(take(&good).cost(10)).await?.is_granted() && !db.decide(take(&good)).await?.is_granted());
     store.count_denials(&[(good.clone(), 1)]).await?;
 
-    run(rig, "See").await?;
-    run(rig, "Explain").await?;
+    run(db, "See").await?;
+    run(db, "Explain").await?;
     store.set_override(&good, Override { quota: Some(Quota::once(100)?), ..Override::default() }).await?;
-    run(rig, "Raise").await?;
+    run(db, "Raise").await?;
     assert_eq!(store.explain(&good, Some(&free)).await?.quota, Some("1000/min".parse()?));
-    let _ = rig.decide(take(&good)).await?;
-    run(rig, "Make full").await?;
-    ensure!(rig.decide(take(&good).cost(1000)).await?.is_granted());
+    let _ = db.decide(take(&good)).await?;
+    run(db, "Make full").await?;
+    ensure!(db.decide(take(&good).cost(1000)).await?.is_granted());
     assert_eq!(store.plan(&free).await?.context("it is there")?.quota, "20/s".parse()?);
-    run(rig, "Switch off").await?;
-    let passed = rig.decide(take(&good).cost(1000)).await?;
+    run(db, "Switch off").await?;
+    let passed = db.decide(take(&good).cost(1000)).await?;
     ensure!(passed.is_granted() && passed.mode() == Mode::Shadow, "{passed:?}");
-    run(rig, "Block").await?;
-    ensure!(!rig.decide(take(&bad)).await?.is_granted());
-    run(rig, "Undo").await?;
-    ensure!(rig.decide(take(&bad)).await?.is_granted());
-    assert_eq!(rig.decide(take(&bad)).await?.mode(), Mode::Enforce);
+    run(db, "Block").await?;
+    ensure!(!db.decide(take(&bad)).await?.is_granted());
+    run(db, "Undo").await?;
+    ensure!(db.decide(take(&bad)).await?.is_granted());
+    assert_eq!(db.decide(take(&bad)).await?.mode(), Mode::Enforce);
     ensure!(store.mode().await?.mode == Mode::Enforce && !store.clear_override(&good).await?);
     Ok(())
 }
 
 /// Runs the blocks under a heading in this engine's words.
-async fn run(rig: &Rig, heading: &str) -> anyhow::Result<()> {
+async fn run(db: &TestDb, heading: &str) -> anyhow::Result<()> {
     let (_, rest) = RUNBOOK.split_once(&format!("\n## {heading}\n")).with_context(|| heading.to_owned())?;
     let section = rest.split("\n## ").next().unwrap_or(rest);
     let blocks: Vec<&str> = section.split("```sql\n").skip(1).filter_map(|block| block.split("```").next()).collect();
     ensure!(!blocks.is_empty(), "{heading} has no SQL");
     for block in blocks {
-        let sql = replacements(rig.engine.kind)?.iter().fold(block.to_owned(), |sql, (from, to)| sql.replace(from, to));
-        ensure!(rig.engine.kind == Kind::Postgres || !sql.contains("tollgate."), "{heading}: {sql}");
-        rig.pool.run(&sql).await.with_context(|| format!("{heading}: {sql}"))?;
+        let sql = replacements(db.engine.kind)?.iter().fold(block.to_owned(), |sql, (from, to)| sql.replace(from, to));
+        ensure!(db.engine.kind == Kind::Postgres || !sql.contains("tollgate."), "{heading}: {sql}");
+        db.pool.run(&sql).await.with_context(|| format!("{heading}: {sql}"))?;
     }
     Ok(())
 }

@@ -3,9 +3,9 @@
 use tollgate::Key;
 
 use crate::matrix::{Case, Levels, Time};
-use crate::rig::Rig;
 use crate::scenarios::{self, World};
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 macro_rules! cases {
     ($($module:ident: $scenario:ident),+ $(,)?) => {
@@ -14,7 +14,7 @@ macro_rules! cases {
             levels: Levels::Pools,
             time: Time::Injected,
             needs: |_| true,
-            run: |rig| Box::pin(async move { scenarios::$module::$scenario(&rig).await }),
+            run: |db| Box::pin(async move { scenarios::$module::$scenario(&db).await }),
         }),+]
     };
 }
@@ -23,7 +23,7 @@ pub fn cases() -> Vec<Case> {
     crate::for_each_scenario!(cases)
 }
 
-impl World for Rig {
+impl World for TestDb {
     type Store = AnyStore;
 
     fn store(&self) -> AnyStore {

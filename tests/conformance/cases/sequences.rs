@@ -11,8 +11,8 @@ use tokio::task::block_in_place;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::injected;
-use crate::rig::Rig;
 use crate::rounds::rounds;
+use crate::test_db::TestDb;
 
 mod answers;
 mod operations;
@@ -25,42 +25,42 @@ pub(crate) fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Injected, |_| true; any_sequence_is_answered_as_in_memory).into()
 }
 
-async fn any_sequence_is_answered_as_in_memory(rig: Rig) -> anyhow::Result<()> {
+async fn any_sequence_is_answered_as_in_memory(db: TestDb) -> anyhow::Result<()> {
     let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain((0..rounds(NEW_SEEDS)?).map(|_| fastrand::u64(..))).collect(),
     };
-    let own = if rig.engine.kind == Kind::Sqlite { None } else { Some(injected(&rig).await?) };
-    let ruled = own.as_ref().map_or(&rig, |(_, session)| session);
+    let own = if db.engine.kind == Kind::Sqlite { None } else { Some(injected(&db).await?) };
+    let own_database = own.as_ref().map_or(&db, |(_, session)| session);
     // Waiters' time can be moved only if one thread does everything.
     block_in_place(|| {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(all_are_answered(&rig, ruled, seeds))
+        runtime.block_on(all_are_answered(&db, own_database, seeds))
     })
 }
 
-async fn all_are_answered(rig: &Rig, ruled: &Rig, seeds: Vec<u64>) -> anyhow::Result<()> {
+async fn all_are_answered(db: &TestDb, own_database: &TestDb, seeds: Vec<u64>) -> anyhow::Result<()> {
     for seed in seeds {
         let _named = Named(seed);
-        let rig = if is_ruled(seed) { ruled } else { rig };
+        let db = if sets_modes(seed) { own_database } else { db };
         let mut kept: Vec<usize> = (0..OPERATIONS).collect();
-        let Err(mut failure) = Box::pin(Play::of(rig, seed, &kept).run()).await else { continue };
+        let Err(mut failure) = Box::pin(Play::of(db, seed, &kept).run()).await else { continue };
         // Removes the operations after the failure, and those before it without influence.
         kept.retain(|place| *place <= failure.place);
         for place in (0..failure.place).rev() {
             let fewer: Vec<usize> = kept.iter().copied().filter(|other| *other != place).collect();
-            if let Err(same) = Box::pin(Play::of(rig, seed, &fewer).run()).await {
+            if let Err(same) = Box::pin(Play::of(db, seed, &fewer).run()).await {
                 (failure, kept) = (same, fewer);
                 kept.retain(|place| *place <= failure.place);
             }
         }
-        anyhow::bail!("TOLLGATE_SEED={seed} replays this:\n{}\n{:#}", failure.told, failure.error);
+        anyhow::bail!("TOLLGATE_SEED={seed} replays this:\n{}\n{:#}", failure.log, failure.error);
     }
     Ok(())
 }
 
 /// Whether a seed's operations set the mode of every key and overrides.
-fn is_ruled(seed: u64) -> bool {
+fn sets_modes(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, slow_clock, with_session};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
@@ -18,11 +18,11 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn slow_storage_decides_each_request_once(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
+async fn slow_storage_decides_each_request_once(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
     for delay in [1, 3, 10, 50].map(Duration::from_millis) {
-        slow_clock(&scratch.rig.pool, delay).await?;
-        let (session, _) = with_session(&scratch.rig, "select 1").await?;
+        slow_clock(&scratch.db.pool, delay).await?;
+        let (session, _) = with_session(&scratch.db, "select 1").await?;
         for (name, takes) in requests(&session).await? {
             let before = reads(&session).await?;
             let outcomes = session.store().deadline(LONG).take(&takes).await;
@@ -42,15 +42,15 @@ async fn slow_storage_decides_each_request_once(rig: Rig) -> anyhow::Result<()> 
 }
 
 /// Requests of each kind. Their buckets get new tokens while a call reads the clock.
-async fn requests(rig: &Rig) -> anyhow::Result<Vec<(&'static str, Vec<Take>)>> {
+async fn requests(db: &TestDb) -> anyhow::Result<Vec<(&'static str, Vec<Take>)>> {
     let quota = Quota::continuous(20, Duration::from_millis(20))?;
     let window = Window::new(10, Duration::from_millis(100), Duration::from_millis(10))?;
-    let [one, two] = [rig.bucket(quota).await?, rig.bucket(quota).await?];
+    let [one, two] = [db.bucket(quota).await?, db.bucket(quota).await?];
     let id = Uuid::new_v4();
     let take = Take::from(one.clone());
-    let first = || Take::from(rig.key()).rule(Rule::Quota(quota));
+    let first = || Take::from(db.key()).rule(Rule::Quota(quota));
     let both = take.clone().and(two, Rule::Provisioned);
-    let counted = Take::from(rig.key()).rule(window.into());
+    let counted = Take::from(db.key()).rule(window.into());
     let each = (0..10).map(|_| first()).collect::<Vec<_>>();
     Ok(vec![
         ("a request", vec![take.clone()]),
@@ -73,36 +73,36 @@ async fn requests(rig: &Rig) -> anyhow::Result<Vec<(&'static str, Vec<Take>)>> {
 }
 
 /// The number of reads of the clock by each kind of adjustment.
-async fn adjusted(rig: &Rig) -> anyhow::Result<Vec<(&'static str, i64)>> {
-    let key = rig.bucket(Quota::interval(10, Duration::from_hours(1))?).await?;
+async fn adjusted(db: &TestDb) -> anyhow::Result<Vec<(&'static str, i64)>> {
+    let key = db.bucket(Quota::interval(10, Duration::from_hours(1))?).await?;
     let mut counts = Vec::new();
     for kind in ["cancel", "refund", "settle"] {
         let id = Uuid::new_v4();
-        ensure!(rig.decide(Take::from(key.clone()).cost(2).id(id, A_MINUTE)).await?.is_granted());
+        ensure!(db.decide(Take::from(key.clone()).cost(2).id(id, A_MINUTE)).await?.is_granted());
         let receipt = Receipt::new(id, key.clone(), 2);
         let adjustment = match kind {
             "cancel" => receipt.cancel(),
             "refund" => receipt.refund(1),
             _ => receipt.settle(1),
         };
-        let before = reads(rig).await?;
-        let adjusted = rig.store().deadline(LONG).adjust(&[adjustment]).await?;
+        let before = reads(db).await?;
+        let adjusted = db.store().deadline(LONG).adjust(&[adjustment]).await?;
         ensure!(adjusted[0].is_ok(), "{kind}: {adjusted:?}");
-        counts.push((kind, reads(rig).await? - before));
+        counts.push((kind, reads(db).await? - before));
     }
-    let before = reads(rig).await?;
-    rig.store().deadline(LONG).throttle(&key, &Rule::Provisioned, Throttle::retry_after(A_MINUTE)).await?;
-    counts.push(("throttle", reads(rig).await? - before));
+    let before = reads(db).await?;
+    db.store().deadline(LONG).throttle(&key, &Rule::Provisioned, Throttle::retry_after(A_MINUTE)).await?;
+    counts.push(("throttle", reads(db).await? - before));
     Ok(counts)
 }
 
 /// How often the session has read the slow clock.
-async fn reads(rig: &Rig) -> anyhow::Result<i64> {
-    let reads = match rig.engine.kind {
+async fn reads(db: &TestDb) -> anyhow::Result<i64> {
+    let reads = match db.engine.kind {
         Kind::Postgres => "select coalesce(nullif(current_setting('tollgate_test.reads', true), ''), '0')::bigint as n",
         _ => "select coalesce(@tollgate_test_reads, 0) as n",
     };
-    rig.sql(reads).await?[0].number("n")
+    db.sql(reads).await?[0].number("n")
 }
 
 const A_MINUTE: Duration = Duration::from_mins(1);

@@ -12,16 +12,16 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, injected};
-use crate::rig::{AnyPool, Rig};
+use crate::session::Session;
 use crate::store::AnyStore;
+use crate::test_db::{AnyPool, TestDb};
 
 mod leftovers;
 
 pub(super) use leftovers::age_buckets;
-use leftovers::{Says, TABLES, Table, rows};
+use leftovers::{RowState, TABLES, Table, rows};
 
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(
@@ -67,21 +67,21 @@ fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
 }
 
 /// A database for one case, under an injected clock that shows [`START`].
-async fn alone(rig: Rig) -> anyhow::Result<(Option<Scratch>, Rig)> {
-    let (scratch, rig) = if rig.engine.has_routines {
-        let (scratch, session) = injected(&rig).await?;
+async fn alone(db: TestDb) -> anyhow::Result<(Option<Scratch>, TestDb)> {
+    let (scratch, db) = if db.engine.has_routines {
+        let (scratch, session) = injected(&db).await?;
         (Some(scratch), session)
     } else {
-        (None, rig)
+        (None, db)
     };
-    rig.at(START).await?;
-    Ok((scratch, rig))
+    db.at(START).await?;
+    Ok((scratch, db))
 }
 
 /// Most clients come back, and creating a row costs more than updating it.
-async fn full_bucket_and_empty_window_stay_for_a_minute(rig: Rig) -> anyhow::Result<()> {
-    let (_scratch, rig) = alone(rig).await?;
-    let store = rig.store();
+async fn full_bucket_and_empty_window_stay_for_a_minute(db: TestDb) -> anyhow::Result<()> {
+    let (_scratch, db) = alone(db).await?;
+    let store = db.store();
     // Full after 0.1 s, at the end of the first period, and at the end of a calendar's minute. Empty 1 s after its second.
     let limits: [(Rule, i64); 4] = [
         ("10/s".parse::<Quota>()?.into(), SECOND / 10),
@@ -90,62 +90,62 @@ async fn full_bucket_and_empty_window_stay_for_a_minute(rig: Rig) -> anyhow::Res
         (Quota::calendar(10, Duration::from_mins(1))?.into(), 60 * SECOND),
     ];
     for (rule, _) in &limits {
-        ensure!(rig.decide(Take::from(rig.key()).rule(rule.clone())).await?.is_granted());
+        ensure!(db.decide(Take::from(db.key()).rule(rule.clone())).await?.is_granted());
     }
     for (rule, unused_from) in limits {
-        rig.at(START + unused_from + MINUTE - 1).await?;
+        db.at(START + unused_from + MINUTE - 1).await?;
         assert_eq!(store.sweep(100).await?.deleted, 0, "{rule:?}");
-        rig.at(START + unused_from + MINUTE).await?;
+        db.at(START + unused_from + MINUTE).await?;
         assert_eq!(store.sweep(100).await?.deleted, 1, "{rule:?}");
     }
     Ok(())
 }
 
-async fn client_that_returns_within_a_minute_keeps_its_row(rig: Rig) -> anyhow::Result<()> {
-    let (_scratch, rig) = alone(rig).await?;
-    let (key, store) = (rig.key(), rig.store());
+async fn client_that_returns_within_a_minute_keeps_its_row(db: TestDb) -> anyhow::Result<()> {
+    let (_scratch, db) = alone(db).await?;
+    let (key, store) = (db.key(), db.store());
     let window = Take::from(key.clone()).rule(Rule::Window("5 in 1s at 1s".parse()?));
     for visit in 0..3 {
-        rig.at(START + visit * 59 * SECOND).await?;
+        db.at(START + visit * 59 * SECOND).await?;
         assert_eq!(store.sweep(100).await?.deleted, 0);
-        ensure!(rig.decide(under(&key, "100/s")?).await?.is_granted());
-        ensure!(rig.decide(window.clone()).await?.is_granted());
+        ensure!(db.decide(under(&key, "100/s")?).await?.is_granted());
+        ensure!(db.decide(window.clone()).await?.is_granted());
     }
     assert_eq!(store.peek(&key).await?.map(|level| level.granted()), Some(3));
     assert_eq!(store.peek_window(&key).await?.map(|level| level.granted()), Some(3));
     Ok(())
 }
 
-async fn sweep_deletes_expired_rows_in_bounded_steps(rig: Rig) -> anyhow::Result<()> {
-    let (_scratch, rig) = alone(rig).await?;
-    let (rig, store) = (&rig, rig.store());
+async fn sweep_deletes_expired_rows_in_bounded_steps(db: TestDb) -> anyhow::Result<()> {
+    let (_scratch, db) = alone(db).await?;
+    let (db, store) = (&db, db.store());
     let (full, owing) = (keys("full", 10), keys("owing", 3));
     for key in &full {
-        ensure!(rig.decide(under(key, "1000/s")?).await?.is_granted());
+        ensure!(db.decide(under(key, "1000/s")?).await?.is_granted());
     }
     for key in &owing {
-        ensure!(rig.decide(under(key, "10/h")?).await?.is_granted());
+        ensure!(db.decide(under(key, "10/h")?).await?.is_granted());
     }
     let provisioned = Key::try_from("provisioned")?;
     store.create_bucket(&provisioned, "10/h".parse()?).await?;
     // Windows, one of which counts for longer, and receipts and overrides with such expiry times.
     for (key, interval) in full.iter().zip([1, 3_600_000]) {
         let window = Window::new(10, Duration::from_millis(interval), Duration::from_millis(interval))?;
-        ensure!(rig.decide(Take::from(key.clone()).rule(Rule::Window(window))).await?.is_granted());
+        ensure!(db.decide(Take::from(key.clone()).rule(Rule::Window(window))).await?.is_granted());
     }
     for hold in [1, 3_600_000] {
         let take = under(&owing[0], "10/h")?.id(Uuid::new_v4(), Duration::from_millis(hold));
-        ensure!(rig.decide(take).await?.is_granted());
+        ensure!(db.decide(take).await?.is_granted());
     }
     let soon = DateTime::from_timestamp_nanos(START) + TimeDelta::milliseconds(300);
     for (key, end) in full.iter().zip([soon, soon + TimeDelta::hours(1)]) {
         let over = Override { mode: Some(Mode::Off), expires_at: Some(end), ..Override::default() };
         store.set_override(key, over).await?;
     }
-    rig.at(START + SECOND + MINUTE).await?;
+    db.at(START + SECOND + MINUTE).await?;
 
     assert_eq!(pass(&store, 4).await?, (13, 6), "ten buckets of 14, a window, a receipt and an override of two each");
-    assert_eq!(rows(rig, "token_windows").await?, 1);
+    assert_eq!(rows(db, "token_windows").await?, 1);
     let left = store.list(&Filter::default(), None, 100).await?;
     let left: Vec<&Key> = left.iter().map(BucketLevel::key).collect();
     assert_eq!(left, [&owing[0], &owing[1], &owing[2], &provisioned]);
@@ -167,10 +167,10 @@ async fn pass(store: &AnyStore, limit: u32) -> anyhow::Result<(u64, u32)> {
     }
 }
 
-async fn cancelled_reservation_is_kept_until_its_scheduled_time(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, key) = (&scratch.rig, rig.key());
-    let limiter = Limiter::new(rig.store(), "1/d")?;
+async fn cancelled_reservation_is_kept_until_its_scheduled_time(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, key) = (&scratch.db, db.key());
+    let limiter = Limiter::new(db.store(), "1/d")?;
     let day = Duration::from_hours(24);
     ensure!(limiter.allow(&key).await?.is_granted());
     let first = under(&key, "1/d")?.max_wait(3 * day);
@@ -179,8 +179,8 @@ async fn cancelled_reservation_is_kept_until_its_scheduled_time(rig: Rig) -> any
     ensure!(first.delay() < day && second.delay() > day, "{:?} {:?}", first.delay(), second.delay());
     ensure!(second.cancel().await? == 1, "nobody is behind it");
     // If the receipt were deleted earlier, it could be cancelled again when another request has its scheduled time.
-    assert_eq!(rows(rig, "token_receipts where expires_at < scheduled_at").await?, 0);
-    assert_eq!(rows(rig, "token_receipts").await?, 1);
+    assert_eq!(rows(db, "token_receipts where expires_at < scheduled_at").await?, 0);
+    assert_eq!(rows(db, "token_receipts").await?, 1);
 
     // The same applies to a window, whose third request waits for two days or more.
     let take = Take::from(key).rule(Rule::Window(Window::new(1, day, day)?)).max_wait(5 * day);
@@ -188,102 +188,102 @@ async fn cancelled_reservation_is_kept_until_its_scheduled_time(rig: Rig) -> any
     let third = limiter.reserve_all(&take.id(Uuid::new_v4(), Duration::from_hours(1))).await?;
     ensure!(third.delay() > day, "{:?}", third.delay());
     ensure!(third.cancel().await? == 1, "nobody is behind it");
-    assert_eq!(rows(rig, "token_receipts where expires_at < scheduled_at").await?, 0);
-    assert_eq!(rows(rig, "token_receipts").await?, 2);
+    assert_eq!(rows(db, "token_receipts where expires_at < scheduled_at").await?, 0);
+    assert_eq!(rows(db, "token_receipts").await?, 2);
     Ok(())
 }
 
-async fn unsettled_receipt_is_kept_until_its_end(rig: Rig) -> anyhow::Result<()> {
-    let (_scratch, rig) = alone(rig).await?;
-    let (rig, store) = (&rig, rig.store());
-    let limiter = Limiter::new(rig.store(), "1000/s")?;
-    let (hour, key) = (Duration::from_hours(1), rig.key());
+async fn unsettled_receipt_is_kept_until_its_end(db: TestDb) -> anyhow::Result<()> {
+    let (_scratch, db) = alone(db).await?;
+    let (db, store) = (&db, db.store());
+    let limiter = Limiter::new(db.store(), "1000/s")?;
+    let (hour, key) = (Duration::from_hours(1), db.key());
     let window = Window::new(10, Duration::from_millis(1), Duration::from_millis(1))?;
-    let in_window = Take::from(rig.key()).rule(window.into());
+    let in_window = Take::from(db.key()).rule(window.into());
     let of_bucket = limiter.reserve_all(&under(&key, "1000/s")?.cost(100).id(Uuid::new_v4(), hour)).await?;
     let of_window = limiter.reserve_all(&in_window.clone().id(Uuid::new_v4(), hour)).await?;
-    let without_id = limiter.reserve_all(&under(&rig.key(), "1000/s")?.cost(5)).await?;
-    rig.at(START + 2 * MINUTE).await?;
+    let without_id = limiter.reserve_all(&under(&db.key(), "1000/s")?.cost(5)).await?;
+    db.at(START + 2 * MINUTE).await?;
     assert_eq!(store.sweep(100).await?.deleted, 1, "all are full, and two can be settled");
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));
     assert_eq!(of_window.settle(3).await?, Adjusted::Done(-2));
     assert_eq!(store.peek(&key).await?.map(|level| level.granted()), Some(150));
     // The swept bucket was full, so nothing can be given back to it.
     assert_eq!(without_id.refund(2).await?, 0);
-    rig.at(START + 4 * MINUTE).await?;
+    db.at(START + 4 * MINUTE).await?;
     assert_eq!(store.sweep(100).await?.deleted, 2, "what was settled stays settled");
     Ok(())
 }
 
-async fn a_sweep_walks_through_thousands_of_windows_ids_and_overrides(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+async fn a_sweep_walks_through_thousands_of_windows_ids_and_overrides(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
     for table in TABLES {
-        table.fill(rig, "gone", 1500, Says::Nothing).await?;
-        table.fill(rig, "lives", 100, Says::Something).await?;
+        table.fill(db, "gone", 1500, RowState::Expired).await?;
+        table.fill(db, "lives", 100, RowState::Live).await?;
     }
     assert_eq!(pass(&store, 250).await?, (4500, 20), "4800 rows were looked at, and the last step saw the end");
     for table in TABLES {
-        assert_eq!(rows(rig, table.name()).await?, 100, "{}", table.name());
+        assert_eq!(rows(db, table.name()).await?, 100, "{}", table.name());
     }
     assert_eq!(pass(&store, 1000).await?.0, 0);
     Ok(())
 }
 
-async fn sweep_goes_on_where_another_store_stopped(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    Table::Windows.fill(&scratch.rig, "gone", 20, Says::Nothing).await?;
-    let (one, other) = (scratch.rig.store(), scratch.rig.store());
+async fn sweep_goes_on_where_another_store_stopped(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    Table::Windows.fill(&scratch.db, "gone", 20, RowState::Expired).await?;
+    let (one, other) = (scratch.db.store(), scratch.db.store());
     for store in [&one, &other] {
         let swept = store.sweep(10).await?;
         assert_eq!((swept.deleted, swept.finished), (10, false));
     }
     assert_eq!(pass(&one, 10).await?, (0, 1), "nothing is left to look at");
-    Table::Windows.fill(&scratch.rig, "gone", 20, Says::Nothing).await?;
+    Table::Windows.fill(&scratch.db, "gone", 20, RowState::Expired).await?;
     assert_eq!(pass(&other, 1000).await?, (20, 1), "the next one begins anew");
     Ok(())
 }
 
-async fn throttled_bucket_is_not_swept(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (key, store) = (rig.key(), scratch.rig.store());
+async fn throttled_bucket_is_not_swept(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (key, store) = (db.key(), scratch.db.store());
     ensure!(store.throttle(&key, &"10/s".try_into()?, Throttle::retry_after(Duration::from_secs(60))).await?);
     assert_eq!(store.sweep(100).await?.deleted, 0);
-    ensure!(!scratch.rig.decide(under(&key, "10/s")?).await?.is_granted());
+    ensure!(!scratch.db.decide(under(&key, "10/s")?).await?.is_granted());
     Ok(())
 }
 
 /// A caller can give back tokens with any values in the receipt.
-async fn forged_receipt_is_forgotten_within_a_year(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, key) = (&scratch.rig, rig.key());
+async fn forged_receipt_is_forgotten_within_a_year(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, key) = (&scratch.db, db.key());
     let hour = Duration::from_hours(1);
-    ensure!(rig.decide(under(&key, "10/h")?).await?.is_granted());
-    ensure!(rig.decide(Take::from(key.clone()).rule(Window::new(9, hour, hour)?.into())).await?.is_granted());
+    ensure!(db.decide(under(&key, "10/h")?).await?.is_granted());
+    ensure!(db.decide(Take::from(key.clone()).rule(Window::new(9, hour, hour)?.into())).await?.is_granted());
     let in_2262 = Receipt::new(Uuid::new_v4(), key.clone(), 1).in_window(Duration::MAX);
-    assert_eq!(rig.store().adjust(&[in_2262.refund(0)]).await?, [Ok(Adjusted::Done(0))]);
-    let (id, end) = (rig.literal(&key), i64::MAX);
-    match rig.engine.kind {
+    assert_eq!(db.store().adjust(&[in_2262.refund(0)]).await?, [Ok(Adjusted::Done(0))]);
+    let (id, end) = (db.literal(&key), i64::MAX);
+    match db.engine.kind {
         Kind::Postgres => {
             let refund = format!("select tollgate.adjust_v1('refund', gen_random_uuid(), {id}, 1, 0, {end}, 0)");
-            rig.pool.run(refund).await?;
+            db.pool.run(refund).await?;
         }
         Kind::MySql => {
-            rig.pool.run(format!("call token_adjust_v1('refund', uuid(), {id}, 1, 0, {end}, 0, false)")).await?;
+            db.pool.run(format!("call token_adjust_v1('refund', uuid(), {id}, 1, 0, {end}, 0, false)")).await?;
         }
         Kind::Sqlite => {}
     }
-    let in_a_year = rig.now().await? + 367 * 86_400_000 * MS;
-    assert_eq!(rows(rig, &format!("token_receipts where expires_at > {in_a_year}")).await?, 0);
-    ensure!(rows(rig, "token_receipts").await? > 0);
+    let in_a_year = db.now().await? + 367 * 86_400_000 * MS;
+    assert_eq!(rows(db, &format!("token_receipts where expires_at > {in_a_year}")).await?, 0);
+    ensure!(rows(db, "token_receipts").await? > 0);
     Ok(())
 }
 
 /// The sweep's locks would last as long as the transaction.
-async fn sweep_inside_an_open_transaction_is_refused(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let mut caller = Held::open(&scratch.rig).await?;
-    let sweeps: &[&str] = match rig.engine.kind {
+async fn sweep_inside_an_open_transaction_is_refused(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let mut caller = Session::begin(&scratch.db).await?;
+    let sweeps: &[&str] = match db.engine.kind {
         // The first sweep can be the transaction's only statement.
         Kind::Postgres => {
             caller.run("select tollgate.sweep_v1(10)").await?;
@@ -300,24 +300,24 @@ async fn sweep_inside_an_open_transaction_is_refused(rig: Rig) -> anyhow::Result
 }
 
 /// An application's login can leave a transaction with a sweep open.
-async fn open_sweep_stops_no_operator_and_no_request(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
+async fn open_sweep_stops_no_operator_and_no_request(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
     let keys = keys("full", 30);
     for key in &keys {
-        ensure!(rig.decide(under(key, "1000/s")?).await?.is_granted());
+        ensure!(db.decide(under(key, "1000/s")?).await?.is_granted());
     }
-    let plan = rig.key();
+    let plan = db.key();
     store.create_plan(&plan, "10/h".parse()?).await?;
-    Table::Overrides.fill(rig, "gone", 5, Says::Nothing).await?;
-    rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
-    age_buckets(rig).await?;
-    let mut open = Held::open(rig).await?;
+    Table::Overrides.fill(db, "gone", 5, RowState::Expired).await?;
+    db.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    age_buckets(db).await?;
+    let mut open = Session::begin(db).await?;
     open.run("select tollgate.sweep_v1(10)").await?;
     store.set_mode(Mode::Shadow, None, None).await?;
     store.create_plan(&plan, "20/h".parse()?).await?;
     store.set_override(&keys[0], Override { mode: Some(Mode::Off), ..Override::default() }).await?;
-    ensure!(rig.decide(under(&keys[10], "1000/s")?).await?.is_granted(), "it holds ten keys and no more");
+    ensure!(db.decide(under(&keys[10], "1000/s")?).await?.is_granted(), "it holds ten keys and no more");
     let swept = store.sweep(1000).await?;
     assert_eq!((swept.deleted, swept.finished), (0, true), "another session is sweeping");
     open.run("commit").await?;
@@ -327,53 +327,53 @@ async fn open_sweep_stops_no_operator_and_no_request(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn one_sql_call_runs_all_sweep_steps(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let sweep = match scratch.rig.engine.kind {
+async fn one_sql_call_runs_all_sweep_steps(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let sweep = match scratch.db.engine.kind {
         Kind::Postgres => "select tollgate.sweep()",
         Kind::MySql => "call token_sweep()",
         Kind::Sqlite => anyhow::bail!("it has no routines"),
     };
     for table in TABLES {
-        table.fill(&scratch.rig, "gone", 1200, Says::Nothing).await?;
+        table.fill(&scratch.db, "gone", 1200, RowState::Expired).await?;
     }
-    scratch.rig.pool.run(sweep).await?;
+    scratch.db.pool.run(sweep).await?;
     for table in TABLES {
-        assert_eq!(rows(&scratch.rig, table.name()).await?, 0, "{}", table.name());
+        assert_eq!(rows(&scratch.db, table.name()).await?, 0, "{}", table.name());
     }
     Ok(())
 }
 
-async fn sweep_keeps_an_uncommitted_override(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let AnyPool::Postgres(pool) = &rig.pool else { anyhow::bail!("PostgreSQL is needed") };
-    let key = rig.key();
-    Table::Overrides.fill(rig, "gone", 1, Says::Nothing).await?;
+async fn sweep_keeps_an_uncommitted_override(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let AnyPool::Postgres(pool) = &db.pool else { anyhow::bail!("PostgreSQL is needed") };
+    let key = db.key();
+    Table::Overrides.fill(db, "gone", 1, RowState::Expired).await?;
     let mut operator = pool.begin().await?;
     let block = "insert into tollgate.token_overrides (id, mode, reason) values ($1, 'block', 'a test')";
     sqlx::query(block).bind(key.as_str()).execute(&mut *operator).await?;
-    assert_eq!(rig.store().sweep(1000).await?.deleted, 1);
+    assert_eq!(db.store().sweep(1000).await?.deleted, 1);
     operator.commit().await?;
-    ensure!(!rig.decide(under(&key, "10/h")?).await?.is_granted(), "the override rules");
+    ensure!(!db.decide(under(&key, "10/h")?).await?.is_granted(), "the override rules");
     Ok(())
 }
 
 /// With few buckets, the planner expects to find one of many receipts soon with any plan.
-async fn sweep_reads_only_receipts_of_its_buckets(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let AnyPool::Postgres(pool) = &rig.pool else { anyhow::bail!("PostgreSQL is needed") };
+async fn sweep_reads_only_receipts_of_its_buckets(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let AnyPool::Postgres(pool) = &db.pool else { anyhow::bail!("PostgreSQL is needed") };
     for key in keys("full", 20) {
-        ensure!(rig.decide(under(&key, "1000/s")?).await?.is_granted());
+        ensure!(db.decide(under(&key, "1000/s")?).await?.is_granted());
     }
     let others = "insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
                   select gen_random_uuid(), 'account ' || i % 2, 1, i, 0, 'open', 9223372036854775807
                     from generate_series(1, 20000) i";
     sqlx::query(others).execute(pool).await?;
     sqlx::query("analyze tollgate.token_receipts").execute(pool).await?;
-    rig.until((Utc::now().timestamp_millis() + 200) * MS).await?;
-    age_buckets(rig).await?;
+    db.until((Utc::now().timestamp_millis() + 200) * MS).await?;
+    age_buckets(db).await?;
     let mut sweep = pool.begin().await?;
     let step = "select deleted from tollgate.sweep_v1(20)";
     assert_eq!(sqlx::query_scalar::<_, i64>(step).fetch_one(&mut *sweep).await?, 20);
@@ -383,25 +383,25 @@ async fn sweep_reads_only_receipts_of_its_buckets(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
-    let (_scratch, rig) = alone(rig).await?;
-    let (rig, store) = (&rig, rig.store());
-    let plan = rig.key();
+async fn decisions_are_the_same_after_a_sweep(db: TestDb) -> anyhow::Result<()> {
+    let (_scratch, db) = alone(db).await?;
+    let (db, store) = (&db, db.store());
+    let plan = db.key();
     store.create_plan(&plan, "3/d".parse()?).await?;
     let life = async |sweeps: bool| {
-        let (used, idle, planned) = (rig.key(), rig.key(), rig.key());
+        let (used, idle, planned) = (db.key(), db.key(), db.key());
         let mut granted = Vec::new();
         for (visit, cost) in (0..).zip([2, 1, 1]) {
-            rig.at(START + visit * 2 * MINUTE).await?;
+            db.at(START + visit * 2 * MINUTE).await?;
             for take in [
                 under(&used, "3/d")?,
                 under(&idle, "3 per 1ms")?,
                 Take::from(planned.clone()).rule(Rule::Plan(plan.clone())),
             ] {
-                let decision = rig.decide(take.cost(cost)).await?;
+                let decision = db.decide(take.cost(cost)).await?;
                 granted.push((decision.is_granted(), decision.remaining()));
             }
-            rig.at(START + (visit + 1) * 2 * MINUTE).await?;
+            db.at(START + (visit + 1) * 2 * MINUTE).await?;
             if sweeps {
                 ensure!(store.sweep(1000).await?.finished);
                 ensure!(store.peek(&idle).await?.is_none() && store.peek(&used).await?.is_some());
@@ -413,12 +413,12 @@ async fn decisions_are_the_same_after_a_sweep(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn limiter_sweeps_keys_used_once(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
+async fn limiter_sweeps_keys_used_once(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
     // A busy machine takes long for so many requests.
-    let store = scratch.rig.store().deadline(Duration::from_secs(60));
+    let store = scratch.db.store().deadline(Duration::from_secs(60));
     use_once(&store, 20_000).await?;
-    age_buckets(&scratch.rig).await?;
+    age_buckets(&scratch.db).await?;
     // The limiter also counts requests that need no store call.
     let sweeping = Limiter::new(store.clone(), "unlimited")?;
     for _ in 0..1000 {
@@ -433,20 +433,20 @@ async fn limiter_sweeps_keys_used_once(rig: Rig) -> anyhow::Result<()> {
     anyhow::bail!("the limiter left buckets")
 }
 
-async fn limiter_sweeps_windows_and_ids_used_once(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let store = scratch.rig.store().deadline(Duration::from_secs(60));
+async fn limiter_sweeps_windows_and_ids_used_once(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let store = scratch.db.store().deadline(Duration::from_secs(60));
     let limiter = Limiter::new(store, "unlimited")?;
     for round in 0..3 {
         for table in [Table::Windows, Table::Receipts] {
-            table.fill(&scratch.rig, &format!("gone{round}"), 1000, Says::Nothing).await?;
+            table.fill(&scratch.db, &format!("gone{round}"), 1000, RowState::Expired).await?;
         }
         // As many requests as start one sweep, which reads twice as many rows. No other sweep starts during it.
         for _ in 0..1024 {
             let _ = Box::pin(limiter.allow("any")).await?;
         }
         let all_gone = async {
-            while rows(&scratch.rig, "token_windows").await? + rows(&scratch.rig, "token_receipts").await? > 0 {
+            while rows(&scratch.db, "token_windows").await? + rows(&scratch.db, "token_receipts").await? > 0 {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             anyhow::Ok(())
@@ -456,34 +456,34 @@ async fn limiter_sweeps_windows_and_ids_used_once(rig: Rig) -> anyhow::Result<()
     Ok(())
 }
 
-async fn sweep_rate_bounds_expired_rows_beside_live_ones(rig: Rig) -> anyhow::Result<()> {
+async fn sweep_rate_bounds_expired_rows_beside_live_ones(db: TestDb) -> anyhow::Result<()> {
     const LIVE: i64 = 3000;
 
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    Table::Windows.fill(rig, "lives", LIVE, Says::Something).await?;
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
+    Table::Windows.fill(db, "lives", LIVE, RowState::Live).await?;
     for round in 0..16 {
         // Fills one row per request.
-        Table::Windows.fill(rig, &format!("gone{round}"), 512, Says::Nothing).await?;
-        Table::Receipts.fill(rig, &format!("gone{round}"), 512, Says::Nothing).await?;
+        Table::Windows.fill(db, &format!("gone{round}"), 512, RowState::Expired).await?;
+        Table::Receipts.fill(db, &format!("gone{round}"), 512, RowState::Expired).await?;
         for _ in 0..8 {
             if store.sweep(256).await?.finished {
                 break;
             }
         }
-        let all = rows(rig, "token_windows").await? + rows(rig, "token_receipts").await?;
+        let all = rows(db, "token_windows").await? + rows(db, "token_receipts").await?;
         ensure!(all <= 2 * LIVE, "{all} rows in round {round}");
     }
     Ok(())
 }
 
-async fn a_sweep_deletes_denials_of_more_than_two_days_ago(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, store) = (&scratch.rig, scratch.rig.store());
-    let stats = rig.table().replace("token_buckets", "token_stats");
-    let key = rig.key();
+async fn a_sweep_deletes_denials_of_more_than_two_days_ago(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, store) = (&scratch.db, scratch.db.store());
+    let stats = db.table().replace("token_buckets", "token_stats");
+    let key = db.key();
     store.count_denials(&[(key.clone(), 5)]).await?;
-    let hours_ago = |hours| match rig.engine.kind {
+    let hours_ago = |hours| match db.engine.kind {
         Kind::MySql => format!("utc_timestamp() - interval {hours} hour"),
         Kind::Postgres => format!("now() - interval '{hours} hours'"),
         Kind::Sqlite => format!("strftime('%Y-%m-%d %H:00:00.000', 'now', '-{hours} hours')"),
@@ -491,7 +491,7 @@ async fn a_sweep_deletes_denials_of_more_than_two_days_ago(rig: Rig) -> anyhow::
     for (hours, id) in [(47, "kept"), (50, "a"), (96, "b"), (9600, "c")] {
         let at = hours_ago(hours);
         let old = format!("insert into {stats} (hour, id, denied, last_denied_at) values ({at}, '{id}', 1, {at})");
-        rig.pool.run(old).await?;
+        db.pool.run(old).await?;
     }
     assert_eq!(store.sweep(2).await?.deleted, 2, "a step is bounded");
     assert_eq!(store.sweep(100).await?.deleted, 1);

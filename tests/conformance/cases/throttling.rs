@@ -8,10 +8,10 @@ use anyhow::ensure;
 use tollgate::{Admin, Quota, Rule, Store, Take, Throttle};
 
 use crate::engines::{Engine, Kind};
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::session::Session;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     [
@@ -26,74 +26,71 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
-async fn throttle_routine_lowers_a_bucket_and_validates_its_input(rig: Rig) -> anyhow::Result<()> {
+async fn throttle_routine_lowers_a_bucket_and_validates_its_input(db: TestDb) -> anyhow::Result<()> {
     let (routine, rest) =
-        if rig.engine.kind == Kind::Postgres { ("throttle", "") } else { ("token_throttle", ", null") };
-    rig.at(1_800_000_000_000_000_000).await?;
-    let key = rig.bucket(Quota::continuous(10, Duration::from_secs(1))?).await?;
-    let id = rig.quoted(key.as_str());
+        if db.engine.kind == Kind::Postgres { ("throttle", "") } else { ("token_throttle", ", null") };
+    db.at(1_800_000_000_000_000_000).await?;
+    let key = db.bucket(Quota::continuous(10, Duration::from_secs(1))?).await?;
+    let id = db.quoted(key.as_str());
     let lower = async |arguments: &str| {
-        let row = rig.call(routine, &format!("{id}, {arguments}")).await?;
-        row.number(if rig.engine.kind == Kind::Postgres { "throttle" } else { "lowered" })
+        let row = db.call(routine, &format!("{id}, {arguments}")).await?;
+        row.number(if db.engine.kind == Kind::Postgres { "throttle" } else { "lowered" })
     };
     assert_eq!(lower(&format!("4, null{rest}")).await?, 1);
     assert_eq!(lower(&format!("4, null{rest}")).await?, 0);
-    assert_eq!(rig.take(&key).await?.remaining(), 3);
+    assert_eq!(db.take(&key).await?.remaining(), 3);
     assert_eq!(lower(&format!("null, 60000{rest}")).await?, 1);
-    assert_eq!(rig.take(&key).await?.retry_after(), Duration::from_secs(60));
+    assert_eq!(db.take(&key).await?.retry_after(), Duration::from_secs(60));
     assert_eq!(lower(&format!("null, 9223372036854775807{rest}")).await?, 1);
-    assert_eq!(rig.take(&key).await?.retry_after(), Throttle::DEFAULT_MAX_WAIT);
+    assert_eq!(db.take(&key).await?.retry_after(), Throttle::DEFAULT_MAX_WAIT);
     assert_eq!(lower("null, 9223372036854775807, 7200000").await?, 1);
-    assert_eq!(rig.take(&key).await?.retry_after(), Duration::from_hours(2));
+    assert_eq!(db.take(&key).await?.retry_after(), Duration::from_hours(2));
 
-    let before = rig.row(&key).await?;
+    let before = db.row(&key).await?;
     for arguments in ["null, null", "-1, null", "null, -1"] {
-        let refusal = rig.refusal(rig.calling(routine, &format!("{id}, {arguments}{rest}"))).await?;
+        let refusal = db.refusal(db.calling(routine, &format!("{id}, {arguments}{rest}"))).await?;
         ensure!(refusal.sqlstate == "22023" && refusal.message.contains("throttle"), "{refusal:?}");
     }
-    let refusal = rig.refusal(rig.calling(routine, &format!("{id}, 1, 1, -1"))).await?;
+    let refusal = db.refusal(db.calling(routine, &format!("{id}, 1, 1, -1"))).await?;
     ensure!(refusal.sqlstate == "22023", "{refusal:?}");
-    assert_eq!(rig.row(&key).await?, before);
+    assert_eq!(db.row(&key).await?, before);
 
-    let nobodys = rig.quoted(rig.key().as_str());
-    let refusal = rig.refusal(rig.calling(routine, &format!("{nobodys}, 1, null{rest}"))).await?;
-    let sqlstate = if rig.engine.kind == Kind::Postgres { "P0002" } else { "45000" };
+    let nobodys = db.quoted(db.key().as_str());
+    let refusal = db.refusal(db.calling(routine, &format!("{nobodys}, 1, null{rest}"))).await?;
+    let sqlstate = if db.engine.kind == Kind::Postgres { "P0002" } else { "45000" };
     ensure!(refusal.sqlstate == sqlstate && refusal.message.contains("bucket"), "{refusal:?}");
-    let once = rig.bucket("5 once".parse()?).await?;
-    let refusal = rig.refusal(rig.calling(routine, &format!("{}, null, 1{rest}", rig.quoted(once.as_str())))).await?;
+    let once = db.bucket("5 once".parse()?).await?;
+    let refusal = db.refusal(db.calling(routine, &format!("{}, null, 1{rest}", db.quoted(once.as_str())))).await?;
     ensure!(refusal.sqlstate == "22023" && refusal.message.contains("never refills"), "{refusal:?}");
-    let (routine, own) = if rig.engine.kind == Kind::Postgres {
-        ("throttle_v1", "")
-    } else {
-        ("token_throttle_v1", ", false, @outcome")
-    };
+    let (routine, own) =
+        if db.engine.kind == Kind::Postgres { ("throttle_v1", "") } else { ("token_throttle_v1", ", false, @outcome") };
     for arguments in ["-1, 0", "0, -1", "0, null", "0, 31622400000000001"] {
-        let call = rig.calling(routine, &format!("{id}, {arguments}, null, null, null, null{own}"));
-        ensure!(rig.refusal(call).await?.sqlstate == "22023", "{arguments}");
+        let call = db.calling(routine, &format!("{id}, {arguments}, null, null, null, null{own}"));
+        ensure!(db.refusal(call).await?.sqlstate == "22023", "{arguments}");
     }
     Ok(())
 }
 
-async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let key = rig.bucket(Quota::continuous(1_000_000, Duration::from_secs(1))?).await?;
-    let held = Held::bucket(rig, &key).await?;
-    let store = rig.store().deadline(Duration::from_secs(60));
+async fn a_wait_counts_from_when_the_bucket_was_locked(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let key = db.bucket(Quota::continuous(1_000_000, Duration::from_secs(1))?).await?;
+    let lock_holder = Session::lock_bucket(db, &key).await?;
+    let store = db.store().deadline(Duration::from_secs(60));
     let holding = tokio::spawn({
         let key = key.clone();
         async move { store.throttle(&key, &Rule::Provisioned, Throttle::retry_after(Duration::from_secs(30))).await }
     });
-    held.blocks(rig).await?;
+    lock_holder.until_blocking(db).await?;
     // Lets some time pass, so that a clock read before the wait would show.
-    rig.until(rig.now().await? + 1_000_000_000).await?;
-    let released = rig.now().await?;
-    held.commit().await?;
+    db.until(db.now().await? + 1_000_000_000).await?;
+    let released = db.now().await?;
+    lock_holder.commit().await?;
     assert!(holding.await??);
-    let row = rig.row(&key).await?.expect("it is there");
+    let row = db.row(&key).await?.expect("it is there");
     let quota = Quota::continuous(1_000_000, Duration::from_secs(1))?;
-    let terms = tollgate::model::bucket::BucketQuota::from(&quota);
-    let first = terms.instant(row.anchor, row.full_at - terms.burst() + terms.token_ticks);
+    let limits = tollgate::model::bucket::BucketQuota::from(&quota);
+    let first = limits.instant(row.anchor, row.full_at - limits.burst() + limits.token_ticks);
     ensure!(
         first >= released + 30_000_000_000,
         "the first token comes {} ns too early",
@@ -102,9 +99,9 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn throttled_bucket_grants_nothing(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(Quota::continuous(1000, Duration::from_secs(1))?).await?;
-    let store = rig.store().deadline(Duration::from_secs(60)).max_attempts(1000);
+async fn throttled_bucket_grants_nothing(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(Quota::continuous(1000, Duration::from_secs(1))?).await?;
+    let store = db.store().deadline(Duration::from_secs(60)).max_attempts(1000);
     let heard = Arc::new(AtomicBool::new(false));
     let replicas: Vec<_> = (0..6)
         .map(|number| {

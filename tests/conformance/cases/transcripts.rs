@@ -6,7 +6,7 @@ use crate::client::Row;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 use crate::transcript::{Exchange, exchanges};
 
 pub fn cases() -> Vec<Case> {
@@ -17,23 +17,23 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn documented_sessions_answer_as_shown(rig: Rig) -> anyhow::Result<()> {
-    let (prompt, provisioned) = match rig.engine.kind {
+async fn documented_sessions_answer_as_shown(db: TestDb) -> anyhow::Result<()> {
+    let (prompt, provisioned) = match db.engine.kind {
         Kind::Postgres => ("app=>", "select tollgate.create_bucket(bucket, 2, 1) from unnest(array[{}]) bucket"),
         Kind::MySql => ("mysql>", "call token_create_bucket({}, 2, 1, 'interval')"),
         Kind::Sqlite => ("sqlite>", ""),
     };
     let mut shown = 0;
     for (name, page) in PAGES {
-        let scratch = Scratch::migrated(&rig).await?;
-        for bucket in IN_USE.iter().filter(|_| name == "sql" && rig.engine.has_routines) {
-            scratch.rig.pool.run(provisioned.replace("{}", &rig.quoted(bucket))).await?;
+        let scratch = Scratch::migrated(&db).await?;
+        for bucket in IN_USE.iter().filter(|_| name == "sql" && db.engine.has_routines) {
+            scratch.db.pool.run(provisioned.replace("{}", &db.quoted(bucket))).await?;
         }
         // A pause is skipped if only the shape of the answers is checked.
         let pauses = |exchange: &Exchange| name == "sql" && exchange.statement.trim().starts_with("select pg_sleep");
         for exchange in exchanges(page, prompt).into_iter().filter(|exchange| !pauses(exchange)) {
             let what = || format!("{name}: {}", exchange.statement);
-            let rows = scratch.rig.sql(exchange.statement.clone()).await.with_context(what)?;
+            let rows = scratch.db.sql(exchange.statement.clone()).await.with_context(what)?;
             exchange.is_answered(&rows, name != "sql").with_context(what)?;
             shown += 1;
         }
@@ -43,13 +43,13 @@ async fn documented_sessions_answer_as_shown(rig: Rig) -> anyhow::Result<()> {
 }
 
 /// Covers the sessions of one engine. The runbook has a separate test.
-async fn documented_statements_run(rig: Rig) -> anyhow::Result<()> {
-    let fence = if rig.engine.kind == Kind::MySql { "```sql mysql\n" } else { "```sql\n" };
+async fn documented_statements_run(db: TestDb) -> anyhow::Result<()> {
+    let fence = if db.engine.kind == Kind::MySql { "```sql mysql\n" } else { "```sql\n" };
     let mut shown = 0;
     for (name, page) in PAGES {
-        let scratch = Scratch::migrated(&rig).await?;
+        let scratch = Scratch::migrated(&db).await?;
         for block in page.split(fence).skip(1).filter_map(|rest| rest.split("```").next()) {
-            scratch.rig.pool.run(block).await.with_context(|| format!("{name}: {block}"))?;
+            scratch.db.pool.run(block).await.with_context(|| format!("{name}: {block}"))?;
             shown += 1;
         }
     }

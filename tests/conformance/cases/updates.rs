@@ -6,7 +6,7 @@ use tollgate::{Key, Rule, Store, Take};
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_heap && engine.has_sessions;
@@ -16,10 +16,10 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn decisions_update_rows_on_their_pages(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
+async fn decisions_update_rows_on_their_pages(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
     // A session reports its own statistics.
-    let (session, _) = with_session(&scratch.rig, "select 1").await?;
+    let (session, _) = with_session(&scratch.db, "select 1").await?;
     let under = |number: usize| {
         let key = Key::try_from(format!("user:{number}"))?;
         Ok::<_, tollgate::Error>(Take::from(key).rule(Rule::try_from("1000000/s")?))
@@ -52,7 +52,7 @@ async fn decisions_update_rows_on_their_pages(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn decide(session: &Rig, takes: &[Take]) -> anyhow::Result<()> {
+async fn decide(session: &TestDb, takes: &[Take]) -> anyhow::Result<()> {
     for outcome in session.store().take(takes).await? {
         ensure!(outcome?.is_granted());
     }
@@ -60,7 +60,7 @@ async fn decide(session: &Rig, takes: &[Take]) -> anyhow::Result<()> {
 }
 
 /// The number of updates, and the number of those on the row's page.
-async fn updates(session: &Rig) -> anyhow::Result<[i64; 2]> {
+async fn updates(session: &TestDb) -> anyhow::Result<[i64; 2]> {
     session.sql("select pg_stat_force_next_flush()").await?;
     let counts = "select n_tup_upd as updates, n_tup_hot_upd as on_their_pages from pg_stat_user_tables
                   where schemaname = 'tollgate' and relname = 'token_buckets'";
@@ -68,9 +68,9 @@ async fn updates(session: &Rig) -> anyhow::Result<[i64; 2]> {
 }
 
 /// A session keeps the plans of its first batches until the table is analyzed again.
-async fn batches_planned_for_few_buckets_read_no_others_later(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let (session, _) = with_session(&scratch.rig, "select 1").await?;
+async fn batches_planned_for_few_buckets_read_no_others_later(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let (session, _) = with_session(&scratch.db, "select 1").await?;
     let batch = "select outcome from tollgate.take_batch_v1(
                    '{few:1,few:2,few:3}', '{9,9,9}', '{1,1,1}', '{0,0,0}', '{1,1,1}', null, null, null, null)";
     session.sql("alter table tollgate.token_buckets set (autovacuum_enabled = off)").await?;
@@ -102,7 +102,7 @@ async fn batches_planned_for_few_buckets_read_no_others_later(rig: Rig) -> anyho
     Ok(())
 }
 
-async fn rows_read(session: &Rig) -> anyhow::Result<i64> {
+async fn rows_read(session: &TestDb) -> anyhow::Result<i64> {
     session.sql("select pg_stat_force_next_flush()").await?;
     let counts = "select (t.seq_tup_read + i.idx_tup_read)::bigint as read
                     from pg_stat_user_tables t join pg_stat_user_indexes i using (relid)
@@ -112,7 +112,7 @@ async fn rows_read(session: &Rig) -> anyhow::Result<i64> {
 }
 
 /// Covers index expressions and conditions, too.
-async fn indexes_hold_no_column_written_by_a_decision(rig: Rig) -> anyhow::Result<()> {
+async fn indexes_hold_no_column_written_by_a_decision(db: TestDb) -> anyhow::Result<()> {
     let indexed = "select c.relname || '.' || a.attname as written from pg_index i
                    join pg_class c on c.oid = i.indrelid
                    join pg_attribute a on a.attrelid = i.indrelid and a.attnum > 0
@@ -123,7 +123,7 @@ async fn indexes_hold_no_column_written_by_a_decision(rig: Rig) -> anyhow::Resul
                                        and d.refclassid = 'pg_class'::regclass and d.refobjid = i.indrelid
                                        and d.refobjsubid = a.attnum))
                    order by 1";
-    let rows = rig.sql(indexed).await?;
+    let rows = db.sql(indexed).await?;
     let indexed = rows.iter().map(|row| row.text("written")).collect::<Result<Vec<_>, _>>()?;
     assert_eq!(indexed, [Some("token_buckets.id"), Some("token_windows.id")]);
     Ok(())

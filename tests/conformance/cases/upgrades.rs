@@ -10,9 +10,9 @@ use tollgate::{Key, Limiter, Mode, Rule};
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
-use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |_| true;
@@ -21,41 +21,41 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn one_update_applies_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
-    let (key, plan) = (rig.key(), rig.key());
-    World::plan(&rig, &plan, "1/h".parse()?, None).await?;
-    let mut processes = [Process::new(&rig, &plan).await?, Process::new(&rig, &plan).await?];
+async fn one_update_applies_in_every_process_within_a_second(db: TestDb) -> anyhow::Result<()> {
+    let (key, plan) = (db.key(), db.key());
+    World::plan(&db, &plan, "1/h".parse()?, None).await?;
+    let mut processes = [Process::new(&db, &plan).await?, Process::new(&db, &plan).await?];
     assert!(processes[0].limiter.allow(&key).await?.is_granted());
     for process in &mut processes {
         assert!(!process.limiter.allow(&key).await?.is_granted());
         process.denied = Instant::now();
     }
 
-    let (plans, name) = (rig.table().replace("token_buckets", "token_plans"), rig.literal(&plan));
-    rig.pool.run(format!("update {plans} set capacity = 1000, refill_seconds = 1 where name = {name}")).await?;
+    let (plans, name) = (db.table().replace("token_buckets", "token_plans"), db.literal(&plan));
+    db.pool.run(format!("update {plans} set capacity = 1000, refill_seconds = 1 where name = {name}")).await?;
     for process in processes {
         process.is_granted_in_time(&key).await?;
     }
     Ok(())
 }
 
-async fn mode_change_applies_in_every_process_within_a_second(rig: Rig) -> anyhow::Result<()> {
+async fn mode_change_applies_in_every_process_within_a_second(db: TestDb) -> anyhow::Result<()> {
     // The mode of every key applies to a whole database.
-    let scratch = Scratch::migrated(&rig).await?;
+    let scratch = Scratch::migrated(&db).await?;
     // The time of cached denials can be moved only if one thread does everything.
     block_in_place(|| {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(modes_rule_within_a_second(&scratch.rig))
+        runtime.block_on(modes_rule_within_a_second(&scratch.db))
     })
 }
 
-async fn modes_rule_within_a_second(rig: &Rig) -> anyhow::Result<()> {
-    let (key, plan) = (rig.key(), rig.key());
-    World::plan(rig, &plan, "1/h".parse()?, None).await?;
-    let processes = [Process::new(rig, &plan).await?, Process::new(rig, &plan).await?];
+async fn modes_rule_within_a_second(db: &TestDb) -> anyhow::Result<()> {
+    let (key, plan) = (db.key(), db.key());
+    World::plan(db, &plan, "1/h".parse()?, None).await?;
+    let processes = [Process::new(db, &plan).await?, Process::new(db, &plan).await?];
     assert!(processes[0].limiter.allow(&key).await?.is_granted());
-    let table = |name| rig.table().replace("token_buckets", name);
-    let (plans, all, name) = (table("token_plans"), table("token_mode"), rig.literal(&plan));
+    let table = |name| db.table().replace("token_buckets", name);
+    let (plans, all, name) = (table("token_plans"), table("token_mode"), db.literal(&plan));
     let of_plan = |mode| format!("update {plans} set mode = {mode} where name = {name}");
     let of_all = |mode| format!("update {all} set mode = '{mode}'");
     for (update, granted, mode) in [
@@ -73,7 +73,7 @@ async fn modes_rule_within_a_second(rig: &Rig) -> anyhow::Result<()> {
         for process in &processes {
             let _ = process.limiter.allow(&key).await?;
         }
-        rig.pool.run(update.clone()).await?;
+        db.pool.run(update.clone()).await?;
         pause();
         advance(Duration::from_secs(1)).await;
         resume();
@@ -93,8 +93,8 @@ struct Process {
 }
 
 impl Process {
-    async fn new(rig: &Rig, plan: &Key) -> anyhow::Result<Self> {
-        let (own, _) = with_session(rig, "select 1").await?;
+    async fn new(db: &TestDb, plan: &Key) -> anyhow::Result<Self> {
+        let (own, _) = with_session(db, "select 1").await?;
         let limiter = Limiter::new(own.store(), Rule::Plan(plan.clone()))?;
         Ok(Self { limiter, denied: Instant::now() })
     }
@@ -103,13 +103,13 @@ impl Process {
     /// database's last denial, however long each request takes.
     async fn is_granted_in_time(&self, key: &Key) -> anyhow::Result<()> {
         loop {
-            let asked = Instant::now();
+            let sent = Instant::now();
             let decision = self.limiter.allow(key).await?;
             if decision.is_granted() {
                 return Ok(());
             }
             let is_by_old_plan = decision.retry_after() > Duration::from_mins(1);
-            assert!(!is_by_old_plan || asked < self.denied + Duration::from_secs(1), "the old plan: {decision:?}");
+            assert!(!is_by_old_plan || sent < self.denied + Duration::from_secs(1), "the old plan: {decision:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

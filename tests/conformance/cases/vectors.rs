@@ -8,30 +8,30 @@ use tollgate::{Decision, Rule, Store, Take, TakeError};
 
 use crate::golden::{Expected, Scenario, Step, scenarios};
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Injected, |_| true; every_golden_vector_holds).into()
 }
 
-async fn every_golden_vector_holds(rig: Rig) -> anyhow::Result<()> {
+async fn every_golden_vector_holds(db: TestDb) -> anyhow::Result<()> {
     for scenario in scenarios()? {
-        holds(&rig, &scenario).await?;
+        holds(&db, &scenario).await?;
     }
     Ok(())
 }
 
-async fn holds(rig: &Rig, scenario: &Scenario) -> anyhow::Result<()> {
+async fn holds(db: &TestDb, scenario: &Scenario) -> anyhow::Result<()> {
     let start = if scenario.first_used { 0 } else { MADE_AT };
-    rig.at(start).await?;
-    let key = if scenario.first_used { rig.key() } else { rig.bucket(scenario.quota).await? };
+    db.at(start).await?;
+    let key = if scenario.first_used { db.key() } else { db.bucket(scenario.quota).await? };
     for step in &scenario.steps {
-        rig.at(start + step.at).await?;
+        db.at(start + step.at).await?;
         let mut take = step.take(key.clone().into())?;
         if scenario.first_used {
             take = take.rule(Rule::Quota(scenario.quota));
         }
-        let outcome = rig.store().take(&[take]).await?.pop();
+        let outcome = db.store().take(&[take]).await?.pop();
         match (outcome.expect("one answer to one request"), step.answer) {
             (Ok(decision), Some(expected)) => {
                 let answer = Expected::try_from(&decision)?;
@@ -40,7 +40,7 @@ async fn holds(rig: &Rig, scenario: &Scenario) -> anyhow::Result<()> {
             (Err(TakeError::ExceedsCapacity { .. }), None) => {}
             (outcome, _) => anyhow::bail!("{outcome:?}\nfor {}\n{}", step.line, scenario.name),
         }
-        let row = rig.row(&key).await?.expect("the bucket is there");
+        let row = db.row(&key).await?.expect("the bucket is there");
         let made = BucketQuota::from(&scenario.quota).clock(row.anchor, start);
         let (state, expected) = ((row.full_at, row.granted, row.max_granted_wait), step.row(made));
         ensure!(state == expected, "the row holds {state:?}\nfor {}\n{}", step.line, scenario.name);

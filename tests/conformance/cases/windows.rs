@@ -7,8 +7,8 @@ use tollgate::{Adjusted, Admin, Decision, MemoryStore, Receipt, Rule, Store, Tak
 use uuid::Uuid;
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
 use crate::scenarios::{START, left, ms};
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
@@ -19,33 +19,33 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn window_bounds_reservations_to_a_thousand_parts(rig: Rig) -> anyhow::Result<()> {
-    let both = Both::new(&rig, Window::new(1, ms(10), ms(10))?);
+async fn window_bounds_reservations_to_a_thousand_parts(db: TestDb) -> anyhow::Result<()> {
+    let both = Both::new(&db, Window::new(1, ms(10), ms(10))?);
     both.at_ms(0).await?;
     let plain = both.take.clone();
     let waiting = plain.clone().max_wait(ms(60_000));
-    let turn = async |now: u64| {
+    let reserve = async |now: u64| {
         let id = Uuid::new_v4();
         let decision = both.decide(waiting.clone().id(id, ms(3_600_000))).await?;
         ensure!(decision.is_granted());
         let scheduled_at = Duration::from_nanos(START.unsigned_abs()) + ms(now) + decision.wait();
         Ok((decision.wait(), Receipt::new(id, plain.key().clone(), 1).in_window(scheduled_at).cancel()))
     };
-    let mut turns = Vec::new();
+    let mut reservations = Vec::new();
     for _ in 0..1000 {
-        turns.push(turn(0).await?.1);
+        reservations.push(reserve(0).await?.1);
     }
     let denied = both.decide(waiting.clone()).await?;
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(20_000)));
     both.at_ms(10).await?;
-    let (wait, last) = turn(10).await?;
+    let (wait, last) = reserve(10).await?;
     assert_eq!(wait, ms(19_990), "one part has passed");
-    turns.push(last);
+    reservations.push(last);
     assert!(!both.decide(waiting.clone()).await?.is_granted());
 
     // The first and the newest reservations are given back, and those between stay.
-    let cancelled = [&turns[1..2], &turns[500..]].concat();
-    let given_back = rig.store().adjust(&cancelled).await?;
+    let cancelled = [&reservations[1..2], &reservations[500..]].concat();
+    let given_back = db.store().adjust(&cancelled).await?;
     assert!(given_back.iter().all(|adjusted| *adjusted == Ok(Adjusted::Done(1))), "{given_back:?}");
     assert_eq!(both.memory.adjust(&cancelled).await?, given_back);
     for at in [10, 20, 30, 5000, 9980] {
@@ -58,8 +58,8 @@ async fn window_bounds_reservations_to_a_thousand_parts(rig: Rig) -> anyhow::Res
     Ok(())
 }
 
-async fn finer_parts_of_other_limits_drop_no_count(rig: Rig) -> anyhow::Result<()> {
-    let both = Both::new(&rig, Window::new(10_000, ms(3_600_000), ms(60_000))?);
+async fn finer_parts_of_other_limits_drop_no_count(db: TestDb) -> anyhow::Result<()> {
+    let both = Both::new(&db, Window::new(10_000, ms(3_600_000), ms(60_000))?);
     both.at_ms(0).await?;
     let long = both.take.clone();
     assert!(both.decide(long.clone().cost(8000)).await?.is_granted());
@@ -84,31 +84,31 @@ async fn finer_parts_of_other_limits_drop_no_count(rig: Rig) -> anyhow::Result<(
 
 /// An engine, and the in-memory store for comparison.
 struct Both<'a> {
-    rig: &'a Rig,
+    db: &'a TestDb,
     clock: ManualClock,
     memory: MemoryStore<ManualClock>,
     take: Take,
 }
 
 impl<'a> Both<'a> {
-    fn new(rig: &'a Rig, window: Window) -> Self {
+    fn new(db: &'a TestDb, window: Window) -> Self {
         let clock = ManualClock::default();
-        let take = Take::from(rig.key()).rule(Rule::Window(window));
-        Self { rig, memory: MemoryStore::with_clock(clock.clone()), clock, take }
+        let take = Take::from(db.key()).rule(Rule::Window(window));
+        Self { db, memory: MemoryStore::with_clock(clock.clone()), clock, take }
     }
 
     async fn at_ms(&self, at: i64) -> anyhow::Result<()> {
         let now = START + at * 1_000_000;
         self.clock.set(now);
-        self.rig.at(now).await
+        self.db.at(now).await
     }
 
     async fn decide(&self, take: Take) -> anyhow::Result<Decision> {
-        let said =
+        let visible =
             |decision: &Decision| (left(decision), decision.wait(), decision.retry_after(), decision.reset_after());
         let expected = self.memory.take_one(&take).await??;
-        let found = self.rig.decide(take).await?;
-        ensure!(said(&expected) == said(&found), "{expected:?}, not {found:?}");
+        let found = self.db.decide(take).await?;
+        ensure!(visible(&expected) == visible(&found), "{expected:?}, not {found:?}");
         Ok(found)
     }
 
@@ -117,7 +117,7 @@ impl<'a> Both<'a> {
             level.map(|level| (level.counted(), level.granted(), level.window()))
         };
         let expected = of(self.memory.peek_window(self.take.key()).await?);
-        let found = of(self.rig.store().peek_window(self.take.key()).await?);
+        let found = of(self.db.store().peek_window(self.take.key()).await?);
         ensure!(expected == found, "{expected:?}, not {found:?}");
         Ok(())
     }

@@ -6,7 +6,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use tokio::sync::OnceCell;
 
 use crate::pools::small;
-use crate::rig::TempDir;
+use crate::test_db::TempDir;
 
 /// A pool on a new file, as a copy of the one that the first test migrates.
 pub async fn open(path: &Path, connections: u32) -> anyhow::Result<SqlitePool> {

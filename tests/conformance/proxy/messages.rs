@@ -59,13 +59,13 @@ impl Protocol {
     }
 
     /// Whether the message ends a server's answer. On MySQL, the message itself does not show it.
-    pub fn is_last_word(self, message: &[u8]) -> bool {
+    pub fn ends_answer(self, message: &[u8]) -> bool {
         const READY_FOR_QUERY: u8 = b'Z';
         self == Self::Postgres && message[0] == READY_FOR_QUERY
     }
 
     /// Whether the message is a password, which belongs to the previous request.
-    pub fn goes_on(self, message: &[u8]) -> bool {
+    pub fn continues_request(self, message: &[u8]) -> bool {
         self == Self::Postgres && message[0] == b'p'
     }
 }

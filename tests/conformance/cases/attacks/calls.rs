@@ -5,7 +5,7 @@ use tollgate::Key;
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::rig::{Rig, hex};
+use crate::test_db::{TestDb, hex};
 
 /// A routine and its parameters.
 pub struct Routine {
@@ -27,7 +27,7 @@ pub struct Call {
 }
 
 /// The routines that the login of `app` can execute.
-pub async fn granted(owner: &Rig, app: &Rig) -> anyhow::Result<Vec<Routine>> {
+pub async fn granted(owner: &TestDb, app: &TestDb) -> anyhow::Result<Vec<Routine>> {
     let rows = if owner.engine.kind == Kind::Postgres {
         app.sql(
             "select p.proname::text as routine, string_agg(concat_ws(' ', 'IN', p.proargnames[n],
@@ -73,7 +73,7 @@ pub async fn granted(owner: &Rig, app: &Rig) -> anyhow::Result<Vec<Routine>> {
 /// Draws random calls, equal for equal seeds.
 pub struct Draw<'a> {
     random: fastrand::Rng,
-    rig: &'a Rig,
+    db: &'a TestDb,
     keys: &'a [Key],
     /// Request ids for repeated use.
     ids: Vec<Uuid>,
@@ -90,9 +90,9 @@ enum Value {
 }
 
 impl<'a> Draw<'a> {
-    pub fn new(seed: u64, rig: &'a Rig, keys: &'a [Key]) -> Self {
+    pub fn new(seed: u64, db: &'a TestDb, keys: &'a [Key]) -> Self {
         let ids = (1..9).map(Uuid::from_u128).collect();
-        Self { random: fastrand::Rng::with_seed(seed), rig, keys, ids, adjusts: false }
+        Self { random: fastrand::Rng::with_seed(seed), db, keys, ids, adjusts: false }
     }
 
     /// A call of the routine with `hostile` hostile arguments and usual values for the others.
@@ -131,7 +131,7 @@ impl<'a> Draw<'a> {
             };
             arguments.push(argument);
         }
-        let call = self.rig.calling(&routine.name, &arguments.join(", "));
+        let call = self.db.calling(&routine.name, &arguments.join(", "));
         Call { sql: format!("{before}{call}{after}"), takes }
     }
 
@@ -215,7 +215,7 @@ impl<'a> Draw<'a> {
             .collect();
         let entries = entries.join(",");
         let json = if routine == "token_take_all_batch_v1" { format!("[[{entries}]]") } else { format!("[{entries}]") };
-        self.rig.quoted(&json)
+        self.db.quoted(&json)
     }
 
     fn value(&mut self, name: &str, kind: &str, is_wrong: bool) -> Value {
@@ -265,7 +265,7 @@ impl<'a> Draw<'a> {
     }
 
     fn literal(&self, value: &Value, kind: &str) -> String {
-        let is_postgres = self.rig.engine.kind == Kind::Postgres;
+        let is_postgres = self.db.engine.kind == Kind::Postgres;
         match value {
             Value::Null if is_postgres => format!("null::{kind}"),
             Value::Null => "null".to_owned(),

@@ -12,15 +12,15 @@ use crate::client::Row;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_roles; hostile_arguments_mint_no_token).into()
 }
 
-async fn hostile_arguments_mint_no_token(rig: Rig) -> anyhow::Result<()> {
+async fn hostile_arguments_mint_no_token(db: TestDb) -> anyhow::Result<()> {
     play(
-        &rig,
+        &db,
         |routine| !routine.contains("adjust"),
         |granted, available| available == 0 || granted + available <= CAPACITY,
     )
@@ -30,11 +30,11 @@ async fn hostile_arguments_mint_no_token(rig: Rig) -> anyhow::Result<()> {
 /// Makes a fixed sequence of random calls of the routines that `plays` selects, as a login of the application's role. After
 /// each call, `holds` must be true of the granted and the available tokens of each bucket, and other rows must not have
 /// changed. A refused call must not have changed any row.
-pub async fn play(rig: &Rig, plays: fn(&str) -> bool, holds: fn(i64, i64) -> bool) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(rig).await?;
-    let owner = &scratch.rig;
+pub async fn play(db: &TestDb, plays: fn(&str) -> bool, holds: fn(i64, i64) -> bool) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(db).await?;
+    let owner = &scratch.db;
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;
-    let mut routines = granted(owner, &login.rig).await?;
+    let mut routines = granted(owner, &login.db).await?;
     ensure!(routines.len() >= 23, "the login may execute {} routines", routines.len());
     routines.retain(|routine| plays(&routine.name));
     let keys = [
@@ -53,7 +53,7 @@ pub async fn play(rig: &Rig, plays: fn(&str) -> bool, holds: fn(i64, i64) -> boo
         for (at, routine) in routines.iter().enumerate() {
             // The first call of each routine is honest. With two hostile arguments, one can hide the check of the other.
             let call = draw.call(routine, [0, 1, 1, 2][round % 4]);
-            let answer = login.rig.sql(call.sql.clone()).await;
+            let answer = login.db.sql(call.sql.clone()).await;
             let after = state(owner).await?;
             match answer {
                 Ok(rows) => {
@@ -90,7 +90,7 @@ pub async fn play(rig: &Rig, plays: fn(&str) -> bool, holds: fn(i64, i64) -> boo
 }
 
 /// Creates a bucket, a window and a receipt under a key that no call names.
-async fn make_victim(owner: &Rig) -> anyhow::Result<()> {
+async fn make_victim(owner: &TestDb) -> anyhow::Result<()> {
     let victim = Key::try_from("victim")?;
     owner.create(&victim, Quota::once(5)?).await?;
     let window = Window::new(5, DAY, DAY / 24)?;
@@ -101,7 +101,7 @@ async fn make_victim(owner: &Rig) -> anyhow::Result<()> {
 }
 
 /// The victim's rows.
-async fn others(owner: &Rig) -> anyhow::Result<Vec<Row>> {
+async fn others(owner: &TestDb) -> anyhow::Result<Vec<Row>> {
     let buckets = owner.table();
     let table = |name: &str| buckets.replace("token_buckets", name);
     let victim = owner.literal(&Key::try_from("victim")?);
@@ -118,7 +118,7 @@ async fn others(owner: &Rig) -> anyhow::Result<Vec<Row>> {
 }
 
 /// The state that decisions depend on, and the number of tokens granted.
-async fn state(owner: &Rig) -> anyhow::Result<Vec<Row>> {
+async fn state(owner: &TestDb) -> anyhow::Result<Vec<Row>> {
     let buckets = owner.table();
     let names = ["token_buckets", "token_windows", "token_receipts", "token_plans", "token_overrides", "token_mode"];
     let tables = names.map(|name| buckets.replace("token_buckets", name));
@@ -158,7 +158,7 @@ fn is_documented(code: &str) -> bool {
     code.starts_with("22") || ["23514", "23000", "P0002", "45000", "HY000"].contains(&code)
 }
 
-async fn no_receipt_outlives_366_days(owner: &Rig) -> anyhow::Result<()> {
+async fn no_receipt_outlives_366_days(owner: &TestDb) -> anyhow::Result<()> {
     let receipts = owner.table().replace("token_buckets", "token_receipts");
     let last = owner.sql(format!("select coalesce(max(expires_at), 0) as last from {receipts}")).await?;
     let most = owner.now().await? + i64::try_from((366 * DAY).as_nanos())?;

@@ -11,7 +11,7 @@ use crate::cases::privileges::Login;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
@@ -21,9 +21,9 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn forged_receipt_fills_its_own_bucket_at_most(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let owner = &scratch.rig;
+async fn forged_receipt_fills_its_own_bucket_at_most(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let owner = &scratch.db;
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;
     let other = used_bucket(owner, None).await?;
     let before = owner.row(&other).await?;
@@ -38,8 +38,8 @@ async fn forged_receipt_fills_its_own_bucket_at_most(rig: Rig) -> anyhow::Result
     ] {
         let key = used_bucket(owner, None).await?;
         for _ in 0..3 {
-            let (kind, figures) = forged.split_once(", ").expect("a kind");
-            adjust(&login.rig, kind, Uuid::new_v4(), &key, figures).await?;
+            let (kind, numbers) = forged.split_once(", ").expect("a kind");
+            adjust(&login.db, kind, Uuid::new_v4(), &key, numbers).await?;
         }
         let mut left = 0;
         while owner.take(&key).await?.is_granted() {
@@ -51,9 +51,9 @@ async fn forged_receipt_fills_its_own_bucket_at_most(rig: Rig) -> anyhow::Result
     login.remove().await
 }
 
-async fn remembered_receipt_works_once_with_any_arguments(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let owner = &scratch.rig;
+async fn remembered_receipt_works_once_with_any_arguments(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let owner = &scratch.db;
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;
     let repeated = ("repeated", 0);
     let sequences: [&[Step]; 5] = [
@@ -77,14 +77,14 @@ async fn remembered_receipt_works_once_with_any_arguments(rig: Rig) -> anyhow::R
     for steps in sequences {
         let id = Uuid::new_v4();
         let (key, other) = (used_bucket(owner, Some(id)).await?, used_bucket(owner, None).await?);
-        for &(kind, figures, expected, available) in steps {
-            let answer = adjust(&login.rig, &format!("'{kind}'"), id, &key, figures).await?;
-            assert_eq!((&*answer.0, answer.1), expected, "{kind}, {figures}");
+        for &(kind, numbers, expected, available) in steps {
+            let answer = adjust(&login.db, &format!("'{kind}'"), id, &key, numbers).await?;
+            assert_eq!((&*answer.0, answer.1), expected, "{kind}, {numbers}");
             let level = owner.store().peek(&key).await?.expect("it is there");
-            assert_eq!(level.available(), available, "after {kind}, {figures}");
+            assert_eq!(level.available(), available, "after {kind}, {numbers}");
         }
         // The id of a request for one bucket settles nothing in another.
-        let answer = adjust(&login.rig, "'settle'", id, &other, "3, 3, 0, 0").await?;
+        let answer = adjust(&login.db, "'settle'", id, &other, "3, 3, 0, 0").await?;
         assert_eq!((&*answer.0, answer.1), ("late", 0));
         assert_eq!(owner.store().peek(&other).await?.expect("it is there").available(), 2);
     }
@@ -92,12 +92,12 @@ async fn remembered_receipt_works_once_with_any_arguments(rig: Rig) -> anyhow::R
 }
 
 /// Calls all routines in random order, including the adjustments. Receipts stay for 366 days at most.
-async fn hostile_adjustments_pass_no_capacity(rig: Rig) -> anyhow::Result<()> {
-    play(&rig, |_| true, |_, _| true).await
+async fn hostile_adjustments_pass_no_capacity(db: TestDb) -> anyhow::Result<()> {
+    play(&db, |_| true, |_, _| true).await
 }
 
 /// A bucket of five tokens that never refills, of which three are taken.
-async fn used_bucket(owner: &Rig, id: Option<Uuid>) -> anyhow::Result<Key> {
+async fn used_bucket(owner: &TestDb, id: Option<Uuid>) -> anyhow::Result<Key> {
     let key = owner.bucket(Quota::once(5)?).await?;
     let take = Take::from(key.clone()).cost(3);
     let take = if let Some(id) = id { take.id(id, Duration::from_hours(24)) } else { take };
@@ -105,10 +105,10 @@ async fn used_bucket(owner: &Rig, id: Option<Uuid>) -> anyhow::Result<Key> {
     Ok(key)
 }
 
-async fn adjust(app: &Rig, kind: &str, id: Uuid, key: &Key, figures: &str) -> anyhow::Result<(String, i64)> {
+async fn adjust(app: &TestDb, kind: &str, id: Uuid, key: &Key, numbers: &str) -> anyhow::Result<(String, i64)> {
     let (routine, own) =
         if app.engine.kind == Kind::MySql { ("token_adjust_v1", ", false") } else { ("adjust_v1", "") };
-    let row = app.call(routine, &format!("{kind}, '{id}', '{key}', {figures}{own}")).await?;
+    let row = app.call(routine, &format!("{kind}, '{id}', '{key}', {numbers}{own}")).await?;
     Ok((row.text("outcome")?.unwrap_or_default().to_owned(), row.number("given_back")?))
 }
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     [
@@ -29,58 +29,58 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// A session with everything forged takes all tokens. An honest session sends requests before and after.
-async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    for &forged in forgeries(rig.engine.kind) {
-        rig.pool.run(world(rig.engine.kind)).await?;
-        let (session, _) = with_session(rig, forged).await?;
+async fn a_sessions_settings_change_no_decision(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    for &forged in forgeries(db.engine.kind) {
+        db.pool.run(world(db.engine.kind)).await?;
+        let (session, _) = with_session(db, forged).await?;
         for quota in [Quota::interval(3, A_DAY)?, Quota::continuous(3, A_DAY)?] {
-            let key = rig.bucket(quota).await?;
-            assert!(rig.take(&key).await?.is_granted());
+            let key = db.bucket(quota).await?;
+            assert!(db.take(&key).await?.is_granted());
             for left in [1, 0] {
-                let decision = ask(&session.pool, key.as_str()).await?;
+                let decision = request_tokens(&session.pool, key.as_str()).await?;
                 assert_eq!((decision.granted, decision.remaining), (true, left), "after {forged}");
             }
             for _ in 0..2 {
-                let decision = ask(&session.pool, key.as_str()).await?;
+                let decision = request_tokens(&session.pool, key.as_str()).await?;
                 assert_eq!((decision.granted, decision.remaining), (false, 0), "after {forged}");
                 assert!(0 < decision.retry_after_ms && decision.retry_after_ms <= 86_400_000, "after {forged}");
                 assert!(0 < decision.reset_after_ms && decision.reset_after_ms <= 86_400_000, "after {forged}");
             }
             // The forged session wrote nothing that gives an honest session more or fewer tokens.
-            let denied = rig.take(&key).await?;
+            let denied = db.take(&key).await?;
             assert!(!denied.is_granted() && denied.retry_after() <= A_DAY, "after {forged}");
-            assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(3), "after {forged}");
+            assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(3), "after {forged}");
 
             // When the forged session changes the limits, the bucket keeps its available tokens: none.
             let more = Quota::interval(5, A_DAY)?;
             session.create(&key, more).await?;
-            assert!(!rig.take(&key).await?.is_granted(), "after {forged}");
+            assert!(!db.take(&key).await?.is_granted(), "after {forged}");
             // A bucket that the forged session provisions starts full, now.
             let new = session.bucket(Quota::interval(2, A_DAY)?).await?;
-            let first = rig.take(&new).await?;
+            let first = db.take(&new).await?;
             assert!(first.is_granted() && first.reset_after() <= A_DAY, "after {forged}");
-            assert!(rig.take(&new).await?.is_granted(), "after {forged}");
-            assert!(!rig.take(&new).await?.is_granted(), "after {forged}");
+            assert!(db.take(&new).await?.is_granted(), "after {forged}");
+            assert!(!db.take(&new).await?.is_granted(), "after {forged}");
         }
         // Created by its first request, on the calendar's grid, by the library's own call.
-        let made = rig.key();
+        let made = db.key();
         let rule = Rule::Quota(Quota::continuous(2, A_DAY)?);
         let request = || Take::from(made.clone()).rule(rule.clone());
         assert_eq!(session.decide(request()).await?.remaining(), 1, "after {forged}");
-        assert_eq!(rig.decide(request()).await?.remaining(), 0, "after {forged}");
+        assert_eq!(db.decide(request()).await?.remaining(), 0, "after {forged}");
         assert!(!session.decide(request()).await?.is_granted(), "after {forged}");
 
         // The mode that blocks every request.
         session.store().set_mode(Mode::Block, None, None).await?;
-        assert!(!rig.decide(request()).await?.is_granted(), "after {forged}");
+        assert!(!db.decide(request()).await?.is_granted(), "after {forged}");
         session.store().set_mode(Mode::Enforce, None, None).await?;
 
         // A batch with an unknown bucket in the middle.
         let (first, last) =
-            (rig.bucket(Quota::interval(1, A_DAY)?).await?, rig.bucket(Quota::interval(1, A_DAY)?).await?);
-        let batch = [first, rig.key(), last].map(Take::from);
+            (db.bucket(Quota::interval(1, A_DAY)?).await?, db.bucket(Quota::interval(1, A_DAY)?).await?);
+        let batch = [first, db.key(), last].map(Take::from);
         for expected in [[Some(true), None, Some(true)], [Some(false), None, Some(false)]] {
             let outcomes = session.store().take(&batch).await?;
             let granted: Vec<_> = outcomes.into_iter().map(|it| it.ok().map(|it| it.is_granted())).collect();
@@ -91,16 +91,16 @@ async fn a_sessions_settings_change_no_decision(rig: Rig) -> anyhow::Result<()> 
 }
 
 /// Covers transactions that others left open on the connection.
-async fn store_commits_its_writes_without_autocommit(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    rig.pool.run("create table host_rows (n int); insert into host_rows values (0)").await?;
+async fn store_commits_its_writes_without_autocommit(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    db.pool.run("create table host_rows (n int); insert into host_rows values (0)").await?;
     for left_open in ["select n from host_rows", "update host_rows set n = 1", "start transaction"] {
-        let (session, _) = with_session(rig, "set autocommit = 0").await?;
+        let (session, _) = with_session(db, "set autocommit = 0").await?;
         let leave_open = || session.pool.run(left_open);
         let quota = Quota::interval(9, A_DAY)?;
-        let [one, other, made] = [rig.bucket(quota).await?, rig.bucket(quota).await?, rig.key()];
-        let window = Take::from(rig.key()).rule(Window::new(1, A_DAY, A_DAY / 2)?.into());
+        let [one, other, made] = [db.bucket(quota).await?, db.bucket(quota).await?, db.key()];
+        let window = Take::from(db.key()).rule(Window::new(1, A_DAY, A_DAY / 2)?.into());
         let id = Uuid::new_v4();
 
         leave_open().await?;
@@ -125,11 +125,11 @@ async fn store_commits_its_writes_without_autocommit(rig: Rig) -> anyhow::Result
         }
         leave_open().await?;
         assert!(session.decide(window.clone()).await?.is_granted(), "after {left_open}");
-        let granted = async |key| anyhow::Ok(rig.row(key).await?.map(|row| row.granted));
+        let granted = async |key| anyhow::Ok(db.row(key).await?.map(|row| row.granted));
         assert_eq!(granted(&one).await?, Some(7), "after {left_open}");
         assert_eq!(granted(&other).await?, Some(4), "after {left_open}");
         assert_eq!(granted(&made).await?, Some(1), "after {left_open}");
-        assert!(!rig.decide(window.clone()).await?.is_granted(), "after {left_open}");
+        assert!(!db.decide(window.clone()).await?.is_granted(), "after {left_open}");
 
         let receipts = [Receipt::new(id, one.clone(), 1), Receipt::new(Uuid::new_v4(), other.clone(), 1)];
         leave_open().await?;
@@ -137,32 +137,32 @@ async fn store_commits_its_writes_without_autocommit(rig: Rig) -> anyhow::Result
         assert_eq!(adjusted, [Ok(Adjusted::Done(-1))], "after {left_open}");
         leave_open().await?;
         session.store().adjust(&[receipts[1].clone().refund(1), receipts[0].clone().settle(1)]).await?;
-        let available = async |key| anyhow::Ok(rig.store().peek(key).await?.map(|level| level.available()));
+        let available = async |key| anyhow::Ok(db.store().peek(key).await?.map(|level| level.available()));
         assert_eq!((available(&one).await?, available(&other).await?), (Some(1), Some(6)), "after {left_open}");
 
         leave_open().await?;
         session.store().set_mode(Mode::Block, None, None).await?;
-        assert_eq!(rig.store().mode().await?.mode, Mode::Block, "after {left_open}");
+        assert_eq!(db.store().mode().await?.mode, Mode::Block, "after {left_open}");
         leave_open().await?;
         session.store().set_mode(Mode::Enforce, None, None).await?;
         leave_open().await?;
         assert!(session.store().delete(&one).await?, "after {left_open}");
-        assert_eq!(rig.row(&one).await?, None, "after {left_open}");
+        assert_eq!(db.row(&one).await?, None, "after {left_open}");
     }
-    let AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MySQL is needed") };
+    let AnyPool::MySql(pool) = &db.pool else { anyhow::bail!("MySQL is needed") };
     let written: i64 = sqlx::query_scalar("select cast(max(n) as signed) from host_rows").fetch_one(pool).await?;
     assert_eq!(written, 0, "what nobody committed is not");
     Ok(())
 }
 
-async fn id_is_not_truncated_without_strict_mode(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let (session, _) = with_session(rig, "set sql_mode = ''").await?;
+async fn id_is_not_truncated_without_strict_mode(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let (session, _) = with_session(db, "set sql_mode = ''").await?;
     for (letter, bytes) in [("x", 1), ("€", 3), ("🦀", 4)] {
         let longest = letter.repeat(255 / bytes);
         let key = Key::try_from(longest.clone())?;
-        rig.create(&key, Quota::interval(2, A_DAY)?).await?;
+        db.create(&key, Quota::interval(2, A_DAY)?).await?;
         for longer in [256 / bytes + 1, 256, 257, 300, 1000, 1024, 1025, 5000].map(|length| letter.repeat(length)) {
             for call in [
                 format!("call request_token('{longer}')"),
@@ -176,35 +176,35 @@ async fn id_is_not_truncated_without_strict_mode(rig: Rig) -> anyhow::Result<()>
             let json = format!("concat('[[\"', hex('{longer}'), '\", 1, 0, 0, null, null, null]]')");
             drop(session.pool.run(format!("call token_take_batch_v1({json}, false, @answers)")).await);
         }
-        let left = rig.take(&key).await?;
+        let left = db.take(&key).await?;
         assert_eq!((left.is_granted(), left.remaining()), (true, 1), "of '{letter}'");
     }
-    let AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MySQL is needed") };
+    let AnyPool::MySql(pool) = &db.pool else { anyhow::bail!("MySQL is needed") };
     let buckets: i64 = sqlx::query_scalar("select count(*) from token_buckets").fetch_one(pool).await?;
     assert_eq!(buckets, 3);
     Ok(())
 }
 
 /// With more rows of each table than a session can join by default.
-async fn max_join_size_refuses_no_call(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
+async fn max_join_size_refuses_no_call(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
     let made = Rule::Quota(Quota::continuous(9, A_DAY)?);
-    let keys: Vec<Key> = (0..100).map(|_| rig.key()).collect();
+    let keys: Vec<Key> = (0..100).map(|_| db.key()).collect();
     let takes: Vec<Take> = keys.iter().map(|key| Take::from(key.clone()).rule(made.clone())).collect();
-    for outcome in rig.store().take(&takes).await? {
+    for outcome in db.store().take(&takes).await? {
         assert!(outcome?.is_granted());
     }
     let denials: Vec<_> = keys.iter().map(|key| (key.clone(), 1)).collect();
-    rig.store().count_denials(&denials).await?;
-    rig.pool.run("analyze table token_buckets, token_stats").await?;
+    db.store().count_denials(&denials).await?;
+    db.pool.run("analyze table token_buckets, token_stats").await?;
 
-    let (session, _) = with_session(rig, "set max_join_size = 50").await?;
+    let (session, _) = with_session(db, "set max_join_size = 50").await?;
     let store = session.store();
     let uneven = takes.iter().cloned().zip([1, 2].into_iter().cycle()).map(|(take, cost)| take.cost(cost)).collect();
     let pair = |(take, other): (&Take, &Key)| take.clone().and(other.clone(), made.clone());
     let pairs: Vec<Take> = takes.iter().zip(&keys[1..]).map(pair).take(20).collect();
-    let window = Take::from(rig.key()).rule(Window::new(9, A_DAY, A_DAY / 2)?.into()).id(Uuid::new_v4(), A_DAY);
+    let window = Take::from(db.key()).rule(Window::new(9, A_DAY, A_DAY / 2)?.into()).id(Uuid::new_v4(), A_DAY);
     for requests in [takes, uneven, pairs[..1].to_vec(), pairs, vec![window.clone()]] {
         for outcome in store.take(&requests).await? {
             assert!(outcome?.is_granted());
@@ -226,37 +226,37 @@ async fn max_join_size_refuses_no_call(rig: Rig) -> anyhow::Result<()> {
 }
 
 /// The answer as any client sees it.
-struct Told {
+struct Answer {
     granted: bool,
     remaining: i64,
     retry_after_ms: i64,
     reset_after_ms: i64,
 }
 
-async fn ask(pool: &AnyPool, id: &str) -> anyhow::Result<Told> {
+async fn request_tokens(pool: &AnyPool, id: &str) -> anyhow::Result<Answer> {
     match pool {
-        AnyPool::MySql(pool) => ask_mysql(pool, id).await,
-        AnyPool::Postgres(pool) => ask_postgres(pool, id).await,
+        AnyPool::MySql(pool) => request_from_mysql(pool, id).await,
+        AnyPool::Postgres(pool) => request_from_postgres(pool, id).await,
         AnyPool::Sqlite(_) => anyhow::bail!("a file has no routines"),
     }
 }
 
-async fn ask_mysql(pool: &MySqlPool, id: &str) -> anyhow::Result<Told> {
+async fn request_from_mysql(pool: &MySqlPool, id: &str) -> anyhow::Result<Answer> {
     // With autocommit off, the caller must commit.
     let mut session = pool.acquire().await?;
     let (granted, remaining, _, retry_after_ms, reset_after_ms): (i64, i64, i64, i64, i64) =
         sqlx::query_as(AssertSqlSafe(format!("call request_token('{id}')"))).fetch_one(&mut *session).await?;
     sqlx::raw_sql("commit").execute(&mut *session).await?;
-    Ok(Told { granted: granted == 1, remaining, retry_after_ms, reset_after_ms })
+    Ok(Answer { granted: granted == 1, remaining, retry_after_ms, reset_after_ms })
 }
 
-async fn ask_postgres(pool: &PgPool, id: &str) -> anyhow::Result<Told> {
+async fn request_from_postgres(pool: &PgPool, id: &str) -> anyhow::Result<Answer> {
     let (granted, remaining, retry_after_ms, reset_after_ms) =
         sqlx::query_as("select granted, remaining, retry_after_ms, reset_after_ms from tollgate.request_token($1)")
             .bind(id)
             .fetch_one(pool)
             .await?;
-    Ok(Told { granted, remaining, retry_after_ms, reset_after_ms })
+    Ok(Answer { granted, remaining, retry_after_ms, reset_after_ms })
 }
 
 fn forgeries(kind: Kind) -> &'static [&'static str] {

@@ -11,7 +11,7 @@ use crate::cases::privileges::Login;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     let mut cases = list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
@@ -24,14 +24,14 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn application_role_cannot_gain_rights(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let owner = &scratch.rig;
+async fn application_role_cannot_gain_rights(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let owner = &scratch.db;
     let key = owner.bucket(Quota::once(5)?).await?;
     ensure!(owner.take(&key).await?.is_granted());
     let before = owner.row(&key).await?;
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;
-    let attempts = match rig.engine.kind {
+    let attempts = match db.engine.kind {
         Kind::Postgres => {
             owner.pool.run(format!("grant create on schema public to {}", login.name)).await?;
             ESCALATIONS_ON_POSTGRES
@@ -40,8 +40,8 @@ async fn application_role_cannot_gain_rights(rig: Rig) -> anyhow::Result<()> {
     };
     let mut accepted = Vec::new();
     for attempt in attempts {
-        let outcome = login.rig.pool.run(*attempt).await;
-        login.rig.pool.run("rollback").await?;
+        let outcome = login.db.pool.run(*attempt).await;
+        login.db.pool.run("rollback").await?;
         match outcome {
             Ok(()) => accepted.push((*attempt).to_owned()),
             Err(error) => {
@@ -55,20 +55,20 @@ async fn application_role_cannot_gain_rights(rig: Rig) -> anyhow::Result<()> {
     }
     ensure!(accepted.is_empty(), "not refused:\n{}", accepted.join("\n"));
     assert_eq!(owner.row(&key).await?, before);
-    ensure!(login.rig.take(&key).await?.is_granted(), "the login can still do what it may");
-    if rig.engine.kind == Kind::Postgres {
+    ensure!(login.db.take(&key).await?.is_granted(), "the login can still do what it may");
+    if db.engine.kind == Kind::Postgres {
         owner.pool.run(format!("revoke create on schema public from {}", login.name)).await?;
     }
     login.remove().await
 }
 
 /// Calls each granted routine from a login that has filled `public` and `pg_temp`. The effects equal those of an honest login.
-async fn objects_of_a_login_are_called_by_no_routine(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let owner = &scratch.rig;
+async fn objects_of_a_login_are_called_by_no_routine(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let owner = &scratch.db;
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;
     owner.pool.run(format!("grant create on schema public to {}", login.name)).await?;
-    let app = &login.rig;
+    let app = &login.db;
     let routines = granted(owner, app).await?;
     let expected = effects(owner, owner, &routines).await?;
     app.pool.run(include_str!("shadowing.sql")).await?;
@@ -89,9 +89,9 @@ async fn objects_of_a_login_are_called_by_no_routine(rig: Rig) -> anyhow::Result
 }
 
 /// `ANALYZE` samples keys into the statistics, which a login reads only for tables that it can read.
-async fn statistics_show_a_login_no_key(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let owner = &scratch.rig;
+async fn statistics_show_a_login_no_key(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let owner = &scratch.db;
     for _ in 0..3 {
         owner.bucket(Quota::once(5)?).await?;
     }
@@ -99,15 +99,15 @@ async fn statistics_show_a_login_no_key(rig: Rig) -> anyhow::Result<()> {
     let login = Login::with_sessions(owner, Some("tollgate_app"), 1).await?;
     let sql = "select tablename from pg_stats where schemaname = 'tollgate'";
     ensure!(!owner.sql(sql).await?.is_empty());
-    assert_eq!(login.rig.sql(sql).await?, []);
+    assert_eq!(login.db.sql(sql).await?, []);
     login.remove().await
 }
 
 /// A session can have each plan of its statements sent to itself, with the values that a plan was made for.
-async fn printed_plans_show_a_login_no_key(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
+async fn printed_plans_show_a_login_no_key(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
     let settings = scratch
-        .rig
+        .db
         .sql("select unnest(proconfig) as setting from pg_proc where oid = 'tollgate.sweep_v1'::regproc")
         .await?;
     let settings = settings.iter().map(|row| row.text("setting")).collect::<Result<Vec<_>, _>>()?;
@@ -118,7 +118,7 @@ async fn printed_plans_show_a_login_no_key(rig: Rig) -> anyhow::Result<()> {
 }
 
 /// The state of a separate bucket after a usual call of each routine, in the order of the routines.
-async fn effects(owner: &Rig, caller: &Rig, routines: &[Routine]) -> anyhow::Result<Vec<(String, i64, i64)>> {
+async fn effects(owner: &TestDb, caller: &TestDb, routines: &[Routine]) -> anyhow::Result<Vec<(String, i64, i64)>> {
     let mut effects = Vec::new();
     for routine in routines {
         let key: Key = if routine.name == "rate_limiting_request" {

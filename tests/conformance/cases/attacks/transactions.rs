@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use crate::cases::privileges::Login;
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::session::Session;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     let mut cases = list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.has_sessions;
@@ -27,9 +27,9 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn rolled_back_take_leaves_no_token_and_no_id(rig: Rig) -> anyhow::Result<()> {
-    let attack = Attack::new(&rig).await?;
-    let owner = &attack.scratch.rig;
+async fn rolled_back_take_leaves_no_token_and_no_id(db: TestDb) -> anyhow::Result<()> {
+    let attack = Attack::new(&db).await?;
+    let owner = &attack.scratch.db;
     // Steps, with `TAKE` for a request with a new id; then the number of tokens taken and ids remembered after the end.
     for (steps, kept) in [
         (&["begin", "TAKE", "rollback"][..], 0),
@@ -39,7 +39,7 @@ async fn rolled_back_take_leaves_no_token_and_no_id(rig: Rig) -> anyhow::Result<
         (&["begin", "savepoint s", "TAKE", "savepoint s", "TAKE", "rollback to savepoint s", "rollback"], 0),
     ] {
         let key = owner.bucket(Quota::once(CAPACITY)?).await?;
-        let mut session = Held::idle(&attack.login.rig).await?;
+        let mut session = Session::idle(&attack.login.db).await?;
         let mut ids = Vec::new();
         for step in steps {
             if *step == "TAKE" {
@@ -62,21 +62,21 @@ async fn rolled_back_take_leaves_no_token_and_no_id(rig: Rig) -> anyhow::Result<
     attack.login.remove().await
 }
 
-async fn request_id_in_two_transactions_is_charged_once(rig: Rig) -> anyhow::Result<()> {
-    let attack = Attack::new(&rig).await?;
-    let owner = &attack.scratch.rig;
+async fn request_id_in_two_transactions_is_charged_once(db: TestDb) -> anyhow::Result<()> {
+    let attack = Attack::new(&db).await?;
+    let owner = &attack.scratch.db;
     for end in ["rollback", "commit"] {
         let key = owner.bucket(Quota::once(CAPACITY)?).await?;
         let take = Take::from(key.clone()).id(Uuid::new_v4(), DAY);
-        let mut first = Held::open(&attack.login.rig).await?;
+        let mut first = Session::begin(&attack.login.db).await?;
         ensure!(first.decide(&take).await?.is_granted());
-        let mut second = Held::open(&attack.login.rig).await?;
+        let mut second = Session::begin(&attack.login.db).await?;
         let taking = tokio::spawn(async move {
             let decision = second.decide(&take).await?;
             second.commit().await?;
             anyhow::Ok(decision)
         });
-        first.blocks(owner).await?;
+        first.until_blocking(owner).await?;
         first.run(end).await?;
         ensure!(taking.await??.is_granted());
         assert_eq!(owner.row(&key).await?.map(|row| row.granted), Some(1), "after {end}");
@@ -86,13 +86,13 @@ async fn request_id_in_two_transactions_is_charged_once(rig: Rig) -> anyhow::Res
 }
 
 /// A transaction whose snapshot shows a full bucket cannot take from it once others have emptied it.
-async fn old_snapshot_grants_no_token_taken_by_others(rig: Rig) -> anyhow::Result<()> {
-    let attack = Attack::new(&rig).await?;
-    let owner = &attack.scratch.rig;
+async fn old_snapshot_grants_no_token_taken_by_others(db: TestDb) -> anyhow::Result<()> {
+    let attack = Attack::new(&db).await?;
+    let owner = &attack.scratch.db;
     for level in ["read committed", "repeatable read", "serializable"] {
         let key = owner.bucket(Quota::continuous(CAPACITY, DAY * 5)?).await?;
-        let mut session = Held::idle(&attack.login.rig).await?;
-        let begin = match rig.engine.kind {
+        let mut session = Session::idle(&attack.login.db).await?;
+        let begin = match db.engine.kind {
             Kind::Postgres => format!("begin isolation level {level}; select * from tollgate.peek('{key}')"),
             // At SERIALIZABLE, a read would lock the row and block the other session.
             _ => format!(
@@ -112,18 +112,18 @@ async fn old_snapshot_grants_no_token_taken_by_others(rig: Rig) -> anyhow::Resul
 }
 
 /// Any login can take the lock that migrations wait for. Decisions and operators' changes do not take it.
-async fn named_locks_of_a_login_block_no_decision(rig: Rig) -> anyhow::Result<()> {
-    let attack = Attack::new(&rig).await?;
-    let owner = &attack.scratch.rig;
+async fn named_locks_of_a_login_block_no_decision(db: TestDb) -> anyhow::Result<()> {
+    let attack = Attack::new(&db).await?;
+    let owner = &attack.scratch.db;
     let key = owner.bucket(Quota::once(CAPACITY)?).await?;
-    let mut session = Held::open(&attack.login.rig).await?;
+    let mut session = Session::begin(&attack.login.db).await?;
     session
-        .run(match rig.engine.kind {
+        .run(match db.engine.kind {
             Kind::Postgres => "select pg_advisory_lock(8390043843661231205), pg_advisory_lock(0), pg_advisory_lock(1)",
             _ => "do get_lock(concat('tollgate.', left(sha2(database(), 256), 48)), 0), get_lock('tollgate', 0)",
         })
         .await?;
-    ensure!(owner.take(&key).await?.is_granted() && attack.login.rig.take(&key).await?.is_granted());
+    ensure!(owner.take(&key).await?.is_granted() && attack.login.db.take(&key).await?.is_granted());
     owner.store().set_mode(Mode::Block, None, None).await?;
     ensure!(!owner.take(&key).await?.is_granted());
     owner.store().set_mode(Mode::Enforce, None, None).await?;
@@ -133,9 +133,9 @@ async fn named_locks_of_a_login_block_no_decision(rig: Rig) -> anyhow::Result<()
     attack.login.remove().await
 }
 
-async fn cursor_over_a_routine_pays_for_each_token(rig: Rig) -> anyhow::Result<()> {
-    let attack = Attack::new(&rig).await?;
-    let owner = &attack.scratch.rig;
+async fn cursor_over_a_routine_pays_for_each_token(db: TestDb) -> anyhow::Result<()> {
+    let attack = Attack::new(&db).await?;
+    let owner = &attack.scratch.db;
     for (statements, granted) in [
         ("begin; declare c cursor with hold for select * from ROUTINE; commit; fetch all c", 1),
         (
@@ -155,7 +155,7 @@ async fn cursor_over_a_routine_pays_for_each_token(rig: Rig) -> anyhow::Result<(
     ] {
         let key = owner.bucket(Quota::once(CAPACITY)?).await?;
         let statements = statements.replace("ROUTINE", &format!("tollgate.request_token('{key}')"));
-        let mut session = Held::open(&attack.login.rig).await?;
+        let mut session = Session::begin(&attack.login.db).await?;
         session.run("commit").await?;
         let is_error = session.run(&*statements).await.is_err();
         assert_eq!(is_error, statements.contains("1 / 0"), "{statements}");
@@ -166,12 +166,12 @@ async fn cursor_over_a_routine_pays_for_each_token(rig: Rig) -> anyhow::Result<(
 }
 
 /// A prepared XA transaction outlives its session. Only requests for its keys wait, until an administrator ends it.
-async fn prepared_xa_transaction_holds_its_keys_only(rig: Rig) -> anyhow::Result<()> {
-    let attack = Attack::new(&rig).await?;
-    let owner = &attack.scratch.rig;
+async fn prepared_xa_transaction_holds_its_keys_only(db: TestDb) -> anyhow::Result<()> {
+    let attack = Attack::new(&db).await?;
+    let owner = &attack.scratch.db;
     let (key, other) = (owner.bucket(Quota::once(CAPACITY)?).await?, owner.bucket(Quota::once(CAPACITY)?).await?);
     let xid = format!("'{}'", Uuid::new_v4());
-    let mut session = Held::idle(&attack.login.rig).await?;
+    let mut session = Session::idle(&attack.login.db).await?;
     session.run(format!("xa start {xid}; call request_token('{key}'); xa end {xid}")).await?;
     // The session takes nothing between `xa end` and the outcome.
     session.run(format!("call request_token('{other}')")).await.expect_err("the transaction has ended");
@@ -180,11 +180,11 @@ async fn prepared_xa_transaction_holds_its_keys_only(rig: Rig) -> anyhow::Result
 
     session.run(format!("xa start {xid}; call request_token('{key}'); xa end {xid}; xa prepare {xid}")).await?;
     let store = owner.store().deadline(Duration::from_millis(300));
-    let held = store.take_one(&Take::from(key.clone())).await;
+    let locked_out = store.take_one(&Take::from(key.clone())).await;
     ensure!(owner.take(&other).await?.is_granted(), "other keys go on");
     owner.store().set_mode(Mode::Enforce, None, None).await?;
     session.run(format!("xa rollback {xid}")).await?;
-    ensure!(held.is_err(), "{held:?}");
+    ensure!(locked_out.is_err(), "{locked_out:?}");
     assert_eq!(owner.row(&other).await?.map(|row| row.granted), Some(1));
     let (granted, available) = attack.level(&key).await?;
     // The request without an answer can have taken a token since.
@@ -199,21 +199,21 @@ struct Attack {
 }
 
 impl Attack {
-    async fn new(rig: &Rig) -> anyhow::Result<Self> {
-        let scratch = Scratch::migrated(rig).await?;
-        let login = Login::with_sessions(&scratch.rig, Some("tollgate_app"), 4).await?;
+    async fn new(db: &TestDb) -> anyhow::Result<Self> {
+        let scratch = Scratch::migrated(db).await?;
+        let login = Login::with_sessions(&scratch.db, Some("tollgate_app"), 4).await?;
         Ok(Self { login, scratch })
     }
 
     /// How many tokens were granted, and how many are available.
     async fn level(&self, key: &Key) -> anyhow::Result<(u64, u64)> {
-        let level = self.scratch.rig.store().peek(key).await?.context("it is there")?;
+        let level = self.scratch.db.store().peek(key).await?.context("it is there")?;
         Ok((level.granted(), level.available().try_into()?))
     }
 
     /// How many ids of requests for this key are remembered.
     async fn remembered(&self, key: &Key) -> anyhow::Result<i64> {
-        let owner = &self.scratch.rig;
+        let owner = &self.scratch.db;
         let receipts = owner.table().replace("token_buckets", "token_receipts");
         let sql = format!("select count(*) as ids from {receipts} where bucket = {}", owner.literal(key));
         owner.sql(sql).await?[0].number("ids")

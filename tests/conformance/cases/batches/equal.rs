@@ -10,22 +10,22 @@ use tollgate::{
 
 use crate::engines::Kind;
 use crate::pools::injected;
-use crate::rig::Rig;
 use crate::rounds::rounds;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
+use crate::test_db::TestDb;
 
-pub(super) async fn equal_requests_are_answered_one_by_one(rig: Rig) -> anyhow::Result<()> {
+pub(super) async fn equal_requests_are_answered_one_by_one(db: TestDb) -> anyhow::Result<()> {
     let mut seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain((0..rounds(NEW_SEEDS)?).map(|_| fastrand::u64(..))).collect(),
     };
     // After the first override, PostgreSQL uses other routines: seeds without overrides run first.
     seeds.sort_by_key(|seed| has_overrides(*seed));
-    let own = if rig.engine.kind == Kind::Postgres { Some(injected(&rig).await?) } else { None };
-    let rig = own.as_ref().map_or(&rig, |(_, session)| session);
+    let own = if db.engine.kind == Kind::Postgres { Some(injected(&db).await?) } else { None };
+    let db = own.as_ref().map_or(&db, |(_, session)| session);
     for seed in seeds {
-        Box::pin(play(rig, Rng::with_seed(seed), has_overrides(seed)))
+        Box::pin(play(db, Rng::with_seed(seed), has_overrides(seed)))
             .await
             .with_context(|| format!("TOLLGATE_SEED={seed} replays this"))?;
     }
@@ -36,13 +36,13 @@ fn has_overrides(seed: u64) -> bool {
     seed % 2 == 1
 }
 
-async fn play(rig: &Rig, mut random: Rng, overrides: bool) -> anyhow::Result<()> {
+async fn play(db: &TestDb, mut random: Rng, overrides: bool) -> anyhow::Result<()> {
     let memory = Memory::new();
-    let (model, engine) = (memory.store(), rig.store());
-    let (key, plan) = (rig.key(), rig.key());
+    let (model, engine) = (memory.store(), db.store());
+    let (key, plan) = (db.key(), db.key());
     let mut now = START;
     memory.at(now).await?;
-    World::at(rig, now).await?;
+    World::at(db, now).await?;
     model.create_plan(&plan, quota(1)).await?;
     engine.create_plan(&plan, quota(1)).await?;
     let provisioned = random.bool();
@@ -54,7 +54,7 @@ async fn play(rig: &Rig, mut random: Rng, overrides: bool) -> anyhow::Result<()>
         // Servers' clocks have no finer resolution.
         now += random.i64(0..2 * SECOND / MICROSECOND) * MICROSECOND;
         memory.at(now).await?;
-        World::at(rig, now).await?;
+        World::at(db, now).await?;
         rule(&mut random, &model, &engine, &key, &plan, overrides).await?;
         let take = take(&mut random, &key, &plan, provisioned);
         let takes = vec![take.clone(); random.usize(2..14)];

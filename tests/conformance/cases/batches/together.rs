@@ -6,35 +6,33 @@ use tollgate::{Admin, Decision, Key, Limit, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
 use crate::pools::injected;
-use crate::rig::Rig;
 use crate::rounds::rounds;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
+use crate::test_db::TestDb;
 
-pub(super) async fn batches_of_several_limits_are_decided_one_by_one(rig: Rig) -> anyhow::Result<()> {
+pub(super) async fn batches_of_several_limits_are_decided_one_by_one(db: TestDb) -> anyhow::Result<()> {
     let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![seed.parse()?],
         Err(_) => (1..=SEEDS).chain((0..rounds(NEW_SEEDS)?).map(|_| fastrand::u64(..))).collect(),
     };
     // After the first override, PostgreSQL decides each request by itself, so the case has its own database there.
-    let own = if rig.engine.kind == Kind::Postgres { Some(injected(&rig).await?) } else { None };
-    let rig = own.as_ref().map_or(&rig, |(_, session)| session);
+    let own = if db.engine.kind == Kind::Postgres { Some(injected(&db).await?) } else { None };
+    let db = own.as_ref().map_or(&db, |(_, session)| session);
     for seed in seeds {
-        Box::pin(play(rig, Rng::with_seed(seed)))
-            .await
-            .with_context(|| format!("TOLLGATE_SEED={seed} replays this"))?;
+        Box::pin(play(db, Rng::with_seed(seed))).await.with_context(|| format!("TOLLGATE_SEED={seed} replays this"))?;
     }
     Ok(())
 }
 
-async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
+async fn play(db: &TestDb, mut random: Rng) -> anyhow::Result<()> {
     let memory = Memory::new();
-    let (model, engine) = (memory.store(), rig.store());
-    let keys: Vec<Key> = (0..KEYS).map(|_| rig.key()).collect();
-    let plan = rig.key();
+    let (model, engine) = (memory.store(), db.store());
+    let keys: Vec<Key> = (0..KEYS).map(|_| db.key()).collect();
+    let plan = db.key();
     let mut now = START;
     memory.at(now).await?;
-    World::at(rig, now).await?;
+    World::at(db, now).await?;
     model.create_plan(&plan, quota(0)).await?;
     engine.create_plan(&plan, quota(0)).await?;
     for key in &keys[..KEYS / 2] {
@@ -46,7 +44,7 @@ async fn play(rig: &Rig, mut random: Rng) -> anyhow::Result<()> {
         let pause = [2, 60][random.usize(..2)];
         now += random.i64(0..pause * SECOND);
         memory.at(now).await?;
-        World::at(rig, now).await?;
+        World::at(db, now).await?;
         // A request that changes a bucket's limits leaves most of a batch to be decided one by one.
         let others = if random.bool() { 16 } else { u32::MAX };
         // Exceeds one call now and then.

@@ -9,14 +9,14 @@ use tokio::task::JoinSet;
 use tollgate::{Adjusted, Adjustment, Error, Quota, Receipt, Rule, Store, Take, Window, store::Isolation};
 use uuid::Uuid;
 
-use crate::crowd::Crowd;
+use crate::caller_sessions::CallerSessions;
 use crate::engines::{Engine, Kind};
 use crate::layers::Layers;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_session;
-use crate::rig::Rig;
 use crate::store::AnyStore;
 use crate::taken::drain;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; calls_with_keys_in_opposite_orders_give_back_all).into()
@@ -24,17 +24,17 @@ pub fn cases() -> Vec<Case> {
 
 /// Calls lock in one order, regardless of the order given: no deadlock occurs at READ COMMITTED. Above, failures occur by
 /// design, and an adjustment repeated after a failure is done once.
-async fn calls_with_keys_in_opposite_orders_give_back_all(rig: Rig) -> anyhow::Result<()> {
-    let crowd = Crowd::new(&rig, CALLERS).await?;
-    let is_exact = matches!(rig.level, None | Some(Isolation::ReadCommitted)) && rig.layers == Layers::None;
+async fn calls_with_keys_in_opposite_orders_give_back_all(db: TestDb) -> anyhow::Result<()> {
+    let sessions = CallerSessions::new(&db, CALLERS).await?;
+    let is_exact = matches!(db.level, None | Some(Isolation::ReadCommitted)) && db.layers == Layers::None;
     let mut takes = Vec::new();
     for n in 0..KEYS {
         let take = if n % 3 == 2 {
-            Take::from(rig.key()).rule(Rule::Window(Window::new(CAPACITY, DAY, Duration::from_hours(1))?))
+            Take::from(db.key()).rule(Rule::Window(Window::new(CAPACITY, DAY, Duration::from_hours(1))?))
         } else {
-            Take::from(rig.bucket(Quota::interval(CAPACITY, DAY)?).await?)
+            Take::from(db.bucket(Quota::interval(CAPACITY, DAY)?).await?)
         };
-        assert!(rig.decide(take.clone().cost(CAPACITY)).await?.is_granted());
+        assert!(db.decide(take.clone().cost(CAPACITY)).await?.is_granted());
         takes.push(take);
     }
     let start = Arc::new(Barrier::new(CALLERS as usize));
@@ -45,13 +45,13 @@ async fn calls_with_keys_in_opposite_orders_give_back_all(rig: Rig) -> anyhow::R
             takes.reverse();
         }
         let store = if is_exact {
-            let (session, _) = with_session(&rig, looks_for_deadlocks(rig.engine)).await?;
+            let (session, _) = with_session(&db, looks_for_deadlocks(db.engine)).await?;
             session.store().max_attempts(1)
         } else {
-            crowd.rig.store()
+            sessions.db.store()
         };
         let (store, start) = (store.deadline(Duration::from_mins(1)), Arc::clone(&start));
-        let now = Duration::from_nanos(rig.now().await?.unsigned_abs());
+        let now = Duration::from_nanos(db.now().await?.unsigned_abs());
         callers.spawn(async move {
             start.wait().await;
             for _ in 0..ROUNDS {
@@ -65,7 +65,7 @@ async fn calls_with_keys_in_opposite_orders_give_back_all(rig: Rig) -> anyhow::R
         caller??;
     }
     for take in takes {
-        assert_eq!(drain(&rig, &take).await?, i64::from(CALLERS * ROUNDS), "{take:?}");
+        assert_eq!(drain(&db, &take).await?, i64::from(CALLERS * ROUNDS), "{take:?}");
     }
     Ok(())
 }

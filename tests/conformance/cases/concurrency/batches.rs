@@ -6,11 +6,11 @@ use fastrand::Rng;
 use tokio::task::JoinSet;
 use tollgate::{Key, Quota, Rule, Store, Take};
 
-use crate::crowd::Crowd;
+use crate::caller_sessions::CallerSessions;
 use crate::engines::Kind;
 use crate::layers::Layers;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; batches_that_overlap_grant_the_available_tokens).into()
@@ -18,17 +18,17 @@ pub fn cases() -> Vec<Case> {
 
 /// The callers are granted exactly the tokens taken, and all tokens are taken. Every other bucket exists already, and the first
 /// request creates each of the others.
-async fn batches_that_overlap_grant_the_available_tokens(rig: Rig) -> anyhow::Result<()> {
-    let crowd = Crowd::new(&rig, CALLERS).await?;
+async fn batches_that_overlap_grant_the_available_tokens(db: TestDb) -> anyhow::Result<()> {
+    let sessions = CallerSessions::new(&db, CALLERS).await?;
     let quota = Quota::once(CAPACITY)?;
     let mut limits = Vec::new();
     for place in 0..BUCKETS {
         limits.push(match place % 2 {
-            0 => (rig.bucket(quota).await?, Rule::Provisioned),
-            _ => (rig.key(), Rule::Quota(quota)),
+            0 => (db.bucket(quota).await?, Rule::Provisioned),
+            _ => (db.key(), Rule::Quota(quota)),
         });
     }
-    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let store = sessions.db.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let mut callers = JoinSet::new();
     for seed in 0..CALLERS {
         callers.spawn(drain(store.clone(), limits.clone(), Rng::with_seed(seed.into())));
@@ -42,12 +42,12 @@ async fn batches_that_overlap_grant_the_available_tokens(rig: Rig) -> anyhow::Re
         attempts = attempts.max(most);
     }
     // If the routine is the whole transaction, it only waits. PostgreSQL's routine waits for a tenth of a second at a time.
-    if rig.level.is_none() && rig.layers == Layers::None && rig.engine.kind == Kind::MySql {
-        assert_eq!(attempts, 1, "somebody met a deadlock");
+    if db.level.is_none() && db.layers == Layers::None && db.engine.kind == Kind::MySql {
+        assert_eq!(attempts, 1, "a call met a deadlock");
     }
-    assert_eq!(granted, [CAPACITY; BUCKETS], "what callers were told");
+    assert_eq!(granted, [CAPACITY; BUCKETS], "as reported to the callers");
     for (key, rule) in limits {
-        let debited = rig.row(&key).await?.map(|row| u64::try_from(row.granted)).transpose()?;
+        let debited = db.row(&key).await?.map(|row| u64::try_from(row.granted)).transpose()?;
         assert_eq!(debited, Some(CAPACITY), "of {rule:?}");
     }
     Ok(())

@@ -8,20 +8,20 @@ use tokio::task::JoinSet;
 use tollgate::{Quota, Rule, Store, Take};
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; answers_have_one_order_consistent_with_real_time).into()
 }
 
 /// I2. No token comes back, so the remaining tokens give the position of a grant.
-async fn answers_have_one_order_consistent_with_real_time(rig: Rig) -> anyhow::Result<()> {
-    let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
-    let take = Take::from(rig.key()).rule(Rule::Quota(Quota::once(TOKENS)?));
+async fn answers_have_one_order_consistent_with_real_time(db: TestDb) -> anyhow::Result<()> {
+    let store = db.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let take = Take::from(db.key()).rule(Rule::Quota(Quota::once(TOKENS)?));
     let (steps, mut callers) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
     for _ in 0..CALLERS {
-        callers.spawn(ask(store.clone(), take.clone(), Arc::clone(&steps)));
+        callers.spawn(send_requests(store.clone(), take.clone(), Arc::clone(&steps)));
     }
     let mut answers = Vec::new();
     for caller in callers.join_all().await {
@@ -31,10 +31,10 @@ async fn answers_have_one_order_consistent_with_real_time(rig: Rig) -> anyhow::R
     // Denials come last: no token was left after the last grant.
     answers.sort_unstable_by_key(|answer| answer.left.map_or(TOKENS, |left| TOKENS - 1 - left));
     let left: Vec<u64> = answers.iter().map_while(|answer| answer.left).collect();
-    assert!(left.iter().copied().eq((0..TOKENS).rev()), "each number of tokens left is told once: {left:?}");
+    assert!(left.iter().copied().eq((0..TOKENS).rev()), "each number of tokens left is reported once: {left:?}");
     let mut latest_sent = 0;
     for answer in &answers {
-        assert!(latest_sent < answer.done, "{answer:?} was there before one that comes before it was asked for");
+        assert!(latest_sent < answer.done, "{answer:?} was answered before an earlier decision was requested");
         // Denials change nothing, so they can have any order among themselves.
         latest_sent = answer.left.map_or(latest_sent, |_| latest_sent.max(answer.sent));
     }
@@ -49,7 +49,7 @@ struct Answer {
     left: Option<u64>,
 }
 
-async fn ask(store: AnyStore, take: Take, steps: Arc<AtomicU64>) -> anyhow::Result<Vec<Answer>> {
+async fn send_requests(store: AnyStore, take: Take, steps: Arc<AtomicU64>) -> anyhow::Result<Vec<Answer>> {
     let step = || steps.fetch_add(1, Ordering::SeqCst);
     let mut answers = Vec::new();
     loop {

@@ -7,11 +7,11 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tollgate::{Adjusted, Adjustment, Receipt, Store};
 
-use crate::crowd::Crowd;
+use crate::caller_sessions::CallerSessions;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
 use crate::store::AnyStore;
-use crate::taken::{COST, Taken, Turn, drain, rules};
+use crate::taken::{COST, ScheduledTime, Taken, drain, rules};
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true;
@@ -22,33 +22,33 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn only_one_of_many_settlements_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
-    one_does(&rig, Turn::HasCome, true, &[|receipt| receipt.settle(COST - 3)]).await
+async fn only_one_of_many_settlements_of_a_receipt_succeeds(db: TestDb) -> anyhow::Result<()> {
+    one_does(&db, ScheduledTime::Past, true, &[|receipt| receipt.settle(COST - 3)]).await
 }
 
 /// The request had no id: the first adjustment stores the receipt.
-async fn only_one_of_many_refunds_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
-    one_does(&rig, Turn::HasCome, false, &[|receipt| receipt.refund(3)]).await
+async fn only_one_of_many_refunds_of_a_receipt_succeeds(db: TestDb) -> anyhow::Result<()> {
+    one_does(&db, ScheduledTime::Past, false, &[|receipt| receipt.refund(3)]).await
 }
 
-async fn only_one_of_many_cancellations_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
-    one_does(&rig, Turn::IsAhead, false, &[Receipt::cancel]).await
+async fn only_one_of_many_cancellations_of_a_receipt_succeeds(db: TestDb) -> anyhow::Result<()> {
+    one_does(&db, ScheduledTime::Future, false, &[Receipt::cancel]).await
 }
 
-async fn only_one_of_many_mixed_changes_of_a_receipt_succeeds(rig: Rig) -> anyhow::Result<()> {
+async fn only_one_of_many_mixed_changes_of_a_receipt_succeeds(db: TestDb) -> anyhow::Result<()> {
     let each: [Adjust; 3] = [Receipt::cancel, |receipt| receipt.refund(3), |receipt| receipt.settle(COST - 2)];
-    one_does(&rig, Turn::IsAhead, true, &each).await
+    one_does(&db, ScheduledTime::Future, true, &each).await
 }
 
 type Adjust = fn(Receipt) -> Adjustment;
 
 /// Adjusts a bucket and a sliding window. Other requests get exactly the tokens given back.
-async fn one_does(rig: &Rig, turn: Turn, has_id: bool, each: &[Adjust]) -> anyhow::Result<()> {
-    let crowd = Crowd::new(rig, CALLERS).await?;
-    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+async fn one_does(db: &TestDb, scheduled_time: ScheduledTime, has_id: bool, each: &[Adjust]) -> anyhow::Result<()> {
+    let sessions = CallerSessions::new(db, CALLERS).await?;
+    let store = sessions.db.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     for rule in rules()? {
         for round in 0..ROUNDS {
-            let Taken { receipt, another, .. } = Taken::new(rig, &rule, turn, has_id).await?;
+            let Taken { receipt, another, .. } = Taken::new(db, &rule, scheduled_time, has_id).await?;
             let callers = each.iter().cycle().take(usize::try_from(CALLERS)?);
             let answers = race(&store, callers.map(|adjust| adjust(receipt.clone())).collect()).await?;
             let (done, others): (Vec<_>, Vec<_>) =
@@ -57,7 +57,7 @@ async fn one_does(rig: &Rig, turn: Turn, has_id: bool, each: &[Adjust]) -> anyho
                 anyhow::bail!("{answers:?} in round {round} of {rule:?}")
             };
             assert!(others.iter().all(|it| *it == Adjusted::Repeated), "{answers:?} in round {round} of {rule:?}");
-            assert_eq!(drain(rig, &another).await?, given_back, "{answers:?} in round {round} of {rule:?}");
+            assert_eq!(drain(db, &another).await?, given_back, "{answers:?} in round {round} of {rule:?}");
         }
     }
     Ok(())

@@ -7,38 +7,38 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tollgate::{Key, Quota, Rule, Store, Take};
 
-use crate::crowd::Crowd;
+use crate::caller_sessions::CallerSessions;
 use crate::layers::Layers;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; limits_named_in_any_order_are_taken_all_or_none).into()
 }
 
 /// In each round, every other bucket exists already, and the first request creates each of the others.
-async fn limits_named_in_any_order_are_taken_all_or_none(rig: Rig) -> anyhow::Result<()> {
-    let crowd = Crowd::new(&rig, CALLERS).await?;
+async fn limits_named_in_any_order_are_taken_all_or_none(db: TestDb) -> anyhow::Result<()> {
+    let sessions = CallerSessions::new(&db, CALLERS).await?;
     for round in 0..ROUNDS {
         let mut limits = Vec::new();
         for (place, quota) in QUOTAS.into_iter().enumerate() {
             let quota: Quota = quota.parse()?;
             let is_made = (round + place).is_multiple_of(2);
             limits.push(if is_made {
-                (rig.bucket(quota).await?, Rule::Provisioned)
+                (db.bucket(quota).await?, Rule::Provisioned)
             } else {
-                (rig.key(), Rule::Quota(quota))
+                (db.key(), Rule::Quota(quota))
             });
         }
-        let (granted, attempts) = race(&crowd, &limits).await?;
+        let (granted, attempts) = race(&sessions, &limits).await?;
         // With an isolation level of its own, a request is retried if others created or changed a bucket in the meantime. If
         // the database's routine is the whole transaction, it only waits.
-        if rig.level.is_none() && rig.layers == Layers::None {
-            assert_eq!(attempts, 1, "somebody met a deadlock in round {round}");
+        if db.level.is_none() && db.layers == Layers::None {
+            assert_eq!(attempts, 1, "a call met a deadlock in round {round}");
         }
         assert_eq!(granted, LEAST, "what the smallest of them holds, in round {round}");
         for (key, rule) in &limits {
-            let debited = rig.row(key).await?.map(|row| row.granted);
+            let debited = db.row(key).await?.map(|row| row.granted);
             assert_eq!(debited, Some(granted), "of {rule:?} in round {round}");
         }
     }
@@ -47,8 +47,8 @@ async fn limits_named_in_any_order_are_taken_all_or_none(rig: Rig) -> anyhow::Re
 
 /// Starts all requests at once and waits for their answers. Returns the number of grants and the largest number of attempts of
 /// a request.
-async fn race(crowd: &Crowd, limits: &[(Key, Rule)]) -> anyhow::Result<(i64, u32)> {
-    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+async fn race(sessions: &CallerSessions, limits: &[(Key, Rule)]) -> anyhow::Result<(i64, u32)> {
+    let store = sessions.db.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let start = Arc::new(Barrier::new(usize::try_from(CALLERS)?));
     let mut callers = JoinSet::new();
     for order in ORDERS.into_iter().cycle().take(usize::try_from(CALLERS)?) {

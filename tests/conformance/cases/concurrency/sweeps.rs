@@ -17,8 +17,8 @@ use crate::cases::sweeping::age_buckets;
 use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 use crate::workers::{faults, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
@@ -27,12 +27,12 @@ pub fn cases() -> Vec<Case> {
 
 /// I12. In each round, the buckets start full and are used until they deny. They grant their capacity and the refill in the
 /// meantime, with or without a sweep between two requests.
-async fn sweep_deletes_only_full_buckets(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let store = rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+async fn sweep_deletes_only_full_buckets(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let store = db.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let quota = Quota::continuous(CAPACITY, REFILL)?;
-    let keys: Vec<Key> = (0..KEYS).map(|_| rig.key()).collect();
+    let keys: Vec<Key> = (0..KEYS).map(|_| db.key()).collect();
     let (swept, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut sweepers = JoinSet::new();
     for _ in 0..SWEEPERS {
@@ -41,8 +41,8 @@ async fn sweep_deletes_only_full_buckets(rig: Rig) -> anyhow::Result<()> {
 
     let mut histories = vec![Vec::new(); keys.len()];
     while swept.load(Ordering::Relaxed) < SWEPT {
-        rig.until(rig.now().await? + nanoseconds(REFILL)).await?;
-        age_buckets(rig).await?;
+        db.until(db.now().await? + nanoseconds(REFILL)).await?;
+        age_buckets(db).await?;
         let mut takers = JoinSet::new();
         for taker in 0..TAKERS {
             let place = taker % keys.len();

@@ -7,21 +7,21 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tollgate::{Rule, Store, Take, Window};
 
-use crate::crowd::Crowd;
+use crate::caller_sessions::CallerSessions;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |_| true; window_counted_by_many_sessions_grants_its_maximum).into()
 }
 
 /// In every other round, the window exists already. Otherwise the first request creates it. No count expires in the meantime.
-async fn window_counted_by_many_sessions_grants_its_maximum(rig: Rig) -> anyhow::Result<()> {
-    let crowd = Crowd::new(&rig, CALLERS).await?;
-    let store = crowd.rig.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
-    let window = Window::new(MOST, Duration::from_hours(1), Duration::from_mins(1))?;
+async fn window_counted_by_many_sessions_grants_its_maximum(db: TestDb) -> anyhow::Result<()> {
+    let sessions = CallerSessions::new(&db, CALLERS).await?;
+    let store = sessions.db.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
+    let window = Window::new(MAX_REQUESTS, Duration::from_hours(1), Duration::from_mins(1))?;
     for round in 0..ROUNDS {
-        let take = Take::from(rig.key()).rule(Rule::Window(window));
+        let take = Take::from(db.key()).rule(Rule::Window(window));
         let mut granted = 0;
         if round % 2 == 0 {
             granted += u64::from(store.take_one(&take).await??.is_granted());
@@ -42,11 +42,11 @@ async fn window_counted_by_many_sessions_grants_its_maximum(rig: Rig) -> anyhow:
         for caller in callers.join_all().await {
             granted += caller?;
         }
-        assert_eq!(granted, MOST, "in round {round}");
+        assert_eq!(granted, MAX_REQUESTS, "in round {round}");
     }
     Ok(())
 }
 
 const CALLERS: u32 = 8;
-const MOST: u64 = 20;
+const MAX_REQUESTS: u64 = 20;
 const ROUNDS: u32 = 4;

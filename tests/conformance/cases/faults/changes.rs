@@ -6,11 +6,11 @@ use tollgate::{Admin, Error, Key, Mode, admin::Override};
 
 use super::SHORT;
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, all_given_back};
-use crate::rig::Rig;
+use crate::session::Session;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 pub(super) fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.has_sessions || engine.kind == Kind::Sqlite;
@@ -19,61 +19,61 @@ pub(super) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn change_that_misses_its_deadline_is_never_made(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let world = World::new(&scratch.rig).await?;
-    let held = world.hold().await?;
+async fn change_that_misses_its_deadline_is_never_made(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let world = World::new(&scratch.db).await?;
+    let lock_holder = world.hold().await?;
     for change in 0..CHANGES {
         let error = world.make(change, SHORT).await.expect_err("its row is locked");
         // Earlier changes can still use all connections.
         assert!(matches!(error, Error::Contended { .. } | Error::Unavailable(_)), "{change}: {error:?}");
         assert!(!error.is_outcome_unknown());
     }
-    held.commit().await?;
+    lock_holder.commit().await?;
     world.is_as_it_was().await
 }
 
-async fn change_of_a_cancelled_caller_is_never_made(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let world = World::new(&scratch.rig).await?;
-    let held = world.hold().await?;
+async fn change_of_a_cancelled_caller_is_never_made(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let world = World::new(&scratch.db).await?;
+    let lock_holder = world.hold().await?;
     let long = Duration::from_secs(60);
     // Fewer changes than connections.
     for change in [0, 1, 4] {
         let dropped = tokio::time::timeout(SHORT, world.make(change, long)).await;
         assert!(dropped.is_err(), "{change}: {dropped:?}");
     }
-    held.commit().await?;
+    lock_holder.commit().await?;
     world.is_as_it_was().await
 }
 
 /// A bucket, a plan, an override and a mode.
 struct World<'a> {
-    rig: &'a Rig,
+    db: &'a TestDb,
     store: AnyStore,
     key: Key,
 }
 
 impl<'a> World<'a> {
-    async fn new(rig: &'a Rig) -> anyhow::Result<Self> {
-        let (store, key) = (rig.store(), rig.key());
+    async fn new(db: &'a TestDb) -> anyhow::Result<Self> {
+        let (store, key) = (db.store(), db.key());
         store.create_bucket(&key, "2/d".parse()?).await?;
         store.create_plan(&key, "2/d".parse()?).await?;
-        assert!(rig.take(&key).await?.is_granted());
+        assert!(db.take(&key).await?.is_granted());
         store.set_override(&key, Override { mode: Some(Mode::Shadow), ..Override::default() }).await?;
-        Ok(Self { rig, store, key })
+        Ok(Self { db, store, key })
     }
 
     /// Locks all of it in a transaction that stays open.
-    async fn hold(&self) -> anyhow::Result<Held> {
-        let mut held = Held::open(self.rig).await?;
-        let (buckets, id) = (self.rig.table(), self.rig.literal(&self.key));
+    async fn hold(&self) -> anyhow::Result<Session> {
+        let mut lock_holder = Session::begin(self.db).await?;
+        let (buckets, id) = (self.db.table(), self.db.literal(&self.key));
         let table = |name| buckets.replace("token_buckets", name);
-        held.run(format!("update {} set reason = 'held' where one = true", table("token_mode"))).await?;
-        held.run(format!("update {} set mode_reason = 'held' where name = {id}", table("token_plans"))).await?;
-        held.run(format!("update {} set reason = 'held' where id = {id}", table("token_overrides"))).await?;
-        held.run(format!("update {buckets} set provisioned = true, granted = granted where id = {id}")).await?;
-        Ok(held)
+        lock_holder.run(format!("update {} set reason = 'held' where one = true", table("token_mode"))).await?;
+        lock_holder.run(format!("update {} set mode_reason = 'held' where name = {id}", table("token_plans"))).await?;
+        lock_holder.run(format!("update {} set reason = 'held' where id = {id}", table("token_overrides"))).await?;
+        lock_holder.run(format!("update {buckets} set provisioned = true, granted = granted where id = {id}")).await?;
+        Ok(lock_holder)
     }
 
     /// Makes the change with this number.
@@ -94,8 +94,8 @@ impl<'a> World<'a> {
     }
 
     async fn is_as_it_was(&self) -> anyhow::Result<()> {
-        let Self { rig, store, key } = self;
-        all_given_back(&rig.pool).await;
+        let Self { db, store, key } = self;
+        all_given_back(&db.pool).await;
         assert_eq!(store.mode().await?.mode, Mode::Enforce);
         let plan = store.plan(key).await?.expect("it is there");
         assert_eq!((plan.quota, plan.switch), ("2/d".parse()?, None));

@@ -9,7 +9,7 @@ use tollgate::{Admin, Decision, Error, Quota, Rule, SqliteStore, Store, Take, mi
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
@@ -17,8 +17,8 @@ pub fn cases() -> Vec<Case> {
     .to_vec()
 }
 
-async fn takes_from_a_file_locked_in_between_match_the_answers(rig: Rig) -> anyhow::Result<()> {
-    let directory = rig.directory.as_ref().expect("a rig of this engine has one");
+async fn takes_from_a_file_locked_in_between_match_the_answers(db: TestDb) -> anyhow::Result<()> {
+    let directory = db.directory.as_ref().expect("a database of this engine has one");
     let options = SqliteConnectOptions::new()
         .filename(directory.path().join("journal.db"))
         .create_if_missing(true)
@@ -27,7 +27,7 @@ async fn takes_from_a_file_locked_in_between_match_the_answers(rig: Rig) -> anyh
     let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     migrate(&pool).await?;
     let store = SqliteStore::from(pool);
-    let keys = [rig.key(), rig.key()];
+    let keys = [db.key(), db.key()];
     for key in &keys {
         store.create_bucket(key, Quota::once(1_000_000)?).await?;
     }
@@ -42,10 +42,10 @@ async fn takes_from_a_file_locked_in_between_match_the_answers(rig: Rig) -> anyh
             }
         }
     });
-    let asked = [Take::from(keys[0].clone()), Take::from(keys[0].clone()).and(keys[1].clone(), Rule::Provisioned)];
+    let requests = [Take::from(keys[0].clone()), Take::from(keys[0].clone()).and(keys[1].clone(), Rule::Provisioned)];
     let (mut granted, mut unknown) = (0, 0);
-    for take in asked.iter().cycle().take(1000) {
-        match store.take(std::slice::from_ref(take)).await {
+    for request in requests.iter().cycle().take(1000) {
+        match store.take(std::slice::from_ref(request)).await {
             Ok(answers) => granted += u64::from(answers[0].as_ref().is_ok_and(Decision::is_granted)),
             Err(error) if error.is_outcome_unknown() => unknown += 1,
             Err(Error::Contended { .. }) => {}

@@ -14,8 +14,8 @@ use super::has_server;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::through_proxy;
 use crate::proxy::{Proxy, Then};
-use crate::rig::Rig;
 use crate::store::AnyStore;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, has_server;
@@ -24,36 +24,36 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn lease_tokens_that_never_arrive_are_lost(rig: Rig) -> anyhow::Result<()> {
-    let mut leased = Leased::new(&rig, Unheard::FirstDebit).await?;
+async fn lease_tokens_that_never_arrive_are_lost(db: TestDb) -> anyhow::Result<()> {
+    let mut leased = Leased::new(&db, Unheard::FirstDebit).await?;
     // No call waits for the prefetched tokens or for the lost answer.
     let (lost, error) = loop {
-        leased.ask().await?;
+        leased.take_leased().await?;
         if let Ok(unanswered) = leased.unanswered.try_recv() {
             break unanswered;
         }
     };
     assert!(lost > 1 && matches!(error, Error::DeadlineExceeded(_)), "{lost} tokens, {error:?}");
     assert_eq!(leased.lease.leased_tokens(), 0);
-    assert_eq!(leased.taken(&rig).await?, leased.granted + lost, "they were debited");
+    assert_eq!(leased.taken(&db).await?, leased.granted + lost, "they were debited");
 
     // Later leases are granted, used and given back. The lost tokens stay lost.
-    while leased.ask().await? != Source::Lease {}
+    while leased.take_leased().await? != Source::Lease {}
     leased.lease.close().await?;
-    assert_eq!(leased.taken(&rig).await?, leased.granted + lost);
+    assert_eq!(leased.taken(&db).await?, leased.granted + lost);
     Ok(())
 }
 
-async fn lease_refund_with_lost_answer_counts_once(rig: Rig) -> anyhow::Result<()> {
-    let mut leased = Leased::new(&rig, Unheard::Adjustments).await?;
+async fn lease_refund_with_lost_answer_counts_once(db: TestDb) -> anyhow::Result<()> {
+    let mut leased = Leased::new(&db, Unheard::Adjustments).await?;
     while leased.lease.leased_tokens() == 0 {
-        leased.ask().await?;
+        leased.take_leased().await?;
     }
     let error = leased.lease.close().await.expect_err("nobody hears of it");
     assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}");
-    assert_eq!(leased.taken(&rig).await?, leased.granted, "all others were given back");
-    assert_eq!(leased.lease.close().await?, 0, "it is not asked for again");
-    assert_eq!(leased.taken(&rig).await?, leased.granted);
+    assert_eq!(leased.taken(&db).await?, leased.granted, "all others were given back");
+    assert_eq!(leased.lease.close().await?, 0, "it is not sent again");
+    assert_eq!(leased.taken(&db).await?, leased.granted);
     Ok(())
 }
 
@@ -68,18 +68,19 @@ struct Leased {
 }
 
 impl Leased {
-    async fn new(rig: &Rig, unheard: Unheard) -> anyhow::Result<Self> {
-        let key = rig.bucket(Quota::interval(CAPACITY, Duration::from_hours(24))?).await?;
-        let (proxied, proxy) = through_proxy(rig, 2).await?;
-        let (tell, unanswered) = unbounded_channel();
+    async fn new(db: &TestDb, unheard: Unheard) -> anyhow::Result<Self> {
+        let key = db.bucket(Quota::interval(CAPACITY, Duration::from_hours(24))?).await?;
+        let (proxied, proxy) = through_proxy(db, 2).await?;
+        let (report_lost, unanswered) = unbounded_channel();
         let unheard = unheard.into();
-        let faulty = Faulty { store: rig.store(), proxied: proxied.store().deadline(SHORT), proxy, unheard, tell };
+        let faulty =
+            Faulty { store: db.store(), proxied: proxied.store().deadline(SHORT), proxy, unheard, report_lost };
         let lease = Lease::with_options(faulty, LeaseOptions::default().target(SHORT));
         Ok(Self { lease, key, granted: 0, unanswered })
     }
 
     /// Takes a token, and returns its source.
-    async fn ask(&mut self) -> anyhow::Result<Source> {
+    async fn take_leased(&mut self) -> anyhow::Result<Source> {
         let decision = self.lease.take_one(&Take::from(self.key.clone())).await??;
         anyhow::ensure!(decision.is_granted(), "{decision:?}");
         self.granted += 1;
@@ -87,8 +88,8 @@ impl Leased {
     }
 
     /// The number of tokens that the bucket has lost since the start.
-    async fn taken(&self, rig: &Rig) -> anyhow::Result<u64> {
-        let level = rig.store().peek(&self.key).await?.expect("it was provisioned");
+    async fn taken(&self, db: &TestDb) -> anyhow::Result<u64> {
+        let level = db.store().peek(&self.key).await?.expect("it was provisioned");
         Ok(CAPACITY - level.available().unsigned_abs())
     }
 }
@@ -100,7 +101,7 @@ struct Faulty {
     proxied: AnyStore,
     proxy: Proxy,
     unheard: parking_lot::Mutex<Unheard>,
-    tell: UnboundedSender<(u64, Error)>,
+    report_lost: UnboundedSender<(u64, Error)>,
 }
 
 /// The answers to swallow.
@@ -134,7 +135,7 @@ impl TestStore for Faulty {
         let answer = Store::take(&self.proxied, takes).await;
         if let Err(error) = &answer {
             // Ignores a receiver that has ended.
-            drop(self.tell.send((take.tokens(), error.clone())));
+            drop(self.report_lost.send((take.tokens(), error.clone())));
         }
         answer
     }

@@ -9,7 +9,7 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, through_proxy};
 use crate::proxy::Then;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, has_server;
@@ -19,24 +19,24 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn request_with_truncated_answer_is_paid_once(rig: Rig) -> anyhow::Result<()> {
+async fn request_with_truncated_answer_is_paid_once(db: TestDb) -> anyhow::Result<()> {
     for bytes in [0, 1, 7] {
-        let (error, granted) = fail(&rig, Then::Cut(bytes), LONG).await?;
+        let (error, granted) = fail(&db, Then::Cut(bytes), LONG).await?;
         assert!(matches!(error, Error::OutcomeUnknown(_)), "after {bytes} bytes: {error:?}");
         assert_eq!(granted, 1, "after {bytes} bytes");
     }
     Ok(())
 }
 
-async fn request_with_lost_answer_is_paid_once(rig: Rig) -> anyhow::Result<()> {
-    let (error, granted) = fail(&rig, Then::Swallow, Duration::from_secs(1)).await?;
+async fn request_with_lost_answer_is_paid_once(db: TestDb) -> anyhow::Result<()> {
+    let (error, granted) = fail(&db, Then::Swallow, Duration::from_secs(1)).await?;
     assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}");
     assert_eq!(granted, 1);
     Ok(())
 }
 
-async fn request_that_never_arrived_is_not_repeated(rig: Rig) -> anyhow::Result<()> {
-    let (error, granted) = fail(&rig, Then::Lose, LONG).await?;
+async fn request_that_never_arrived_is_not_repeated(db: TestDb) -> anyhow::Result<()> {
+    let (error, granted) = fail(&db, Then::Lose, LONG).await?;
     // The client cannot know the outcome.
     assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
     assert_eq!(granted, 0);
@@ -44,25 +44,25 @@ async fn request_that_never_arrived_is_not_repeated(rig: Rig) -> anyhow::Result<
 }
 
 /// Sends one request with a fault on the wire. Returns the error, and the number of debited tokens.
-async fn fail(rig: &Rig, then: Then, deadline: Duration) -> anyhow::Result<(Error, i64)> {
+async fn fail(db: &TestDb, then: Then, deadline: Duration) -> anyhow::Result<(Error, i64)> {
     // Uses a separate database: at SERIALIZABLE, others on the same pages can cause failures, at COMMIT, too.
-    let scratch = match (rig.engine.kind, rig.level) {
-        (Kind::Postgres, Some(Isolation::Serializable)) => Some(Scratch::migrated(rig).await?),
+    let scratch = match (db.engine.kind, db.level) {
+        (Kind::Postgres, Some(Isolation::Serializable)) => Some(Scratch::migrated(db).await?),
         _ => None,
     };
-    let rig = scratch.as_ref().map_or(rig, |scratch| &scratch.rig);
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let (proxied, proxy) = through_proxy(rig, 1).await?;
-    match rig.level {
+    let db = scratch.as_ref().map_or(db, |scratch| &scratch.db);
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let (proxied, proxy) = through_proxy(db, 1).await?;
+    match db.level {
         None => proxy.fail(key.as_str(), then),
         Some(_) => proxy.fail("COMMIT", then),
     }
     let error = take(&proxied.store().deadline(deadline), &key).await.expect_err("the connection fails");
     assert!(error.is_outcome_unknown());
-    let asked = proxy.requests().iter().filter(|request| request.mentions(key.as_str())).count();
-    assert_eq!(asked, 1, "it was asked for once");
+    let sent = proxy.requests().iter().filter(|request| request.mentions(key.as_str())).count();
+    assert_eq!(sent, 1, "it was sent once");
 
-    let granted = rig.row(&key).await?.map_or(0, |row| row.granted);
+    let granted = db.row(&key).await?.map_or(0, |row| row.granted);
     assert!(proxied.take(&key).await?.is_granted(), "the next request has a connection that works");
     Ok((error, granted))
 }

@@ -6,7 +6,7 @@ use tollgate::{Admin, Error, Mode, SqliteStore, Store, Take, store::Durability};
 
 use crate::engines::{Kind, sqlite};
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite && cfg!(unix);
@@ -15,21 +15,21 @@ pub fn cases() -> Vec<Case> {
     .to_vec()
 }
 
-async fn replaced_file_is_reported_once_and_then_decides(rig: Rig) -> anyhow::Result<()> {
-    let directory = rig.directory.as_ref().expect("a rig of this engine has one").path();
+async fn replaced_file_is_reported_once_and_then_decides(db: TestDb) -> anyhow::Result<()> {
+    let directory = db.directory.as_ref().expect("a database of this engine has one").path();
     let (path, copy) = (directory.join("app.db"), directory.join("copy.db"));
     let hosts = sqlite::open(&path, 4).await?;
     let stores = [
         SqliteStore::connect(&format!("sqlite:{}", path.display()), Durability::Asynchronous)?,
         SqliteStore::from(hosts.clone()),
     ];
-    let key = rig.key();
+    let key = db.key();
     stores[0].create_bucket(&key, "2 once".parse()?).await?;
     for store in &stores {
         ensure!(take(store, &key).await?, "there are two tokens");
     }
     // A connection that the host has in use returns to its pool later.
-    let held = hosts.acquire().await?;
+    let open_connection = hosts.acquire().await?;
     sqlx::query(AssertSqlSafe(format!("vacuum into '{}'", copy.display()))).execute(&hosts).await?;
     for end in ["-wal", "-shm"] {
         std::fs::remove_file(directory.join(format!("app.db{end}")))?;
@@ -43,7 +43,7 @@ async fn replaced_file_is_reported_once_and_then_decides(rig: Rig) -> anyhow::Re
         let error = take(store, &key).await.expect_err("the file was replaced");
         ensure!(matches!(error, Error::Unavailable(_)) && error.to_string().contains("app.db was replaced"), "{error}");
     }
-    drop(held);
+    drop(open_connection);
     for store in &stores {
         ensure!(!eventually(store, &key).await?, "the mode of the new file is block");
     }
@@ -55,11 +55,11 @@ async fn replaced_file_is_reported_once_and_then_decides(rig: Rig) -> anyhow::Re
     Ok(())
 }
 
-async fn deleted_file_is_reported_until_it_is_back(rig: Rig) -> anyhow::Result<()> {
-    let directory = rig.directory.as_ref().expect("a rig of this engine has one").path();
+async fn deleted_file_is_reported_until_it_is_back(db: TestDb) -> anyhow::Result<()> {
+    let directory = db.directory.as_ref().expect("a database of this engine has one").path();
     let (path, elsewhere) = (directory.join("app.db"), directory.join("elsewhere.db"));
     let store = SqliteStore::from(sqlite::open(&path, 4).await?);
-    let key = rig.key();
+    let key = db.key();
     store.create_bucket(&key, "2 once".parse()?).await?;
     ensure!(take(&store, &key).await?, "there are two tokens");
     std::fs::rename(&path, &elsewhere)?;

@@ -11,14 +11,14 @@ use super::has_server;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_pool;
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, has_server; no_message_tells_the_password).into()
 }
 
-async fn no_message_tells_the_password(rig: Rig) -> anyhow::Result<()> {
-    let (scheme, address) = address(&rig)?;
+async fn no_message_tells_the_password(db: TestDb) -> anyhow::Result<()> {
+    let (scheme, address) = address(&db)?;
     let refused = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let urls = [
         format!("{scheme}://app:{SECRET}@{refused}/app"),
@@ -30,7 +30,7 @@ async fn no_message_tells_the_password(rig: Rig) -> anyhow::Result<()> {
     ];
     for url in urls {
         let shown = url.replace(SECRET, "…");
-        let pool = lazily(&rig, &url)?;
+        let pool = lazily(&db, &url)?;
         let (error, requester) = with_pool!(&pool, pool => {
             let requester = SqlTokenRequester::new(pool.clone(), "bucket")?.deadline(Duration::from_millis(300));
             let error = requester.request_token().await.expect_err("nobody is there, or knows the password");
@@ -57,16 +57,16 @@ fn everything(error: &Error) -> Vec<String> {
 }
 
 /// The engine's own address, without its user.
-fn address(rig: &Rig) -> anyhow::Result<(&'static str, String)> {
-    let scheme = if rig.engine.kind == Kind::Postgres { "postgres" } else { "mysql" };
-    let url = rig.engine.url()?;
+fn address(db: &TestDb) -> anyhow::Result<(&'static str, String)> {
+    let scheme = if db.engine.kind == Kind::Postgres { "postgres" } else { "mysql" };
+    let url = db.engine.url()?;
     let (_, rest) = url.split_once('@').ok_or_else(|| anyhow::anyhow!("a URL with a user"))?;
     Ok((scheme, rest.split('/').next().unwrap_or(rest).to_owned()))
 }
 
-fn lazily(rig: &Rig, url: &str) -> anyhow::Result<AnyPool> {
+fn lazily(db: &TestDb, url: &str) -> anyhow::Result<AnyPool> {
     let patience = Duration::from_millis(300);
-    Ok(match rig.engine.kind {
+    Ok(match db.engine.kind {
         Kind::MySql => AnyPool::MySql(
             MySqlPoolOptions::new()
                 .idle_timeout(None)

@@ -10,10 +10,10 @@ use tollgate::{Error, Quota};
 use super::{SHORT, a_hundred_a_day, has_server, take};
 use crate::cases::privileges::Login;
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, all_given_back, through_proxy};
-use crate::rig::{AnyPool, Rig};
+use crate::session::Session;
+use crate::test_db::{AnyPool, TestDb};
 
 pub(super) fn cases() -> Vec<Case> {
     [
@@ -26,11 +26,11 @@ pub(super) fn cases() -> Vec<Case> {
     .concat()
 }
 
-async fn calls_for_locked_bucket_end_on_the_server(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-    let (small, _proxy) = through_proxy(&scratch.rig, POOL).await?;
-    let held = Held::bucket(&scratch.rig, &key).await?;
+async fn calls_for_locked_bucket_end_on_the_server(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let key = scratch.db.bucket(a_hundred_a_day()).await?;
+    let (small, _proxy) = through_proxy(&scratch.db, POOL).await?;
+    let lock_holder = Session::lock_bucket(&scratch.db, &key).await?;
     for _ in 0..3 * POOL {
         let error = take(&small.store().deadline(SHORT), &key).await.expect_err("the bucket is locked");
         assert!(
@@ -40,56 +40,56 @@ async fn calls_for_locked_bucket_end_on_the_server(rig: Rig) -> anyhow::Result<(
     }
     // Before the lock is released, each call has ended, and its connection is free.
     all_given_back(&small.pool).await;
-    assert_eq!(working(&scratch.rig).await?, Vec::<i64>::new());
-    held.commit().await?;
-    assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(1), "the holder's alone");
+    assert_eq!(working(&scratch.db).await?, Vec::<i64>::new());
+    lock_holder.commit().await?;
+    assert_eq!(scratch.db.row(&key).await?.map(|row| row.granted), Some(1), "the holder's alone");
     assert!(small.take(&key).await?.is_granted());
     Ok(())
 }
 
-async fn hung_calls_use_no_more_sessions_than_the_pool(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-    let (small, _proxy) = through_proxy(&scratch.rig, POOL).await?;
-    let hang = match rig.engine.kind {
+async fn hung_calls_use_no_more_sessions_than_the_pool(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let key = scratch.db.bucket(a_hundred_a_day()).await?;
+    let (small, _proxy) = through_proxy(&scratch.db, POOL).await?;
+    let hang = match db.engine.kind {
         Kind::MySql => "create trigger hang before update on token_buckets for each row do sleep(60)",
         _ => {
             "create function hang() returns trigger language plpgsql as 'begin perform pg_sleep(60); return new; end';
              create trigger hang before update on tollgate.token_buckets for each row execute function hang()"
         }
     };
-    scratch.rig.pool.run(hang).await?;
+    scratch.db.pool.run(hang).await?;
     for _ in 0..16 * POOL {
         let error = take(&small.store().deadline(SHORT), &key).await.expect_err("the call hangs");
         assert!(
             matches!(error, Error::Contended { .. } | Error::DeadlineExceeded(_) | Error::Unavailable(_)),
             "{error:?}"
         );
-        assert!(working(&scratch.rig).await?.len() <= POOL as usize);
+        assert!(working(&scratch.db).await?.len() <= POOL as usize);
     }
 
     // The sessions end, and the pool is free again.
-    for id in working(&scratch.rig).await? {
-        let end = if rig.engine.kind == Kind::MySql { "kill" } else { "select pg_terminate_backend" };
-        scratch.rig.pool.run(format!("{end} ({id})")).await?;
+    for id in working(&scratch.db).await? {
+        let end = if db.engine.kind == Kind::MySql { "kill" } else { "select pg_terminate_backend" };
+        scratch.db.pool.run(format!("{end} ({id})")).await?;
     }
     all_given_back(&small.pool).await;
     Ok(())
 }
 
-async fn pool_above_the_servers_limit_shares_connections(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let key = scratch.rig.bucket(Quota::interval(1_000_000, Duration::from_hours(24))?).await?;
-    let login = Login::with_sessions(&scratch.rig, Some("tollgate_app"), 8).await?;
-    let limit = match rig.engine.kind {
+async fn pool_above_the_servers_limit_shares_connections(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let key = scratch.db.bucket(Quota::interval(1_000_000, Duration::from_hours(24))?).await?;
+    let login = Login::with_sessions(&scratch.db, Some("tollgate_app"), 8).await?;
+    let limit = match db.engine.kind {
         Kind::MySql => format!("alter user {}@'%' with max_user_connections {POOL}", login.name),
         _ => format!("alter role {} connection limit {POOL}", login.name),
     };
-    scratch.rig.pool.run(limit).await?;
+    scratch.db.pool.run(limit).await?;
     // Each asks until all have been answered, so that the open connections are always busy.
     let (answered, mut callers) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
     for _ in 0..CALLERS {
-        let (store, key, answered) = (login.rig.store(), key.clone(), Arc::clone(&answered));
+        let (store, key, answered) = (login.db.store(), key.clone(), Arc::clone(&answered));
         callers.spawn(async move {
             let mut is_first = true;
             while is_first || answered.load(Ordering::Relaxed) < CALLERS {
@@ -99,15 +99,15 @@ async fn pool_above_the_servers_limit_shares_connections(rig: Rig) -> anyhow::Re
             anyhow::Ok(())
         });
     }
-    while let Some(asked) = callers.join_next().await {
-        asked??;
+    while let Some(ended) = callers.join_next().await {
+        ended??;
     }
     login.remove().await
 }
 
 /// The other sessions that work on a statement in the database, and do not only check for such sessions.
-async fn working(rig: &Rig) -> anyhow::Result<Vec<i64>> {
-    Ok(match &rig.pool {
+async fn working(db: &TestDb) -> anyhow::Result<Vec<i64>> {
+    Ok(match &db.pool {
         AnyPool::MySql(pool) => {
             sqlx::query_scalar(
                 "select cast(id as signed) from information_schema.processlist

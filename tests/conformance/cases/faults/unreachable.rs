@@ -12,7 +12,7 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::through_proxy;
 use crate::proxy::{Proxy, refusing};
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     [
@@ -34,16 +34,16 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
-async fn a_refused_connection_is_unavailable(rig: Rig) -> anyhow::Result<()> {
+async fn a_refused_connection_is_unavailable(db: TestDb) -> anyhow::Result<()> {
     // The listener is closed, so the port refuses connections.
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Port(port)))).await
+    is_unavailable(&db.on(elsewhere(&db, Elsewhere::Port(port)))).await
 }
 
-async fn server_that_closes_connections_is_unavailable_until_back(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let (_, proxy) = through_proxy(&rig, 1).await?;
-    let proxied = rig.on(elsewhere(&rig, Elsewhere::Port(proxy.port())));
+async fn server_that_closes_connections_is_unavailable_until_back(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let (_, proxy) = through_proxy(&db, 1).await?;
+    let proxied = db.on(elsewhere(&db, Elsewhere::Port(proxy.port())));
     proxy.refuse(true);
     is_unavailable(&proxied).await?;
     proxy.refuse(false);
@@ -52,17 +52,17 @@ async fn server_that_closes_connections_is_unavailable_until_back(rig: Rig) -> a
 }
 
 /// Calls that start during the outage wait in the pool, which sleeps for seconds by the end of the outage.
-async fn fallback_ends_soon_after_the_outage(rig: Rig) -> anyhow::Result<()> {
+async fn fallback_ends_soon_after_the_outage(db: TestDb) -> anyhow::Result<()> {
     let socket = refusing()?;
-    let away = rig.on(elsewhere(&rig, Elsewhere::Port(socket.local_addr()?.port())));
+    let away = db.on(elsewhere(&db, Elsewhere::Port(socket.local_addr()?.port())));
     // An open circuit breaker would answer the requests at once.
     let limiter = Limiter::builder(away.store()).without_circuit_breaker();
     let limiter = limiter.fallback(Duration::from_millis(200), Fallback::Open).build("1000/h")?;
-    let key = rig.key();
+    let key = db.key();
     for _ in 0..14 {
         assert_eq!(limiter.allow(&key).await?.source(), Source::Fallback);
     }
-    let (host, port) = match &rig.pool {
+    let (host, port) = match &db.pool {
         AnyPool::MySql(pool) => (pool.connect_options().get_host().to_owned(), pool.connect_options().get_port()),
         AnyPool::Postgres(pool) => (pool.connect_options().get_host().to_owned(), pool.connect_options().get_port()),
         AnyPool::Sqlite(_) => unreachable!("a file has no port"),
@@ -76,57 +76,57 @@ async fn fallback_ends_soon_after_the_outage(rig: Rig) -> anyhow::Result<()> {
     anyhow::bail!("the fallback goes on, though the server accepts connections")
 }
 
-async fn a_url_of_no_host_is_unavailable(rig: Rig) -> anyhow::Result<()> {
-    is_unavailable(&rig.on(elsewhere(&rig, Elsewhere::Host("no-such-host.invalid")))).await
+async fn a_url_of_no_host_is_unavailable(db: TestDb) -> anyhow::Result<()> {
+    is_unavailable(&db.on(elsewhere(&db, Elsewhere::Host("no-such-host.invalid")))).await
 }
 
-async fn a_url_of_no_database_is_unavailable(rig: Rig) -> anyhow::Result<()> {
-    let elsewhere = rig.on(elsewhere(&rig, Elsewhere::Database("no_such_database")));
+async fn a_url_of_no_database_is_unavailable(db: TestDb) -> anyhow::Result<()> {
+    let elsewhere = db.on(elsewhere(&db, Elsewhere::Database("no_such_database")));
     is_unavailable(&elsewhere).await?;
     // A pooler can wait for its server instead of refusing.
-    if rig.engine.has_sessions {
-        let said = take(&elsewhere.store(), &rig.key()).await.expect_err("it is not there").to_string();
-        assert!(said.contains("no_such_database") && !said.contains("is it up"), "{said}");
+    if db.engine.has_sessions {
+        let message = take(&elsewhere.store(), &db.key()).await.expect_err("it is not there").to_string();
+        assert!(message.contains("no_such_database") && !message.contains("is it up"), "{message}");
     }
     Ok(())
 }
 
-async fn setting_refused_by_a_pooler_is_reported(rig: Rig) -> anyhow::Result<()> {
-    let store = PgStore::connect(&rig.engine.url()?, Durability::Asynchronous)?;
-    let error = take(&store, &rig.key()).await.expect_err("it refuses the setting");
+async fn setting_refused_by_a_pooler_is_reported(db: TestDb) -> anyhow::Result<()> {
+    let store = PgStore::connect(&db.engine.url()?, Durability::Asynchronous)?;
+    let error = take(&store, &db.key()).await.expect_err("it refuses the setting");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
-    let said = error.to_string();
-    assert!(said.contains("startup parameter") && said.contains("ignore_startup_parameters"), "{said}");
-    assert!(!said.contains("is it up"), "{said}");
+    let message = error.to_string();
+    assert!(message.contains("startup parameter") && message.contains("ignore_startup_parameters"), "{message}");
+    assert!(!message.contains("is it up"), "{message}");
     Ok(())
 }
 
-async fn missing_file_is_unavailable(rig: Rig) -> anyhow::Result<()> {
-    let directory = rig.directory.as_ref().expect("a rig of this engine has one");
+async fn missing_file_is_unavailable(db: TestDb) -> anyhow::Result<()> {
+    let directory = db.directory.as_ref().expect("a database of this engine has one");
     let options = SqliteConnectOptions::new().filename(directory.path().join("no-such-directory/buckets.db"));
     is_unavailable(
-        &rig.on(AnyPool::Sqlite(
+        &db.on(AnyPool::Sqlite(
             SqlitePoolOptions::new().idle_timeout(None).max_lifetime(None).connect_lazy_with(options),
         )),
     )
     .await
 }
 
-async fn read_only_file_is_not_permitted(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let AnyPool::Sqlite(pool) = &rig.pool else { anyhow::bail!("a file is needed") };
+async fn read_only_file_is_not_permitted(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let AnyPool::Sqlite(pool) = &db.pool else { anyhow::bail!("a file is needed") };
     let options = pool.connect_options().as_ref().clone().read_only(true);
-    let reader = rig.on(AnyPool::Sqlite(
+    let reader = db.on(AnyPool::Sqlite(
         SqlitePoolOptions::new().idle_timeout(None).max_lifetime(None).connect_with(options).await?,
     ));
     let error = take(&reader.store(), &key).await.expect_err("a token is taken by a write");
     assert!(matches!(error, Error::NotPermitted(_)), "{error:?}");
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(0));
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(0));
     Ok(())
 }
 
-async fn is_unavailable(rig: &Rig) -> anyhow::Result<()> {
-    let error = take(&rig.store().deadline(Duration::from_millis(300)), &rig.key()).await.expect_err("it is not there");
+async fn is_unavailable(db: &TestDb) -> anyhow::Result<()> {
+    let error = take(&db.store().deadline(Duration::from_millis(300)), &db.key()).await.expect_err("it is not there");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     assert!(!error.is_outcome_unknown());
     Ok(())
@@ -140,8 +140,8 @@ enum Elsewhere {
     Database(&'static str),
 }
 
-fn elsewhere(rig: &Rig, place: Elsewhere) -> AnyPool {
-    match &rig.pool {
+fn elsewhere(db: &TestDb, place: Elsewhere) -> AnyPool {
+    match &db.pool {
         AnyPool::MySql(pool) => {
             let options = pool.connect_options().as_ref().clone();
             let options = match place {

@@ -10,7 +10,7 @@ use super::{NONE, changed};
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql;
@@ -25,8 +25,8 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn rollback_gives_the_token_back(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.begin().await?;
     host.insert_and_take().await?;
     host.run("rollback").await?;
@@ -35,8 +35,8 @@ async fn rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn rollback_without_autocommit_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn rollback_without_autocommit_gives_the_token_back(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.set_level("session").await?;
     host.run("set autocommit = 0").await?;
     host.insert_and_take().await?;
@@ -50,8 +50,8 @@ async fn rollback_without_autocommit_gives_the_token_back(rig: Rig) -> anyhow::R
     Ok(())
 }
 
-async fn a_commit_takes_the_token_with_the_hosts_rows(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn a_commit_takes_the_token_with_the_hosts_rows(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.begin().await?;
     host.insert_and_take().await?;
     host.run("commit").await?;
@@ -59,8 +59,8 @@ async fn a_commit_takes_the_token_with_the_hosts_rows(rig: Rig) -> anyhow::Resul
     Ok(())
 }
 
-async fn an_error_leaves_the_hosts_transaction_open(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn an_error_leaves_the_hosts_transaction_open(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     for (&wrong, before) in WRONG.iter().zip(0..) {
         host.begin().await?;
         host.insert_and_take().await?;
@@ -72,8 +72,8 @@ async fn an_error_leaves_the_hosts_transaction_open(rig: Rig) -> anyhow::Result<
     Ok(())
 }
 
-async fn session_variables_are_unchanged(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn session_variables_are_unchanged(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.set_level("session").await?;
     host.run("set sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES', time_zone = '+09:00', timestamp = 1234567890").await?;
     let before = host.variables().await?;
@@ -89,10 +89,10 @@ async fn session_variables_are_unchanged(rig: Rig) -> anyhow::Result<()> {
 }
 
 /// An isolation level set for one transaction is not visible in a variable.
-async fn the_next_transaction_is_at_the_sessions_level(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn the_next_transaction_is_at_the_sessions_level(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.set_level("session").await?;
-    let level = rig.level.unwrap_or(Isolation::RepeatableRead);
+    let level = db.level.unwrap_or(Isolation::RepeatableRead);
     assert_eq!(host.shown_level().await?, level);
     for call in RIGHT {
         host.run(call).await?;
@@ -105,8 +105,8 @@ async fn the_next_transaction_is_at_the_sessions_level(rig: Rig) -> anyhow::Resu
     Ok(())
 }
 
-async fn session_with_chained_transactions_commits_its_tokens(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn session_with_chained_transactions_commits_its_tokens(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.run("set completion_type = 'CHAIN'").await?;
     for taken in 1..4 {
         host.take().await?;
@@ -115,8 +115,8 @@ async fn session_with_chained_transactions_commits_its_tokens(rig: Rig) -> anyho
     Ok(())
 }
 
-async fn last_insert_id_is_unchanged(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn last_insert_id_is_unchanged(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.run("create table host_ids (id bigint auto_increment primary key)").await?;
     host.run("insert into host_ids values (41); insert into host_ids values (null)").await?;
     for call in RIGHT {
@@ -166,15 +166,15 @@ struct Host {
 }
 
 impl Host {
-    async fn new(rig: &Rig) -> anyhow::Result<Self> {
-        let scratch = Scratch::migrated(rig).await?;
-        let AnyPool::MySql(pool) = &scratch.rig.pool else { anyhow::bail!("MySQL is needed") };
+    async fn new(db: &TestDb) -> anyhow::Result<Self> {
+        let scratch = Scratch::migrated(db).await?;
+        let AnyPool::MySql(pool) = &scratch.db.pool else { anyhow::bail!("MySQL is needed") };
         let mut connection = pool.acquire().await?;
         connection.close_on_drop();
         let key = Key::try_from("bucket")?;
-        scratch.rig.create(&key, Quota::interval(100, Duration::from_secs(86_400))?).await?;
-        scratch.rig.pool.run("create table host_rows (n int)").await?;
-        Ok(Self { connection, level: rig.level, scratch })
+        scratch.db.create(&key, Quota::interval(100, Duration::from_secs(86_400))?).await?;
+        scratch.db.pool.run("create table host_rows (n int)").await?;
+        Ok(Self { connection, level: db.level, scratch })
     }
 
     async fn run(&mut self, sql: &str) -> Result<(), sqlx::Error> {
@@ -215,7 +215,7 @@ impl Host {
 
     /// The isolation level of the next transaction, detected by what it locks and sees.
     async fn shown_level(&mut self) -> anyhow::Result<Isolation> {
-        let others = self.scratch.rig.pool.clone();
+        let others = self.scratch.db.pool.clone();
         self.run("start transaction").await?;
         let before = self.granted().await?;
         if others.run("select 1 from token_buckets where id = 'bucket' for update nowait").await.is_err() {
@@ -230,7 +230,7 @@ impl Host {
 
     /// The committed rows of the host, and the committed tokens taken.
     async fn seen_by_others(&self) -> anyhow::Result<(i64, i64)> {
-        let AnyPool::MySql(pool) = &self.scratch.rig.pool else { anyhow::bail!("MySQL is needed") };
+        let AnyPool::MySql(pool) = &self.scratch.db.pool else { anyhow::bail!("MySQL is needed") };
         Ok(sqlx::query_as("select (select count(*) from host_rows), granted from token_buckets where id = 'bucket'")
             .fetch_one(pool)
             .await?)

@@ -10,7 +10,7 @@ use super::{NONE, changed};
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
@@ -21,28 +21,28 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn rollback_gives_the_token_back(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
-    let before = host.scratch.rig.row(&host.key).await?;
+async fn rollback_gives_the_token_back(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
+    let before = host.scratch.db.row(&host.key).await?;
     host.insert_and_take().await?;
-    assert_eq!(host.scratch.rig.row(&host.key).await?, before, "nobody else sees it yet");
+    assert_eq!(host.scratch.db.row(&host.key).await?, before, "nobody else sees it yet");
     host.run("rollback").await?;
-    assert_eq!(host.scratch.rig.row(&host.key).await?, before);
+    assert_eq!(host.scratch.db.row(&host.key).await?, before);
     assert_eq!(host.rows().await?, 0);
     Ok(())
 }
 
-async fn a_commit_takes_the_token_with_the_hosts_rows(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn a_commit_takes_the_token_with_the_hosts_rows(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.insert_and_take().await?;
     host.run("commit").await?;
-    assert_eq!(host.scratch.rig.row(&host.key).await?.map(|row| row.granted), Some(1));
+    assert_eq!(host.scratch.db.row(&host.key).await?.map(|row| row.granted), Some(1));
     assert_eq!(host.rows().await?, 1);
     Ok(())
 }
 
-async fn transaction_settings_are_unchanged(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn transaction_settings_are_unchanged(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.begin().await?;
     host.run("set local search_path = public; set local time zone 'Asia/Tokyo'; set local work_mem = '5MB'").await?;
     let before = host.settings().await?;
@@ -53,8 +53,8 @@ async fn transaction_settings_are_unchanged(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn an_error_can_be_rolled_back_to_a_savepoint(rig: Rig) -> anyhow::Result<()> {
-    let mut host = Host::new(&rig).await?;
+async fn an_error_can_be_rolled_back_to_a_savepoint(db: TestDb) -> anyhow::Result<()> {
+    let mut host = Host::new(&db).await?;
     host.insert_and_take().await?;
     let before = host.settings().await?;
     for wrong in [
@@ -68,7 +68,7 @@ async fn an_error_can_be_rolled_back_to_a_savepoint(rig: Rig) -> anyhow::Result<
         assert_eq!(changed(&before, &host.settings().await?), NONE, "after {wrong}");
     }
     host.run("commit").await?;
-    assert_eq!(host.scratch.rig.row(&host.key).await?.map(|row| row.granted), Some(1));
+    assert_eq!(host.scratch.db.row(&host.key).await?.map(|row| row.granted), Some(1));
     assert_eq!(host.rows().await?, 1);
     Ok(())
 }
@@ -82,16 +82,16 @@ struct Host {
 }
 
 impl Host {
-    async fn new(rig: &Rig) -> anyhow::Result<Self> {
-        let scratch = Scratch::migrated(rig).await?;
-        let AnyPool::Postgres(pool) = &scratch.rig.pool else { anyhow::bail!("PostgreSQL is needed") };
+    async fn new(db: &TestDb) -> anyhow::Result<Self> {
+        let scratch = Scratch::migrated(db).await?;
+        let AnyPool::Postgres(pool) = &scratch.db.pool else { anyhow::bail!("PostgreSQL is needed") };
         let mut connection = pool.acquire().await?;
         connection.close_on_drop();
-        let key = scratch.rig.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
-        scratch.rig.pool.run("create table host_rows (n int)").await?;
+        let key = scratch.db.bucket(Quota::interval(2, Duration::from_secs(86_400))?).await?;
+        scratch.db.pool.run("create table host_rows (n int)").await?;
         // The language adds its own settings at its first use.
         sqlx::raw_sql("do $$ begin end $$").execute(&mut *connection).await?;
-        Ok(Self { connection, level: rig.level, key, scratch })
+        Ok(Self { connection, level: db.level, key, scratch })
     }
 
     async fn run(&mut self, sql: &str) -> Result<(), sqlx::Error> {

@@ -3,34 +3,34 @@
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; nothing_is_open_to_the_public).into()
 }
 
-async fn nothing_is_open_to_the_public(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    assert_eq!(open(rig).await?, NONE, "after the migrations");
-    rig.pool.run(include_str!("../../../../migrations/grants/postgres.sql")).await?;
-    assert_eq!(open(rig).await?, NONE, "after the grants");
+async fn nothing_is_open_to_the_public(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    assert_eq!(open(db).await?, NONE, "after the migrations");
+    db.pool.run(include_str!("../../../../migrations/grants/postgres.sql")).await?;
+    assert_eq!(open(db).await?, NONE, "after the grants");
 
     // `open` would find each of these privileges.
-    rig.pool
+    db.pool
         .run(
             "grant usage on schema tollgate to public;
              grant insert (id) on tollgate.token_buckets to public;
              grant execute on function tollgate.clock to public",
         )
         .await?;
-    assert_eq!(open(rig).await?, ["schema tollgate", "tollgate.clock()", "tollgate.token_buckets"]);
+    assert_eq!(open(db).await?, ["schema tollgate", "tollgate.clock()", "tollgate.token_buckets"]);
     Ok(())
 }
 
 /// The objects of the schema on which PUBLIC has a privilege.
-async fn open(rig: &Rig) -> anyhow::Result<Vec<String>> {
-    let rows = rig
+async fn open(db: &TestDb) -> anyhow::Result<Vec<String>> {
+    let rows = db
         .sql(
             "select 'schema ' || nspname as name
                from pg_namespace where nspname = 'tollgate' and has_schema_privilege('public', oid, 'usage, create')

@@ -12,7 +12,7 @@ use crate::client::Row;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
-use crate::rig::{Rig, hex};
+use crate::test_db::{TestDb, hex};
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
@@ -23,60 +23,60 @@ pub fn cases() -> Vec<Case> {
     .to_vec()
 }
 
-async fn window_created_after_the_snapshot_counts(rig: Rig) -> anyhow::Result<()> {
-    let (host, key) = (Host::new(&rig).await?, rig.key());
-    let _ = rig.decide(Take::from(key.clone()).rule(window(2, 60))).await?;
-    let granted = host.asks(&key, 60, 2).await?;
+async fn window_created_after_the_snapshot_counts(db: TestDb) -> anyhow::Result<()> {
+    let (host, key) = (Host::new(&db).await?, db.key());
+    let _ = db.decide(Take::from(key.clone()).rule(window(2, 60))).await?;
+    let granted = host.take_times(&key, 60, 2).await?;
     ensure!(granted.is_none_or(|granted| granted == [true, false]), "one was there");
     Ok(())
 }
 
-async fn longer_interval_stored_after_the_snapshot_counts(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.key();
-    let _ = rig.decide(Take::from(key.clone()).rule(window(2, 1))).await?;
-    let host = Host::new(&rig).await?;
-    let _ = rig.decide(Take::from(key.clone()).rule(window(2, 3600))).await?;
-    host.asks(&key, 1, 1).await?;
+async fn longer_interval_stored_after_the_snapshot_counts(db: TestDb) -> anyhow::Result<()> {
+    let key = db.key();
+    let _ = db.decide(Take::from(key.clone()).rule(window(2, 1))).await?;
+    let host = Host::new(&db).await?;
+    let _ = db.decide(Take::from(key.clone()).rule(window(2, 3600))).await?;
+    host.take_times(&key, 1, 1).await?;
     host.commit().await?;
-    let level = rig.store().peek_window(&key).await?.context("it is there")?;
+    let level = db.store().peek_window(&key).await?.context("it is there")?;
     assert_eq!(level.window().interval(), Duration::from_secs(3600));
     Ok(())
 }
 
-async fn reservations_made_after_the_snapshot_stay(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(Quota::continuous(10, Duration::from_secs(10))?).await?;
-    let host = Host::new(&rig).await?;
-    let limiter = Limiter::new(rig.store(), Rule::Provisioned)?;
+async fn reservations_made_after_the_snapshot_stay(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(Quota::continuous(10, Duration::from_secs(10))?).await?;
+    let host = Host::new(&db).await?;
+    let limiter = Limiter::new(db.store(), Rule::Provisioned)?;
     let _promised = limiter.reserve_n(key.clone(), 10).await?;
     let _later = limiter.reserve_n(key.clone(), 10).await?;
-    let promised = rig.row(&key).await?.context("it is there")?.max_granted_wait;
+    let promised = db.row(&key).await?.context("it is there")?.max_granted_wait;
     assert!(promised > 0);
     let arguments = format!("'refund', '{}', '{key}', 1, 1, 0, 1, false", Uuid::new_v4());
     host.call("token_adjust_v1", &arguments).await?;
     host.commit().await?;
-    assert_eq!(rig.row(&key).await?.context("it is there")?.max_granted_wait, promised);
+    assert_eq!(db.row(&key).await?.context("it is there")?.max_granted_wait, promised);
     Ok(())
 }
 
-async fn plan_that_blocks_applies_to_buckets_made_after_the_snapshot(rig: Rig) -> anyhow::Result<()> {
+async fn plan_that_blocks_applies_to_buckets_made_after_the_snapshot(db: TestDb) -> anyhow::Result<()> {
     // Requires that no other plan has a mode.
-    let scratch = Scratch::migrated(&rig).await?;
-    let (rig, plan, mut keys) = (&scratch.rig, scratch.rig.key(), [scratch.rig.key(), scratch.rig.key()]);
-    rig.store().create_plan(&plan, Quota::once(5)?).await?;
-    rig.store().set_plan_mode(&plan, Some(Mode::Block), None, None).await?;
-    let host = Host::new(rig).await?;
+    let scratch = Scratch::migrated(&db).await?;
+    let (db, plan, mut keys) = (&scratch.db, scratch.db.key(), [scratch.db.key(), scratch.db.key()]);
+    db.store().create_plan(&plan, Quota::once(5)?).await?;
+    db.store().set_plan_mode(&plan, Some(Mode::Block), None, None).await?;
+    let host = Host::new(db).await?;
     for key in &keys {
-        assert!(!rig.decide(Take::from(key.clone()).rule(Rule::Plan(plan.clone()))).await?.is_granted());
+        assert!(!db.decide(Take::from(key.clone()).rule(Rule::Plan(plan.clone()))).await?.is_granted());
     }
     keys.sort();
     let limit = |key: &Key| {
         format!("[\"{}\",1,0,null,null,null,\"{}\"]", hex(key.as_str().as_bytes()), hex(plan.as_str().as_bytes()))
     };
-    let limits = rig.quoted(&format!("[{},{}]", limit(&keys[0]), limit(&keys[1])));
+    let limits = db.quoted(&format!("[{},{}]", limit(&keys[0]), limit(&keys[1])));
     host.call("token_take_all_v1", &format!("{limits}, 0, null, 0, false, @answers")).await?;
     host.commit().await?;
     for key in &keys {
-        assert_eq!(rig.row(key).await?.context("it is there")?.granted, 0);
+        assert_eq!(db.row(key).await?.context("it is there")?.granted, 0);
     }
     Ok(())
 }
@@ -86,18 +86,18 @@ fn window(most: u64, seconds: u64) -> Rule {
 }
 
 /// A transaction at REPEATABLE READ with a snapshot of its creation time.
-struct Host(Rig);
+struct Host(TestDb);
 
 impl Host {
-    async fn new(rig: &Rig) -> anyhow::Result<Self> {
-        let session = with_session(rig, "set session transaction isolation level repeatable read").await?.0;
+    async fn new(db: &TestDb) -> anyhow::Result<Self> {
+        let session = with_session(db, "set session transaction isolation level repeatable read").await?.0;
         session.pool.run("start transaction").await?;
         session.sql("select count(*) from token_buckets").await?;
         Ok(Self(session))
     }
 
     /// Sends `times` requests for a window of two, and returns the grants.
-    async fn asks(&self, key: &Key, seconds: u64, times: u32) -> anyhow::Result<Option<Vec<bool>>> {
+    async fn take_times(&self, key: &Key, seconds: u64, times: u32) -> anyhow::Result<Option<Vec<bool>>> {
         let mut granted = Vec::new();
         for _ in 0..times {
             let arguments = format!("'{key}', 2, {seconds}, 1, 1, 0");

@@ -9,10 +9,10 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_pool};
-use crate::rig::Rig;
+use crate::session::Session;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = list!(Levels::Pools, Time::Real, |_| true;
@@ -27,27 +27,27 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn rolled_back_transaction_takes_nothing(rig: Rig) -> anyhow::Result<()> {
-    let (key, before) = bucket(&rig).await?;
+async fn rolled_back_transaction_takes_nothing(db: TestDb) -> anyhow::Result<()> {
+    let (key, before) = bucket(&db).await?;
     let take = Take::from(key.clone()).cost(3);
-    with_pool!(&rig.pool, pool => {
+    with_pool!(&db.pool, pool => {
         let mut transaction = pool.begin().await?;
         assert_eq!(take_within(&mut *transaction, &take).await??.remaining(), 2);
         assert!(!take_within(&mut *transaction, &take).await??.is_granted());
         transaction.rollback().await?;
     });
-    assert_eq!(rig.row(&key).await?, before);
+    assert_eq!(db.row(&key).await?, before);
     Ok(())
 }
 
-async fn committed_transaction_takes_its_tokens(rig: Rig) -> anyhow::Result<()> {
-    let (key, _) = bucket(&rig).await?;
-    let (other, window) = (rig.key(), rig.key());
+async fn committed_transaction_takes_its_tokens(db: TestDb) -> anyhow::Result<()> {
+    let (key, _) = bucket(&db).await?;
+    let (other, window) = (db.key(), db.key());
     let id = Uuid::new_v4();
     let once = Take::from(key.clone()).id(id, Duration::from_hours(1));
     let both = Take::from(key.clone()).and(other.clone(), Rule::try_from("7/h")?);
     let counted = Take::from(window).rule(Window::new(2, Duration::from_hours(1), Duration::from_mins(10))?.into());
-    with_pool!(&rig.pool, pool => {
+    with_pool!(&db.pool, pool => {
         let mut transaction = pool.begin().await?;
         assert!(take_within(&mut *transaction, &once).await??.is_granted());
         assert!(take_within(&mut *transaction, &both).await??.is_granted());
@@ -56,16 +56,16 @@ async fn committed_transaction_takes_its_tokens(rig: Rig) -> anyhow::Result<()> 
         assert_eq!(adjust_within(&mut *transaction, &settle).await?, Ok(Adjusted::Done(-1)));
         transaction.commit().await?;
     });
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(3));
-    assert_eq!(rig.row(&other).await?.map(|row| row.granted), Some(1));
-    assert_eq!(rig.decide(counted).await?.remaining(), 0);
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(3));
+    assert_eq!(db.row(&other).await?.map(|row| row.granted), Some(1));
+    assert_eq!(db.decide(counted).await?.remaining(), 0);
     Ok(())
 }
 
-async fn denial_in_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Result<()> {
-    let (key, _) = bucket(&rig).await?;
-    let nobodys = rig.key();
-    with_pool!(&rig.pool, pool => {
+async fn denial_in_a_transaction_leaves_it_usable(db: TestDb) -> anyhow::Result<()> {
+    let (key, _) = bucket(&db).await?;
+    let nobodys = db.key();
+    with_pool!(&db.pool, pool => {
         let mut transaction = pool.begin().await?;
         assert!(take_within(&mut *transaction, &Take::from(key.clone())).await??.is_granted());
         let unknown = take_within(&mut *transaction, &Take::from(nobodys.clone())).await?;
@@ -75,47 +75,47 @@ async fn denial_in_a_transaction_leaves_it_usable(rig: Rig) -> anyhow::Result<()
         assert_eq!(take_within(&mut *transaction, &repeated).await?.map(drop), Err(TakeError::RepeatedKey(key.clone())));
         transaction.commit().await?;
     });
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1));
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(1));
     Ok(())
 }
 
-async fn bucket_is_locked_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let (key, _) = bucket(rig).await?;
-    let mut held = Held::open(rig).await?;
-    assert!(held.decide(&Take::from(key.clone()).cost(5)).await?.is_granted());
-    let store = rig.store().deadline(Duration::from_secs(60));
+async fn bucket_is_locked_until_the_transaction_ends(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let (key, _) = bucket(db).await?;
+    let mut lock_holder = Session::begin(db).await?;
+    assert!(lock_holder.decide(&Take::from(key.clone()).cost(5)).await?.is_granted());
+    let store = db.store().deadline(Duration::from_secs(60));
     let taking = tokio::spawn({
         let take = Take::from(key.clone()).rule(Rule::Provisioned).max_wait(Duration::ZERO);
         async move { store.take_one(&take).await }
     });
     // On PostgreSQL a denial waits for no lock. A request that the committed state grants does wait.
-    held.blocks(rig).await?;
-    held.run("rollback").await?;
+    lock_holder.until_blocking(db).await?;
+    lock_holder.run("rollback").await?;
     assert!(taking.await???.is_granted());
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(1));
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(1));
     Ok(())
 }
 
-async fn file_is_locked_until_the_transaction_ends(rig: Rig) -> anyhow::Result<()> {
-    let (key, before) = bucket(&rig).await?;
+async fn file_is_locked_until_the_transaction_ends(db: TestDb) -> anyhow::Result<()> {
+    let (key, before) = bucket(&db).await?;
     let take = Take::from(key.clone());
-    let mut held = Held::open(&rig).await?;
-    assert!(held.decide(&take.clone().cost(5)).await?.is_granted());
+    let mut lock_holder = Session::begin(&db).await?;
+    assert!(lock_holder.decide(&take.clone().cost(5)).await?.is_granted());
     // No other session can write in the meantime, and uncommitted changes are invisible.
-    assert!(rig.store().deadline(Duration::from_millis(100)).take_one(&take).await.is_err(), "there is no answer");
-    assert_eq!(rig.row(&key).await?, before);
-    held.run("rollback").await?;
+    assert!(db.store().deadline(Duration::from_millis(100)).take_one(&take).await.is_err(), "there is no answer");
+    assert_eq!(db.row(&key).await?, before);
+    lock_holder.run("rollback").await?;
     // The request without an answer can have taken a token since.
-    let left = rig.decide(take).await?.remaining();
+    let left = db.decide(take).await?.remaining();
     assert!([3, 4].contains(&left), "{left} left");
     Ok(())
 }
 
 /// A bucket of 5 tokens a day, full.
-async fn bucket(rig: &Rig) -> anyhow::Result<(Key, Option<tollgate::model::bucket::Bucket>)> {
-    let key = rig.bucket(Quota::continuous(5, Duration::from_hours(24))?).await?;
-    let row = rig.row(&key).await?;
+async fn bucket(db: &TestDb) -> anyhow::Result<(Key, Option<tollgate::model::bucket::Bucket>)> {
+    let key = db.bucket(Quota::continuous(5, Duration::from_hours(24))?).await?;
+    let row = db.row(&key).await?;
     Ok((key, row))
 }

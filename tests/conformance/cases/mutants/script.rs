@@ -4,11 +4,11 @@ use sqlx::Row;
 use tokio::task::JoinSet;
 use tollgate::Quota;
 
+use crate::caller_sessions::CallerSessions;
 use crate::checker::{Call, Fault};
-use crate::crowd::Crowd;
 use crate::engines::Kind;
 use crate::pools::{Scratch, with_session};
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 use crate::workers::faults;
 
 /// A running schedule: a routine in its own database, its clock, and the sessions that wait for locks.
@@ -17,33 +17,33 @@ use crate::workers::faults;
 pub struct Script {
     pub calls: Vec<Call>,
     scratch: Scratch,
-    crowd: Crowd,
-    holder: Rig,
+    sessions: CallerSessions,
+    holder: TestDb,
     /// In nanoseconds, like the routine's clock.
     clock: i64,
     queue: JoinSet<anyhow::Result<Vec<bool>>>,
 }
 
 impl Script {
-    pub async fn load(rig: &Rig, routine: &'static str) -> anyhow::Result<Self> {
-        let scratch = Scratch::new(rig).await?;
-        scratch.rig.pool.run(routine).await?;
-        let crowd = Crowd::new(&scratch.rig, 2).await?;
-        let (holder, _) = with_session(&scratch.rig, "select 1").await?;
-        Ok(Self { calls: Vec::new(), scratch, crowd, holder, clock: 0, queue: JoinSet::new() })
+    pub async fn load(db: &TestDb, routine: &'static str) -> anyhow::Result<Self> {
+        let scratch = Scratch::new(db).await?;
+        scratch.db.pool.run(routine).await?;
+        let sessions = CallerSessions::new(&scratch.db, 2).await?;
+        let (holder, _) = with_session(&scratch.db, "select 1").await?;
+        Ok(Self { calls: Vec::new(), scratch, sessions, holder, clock: 0, queue: JoinSet::new() })
     }
 
     /// Starts again with another routine.
     pub async fn reload(&mut self, routine: &'static str) -> anyhow::Result<()> {
         self.scratch
-            .rig
+            .db
             .pool
-            .run(match self.scratch.rig.engine.kind {
+            .run(match self.scratch.db.engine.kind {
                 Kind::MySql => "drop procedure take; drop table clock, buckets",
                 _ => "drop schema public cascade; create schema public",
             })
             .await?;
-        self.scratch.rig.pool.run(routine).await?;
+        self.scratch.db.pool.run(routine).await?;
         (self.calls, self.clock) = (Vec::new(), 0);
         Ok(())
     }
@@ -51,18 +51,18 @@ impl Script {
     /// Moves the routine's clock.
     pub async fn set_clock(&mut self, milliseconds: i64) -> anyhow::Result<()> {
         self.clock = milliseconds * 1_000_000;
-        Ok(self.scratch.rig.pool.run(format!("update clock set now = {}", self.clock)).await?)
+        Ok(self.scratch.db.pool.run(format!("update clock set now = {}", self.clock)).await?)
     }
 
     /// Makes one call without any lock in the way.
     pub async fn take(&mut self) -> anyhow::Result<()> {
-        let answers = ask(&self.crowd.rig.pool, TAKE).await?;
+        let answers = call_mutant(&self.sessions.db.pool, TAKE).await?;
         self.answered(&answers);
         Ok(())
     }
 
     pub async fn take_twice_in_a_batch(&mut self) -> anyhow::Result<()> {
-        let answers = ask(&self.crowd.rig.pool, TAKE_TWICE).await?;
+        let answers = call_mutant(&self.sessions.db.pool, TAKE_TWICE).await?;
         self.answered(&answers);
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Script {
 
     /// Deletes the bucket, and makes another session block its creation.
     pub async fn hold_absence(&mut self) -> anyhow::Result<()> {
-        self.scratch.rig.pool.run("truncate table buckets").await?;
+        self.scratch.db.pool.run("truncate table buckets").await?;
         if self.holder.engine.kind == Kind::MySql {
             // Locks the gap of the missing row, which REPEATABLE READ does.
             self.holder.pool.run("set transaction isolation level repeatable read").await?;
@@ -87,10 +87,10 @@ impl Script {
     /// Starts calls that wait for the lock.
     pub async fn queue(&mut self, callers: usize) -> anyhow::Result<()> {
         for _ in 0..callers {
-            let pool = self.crowd.rig.pool.clone();
-            self.queue.spawn(async move { ask(&pool, TAKE).await });
+            let pool = self.sessions.db.pool.clone();
+            self.queue.spawn(async move { call_mutant(&pool, TAKE).await });
         }
-        self.crowd.wait(&self.scratch.rig, callers).await
+        self.sessions.until_waiting(&self.scratch.db, callers).await
     }
 
     /// Releases the lock, so that all calls finish.
@@ -115,7 +115,7 @@ impl Script {
 }
 
 /// Calls a routine. Returns whether each request was granted.
-async fn ask(pool: &AnyPool, routine: &'static str) -> anyhow::Result<Vec<bool>> {
+async fn call_mutant(pool: &AnyPool, routine: &'static str) -> anyhow::Result<Vec<bool>> {
     Ok(match pool {
         AnyPool::MySql(pool) => {
             let mut connection = pool.acquire().await?;

@@ -3,10 +3,10 @@
 use tollgate::{Error, Store, Take};
 
 use super::{LONG, in_order};
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
-use crate::rig::{AnyPool, Rig};
+use crate::session::Session;
+use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> =
@@ -17,28 +17,28 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-async fn a_batch_has_its_locks_before_its_snapshot(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let (first, second) = in_order(rig).await?;
+async fn a_batch_has_its_locks_before_its_snapshot(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let (first, second) = in_order(db).await?;
     // A trigger of the host blocks the batch, and another session requests the second bucket.
     let gate = format!("gate_{}", first.as_str());
-    rig.pool
+    db.pool
         .run(format!(
             "create trigger host_trigger after update on token_buckets for each row
              if new.id = {} then do get_lock('{gate}', 60), release_lock('{gate}'); end if",
-            rig.literal(&first)
+            db.literal(&first)
         ))
         .await?;
 
-    let (gatekeeper, _) = with_session(rig, "do 0").await?;
+    let (gatekeeper, _) = with_session(db, "do 0").await?;
     gatekeeper.pool.run(format!("do get_lock('{gate}', 60)")).await?;
-    let (strict, _) = with_session(rig, "set innodb_snapshot_isolation = on").await?;
+    let (strict, _) = with_session(db, "set innodb_snapshot_isolation = on").await?;
     let store = strict.store().deadline(LONG);
     let batch = [Take::from(first.clone()), Take::from(second.clone())];
     let taking = tokio::spawn(async move { store.take(&batch).await });
-    at_the_gate(rig).await?;
-    let other = super::take(rig.store().deadline(LONG), &second);
+    at_the_gate(db).await?;
+    let other = super::take(db.store().deadline(LONG), &second);
     gatekeeper.pool.run(format!("do release_lock('{gate}')")).await?;
 
     let outcomes = taking.await??;
@@ -48,15 +48,15 @@ async fn a_batch_has_its_locks_before_its_snapshot(rig: Rig) -> anyhow::Result<(
         assert_eq!(decision.attempts(), 1);
     }
     assert!(other.await??.is_granted());
-    assert_eq!(rig.row(&first).await?.map(|row| row.granted), Some(1));
-    assert_eq!(rig.row(&second).await?.map(|row| row.granted), Some(2));
+    assert_eq!(db.row(&first).await?.map(|row| row.granted), Some(1));
+    assert_eq!(db.row(&second).await?.map(|row| row.granted), Some(2));
     Ok(())
 }
 
-async fn batch_that_times_out_restores_the_session_settings(rig: Rig) -> anyhow::Result<()> {
-    let (first, second) = in_order(&rig).await?;
-    let mut held = Held::bucket(&rig, &second).await?;
-    let (hasty, _) = with_session(&rig, "set max_statement_time = 0.2").await?;
+async fn batch_that_times_out_restores_the_session_settings(db: TestDb) -> anyhow::Result<()> {
+    let (first, second) = in_order(&db).await?;
+    let mut lock_holder = Session::lock_bucket(&db, &second).await?;
+    let (hasty, _) = with_session(&db, "set max_statement_time = 0.2").await?;
     let settings = || async {
         let AnyPool::MySql(pool) = &hasty.pool else { anyhow::bail!("MariaDB is needed") };
         let settings: (u64, bool) =
@@ -68,13 +68,13 @@ async fn batch_that_times_out_restores_the_session_settings(rig: Rig) -> anyhow:
     let error = hasty.store().max_attempts(1).take(&batch).await.expect_err("a bucket is locked");
     assert!(matches!(error, Error::Contended { .. }), "{error}");
     assert_eq!(settings().await?, before);
-    held.run("rollback").await?;
+    lock_holder.run("rollback").await?;
     Ok(())
 }
 
 /// Returns once the trigger waits.
-async fn at_the_gate(rig: &Rig) -> anyhow::Result<()> {
-    let AnyPool::MySql(pool) = &rig.pool else { anyhow::bail!("MariaDB is needed") };
+async fn at_the_gate(db: &TestDb) -> anyhow::Result<()> {
+    let AnyPool::MySql(pool) = &db.pool else { anyhow::bail!("MariaDB is needed") };
     loop {
         let waiting: i64 = sqlx::query_scalar(
             "select count(*) from information_schema.processlist where state = 'User lock' and db = database()",

@@ -6,10 +6,10 @@ use tollgate::{Error, Rule, Store, Take};
 
 use super::{LONG, a_hundred_a_day, is_snapshot, take};
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
-use crate::rig::Rig;
+use crate::session::Session;
+use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
@@ -23,45 +23,45 @@ pub fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn a_concurrent_writer_costs_the_higher_levels_a_retry(rig: Rig) -> anyhow::Result<()> {
+async fn a_concurrent_writer_costs_the_higher_levels_a_retry(db: TestDb) -> anyhow::Result<()> {
     // Uses a separate database: at SERIALIZABLE, others on the same pages can cause failures.
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let key = rig.bucket(a_hundred_a_day()).await?;
-    let held = Held::bucket(rig, &key).await?;
-    let taking = take(rig.store().deadline(LONG), &key);
-    held.blocks(rig).await?;
-    held.commit().await?;
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let key = db.bucket(a_hundred_a_day()).await?;
+    let lock_holder = Session::lock_bucket(db, &key).await?;
+    let taking = take(db.store().deadline(LONG), &key);
+    lock_holder.until_blocking(db).await?;
+    lock_holder.commit().await?;
 
     let decision = taking.await??;
     assert!(decision.is_granted());
-    assert_eq!(decision.attempts(), if is_snapshot(rig.level) { 2 } else { 1 });
-    assert_eq!(rig.row(&key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
+    assert_eq!(decision.attempts(), if is_snapshot(db.level) { 2 } else { 1 });
+    assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(2), "one of the other's, one of ours");
     Ok(())
 }
 
-async fn a_failure_at_commit_is_retried(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-    fail_commits(&scratch.rig, "2", "40001").await?;
+async fn a_failure_at_commit_is_retried(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let key = scratch.db.bucket(a_hundred_a_day()).await?;
+    fail_commits(&scratch.db, "2", "40001").await?;
 
-    let decision = scratch.rig.take(&key).await?;
+    let decision = scratch.db.take(&key).await?;
     assert!(decision.is_granted());
     assert_eq!((decision.attempts(), decision.remaining()), (3, 99));
-    assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(1));
+    assert_eq!(scratch.db.row(&key).await?.map(|row| row.granted), Some(1));
     Ok(())
 }
 
 /// Covers equal requests, different requests, and requests for several buckets: a different routine decides each kind.
-async fn a_failure_of_a_batch_at_commit_is_retried_as_a_whole(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    fail_commits(rig, "2", "40001").await?;
+async fn a_failure_of_a_batch_at_commit_is_retried_as_a_whole(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    fail_commits(db, "2", "40001").await?;
     for kind in 0..3 {
-        rig.pool.run("alter sequence failures restart").await?;
+        db.pool.run("alter sequence failures restart").await?;
         let mut keys = Vec::new();
         for _ in 0..10 {
-            keys.push(rig.bucket(a_hundred_a_day()).await?);
+            keys.push(db.bucket(a_hundred_a_day()).await?);
         }
         let takes: Vec<Take> = match kind {
             0 => keys.iter().cloned().map(Take::from).collect(),
@@ -70,88 +70,87 @@ async fn a_failure_of_a_batch_at_commit_is_retried_as_a_whole(rig: Rig) -> anyho
                 keys.chunks(2).map(|both| Take::from(both[0].clone()).and(both[1].clone(), Rule::Provisioned)).collect()
             }
         };
-        for (take, outcome) in takes.iter().zip(rig.store().take(&takes).await?) {
+        for (take, outcome) in takes.iter().zip(db.store().take(&takes).await?) {
             let decision = outcome?;
             assert_eq!((decision.is_granted(), decision.attempts()), (true, 3), "{take:?}");
         }
         for (key, cost) in keys.iter().zip(1..) {
-            assert_eq!(rig.row(key).await?.map(|row| row.granted), Some(if kind == 1 { cost } else { 1 }));
+            assert_eq!(db.row(key).await?.map(|row| row.granted), Some(if kind == 1 { cost } else { 1 }));
         }
     }
     Ok(())
 }
 
 /// A request that waits for the lock can lose it, and is retried, too.
-async fn concurrent_writer_costs_a_batch_one_retry_at_higher_levels(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
+async fn concurrent_writer_costs_a_batch_one_retry_at_higher_levels(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
     let mut takes = Vec::new();
     for _ in 0..10 {
-        takes.push(Take::from(rig.bucket(a_hundred_a_day()).await?));
+        takes.push(Take::from(db.bucket(a_hundred_a_day()).await?));
     }
-    let held = Held::bucket(rig, takes[5].key()).await?;
-    let (store, asked) = (rig.store().deadline(LONG), takes.clone());
-    let taking = tokio::spawn(async move { store.take(&asked).await });
-    held.blocks(rig).await?;
-    held.commit().await?;
+    let lock_holder = Session::lock_bucket(db, takes[5].key()).await?;
+    let (store, requests) = (db.store().deadline(LONG), takes.clone());
+    let taking = tokio::spawn(async move { store.take(&requests).await });
+    lock_holder.until_blocking(db).await?;
+    lock_holder.commit().await?;
 
     for outcome in taking.await?? {
         let decision = outcome?;
         assert!(decision.is_granted());
-        assert!(decision.attempts() > 1 || !is_snapshot(rig.level), "it saw what was written since it began");
+        assert!(decision.attempts() > 1 || !is_snapshot(db.level), "it saw what was written since it began");
     }
     for (place, take) in takes.iter().enumerate() {
         let others = i64::from(place == 5);
-        assert_eq!(rig.row(take.key()).await?.map(|row| row.granted), Some(1 + others), "{place}");
+        assert_eq!(db.row(take.key()).await?.map(|row| row.granted), Some(1 + others), "{place}");
     }
     Ok(())
 }
 
-async fn persistent_commit_failures_end_after_the_attempts(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-    fail_commits(&scratch.rig, "1000000", "40001").await?;
+async fn persistent_commit_failures_end_after_the_attempts(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let key = scratch.db.bucket(a_hundred_a_day()).await?;
+    fail_commits(&scratch.db, "1000000", "40001").await?;
 
-    let error = take(scratch.rig.store().max_attempts(3).deadline(LONG), &key).await?.expect_err("no commit succeeds");
+    let error = take(scratch.db.store().max_attempts(3).deadline(LONG), &key).await?.expect_err("no commit succeeds");
     assert!(matches!(error, Error::Contended { attempts: 3, .. }), "{error:?}");
     assert!(!error.is_outcome_unknown());
-    assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(0));
+    assert_eq!(scratch.db.row(&key).await?.map(|row| row.granted), Some(0));
     Ok(())
 }
 
-async fn persistent_commit_failures_end_by_the_deadline(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-    fail_commits(&scratch.rig, "1000000", "40001").await?;
+async fn persistent_commit_failures_end_by_the_deadline(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let key = scratch.db.bucket(a_hundred_a_day()).await?;
+    fail_commits(&scratch.db, "1000000", "40001").await?;
 
-    let store = scratch.rig.store().max_attempts(u32::MAX).deadline(Duration::from_secs(1));
+    let store = scratch.db.store().max_attempts(u32::MAX).deadline(Duration::from_secs(1));
     match take(store, &key).await?.expect_err("no commit succeeds") {
         Error::Contended { attempts, .. } => assert!(attempts > 1, "{attempts} attempts"),
         // The deadline can be reached during an attempt, whose outcome is then unknown.
         error => assert!(matches!(error, Error::DeadlineExceeded(_)), "{error:?}"),
     }
-    assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(0));
+    assert_eq!(scratch.db.row(&key).await?.map(|row| row.granted), Some(0));
     Ok(())
 }
 
 /// A pooler without prepared statements answers these codes to any statement.
-async fn lost_prepared_statement_is_not_contention(rig: Rig) -> anyhow::Result<()> {
+async fn lost_prepared_statement_is_not_contention(db: TestDb) -> anyhow::Result<()> {
     for code in ["42P05", "26000"] {
-        let scratch = Scratch::migrated(&rig).await?;
-        let key = scratch.rig.bucket(a_hundred_a_day()).await?;
-        fail_commits(&scratch.rig, "2", code).await?;
-        let error =
-            take(scratch.rig.store().max_attempts(2).deadline(LONG), &key).await?.expect_err("two commits fail");
+        let scratch = Scratch::migrated(&db).await?;
+        let key = scratch.db.bucket(a_hundred_a_day()).await?;
+        fail_commits(&scratch.db, "2", code).await?;
+        let error = take(scratch.db.store().max_attempts(2).deadline(LONG), &key).await?.expect_err("two commits fail");
         assert!(matches!(error, Error::Database(_)) && !error.is_outcome_unknown(), "{code}: {error:?}");
-        assert!(scratch.rig.take(&key).await?.is_granted(), "{code}: the next attempt succeeds");
-        assert_eq!(scratch.rig.row(&key).await?.map(|row| row.granted), Some(1), "{code}");
+        assert!(scratch.db.take(&key).await?.is_granted(), "{code}: the next attempt succeeds");
+        assert_eq!(scratch.db.row(&key).await?.map(|row| row.granted), Some(1), "{code}");
     }
     Ok(())
 }
 
 /// Makes the next `n` grants fail at commit, with this code.
-async fn fail_commits(rig: &Rig, n: &str, code: &str) -> Result<(), sqlx::Error> {
-    rig.pool
+async fn fail_commits(db: &TestDb, n: &str, code: &str) -> Result<(), sqlx::Error> {
+    db.pool
         .run(format!(
             "create sequence failures;
              create function fail_at_commit() returns trigger language plpgsql as $$

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::START;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::{Rig, hex};
+use crate::test_db::{TestDb, hex};
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
@@ -20,14 +20,14 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn adjustments_are_answered_in_their_places(rig: Rig) -> anyhow::Result<()> {
-    rig.at(START).await?;
+async fn adjustments_are_answered_in_their_places(db: TestDb) -> anyhow::Result<()> {
+    db.at(START).await?;
     let [first, second] = {
         let quota = Quota::interval(9, Duration::from_hours(1))?;
-        let (a, b) = (rig.bucket(quota).await?, rig.bucket(quota).await?);
+        let (a, b) = (db.bucket(quota).await?, db.bucket(quota).await?);
         if a < b { [a, b] } else { [b, a] }
     };
-    let (repeated, nobodys) = (Uuid::new_v4().to_string(), rig.key());
+    let (repeated, nobodys) = (Uuid::new_v4().to_string(), db.key());
     let refund = |receipt: &str, key: &str, tokens: &str, window: &str| {
         ["refund", receipt, key, "5", "0", "0", tokens, window].map(str::to_owned)
     };
@@ -40,19 +40,19 @@ async fn adjustments_are_answered_in_their_places(rig: Rig) -> anyhow::Result<()
         refund(&new(), nobodys.as_str(), "4", "0"),
         refund(&new(), first.as_str(), "9", "0"),
     ];
-    let mut found = called(&rig, &adjustments).await?;
+    let mut found = called(&db, &adjustments).await?;
     // The answers are in any order.
     found.sort();
     let expected = ["1 done 3", "2 done 2", "3 unknown 0", "4 repeated 0", "5 unknown 0", "6 done 5"];
     ensure!(found == expected, "{found:?}");
-    ensure!(called(&rig, &[]).await?.is_empty());
+    ensure!(called(&db, &[]).await?.is_empty());
     Ok(())
 }
 
-async fn batch_with_one_invalid_adjustment_is_refused(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.bucket(Quota::interval(9, Duration::from_hours(1))?).await?;
-    rig.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
-    let before = rig.row(&key).await?;
+async fn batch_with_one_invalid_adjustment_is_refused(db: TestDb) -> anyhow::Result<()> {
+    let key = db.bucket(Quota::interval(9, Duration::from_hours(1))?).await?;
+    db.take(&key).await.map(|decision| assert!(decision.is_granted()))?;
+    let before = db.row(&key).await?;
     let right = || ["refund", &Uuid::new_v4().to_string(), key.as_str(), "5", "0", "0", "1", "0"].map(str::to_owned);
     for (place, wrong) in [
         (0, "give"),
@@ -69,9 +69,9 @@ async fn batch_with_one_invalid_adjustment_is_refused(rig: Rig) -> anyhow::Resul
     ] {
         let mut adjustments = [right(), right(), right()];
         wrong.clone_into(&mut adjustments[1][place]);
-        let refusal = rig.refusal(call(&rig, &adjustments)).await?;
+        let refusal = db.refusal(call(&db, &adjustments)).await?;
         ensure!(refusal.sqlstate == "22023", "{wrong} at {place}: {refusal:?}");
-        ensure!(rig.row(&key).await? == before, "{wrong} at {place} moved something");
+        ensure!(db.row(&key).await? == before, "{wrong} at {place} moved something");
     }
     Ok(())
 }
@@ -80,30 +80,30 @@ async fn batch_with_one_invalid_adjustment_is_refused(rig: Rig) -> anyhow::Resul
 type Adjustment = [String; 8];
 
 /// The texts with positions and outcomes.
-async fn called(rig: &Rig, adjustments: &[Adjustment]) -> anyhow::Result<Vec<String>> {
-    let rows = rig.sql(call(rig, adjustments)).await?;
-    if rig.engine.kind == Kind::MySql {
-        let answers = rig.sql("select @answers as answers").await?;
+async fn called(db: &TestDb, adjustments: &[Adjustment]) -> anyhow::Result<Vec<String>> {
+    let rows = db.sql(call(db, adjustments)).await?;
+    if db.engine.kind == Kind::MySql {
+        let answers = db.sql("select @answers as answers").await?;
         let answers: Vec<String> = serde_json::from_str(answers[0].text("answers")?.unwrap_or_default())?;
         return Ok(answers);
     }
     let array = |column: &str| -> anyhow::Result<Vec<String>> {
         let text = rows[0].text(column)?.unwrap_or_default().trim_matches(['{', '}']).to_owned();
-        Ok(text.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect())
+        Ok(text.split(',').filter(|argument| !argument.is_empty()).map(str::to_owned).collect())
     };
     let answers = array("outcomes")?.into_iter().zip(array("given_back")?).enumerate();
     Ok(answers.map(|(place, (outcome, given_back))| format!("{} {outcome} {given_back}", place + 1)).collect())
 }
 
-fn call(rig: &Rig, adjustments: &[Adjustment]) -> String {
-    let text = |quote: &str, word: &str| {
-        if word == "null" { word.to_owned() } else { format!("{quote}{word}{quote}") }
+fn call(db: &TestDb, adjustments: &[Adjustment]) -> String {
+    let text = |quote: &str, argument: &str| {
+        if argument == "null" { argument.to_owned() } else { format!("{quote}{argument}{quote}") }
     };
-    if rig.engine.kind == Kind::MySql {
-        let each = adjustments.iter().map(|[kind, receipt, id, figures @ ..]| {
+    if db.engine.kind == Kind::MySql {
+        let each = adjustments.iter().map(|[kind, receipt, id, numbers @ ..]| {
             let id = if id == "null" { id.clone() } else { hex(id.as_bytes()) };
-            let texts = [kind, receipt, &id].map(|word| text("\"", word)).join(",");
-            format!("[{texts},{}]", figures.join(","))
+            let texts = [kind, receipt, &id].map(|argument| text("\"", argument)).join(",");
+            format!("[{texts},{}]", numbers.join(","))
         });
         return format!("call token_adjust_batch_v1('[{}]', false, @answers)", each.collect::<Vec<_>>().join(","));
     }
@@ -112,5 +112,5 @@ fn call(rig: &Rig, adjustments: &[Adjustment]) -> String {
         let each = adjustments.iter().map(|adjustment| text("'", &adjustment[place])).collect::<Vec<_>>().join(",");
         format!("array[{each}]::{kind}[]")
     });
-    rig.calling("adjust_batch_v1", &columns.collect::<Vec<_>>().join(", "))
+    db.calling("adjust_batch_v1", &columns.collect::<Vec<_>>().join(", "))
 }

@@ -8,7 +8,7 @@ use tollgate::Quota;
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
@@ -76,63 +76,62 @@ const ROUTINES: &[(&str, &[(Parameter, &str)])] = &[
     ("peek_window", &[(Id, "ID")]),
 ];
 
-async fn no_argument_is_answered_by_an_error_of_the_engine(rig: Rig) -> anyhow::Result<()> {
-    let codes = ["22023", "23514", if rig.engine.kind == Kind::Postgres { "P0002" } else { "45000" }];
-    each_call(&rig, extremes, &codes, false).await
+async fn no_argument_is_answered_by_an_error_of_the_engine(db: TestDb) -> anyhow::Result<()> {
+    let codes = ["22023", "23514", if db.engine.kind == Kind::Postgres { "P0002" } else { "45000" }];
+    each_call(&db, extremes, &codes, false).await
 }
 
-async fn out_of_range_parameter_is_refused_before_the_routine(rig: Rig) -> anyhow::Result<()> {
+async fn out_of_range_parameter_is_refused_before_the_routine(db: TestDb) -> anyhow::Result<()> {
     // No such routine or value; out of range, not a number, too long.
-    let codes: &[&str] = if rig.engine.kind == Kind::Postgres {
+    let codes: &[&str] = if db.engine.kind == Kind::Postgres {
         // These routines take a double, and check it.
         &["42883", "22003", "22P02", "22023", "23514"]
     } else {
         &["22003", "HY000", "22007", "22001"]
     };
-    each_call(&rig, beyond, codes, true).await
+    each_call(&db, beyond, codes, true).await
 }
 
 /// Calls each routine with each of its arguments at each of these values. The call is refused with one of the codes before any
 /// change, or answered if `must` is false.
 async fn each_call(
-    rig: &Rig,
-    values: fn(&Rig, Parameter) -> Vec<String>,
+    db: &TestDb,
+    values: fn(&TestDb, Parameter) -> Vec<String>,
     codes: &[&str],
     must: bool,
 ) -> anyhow::Result<()> {
-    rig.at(START).await?;
-    let key = rig.bucket(Quota::interval(1_000_000, Duration::from_hours(1))?).await?;
+    db.at(START).await?;
+    let key = db.bucket(Quota::interval(1_000_000, Duration::from_hours(1))?).await?;
     let mut wrong = Vec::new();
     for (routine, parameters) in ROUTINES {
         for place in 0..parameters.len() {
-            for value in values(rig, parameters[place].0) {
-                let new = rig.key();
+            for value in values(db, parameters[place].0) {
+                let new = db.key();
                 let arguments = parameters.iter().enumerate().map(|(at, (_, usual))| match *usual {
                     _ if at == place => value.clone(),
-                    "ID" => rig.quoted(key.as_str()),
-                    "NEW" => rig.quoted(new.as_str()),
-                    "UUID" => rig.quoted(&uuid::Uuid::new_v4().to_string()),
-                    usual if matches!(parameters[at].0, Word) => rig.quoted(usual),
+                    "ID" => db.quoted(key.as_str()),
+                    "NEW" => db.quoted(new.as_str()),
+                    "UUID" => db.quoted(&uuid::Uuid::new_v4().to_string()),
+                    usual if matches!(parameters[at].0, Word) => db.quoted(usual),
                     usual => usual.to_owned(),
                 });
                 let mut arguments: Vec<String> = arguments.collect();
-                if rig.engine.kind == Kind::MySql && ["adjust_v1", "adjust_window_v1", "throttle_v1"].contains(routine)
-                {
+                if db.engine.kind == Kind::MySql && ["adjust_v1", "adjust_window_v1", "throttle_v1"].contains(routine) {
                     // In the caller's transaction.
                     arguments.push("false".into());
                     arguments.extend((*routine == "throttle_v1").then(|| "@outcome".into()));
                 }
                 let call = match *routine {
-                    "take_v1" => rig.taking(&arguments.join(", ")),
-                    _ => rig.calling(&named(rig, routine), &arguments.join(", ")),
+                    "take_v1" => db.taking(&arguments.join(", ")),
+                    _ => db.calling(&named(db, routine), &arguments.join(", ")),
                 };
-                let before = rig.row(&key).await?;
-                let refusal = match rig.sql(call.clone()).await {
+                let before = db.row(&key).await?;
+                let refusal = match db.sql(call.clone()).await {
                     Ok(_) if must => Some("nothing".to_owned()),
                     Ok(_) => None,
                     Err(error) => {
                         ensure!(
-                            rig.row(&key).await? == before && rig.row(&new).await?.is_none(),
+                            db.row(&key).await? == before && db.row(&new).await?.is_none(),
                             "{call} moved something"
                         );
                         let error = error.into_database_error().context(call.clone())?;
@@ -149,14 +148,14 @@ async fn each_call(
 }
 
 /// The same routine's name on this engine.
-fn named(rig: &Rig, routine: &str) -> String {
+fn named(db: &TestDb, routine: &str) -> String {
     let for_people = ["request_", "rate_"].iter().any(|prefix| routine.starts_with(prefix));
-    if for_people || rig.engine.kind == Kind::Postgres { routine.to_owned() } else { format!("token_{routine}") }
+    if for_people || db.engine.kind == Kind::Postgres { routine.to_owned() } else { format!("token_{routine}") }
 }
 
 /// Extreme values that a parameter can hold.
-fn extremes(rig: &Rig, parameter: Parameter) -> Vec<String> {
-    let texts = |texts: &[&str]| texts.iter().map(|text| rig.quoted(text)).collect::<Vec<_>>();
+fn extremes(db: &TestDb, parameter: Parameter) -> Vec<String> {
+    let texts = |texts: &[&str]| texts.iter().map(|text| db.quoted(text)).collect::<Vec<_>>();
     let mut values = match parameter {
         Id => texts(&["", " ", "\u{1F980}", &"x".repeat(255), &"x".repeat(256), &"\u{1F980}".repeat(64)]),
         Whole | Wait => [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX / 2, i64::MAX / 2 + 1, i64::MAX - 1, i64::MAX]
@@ -166,29 +165,29 @@ fn extremes(rig: &Rig, parameter: Parameter) -> Vec<String> {
         Word => texts(&["", "never"]),
         Uuid => texts(&["00000000-0000-0000-0000-000000000000"]),
     };
-    if parameter == Seconds && rig.engine.kind == Kind::Postgres {
+    if parameter == Seconds && db.engine.kind == Kind::Postgres {
         // PostgreSQL's numeric has all of these, and decimal(19, 9) of MySQL and MariaDB has none.
         values.extend(["'NaN'", "'infinity'", "'-infinity'", "1e30", "-1e30", "1e300"].map(str::to_owned));
     }
-    if parameter == Id && rig.engine.kind == Kind::Postgres {
-        values.push(rig.quoted(&"x".repeat(100_000)));
+    if parameter == Id && db.engine.kind == Kind::Postgres {
+        values.push(db.quoted(&"x".repeat(100_000)));
     }
     values.push("null".into());
     values
 }
 
 /// Values that a parameter cannot hold.
-fn beyond(rig: &Rig, parameter: Parameter) -> Vec<String> {
-    let postgres = rig.engine.kind == Kind::Postgres;
+fn beyond(db: &TestDb, parameter: Parameter) -> Vec<String> {
+    let postgres = db.engine.kind == Kind::Postgres;
     match parameter {
         // A double, whose range includes every such value.
         Wait if postgres => vec!["'one'".into(), "'NaN'".into()],
         Whole | Wait => ["9223372036854775808", "-9223372036854775809", "1e30", "'one'"].map(str::to_owned).into(),
         Seconds | Uuid if postgres => vec!["'one'".into()],
         Seconds => ["1e10", "-1e10", "1e308", "'one'", "'NaN'"].map(str::to_owned).into(),
-        Uuid => vec![rig.quoted(&"x".repeat(37))],
-        Id if !postgres => vec![rig.quoted(&"x".repeat(257)), rig.quoted(&"x".repeat(100_000))],
-        Word if !postgres => vec![rig.quoted(&"x".repeat(11))],
+        Uuid => vec![db.quoted(&"x".repeat(37))],
+        Id if !postgres => vec![db.quoted(&"x".repeat(257)), db.quoted(&"x".repeat(100_000))],
+        Word if !postgres => vec![db.quoted(&"x".repeat(11))],
         Id | Word => Vec::new(),
     }
 }

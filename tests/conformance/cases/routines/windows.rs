@@ -5,7 +5,7 @@ use anyhow::ensure;
 use super::MS;
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
@@ -17,8 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn request_tokens_in_window_grants_its_maximum_in_any_interval(rig: Rig) -> anyhow::Result<()> {
-    let id = rig.quoted(rig.key().as_str());
+async fn request_tokens_in_window_grants_its_maximum_in_any_interval(db: TestDb) -> anyhow::Result<()> {
+    let id = db.quoted(db.key().as_str());
     // Milliseconds; then tokens and longest wait; then the answer.
     let steps = [
         (0, "60, 0", [1, 40, 0, 65_000, 65_000]),
@@ -30,16 +30,16 @@ async fn request_tokens_in_window_grants_its_maximum_in_any_interval(rig: Rig) -
         (65_000, "59, 0", [1, 0, 0, 65_000, 65_000]),
     ];
     for (ms, arguments, expected) in steps {
-        rig.at(ON_THE_GRID + ms * MS).await?;
-        let answer = rig.call("request_tokens_in_window", &format!("{id}, 100, 60, 5, {arguments}")).await?;
+        db.at(ON_THE_GRID + ms * MS).await?;
+        let answer = db.call("request_tokens_in_window", &format!("{id}, 100, 60, 5, {arguments}")).await?;
         let answer = answer.numbers(["granted", "remaining", "wait_ms", "retry_after_ms", "reset_after_ms"])?;
         ensure!(answer == expected, "{arguments} after {ms} ms: {answer:?}, not {expected:?}");
     }
     Ok(())
 }
 
-async fn request_tokens_in_window_refuses_invalid_windows(rig: Rig) -> anyhow::Result<()> {
-    let id = rig.quoted(rig.key().as_str());
+async fn request_tokens_in_window_refuses_invalid_windows(db: TestDb) -> anyhow::Result<()> {
+    let id = db.quoted(db.key().as_str());
     for arguments in [
         "0, 60, 5, 1, 0",
         "100, 0, 5, 1, 0",
@@ -53,24 +53,24 @@ async fn request_tokens_in_window_refuses_invalid_windows(rig: Rig) -> anyhow::R
         "100, null, 5, 1, 0",
         "9223372036854775807, 60, 5, 1, 0",
     ] {
-        let refusal = rig.refusal(rig.calling("request_tokens_in_window", &format!("{id}, {arguments}"))).await?;
+        let refusal = db.refusal(db.calling("request_tokens_in_window", &format!("{id}, {arguments}"))).await?;
         ensure!(refusal.sqlstate == "22023", "{arguments}: {refusal:?}");
     }
     Ok(())
 }
 
-async fn peek_window_returns_limits_counts_and_next_wait(rig: Rig) -> anyhow::Result<()> {
-    let id = rig.quoted(rig.key().as_str());
-    let peek = if rig.engine.kind == Kind::MySql { "token_peek_window" } else { "peek_window" };
-    rig.at(ON_THE_GRID).await?;
-    rig.call("request_tokens_in_window", &format!("{id}, 100, 60, 2.5, 60, 0")).await?;
-    rig.at(ON_THE_GRID + 3000 * MS).await?;
-    rig.call("request_tokens_in_window", &format!("{id}, 100, 60, 2.5, 40, 0")).await?;
+async fn peek_window_returns_limits_counts_and_next_wait(db: TestDb) -> anyhow::Result<()> {
+    let id = db.quoted(db.key().as_str());
+    let peek = if db.engine.kind == Kind::MySql { "token_peek_window" } else { "peek_window" };
+    db.at(ON_THE_GRID).await?;
+    db.call("request_tokens_in_window", &format!("{id}, 100, 60, 2.5, 60, 0")).await?;
+    db.at(ON_THE_GRID + 3000 * MS).await?;
+    db.call("request_tokens_in_window", &format!("{id}, 100, 60, 2.5, 40, 0")).await?;
     for (ms, counted, retry_after_ms) in [(3000, 100, 59_500), (62_499, 100, 1), (62_500, 40, 0), (65_000, 0, 0)] {
-        rig.at(ON_THE_GRID + ms * MS).await?;
-        let level = rig.call(peek, &id).await?;
-        let figures = level.numbers(["max_requests", "counted", "granted", "retry_after_ms"])?;
-        ensure!(figures == [100, counted, 100, retry_after_ms], "after {ms} ms: {figures:?}");
+        db.at(ON_THE_GRID + ms * MS).await?;
+        let level = db.call(peek, &id).await?;
+        let counts = level.numbers(["max_requests", "counted", "granted", "retry_after_ms"])?;
+        ensure!(counts == [100, counted, 100, retry_after_ms], "after {ms} ms: {counts:?}");
         let spans = (level.text("interval_seconds")?, level.text("resolution_seconds")?);
         assert_eq!(spans, (Some("60.000000000"), Some("2.500000000")));
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use tollgate::{Adjustment, Key, Mode, Quota, Receipt, Rule, Take, Throttle, Window, admin::Override};
 
-use figures::{SECOND, YEAR};
+use random_values::{SECOND, YEAR};
 
-mod figures;
+mod random_values;
 mod requests;
 
 /// A call of a store, or a change of its clock.
@@ -37,7 +37,7 @@ pub(super) enum Operation {
     /// Runs all steps of a sweep, of about so many rows each.
     Sweep(u32),
     /// Reads a key's bucket and window, and the effective limits with the plan of a request.
-    Look(Key, Option<Key>),
+    Read(Key, Option<Key>),
     /// Moves the clock by so many nanoseconds, forward or back.
     Clock(i64),
 }
@@ -84,7 +84,7 @@ pub(super) struct Cast {
 }
 
 /// The operations of a seed.
-pub(super) fn operations(seed: u64, cast: &Cast, count: usize, ruled: bool) -> Vec<Operation> {
+pub(super) fn operations(seed: u64, cast: &Cast, count: usize, sets_modes: bool) -> Vec<Operation> {
     let mut author = Author {
         random: Rng::with_seed(seed),
         cast,
@@ -97,13 +97,13 @@ pub(super) fn operations(seed: u64, cast: &Cast, count: usize, ruled: bool) -> V
         hold: Duration::MAX,
         passed: 0,
         latest: 0,
-        ruled: false,
+        sets_modes: false,
     };
     author.quotas = cast.keys.iter().map(|_| author.quota()).collect();
     author.windows = cast.keys.iter().map(|_| author.window()).collect();
     let mut operations: Vec<Operation> = (0..2).map(|place| author.create(place)).collect();
     operations.extend((0..2).map(|plan| author.plan(plan)));
-    author.ruled = ruled;
+    author.sets_modes = sets_modes;
     while operations.len() < count {
         operations.push(author.operation(operations.len()));
     }
@@ -130,7 +130,7 @@ struct Author<'a> {
     /// The largest value of `passed` before the clock was set back.
     latest: i64,
     /// Whether the mode of every key and overrides are set.
-    ruled: bool,
+    sets_modes: bool,
 }
 
 /// A request that can have receipts.
@@ -152,13 +152,13 @@ impl Taken {
 
 impl Author<'_> {
     fn operation(&mut self, place: usize) -> Operation {
-        if self.ruled && self.one_in(8) {
-            return self.ruling();
+        if self.sets_modes && self.one_in(8) {
+            return self.mode_change();
         }
         if let Some(before) = self.before.take()
             && !self.one_in(3)
         {
-            return self.wait_in_line(place, before);
+            return self.queue_wait(place, before);
         }
         match self.random.u32(0..100) {
             0..=3 => {
@@ -176,7 +176,7 @@ impl Author<'_> {
             }
             34..=39 => {
                 let take = self.whole();
-                self.wait_in_line(place, take)
+                self.queue_wait(place, take)
             }
             40..=44 if !self.waits.is_empty() => {
                 Operation::Leave(self.waits[self.random.usize(self.waits.len().saturating_sub(4)..self.waits.len())])
@@ -200,13 +200,13 @@ impl Author<'_> {
                 if self.one_in(6) { Operation::DeletePlan(self.cast.plans[plan].clone()) } else { self.plan(plan) }
             }
             81..=83 => self.clearing(),
-            84..=85 => self.look(),
+            84..=85 => self.read(),
             86..=88 => self.set_back(),
-            _ => self.go_on(),
+            _ => self.pass_time(),
         }
     }
 
-    fn ruling(&mut self) -> Operation {
+    fn mode_change(&mut self) -> Operation {
         let modes = [Mode::Enforce, Mode::Shadow, Mode::Off, Mode::Block];
         let mode = modes[self.random.usize(..modes.len())];
         let end = self.random.bool().then(|| self.forward());
@@ -234,26 +234,26 @@ impl Author<'_> {
         }
     }
 
-    fn look(&mut self) -> Operation {
+    fn read(&mut self) -> Operation {
         let place = self.key();
         let plan = self.one_in(3).then(|| self.cast.plans[self.random.usize(..3)].clone());
-        Operation::Look(self.cast.keys[place].clone(), plan)
+        Operation::Read(self.cast.keys[place].clone(), plan)
     }
 
     fn set_back(&mut self) -> Operation {
         // An expired id can still be stored, and would count as a repeated one.
-        self.ids.retain(|(_, held)| *held == Duration::MAX);
+        self.ids.retain(|(_, hold_time)| *hold_time == Duration::MAX);
         let now = self.passed;
         self.takes.retain(|taken| !taken.has_expired(now));
         // While the mode of a key is off, no request empties its bucket after the clock was set back by more than a second, at
         // once or in steps.
-        let most = if self.ruled { SECOND - (self.latest - self.passed) } else { YEAR };
-        let step = self.back().min(most);
+        let longest = if self.sets_modes { SECOND - (self.latest - self.passed) } else { YEAR };
+        let step = self.back().min(longest);
         self.passed -= step;
         Operation::Clock(-step)
     }
 
-    fn go_on(&mut self) -> Operation {
+    fn pass_time(&mut self) -> Operation {
         let step = self.forward();
         if step > YEAR / 2 {
             self.ids.clear();

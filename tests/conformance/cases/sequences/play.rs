@@ -14,14 +14,14 @@ use tollgate::{
 use super::answers::{agree, outcome, same, same_explanation, same_level, same_window};
 use super::operations::{Cast, Change, Operation, operations};
 use super::waiting::{Receipts, Waiters};
-use super::{OPERATIONS, is_ruled};
+use super::{OPERATIONS, sets_modes};
 use crate::engines::Kind;
-use crate::rig::Rig;
 use crate::scenarios::World;
 use crate::scenarios::memory::Memory;
+use crate::test_db::TestDb;
 
 pub(super) struct Play<'a> {
-    rig: &'a Rig,
+    db: &'a TestDb,
     /// Whether the run has its own database.
     alone: bool,
     model: Memory,
@@ -39,24 +39,24 @@ pub(super) struct Play<'a> {
 
 pub(super) struct Failure {
     pub(super) place: usize,
-    pub(super) told: String,
+    pub(super) log: String,
     pub(super) error: anyhow::Error,
 }
 
 impl<'a> Play<'a> {
-    pub(super) fn of(rig: &'a Rig, seed: u64, kept: &[usize]) -> Self {
-        let keys = |count| (0..count).map(|_| rig.key()).collect();
+    pub(super) fn of(db: &'a TestDb, seed: u64, kept: &[usize]) -> Self {
+        let keys = |count| (0..count).map(|_| db.key()).collect();
         let cast = Cast { keys: keys(7), plans: keys(3) };
         let mut operations: Vec<_> =
-            operations(seed, &cast, OPERATIONS, is_ruled(seed)).into_iter().enumerate().collect();
+            operations(seed, &cast, OPERATIONS, sets_modes(seed)).into_iter().enumerate().collect();
         operations.retain(|(place, _)| kept.contains(place));
         let receipts = vec![Receipts::default(); OPERATIONS];
         // An end must be in the future by the injected clock and by the server's own.
-        let start = if is_ruled(seed) { YEAR_2050 } else { START };
+        let start = if sets_modes(seed) { YEAR_2050 } else { START };
         let now = start + i64::try_from(seed % 3).unwrap_or(0) * 123_456_789;
         Self {
-            rig,
-            alone: is_ruled(seed) || rig.engine.kind == Kind::Sqlite,
+            db,
+            alone: sets_modes(seed) || db.engine.kind == Kind::Sqlite,
             model: Memory::new(),
             cast,
             operations,
@@ -69,17 +69,17 @@ impl<'a> Play<'a> {
     }
 
     pub(super) async fn run(mut self) -> Result<(), Failure> {
-        let mut told = String::new();
+        let mut log = String::new();
         // Ends the mode of every key from the previous run.
         if self.alone
-            && let Err(error) = self.rig.store().set_mode(Mode::Enforce, None, None).await
+            && let Err(error) = self.db.store().set_mode(Mode::Enforce, None, None).await
         {
-            return Err(Failure { place: 0, told, error: error.into() });
+            return Err(Failure { place: 0, log, error: error.into() });
         }
         for (place, operation) in std::mem::take(&mut self.operations) {
-            let _ = writeln!(told, "{place} at {}: {}", self.now, self.named(&operation));
+            let _ = writeln!(log, "{place} at {}: {}", self.now, self.named(&operation));
             if let Err(error) = Box::pin(self.perform(place, operation)).await {
-                return Err(Failure { place, told, error });
+                return Err(Failure { place, log, error });
             }
         }
         Ok(())
@@ -87,8 +87,8 @@ impl<'a> Play<'a> {
 
     async fn perform(&mut self, place: usize, operation: Operation) -> anyhow::Result<()> {
         self.model.at(self.now).await?;
-        World::at(self.rig, self.now).await?;
-        let (model, engine) = (self.model.store(), self.rig.store());
+        World::at(self.db, self.now).await?;
+        let (model, engine) = (self.model.store(), self.db.store());
         match operation {
             Operation::Clock(step) => self.step(place, step).await?,
             Operation::Take(take) => {
@@ -101,7 +101,7 @@ impl<'a> Play<'a> {
                 }
             }
             Operation::Wait(take, hold) => {
-                self.receipts[place] = Box::pin(self.waiters.come((model, engine), &take, (place, hold))).await?;
+                self.receipts[place] = Box::pin(self.waiters.start((model, engine), &take, (place, hold))).await?;
             }
             Operation::Leave(place) => self.waiters.leave(place).await?,
             Operation::Batch(takes) => {
@@ -118,17 +118,17 @@ impl<'a> Play<'a> {
             }
             Operation::Adjust(changes) => self.adjust(&changes).await?,
             Operation::Throttle(key, rule, hold) => {
-                let told = |held: Result<bool, tollgate::Error>| held.map_err(|error| error.to_string());
-                let expected = told(model.throttle(&key, &rule, hold).await);
-                same("holding back", &expected, &told(engine.throttle(&key, &rule, hold).await))?;
+                let text = |lowered: Result<bool, tollgate::Error>| lowered.map_err(|error| error.to_string());
+                let expected = text(model.throttle(&key, &rule, hold).await);
+                same("holding back", &expected, &text(engine.throttle(&key, &rule, hold).await))?;
             }
             Operation::Reset(key) => {
                 same("a reset", &model.reset(&key).await?, &engine.reset(&key).await?)?;
-                self.look(&key, None).await?;
+                self.compare_levels(&key, None).await?;
             }
             Operation::Delete(key) => {
                 same("a deletion", &model.delete(&key).await?, &engine.delete(&key).await?)?;
-                self.look(&key, None).await?;
+                self.compare_levels(&key, None).await?;
             }
             Operation::DeletePlan(plan) => {
                 same("a plan's deletion", &model.delete_plan(&plan).await?, &engine.delete_plan(&plan).await?)?;
@@ -140,18 +140,18 @@ impl<'a> Play<'a> {
                 let before = self.unused().await?;
                 self.step(place, MINUTE).await?;
                 self.model.at(self.now).await?;
-                World::at(self.rig, self.now).await?;
+                World::at(self.db, self.now).await?;
                 if self.unused().await? == before {
                     sweep(&model, limit).await?;
                     sweep(&engine, limit).await?;
                 }
                 for key in &self.cast.keys {
-                    self.look(key, None).await?;
+                    self.compare_levels(key, None).await?;
                 }
             }
             Operation::Sweep(_) => {}
-            Operation::Look(key, plan) => self.look(&key, plan.as_ref()).await?,
-            ruling => self.rule(ruling).await?,
+            Operation::Read(key, plan) => self.compare_levels(&key, plan.as_ref()).await?,
+            setting => self.rule(setting).await?,
         }
         Ok(())
     }
@@ -169,8 +169,8 @@ impl<'a> Play<'a> {
         Ok(unused)
     }
 
-    async fn look(&self, key: &Key, plan: Option<&Key>) -> anyhow::Result<()> {
-        let (model, engine) = (self.model.store(), self.rig.store());
+    async fn compare_levels(&self, key: &Key, plan: Option<&Key>) -> anyhow::Result<()> {
+        let (model, engine) = (self.model.store(), self.db.store());
         let level = model.peek(key).await?;
         let last = level.as_ref().map(BucketLevel::quota);
         same_level(level.as_ref(), engine.peek(key).await?.as_ref())?;
@@ -180,15 +180,15 @@ impl<'a> Play<'a> {
 
     /// Sets plans, modes and overrides.
     async fn rule(&self, operation: Operation) -> anyhow::Result<()> {
-        let (model, engine) = (self.model.store(), self.rig.store());
+        let (model, engine) = (self.model.store(), self.db.store());
         match operation {
             Operation::Create(key, quota) => {
                 self.model.create(&key, quota).await?;
-                World::create(self.rig, &key, quota).await
+                World::create(self.db, &key, quota).await
             }
             Operation::Plan(name, quota, mode) => {
                 self.model.plan(&name, quota, mode).await?;
-                World::plan(self.rig, &name, quota, mode).await
+                World::plan(self.db, &name, quota, mode).await
             }
             Operation::Mode(mode, end) => {
                 let until = end.map(|end| self.end(end));
@@ -237,7 +237,7 @@ impl<'a> Play<'a> {
             }
         }
         let expected: Vec<Result<Adjusted, TakeError>> = self.model.store().adjust(&of_model).await?;
-        let found = self.rig.store().adjust(&of_engine).await?;
+        let found = self.db.store().adjust(&of_engine).await?;
         same(&format!("{of_engine:?}"), &expected, &found)
     }
 

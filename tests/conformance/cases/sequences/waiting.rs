@@ -34,7 +34,7 @@ struct Waiter {
     promised: Promised,
     /// If true, the reservation stays for the next request with the id.
     has_id: bool,
-    came: Instant,
+    started: Instant,
     /// How long it has waited by the injected clock.
     waited: Duration,
     /// The time after which the store can forget that the tokens were given back.
@@ -43,7 +43,7 @@ struct Waiter {
 
 impl Waiters {
     /// Starts a waiter, which has an answer at once or waits.
-    pub(super) async fn come(
+    pub(super) async fn start(
         &mut self,
         (model, engine): (Arc<MemoryStore<ManualClock>>, AnyStore),
         take: &Take,
@@ -54,7 +54,7 @@ impl Waiters {
         // Time in the queue counts, so the clock is paused until the store call.
         pause();
         let mut waiting = Waiting::begin(limiter.clone(), take.clone());
-        let came = Instant::now();
+        let started = Instant::now();
         let unasked = waiting.poll();
         yield_now().await;
         resume();
@@ -74,7 +74,7 @@ impl Waiters {
             Ok(promised) if promised.is_granted() && !promised.decision().wait().is_zero() => {
                 let has_id = take.request_id().is_some();
                 let mut waiter =
-                    Waiter { place, limiter, waiting, promised, has_id, came, waited: Duration::ZERO, hold };
+                    Waiter { place, limiter, waiting, promised, has_id, started, waited: Duration::ZERO, hold };
                 waiter.sleeps()?;
                 self.0.push(waiter);
                 Ok(Receipts::default())
@@ -92,12 +92,12 @@ impl Waiters {
 
     /// Cancels the waiter of an operation, if it is still waiting.
     pub(super) async fn leave(&mut self, place: usize) -> anyhow::Result<()> {
-        self.those_leave(|waiter| waiter.place == place).await
+        self.cancel_where(|waiter| waiter.place == place).await
     }
 
     /// Lets the waiters finish that are scheduled within `span`, and no others. Returns the operations that started them.
     pub(super) async fn wait(&mut self, span: Duration) -> anyhow::Result<Vec<(usize, Receipts)>> {
-        self.those_leave(|waiter| waiter.left() > span && waiter.hold <= waiter.waited.saturating_add(span)).await?;
+        self.cancel_where(|waiter| waiter.left() > span && waiter.hold <= waiter.waited.saturating_add(span)).await?;
         let Some(longest) = self.0.iter().map(Waiter::left).max() else { return Ok(Vec::new()) };
         pause();
         advance(longest.min(span)).await;
@@ -114,7 +114,7 @@ impl Waiters {
         Ok(gone)
     }
 
-    async fn those_leave(&mut self, leaves: impl Fn(&Waiter) -> bool) -> anyhow::Result<()> {
+    async fn cancel_where(&mut self, leaves: impl Fn(&Waiter) -> bool) -> anyhow::Result<()> {
         for Waiter { waiting, limiter, promised, has_id, .. } in self.0.extract_if(.., |waiter| leaves(waiter)) {
             drop(waiting);
             // close() returns when the tokens are given back. Tokens that cannot be given back are lost.
@@ -136,7 +136,7 @@ impl Waiter {
     /// between runs.
     fn sleeps(&mut self) -> anyhow::Result<()> {
         pause();
-        let is_due = self.came.elapsed() >= self.promised.decision().wait();
+        let is_due = self.started.elapsed() >= self.promised.decision().wait();
         let found = if is_due { None } else { self.waiting.poll() };
         resume();
         if let Some(found) = found {

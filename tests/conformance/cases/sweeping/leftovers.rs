@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::engines::Kind;
 use crate::pools::with_pool;
-use crate::rig::{Rig, hex};
+use crate::test_db::{TestDb, hex};
 
 /// The swept tables except the buckets' own.
 #[derive(Clone, Copy)]
@@ -16,9 +16,9 @@ pub(super) enum Table {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Says {
-    Nothing,
-    Something,
+pub(super) enum RowState {
+    Expired,
+    Live,
 }
 
 impl Table {
@@ -31,9 +31,9 @@ impl Table {
     }
 
     /// Inserts rows as recent or old requests leave them.
-    pub(super) async fn fill(self, rig: &Rig, begin: &str, count: i64, says: Says) -> anyhow::Result<()> {
-        let (kind, table) = (rig.engine.kind, in_schema(rig, self.name()));
-        let end = if says == Says::Nothing { 1_000_000_000 } else { i64::MAX / 4 };
+    pub(super) async fn fill(self, db: &TestDb, begin: &str, count: i64, state: RowState) -> anyhow::Result<()> {
+        let (kind, table) = (db.engine.kind, in_schema(db, self.name()));
+        let end = if state == RowState::Expired { 1_000_000_000 } else { i64::MAX / 4 };
         let (columns, rest) = match (self, kind) {
             (Self::Windows, Kind::Postgres) => (
                 "id, max_requests, interval_ns, resolution_ns, ends, counts",
@@ -60,18 +60,18 @@ impl Table {
             }
         };
         let rows: Vec<String> = (0..count).map(row).collect();
-        rig.pool.run(format!("insert into {table} ({columns}) values {}", rows.join(", "))).await?;
-        if let (Self::Overrides, Says::Nothing) = (self, says) {
-            rig.pool.run(format!("update {table} set expires_at = '2001-01-01' where id like '{begin}:%'")).await?;
+        db.pool.run(format!("insert into {table} ({columns}) values {}", rows.join(", "))).await?;
+        if let (Self::Overrides, RowState::Expired) = (self, state) {
+            db.pool.run(format!("update {table} set expires_at = '2001-01-01' where id like '{begin}:%'")).await?;
         }
         Ok(())
     }
 }
 
 /// Makes all continuous buckets full for a minute longer.
-pub(in super::super) async fn age_buckets(rig: &Rig) -> anyhow::Result<()> {
-    let longer = format!("update {} set full_at = full_at - 60000000000 where refill = 'continuous'", rig.table());
-    Ok(rig.pool.run(longer).await?)
+pub(in super::super) async fn age_buckets(db: &TestDb) -> anyhow::Result<()> {
+    let longer = format!("update {} set full_at = full_at - 60000000000 where refill = 'continuous'", db.table());
+    Ok(db.pool.run(longer).await?)
 }
 
 fn uuid(kind: Kind) -> String {
@@ -79,14 +79,14 @@ fn uuid(kind: Kind) -> String {
     if kind == Kind::MySql { format!("x'{}'", hex(id.as_bytes())) } else { format!("'{id}'") }
 }
 
-fn in_schema(rig: &Rig, table: &str) -> String {
-    rig.table().replace("token_buckets", table)
+fn in_schema(db: &TestDb, table: &str) -> String {
+    db.table().replace("token_buckets", table)
 }
 
 /// The number of rows in a table.
-pub(super) async fn rows(rig: &Rig, table: &str) -> anyhow::Result<i64> {
-    let count = AssertSqlSafe(format!("select count(*) from {}", in_schema(rig, table)));
-    Ok(with_pool!(&rig.pool, pool => sqlx::query_scalar(count).fetch_one(pool).await?))
+pub(super) async fn rows(db: &TestDb, table: &str) -> anyhow::Result<i64> {
+    let count = AssertSqlSafe(format!("select count(*) from {}", in_schema(db, table)));
+    Ok(with_pool!(&db.pool, pool => sqlx::query_scalar(count).fetch_one(pool).await?))
 }
 
 pub(super) const TABLES: [Table; 3] = [Table::Windows, Table::Receipts, Table::Overrides];

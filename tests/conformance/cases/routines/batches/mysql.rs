@@ -17,7 +17,7 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::with_session;
 use crate::random;
-use crate::rig::{Rig, hex};
+use crate::test_db::{TestDb, hex};
 
 pub(crate) fn cases() -> Vec<Case> {
     [
@@ -34,42 +34,41 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Random batches for buckets of all kinds: provisioned, created by their first request, or with a plan.
-async fn an_entry_of_many_times_is_decided_as_so_many_requests(rig: Rig) -> anyhow::Result<()> {
-    random::check(60, &(vec(figures(), 1..8), vec((0_i64..5000, vec(asked(), 1..10)), 1..8)), |(figures, batches)| {
-        live(&rig, figures, batches)
-    })
+async fn an_entry_of_many_times_is_decided_as_so_many_requests(db: TestDb) -> anyhow::Result<()> {
+    let batches = vec((0_i64..5000, vec(entry(), 1..10)), 1..8);
+    random::check(60, &(vec(bucket_spec(), 1..8), batches), |(specs, batches)| live(&db, specs, batches))
 }
 
-async fn live(rig: &Rig, figures: Vec<Figures>, batches: Vec<(i64, Vec<Asked>)>) -> anyhow::Result<()> {
+async fn live(db: &TestDb, specs: Vec<BucketSpec>, batches: Vec<(i64, Vec<Entry>)>) -> anyhow::Result<()> {
     let mut now = START;
-    rig.at(now).await?;
+    db.at(now).await?;
     let mut buckets = Vec::new();
-    for figures in figures {
-        buckets.push(Known::new(rig, figures, now).await?);
+    for spec in specs {
+        buckets.push(ModelBucket::new(db, spec, now).await?);
     }
-    for (ms, asked) in batches {
+    for (ms, batch) in batches {
         now += ms * MS;
-        rig.at(now).await?;
+        db.at(now).await?;
         // Now and then a bucket occurs twice, or a request waits: these are decided one by one.
-        let entries: Vec<(usize, Asked)> =
-            asked.into_iter().map(|asked| (asked.bucket.index(buckets.len()), asked)).collect();
-        let json: Vec<String> = entries.iter().map(|(at, asked)| buckets[*at].json(asked)).collect();
-        let rows = rig.sql(call(&json)).await?;
-        let mut answers: HashMap<usize, Vec<Said>> = HashMap::new();
-        for said in said(&rows)? {
-            answers.entry(said.place).or_default().push(said);
+        let entries: Vec<(usize, Entry)> =
+            batch.into_iter().map(|entry| (entry.bucket.index(buckets.len()), entry)).collect();
+        let json: Vec<String> = entries.iter().map(|(at, entry)| buckets[*at].json(entry)).collect();
+        let rows = db.sql(call(&json)).await?;
+        let mut answers: HashMap<usize, Vec<Answer>> = HashMap::new();
+        for answer in parse_answers(&rows)? {
+            answers.entry(answer.place).or_default().push(answer);
         }
         let mut order: Vec<usize> = (0..entries.len()).collect();
         order.sort_by_key(|place| (buckets[entries[*place].0].key.clone(), *place));
         for place in order {
-            let (at, asked) = &entries[place];
-            let said = answers.remove(&place).context("no answer")?;
+            let (at, entry) = &entries[place];
+            let found = answers.remove(&place).context("no answer")?;
             let (json, bucket) = (&json[place], &mut buckets[*at]);
-            bucket.check(asked, now, &said).with_context(|| format!("{json} at {now}: {said:?}"))?;
+            bucket.check(entry, now, &found).with_context(|| format!("{json} at {now}: {found:?}"))?;
         }
         ensure!(answers.is_empty(), "answers to nothing: {answers:?}");
         for bucket in &buckets {
-            let row = rig.row(&bucket.key).await?;
+            let row = db.row(&bucket.key).await?;
             ensure!(row == bucket.state, "after {json:?}: the row is {row:?}, not {:?}", bucket.state);
         }
     }
@@ -78,7 +77,7 @@ async fn live(rig: &Rig, figures: Vec<Figures>, batches: Vec<(i64, Vec<Asked>)>)
 
 /// The limits of a bucket, and how the bucket is created.
 #[derive(Clone, Copy, Debug)]
-struct Figures {
+struct BucketSpec {
     capacity: u64,
     seconds: u64,
     refill: &'static str,
@@ -93,7 +92,7 @@ enum Made {
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct Entry {
     bucket: prop::sample::Index,
     cost: i64,
     max_wait: i64,
@@ -101,10 +100,10 @@ struct Asked {
     times: i64,
 }
 
-fn figures() -> impl Strategy<Value = Figures> {
+fn bucket_spec() -> impl Strategy<Value = BucketSpec> {
     let refill = prop::sample::select(vec!["interval", "calendar", "continuous", "once"]);
     let made = prop::sample::select(vec![Made::Provisioned, Made::ByItsFirstRequest, Made::OfAPlan]);
-    (1_u64..30, 1_u64..20, refill, made).prop_map(|(capacity, seconds, refill, made)| Figures {
+    (1_u64..30, 1_u64..20, refill, made).prop_map(|(capacity, seconds, refill, made)| BucketSpec {
         capacity,
         seconds,
         refill,
@@ -112,25 +111,25 @@ fn figures() -> impl Strategy<Value = Figures> {
     })
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn entry() -> impl Strategy<Value = Entry> {
     let max_wait = prop_oneof![19 => Just(0_i64), 1 => 1..10 * SECOND];
     (any::<prop::sample::Index>(), 1_i64..6, max_wait, 0_i64..4, 1_i64..12).prop_map(
-        |(bucket, cost, max_wait, min_remaining, times)| Asked { bucket, cost, max_wait, min_remaining, times },
+        |(bucket, cost, max_wait, min_remaining, times)| Entry { bucket, cost, max_wait, min_remaining, times },
     )
 }
 
 /// A bucket, and its state by the definition.
-struct Known {
+struct ModelBucket {
     key: Key,
-    figures: Figures,
+    spec: BucketSpec,
     plan: String,
-    terms: BucketQuota,
+    limits: BucketQuota,
     state: Option<Bucket>,
 }
 
-impl Known {
-    async fn new(rig: &Rig, figures: Figures, now: i64) -> anyhow::Result<Self> {
-        let Figures { capacity, seconds, refill, made } = figures;
+impl ModelBucket {
+    async fn new(db: &TestDb, spec: BucketSpec, now: i64) -> anyhow::Result<Self> {
+        let BucketSpec { capacity, seconds, refill, made } = spec;
         let period = Duration::from_secs(seconds);
         let quota = match refill {
             "interval" => Quota::interval(capacity, period)?,
@@ -138,22 +137,22 @@ impl Known {
             "continuous" => Quota::continuous(capacity, period)?,
             _ => Quota::once(capacity)?,
         };
-        let (key, terms, plan) = (rig.key(), BucketQuota::from(&quota), rig.key().to_string());
+        let (key, limits, plan) = (db.key(), BucketQuota::from(&quota), db.key().to_string());
         let mut state = None;
         if made == Made::Provisioned {
-            rig.create(&key, quota).await?;
-            state = Some(Bucket::full(&terms, now));
+            db.create(&key, quota).await?;
+            state = Some(Bucket::full(&limits, now));
         } else if made == Made::OfAPlan {
             let arguments = format!("'{plan}', {capacity}, {seconds}, '{refill}'");
-            rig.sql(rig.calling("token_create_plan", &arguments)).await?;
+            db.sql(db.calling("token_create_plan", &arguments)).await?;
         }
-        Ok(Self { key, figures, plan, terms, state })
+        Ok(Self { key, spec, plan, limits, state })
     }
 
-    fn json(&self, asked: &Asked) -> String {
+    fn json(&self, entry: &Entry) -> String {
         let hex = |text: &str| hex(text.as_bytes());
-        let Figures { capacity, seconds, refill, made } = self.figures;
-        let Asked { cost, max_wait, min_remaining, times, .. } = asked;
+        let BucketSpec { capacity, seconds, refill, made } = self.spec;
+        let Entry { cost, max_wait, min_remaining, times, .. } = entry;
         let rule = match made {
             Made::Provisioned => "null,null,null,null".to_owned(),
             Made::ByItsFirstRequest => format!("{capacity},{seconds},\"{refill}\",null"),
@@ -163,27 +162,28 @@ impl Known {
     }
 
     /// Decides the requests one after the other by the definition, and compares the answers.
-    fn check(&mut self, asked: &Asked, now: i64, answers: &[Said]) -> anyhow::Result<()> {
-        let &Asked { cost, max_wait, min_remaining, times, .. } = asked;
+    fn check(&mut self, entry: &Entry, now: i64, answers: &[Answer]) -> anyhow::Result<()> {
+        let &Entry { cost, max_wait, min_remaining, times, .. } = entry;
         let state = self.state.get_or_insert_with(Bucket::default);
         let (mut grants, mut denied) = (0, false);
-        for said in answers {
-            ensure!(said.now == now && said.mode == "-" && said.times >= said.granted_times);
-            ensure!(said.granted_times == 0 || !denied, "granted after others");
-            ensure!(said.granted_times == said.times || said.outcome != "granted");
-            denied = said.granted_times < said.times;
-            grants += said.granted_times;
+        for answer in answers {
+            ensure!(answer.now == now && answer.mode == "-" && answer.times >= answer.granted_times);
+            ensure!(answer.granted_times == 0 || !denied, "granted after others");
+            ensure!(answer.granted_times == answer.times || answer.outcome != "granted");
+            denied = answer.granted_times < answer.times;
+            grants += answer.granted_times;
         }
-        let answered: i64 = answers.iter().map(|said| said.times).sum();
+        let answered: i64 = answers.iter().map(|answer| answer.times).sum();
         ensure!(answered == times, "{answered} answers");
         let last = answers.last().context("an answer")?;
-        if cost + min_remaining > self.terms.capacity {
+        if cost + min_remaining > self.limits.capacity {
             ensure!(grants == 0 && last.outcome == "never");
             return Ok(());
         }
         let mut granted = 0;
         for _ in 0..times {
-            granted += i64::from(state.take(&self.terms, now, BucketRequest { cost, max_wait, min_remaining }).granted);
+            granted +=
+                i64::from(state.take(&self.limits, now, BucketRequest { cost, max_wait, min_remaining }).granted);
         }
         ensure!(grants == granted, "{granted} should be granted");
         ensure!(granted == times || last.outcome == "denied");
@@ -194,7 +194,7 @@ impl Known {
 
 /// The routine's answer to `times` equal requests.
 #[derive(Debug)]
-struct Said {
+struct Answer {
     times: i64,
     granted_times: i64,
     place: usize,
@@ -211,7 +211,7 @@ fn call(requests: &[String]) -> String {
 }
 
 /// Parses the answers in order, without those for 0 requests.
-fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
+fn parse_answers(rows: &[Row]) -> anyhow::Result<Vec<Answer>> {
     let answers = rows.first().context("no row")?.text("answers")?.context("null")?;
     let texts: Vec<String> = serde_json::from_str(answers)?;
     let parsed = texts.iter().filter(|text| !text.starts_with("0 ")).map(|text| {
@@ -219,7 +219,7 @@ fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
         let &[times, granted_times, place, outcome, mode, now, _, full_at, granted, ..] = words.as_slice() else {
             bail!("the answer {text:?}");
         };
-        Ok(Said {
+        Ok(Answer {
             times: times.parse()?,
             granted_times: granted_times.parse()?,
             place: place.parse::<usize>()? - 1,
@@ -234,33 +234,33 @@ fn said(rows: &[Row]) -> anyhow::Result<Vec<Said>> {
 }
 
 /// Other errors do not occur either.
-async fn batches_that_overlap_do_not_deadlock(rig: Rig) -> anyhow::Result<()> {
-    overlap(&rig, None).await
+async fn batches_that_overlap_do_not_deadlock(db: TestDb) -> anyhow::Result<()> {
+    overlap(&db, None).await
 }
 
 /// In the caller's transaction, its isolation level applies. A failed call has taken nothing, after a rollback.
-async fn batches_in_any_isolation_level_grant_the_available_tokens(rig: Rig) -> anyhow::Result<()> {
+async fn batches_in_any_isolation_level_grant_the_available_tokens(db: TestDb) -> anyhow::Result<()> {
     for level in [
         "set session transaction isolation level read uncommitted",
         "set session transaction isolation level read committed",
         "set session transaction isolation level repeatable read",
         "set session transaction isolation level serializable",
     ] {
-        overlap(&rig, Some(level)).await.context(level)?;
+        overlap(&db, Some(level)).await.context(level)?;
     }
     Ok(())
 }
 
-async fn override_applies_to_a_bucket_made_after_the_snapshot(rig: Rig) -> anyhow::Result<()> {
-    let key = rig.key();
-    let other = rig.bucket(Quota::once(5)?).await?;
-    rig.store().set_override(&key, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
-    let session = with_session(&rig, "set session transaction isolation level repeatable read").await?.0;
+async fn override_applies_to_a_bucket_made_after_the_snapshot(db: TestDb) -> anyhow::Result<()> {
+    let key = db.key();
+    let other = db.bucket(Quota::once(5)?).await?;
+    db.store().set_override(&key, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
+    let session = with_session(&db, "set session transaction isolation level repeatable read").await?.0;
     session.pool.run("start transaction").await?;
     session.sql("select count(*) from token_buckets").await?;
-    rig.create(&key, Quota::once(5)?).await?;
-    let batch = rig.quoted(&format!("[[\"{key}\", 1], [\"{other}\", 1]]"));
-    let rows = match session.sql(rig.calling("request_tokens_many", &batch)).await {
+    db.create(&key, Quota::once(5)?).await?;
+    let batch = db.quoted(&format!("[[\"{key}\", 1], [\"{other}\", 1]]"));
+    let rows = match session.sql(db.calling("request_tokens_many", &batch)).await {
         // A later MariaDB refuses to lock rows that changed after the snapshot.
         Err(error) if number(&error) == Some(1020) => return Ok(()),
         rows => rows?,
@@ -273,14 +273,14 @@ async fn override_applies_to_a_bucket_made_after_the_snapshot(rig: Rig) -> anyho
 
 /// Several sessions take from the same buckets, created by the first requests, until no token is left. With a level, they use
 /// their own transactions.
-async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
-    let keys: Vec<Key> = (0..BUCKETS).map(|_| rig.key()).collect();
+async fn overlap(db: &TestDb, level: Option<&'static str>) -> anyhow::Result<()> {
+    let keys: Vec<Key> = (0..BUCKETS).map(|_| db.key()).collect();
     let hex: Vec<String> = keys.iter().map(|key| hex(key.as_str().as_bytes())).collect();
     let mut sessions = JoinSet::new();
     for session in 0..4_usize {
-        let rig = match level {
-            None => rig.on(rig.pool.clone()),
-            Some(level) => with_session(rig, level).await?.0,
+        let db = match level {
+            None => db.on(db.pool.clone()),
+            Some(level) => with_session(db, level).await?.0,
         };
         let hex = hex.clone();
         sessions.spawn(async move {
@@ -304,14 +304,14 @@ async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
                     .collect();
                 let call = call(&json);
                 let mut granted = false;
-                let rows = if level.is_some() { in_transaction(&rig, &call).await? } else { rig.sql(call).await? };
-                for said in said(&rows)? {
-                    let (at, cost, _) = entries[said.place];
-                    taken[at] += said.granted_times * i64::try_from(cost)?;
-                    granted |= said.granted_times > 0;
+                let rows = if level.is_some() { in_transaction(&db, &call).await? } else { db.sql(call).await? };
+                for answer in parse_answers(&rows)? {
+                    let (at, cost, _) = entries[answer.place];
+                    taken[at] += answer.granted_times * i64::try_from(cost)?;
+                    granted |= answer.granted_times > 0;
                 }
-                let asked_all = entries.len() == BUCKETS && entries.iter().any(|(_, cost, _)| *cost == 1);
-                if round > 20 && !granted && asked_all {
+                let has_every_bucket = entries.len() == BUCKETS && entries.iter().any(|(_, cost, _)| *cost == 1);
+                if round > 20 && !granted && has_every_bucket {
                     break;
                 }
             }
@@ -325,7 +325,7 @@ async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
         }
     }
     for (key, taken) in keys.iter().zip(taken) {
-        let row = rig.row(key).await?.context("made")?;
+        let row = db.row(key).await?.context("made")?;
         assert_eq!((row.granted, row.full_at), (taken, taken), "{key:?}");
         assert!((CAPACITY - 2..=CAPACITY).contains(&taken), "{taken} were taken");
     }
@@ -333,19 +333,19 @@ async fn overlap(rig: &Rig, level: Option<&'static str>) -> anyhow::Result<()> {
 }
 
 /// Calls in the caller's transaction on the only session of its pool, and retries after a deadlock.
-async fn in_transaction(rig: &Rig, call: &str) -> anyhow::Result<Vec<Row>> {
+async fn in_transaction(db: &TestDb, call: &str) -> anyhow::Result<Vec<Row>> {
     loop {
-        rig.pool.run("start transaction").await?;
-        match rig.sql(call).await {
+        db.pool.run("start transaction").await?;
+        match db.sql(call).await {
             Ok(rows) => {
-                rig.pool.run("commit").await?;
+                db.pool.run("commit").await?;
                 return Ok(rows);
             }
             Err(error) => {
                 // A deadlock, a lock timeout, or a row that changed since the transaction began.
-                let again = number(&error).is_some_and(|number| [1213, 1205, 1020].contains(&number));
-                ensure!(again, error);
-                rig.pool.run("rollback").await?;
+                let is_transient = number(&error).is_some_and(|number| [1213, 1205, 1020].contains(&number));
+                ensure!(is_transient, error);
+                db.pool.run("rollback").await?;
             }
         }
     }

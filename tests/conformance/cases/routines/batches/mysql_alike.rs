@@ -10,11 +10,11 @@ use tollgate::{Admin, Key, Mode, Quota, Rule, Store, Take, admin::Override};
 
 use super::super::{MS, SECOND, START};
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
 use crate::random;
-use crate::rig::{Rig, hex};
+use crate::session::Session;
+use crate::test_db::{TestDb, hex};
 
 pub(crate) fn cases() -> Vec<Case> {
     [
@@ -35,10 +35,10 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Random batches for buckets with one quota or one plan, provisioned or created by their first request.
-async fn uniform_requests_are_decided_as_defined(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_requests_are_decided_as_defined(db: TestDb) -> anyhow::Result<()> {
     let refill = prop::sample::select(vec!["interval", "calendar", "continuous", "once"]);
-    let figures = (1_u64..30, 1_u64..20, refill, any::<bool>());
-    random::check(60, &(figures, vec(batch(), 1..8)), |(figures, batches)| live(&rig, figures, batches))
+    let quota = (1_u64..30, 1_u64..20, refill, any::<bool>());
+    random::check(60, &(quota, vec(batch(), 1..8)), |(quota, batches)| live(&db, quota, batches))
 }
 
 #[derive(Clone, Debug)]
@@ -63,95 +63,95 @@ fn batch() -> impl Strategy<Value = Batch> {
 }
 
 async fn live(
-    rig: &Rig,
+    db: &TestDb,
     (capacity, seconds, refill, planned): (u64, u64, &str, bool),
     batches: Vec<Batch>,
 ) -> anyhow::Result<()> {
     let mut now = START;
-    rig.at(now).await?;
+    db.at(now).await?;
     let quota = quota(capacity, seconds, refill)?;
-    let terms = BucketQuota::from(&quota);
-    let mut buckets: Vec<(Key, Option<Bucket>)> = (0..BUCKETS).map(|_| (rig.key(), None)).collect();
-    let mut terms_said = format!("{capacity}, {seconds}, '{refill}', null");
+    let limits = BucketQuota::from(&quota);
+    let mut buckets: Vec<(Key, Option<Bucket>)> = (0..BUCKETS).map(|_| (db.key(), None)).collect();
+    let mut limit_arguments = format!("{capacity}, {seconds}, '{refill}', null");
     if planned {
-        let plan = rig.key();
-        rig.store().create_plan(&plan, quota).await?;
-        terms_said = format!("null, null, null, '{plan}'");
+        let plan = db.key();
+        db.store().create_plan(&plan, quota).await?;
+        limit_arguments = format!("null, null, null, '{plan}'");
     } else if matches!(refill, "calendar" | "continuous") {
         // The bucket's clock still starts in 1970.
-        rig.create(&buckets[0].0, quota).await?;
-        buckets[0].1 = Some(Bucket::full(&terms, now));
+        db.create(&buckets[0].0, quota).await?;
+        buckets[0].1 = Some(Bucket::full(&limits, now));
     }
     for Batch { ms, cost, min_remaining, times } in batches {
         now += ms * MS;
-        rig.at(now).await?;
-        let asked: Vec<(usize, i64)> =
+        db.at(now).await?;
+        let entries: Vec<(usize, i64)> =
             times.iter().enumerate().filter_map(|(at, times)| times.map(|times| (at, times))).collect();
-        let ids: Vec<String> = asked.iter().map(|(at, times)| entry(&buckets[*at].0, *times)).collect();
-        let said = call_with(rig, &ids, &format!("{cost}, {min_remaining}, {terms_said}")).await?;
-        if cost + min_remaining > terms.capacity {
-            ensure!(said.is_none(), "never: {said:?}");
+        let ids: Vec<String> = entries.iter().map(|(at, times)| entry(&buckets[*at].0, *times)).collect();
+        let answers = call_with(db, &ids, &format!("{cost}, {min_remaining}, {limit_arguments}")).await?;
+        if cost + min_remaining > limits.capacity {
+            ensure!(answers.is_none(), "never: {answers:?}");
             continue;
         }
-        let Some(said) = said else {
-            ensure!(asked.is_empty(), "nothing was decided of {ids:?}");
+        let Some(answers) = answers else {
+            ensure!(entries.is_empty(), "nothing was decided of {ids:?}");
             continue;
         };
-        ensure!(said.len() == asked.len(), "{} answers", said.len());
-        for (place, granted_times, full_at, granted) in said {
-            let (at, times) = asked[usize::try_from(place - 1)?];
+        ensure!(answers.len() == entries.len(), "{} answers", answers.len());
+        for (place, granted_times, full_at, granted) in answers {
+            let (at, times) = entries[usize::try_from(place - 1)?];
             let (key, state) = &mut buckets[at];
             let state = state.get_or_insert_with(Bucket::default);
             let grants = (0..times)
-                .filter(|_| state.take(&terms, now, BucketRequest { cost, max_wait: 0, min_remaining }).granted)
+                .filter(|_| state.take(&limits, now, BucketRequest { cost, max_wait: 0, min_remaining }).granted)
                 .count();
             ensure!(granted_times == i64::try_from(grants)?, "{grants} should be granted, not {granted_times}");
             let tokens = granted_times * cost;
-            let after = (full_at + tokens * terms.token_ticks, granted + tokens);
+            let after = (full_at + tokens * limits.token_ticks, granted + tokens);
             ensure!(after.1 == state.granted, "{after:?} instead of {state:?}");
             ensure!(granted_times == 0 || after.0 == state.full_at, "{after:?} instead of {state:?}");
             ensure!(granted_times == times || after.0 == state.full_at, "{after:?} instead of {state:?}");
-            ensure!(rig.row(key).await?.as_ref() == Some(&*state), "the row is not {state:?}");
+            ensure!(db.row(key).await?.as_ref() == Some(&*state), "the row is not {state:?}");
         }
     }
     Ok(())
 }
 
-async fn uniform_path_falls_back_after_a_clock_set_back(rig: Rig) -> anyhow::Result<()> {
-    let keys = [rig.key(), rig.key()];
+async fn uniform_path_falls_back_after_a_clock_set_back(db: TestDb) -> anyhow::Result<()> {
+    let keys = [db.key(), db.key()];
     let ids = keys.each_ref().map(|key| entry(key, 1));
-    rig.at(START).await?;
-    assert!(call(&rig, &ids, "1, 0, 5, 10, 'continuous'").await?.is_some());
-    rig.at(START - 100 * SECOND).await?;
-    assert_eq!(call(&rig, &ids, "1, 0, 5, 10, 'continuous'").await?, None);
+    db.at(START).await?;
+    assert!(call(&db, &ids, "1, 0, 5, 10, 'continuous'").await?.is_some());
+    db.at(START - 100 * SECOND).await?;
+    assert_eq!(call(&db, &ids, "1, 0, 5, 10, 'continuous'").await?, None);
     for key in &keys {
-        assert_eq!(rig.row(key).await?.context("made")?.granted, 1);
+        assert_eq!(db.row(key).await?.context("made")?.granted, 1);
     }
     Ok(())
 }
 
-async fn uniform_path_falls_back_where_other_rules_apply(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
+async fn uniform_path_falls_back_where_other_rules_apply(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
     let quota = Quota::once(5)?;
-    let (key, other, ruled, planned, plan) = (rig.key(), rig.key(), rig.key(), rig.key(), rig.key());
+    let (key, other, provisioned, planned, plan) = (db.key(), db.key(), db.key(), db.key(), db.key());
     let ids = |keys: &[&Key]| keys.iter().map(|key| entry(key, 1)).collect::<Vec<_>>();
     let usual = ids(&[&key, &other]);
-    let new = [rig.key(), rig.key()];
+    let new = [db.key(), db.key()];
     let unmade = ids(&new.each_ref());
-    assert!(call(rig, &usual, TERMS).await?.is_some());
-    rig.create(&ruled, Quota::once(6)?).await?;
-    rig.store().create_plan(&plan, quota).await?;
-    rig.pool
+    assert!(call(db, &usual, ARGUMENTS).await?.is_some());
+    db.create(&provisioned, Quota::once(6)?).await?;
+    db.store().create_plan(&plan, quota).await?;
+    db.pool
         .run(format!(
             "insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
          values ('{planned}', 5, 0, 'once', '{plan}', false, 0)"
         ))
         .await?;
 
-    for (ids, terms) in [
-        (&ids(&[&key, &ruled]), TERMS),
-        (&ids(&[&key, &planned]), TERMS),
+    for (ids, limits) in [
+        (&ids(&[&key, &provisioned]), ARGUMENTS),
+        (&ids(&[&key, &planned]), ARGUMENTS),
         (&usual, "1, 0, 6, 0, 'once'"),
         (&usual, "6, 0, 5, 0, 'once'"),
         (&usual, "1, 5, 5, 0, 'once'"),
@@ -168,28 +168,28 @@ async fn uniform_path_falls_back_where_other_rules_apply(rig: Rig) -> anyhow::Re
         (&usual, "1, 0, 9223372036854775807, 1, 'continuous'"),
         (&usual, "1, 0, 5, 0, null"),
         (&usual, "1, 0, 5, 0, 'never'"),
-        (&vec![entry(&key, 0), entry(&other, 1)], TERMS),
-        (&vec![entry(&key, -1)], TERMS),
-        (&vec!["\"\"".to_owned(), entry(&key, 1)], TERMS),
-        (&vec![format!("\"{}\"", "61".repeat(256)), entry(&key, 1)], TERMS),
-        (&vec!["null".to_owned(), entry(&key, 1)], TERMS),
-        (&vec![], TERMS),
+        (&vec![entry(&key, 0), entry(&other, 1)], ARGUMENTS),
+        (&vec![entry(&key, -1)], ARGUMENTS),
+        (&vec!["\"\"".to_owned(), entry(&key, 1)], ARGUMENTS),
+        (&vec![format!("\"{}\"", "61".repeat(256)), entry(&key, 1)], ARGUMENTS),
+        (&vec!["null".to_owned(), entry(&key, 1)], ARGUMENTS),
+        (&vec![], ARGUMENTS),
         (&unmade, "1, 0, 3, 0.000000004, 'continuous'"),
         (&unmade, "6, 0, 5, 0, 'once'"),
     ] {
-        ensure!(call(rig, ids, terms).await?.is_none(), "{ids:?} under {terms}");
+        ensure!(call(db, ids, limits).await?.is_none(), "{ids:?} under {limits}");
     }
     for key in &new {
-        assert_eq!(rig.row(key).await?, None, "made under figures that make no bucket, or for what is never granted");
+        assert_eq!(db.row(key).await?, None, "made under figures that make no bucket, or for what is never granted");
     }
     for mode in [Mode::Shadow, Mode::Off, Mode::Block] {
-        rig.store().set_mode(mode, None, None).await?;
-        ensure!(call(rig, &usual, TERMS).await?.is_none(), "{mode:?}");
+        db.store().set_mode(mode, None, None).await?;
+        ensure!(call(db, &usual, ARGUMENTS).await?.is_none(), "{mode:?}");
     }
-    rig.store().set_mode(Mode::Enforce, None, None).await?;
-    rig.store().set_override(&other, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
-    ensure!(call(rig, &usual, TERMS).await?.is_none(), "an override");
-    rig.pool.run("delete from token_overrides").await?;
+    db.store().set_mode(Mode::Enforce, None, None).await?;
+    db.store().set_override(&other, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
+    ensure!(call(db, &usual, ARGUMENTS).await?.is_none(), "an override");
+    db.pool.run("delete from token_overrides").await?;
     for by_hand in [
         "capacity = 6",
         "refill = 'interval', refill_seconds = 1",
@@ -198,51 +198,51 @@ async fn uniform_path_falls_back_where_other_rules_apply(rig: Rig) -> anyhow::Re
         "burst = 6",
         "anchor = 1",
     ] {
-        let session = with_session(rig, "start transaction").await?.0;
+        let session = with_session(db, "start transaction").await?.0;
         session.pool.run(format!("update token_buckets set {by_hand} where id = '{key}'")).await?;
-        ensure!(call(&session, &usual, TERMS).await?.is_none(), "{by_hand}");
+        ensure!(call(&session, &usual, ARGUMENTS).await?.is_none(), "{by_hand}");
         session.pool.run("rollback").await?;
     }
-    rig.store().set_override(&ruled, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
-    assert!(call(rig, &usual, TERMS).await?.is_some(), "an override of another's");
-    for (key, granted) in [(&key, 2), (&other, 2), (&ruled, 0), (&planned, 0)] {
-        assert_eq!(rig.row(key).await?.context("made")?.granted, granted);
+    db.store().set_override(&provisioned, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
+    assert!(call(db, &usual, ARGUMENTS).await?.is_some(), "an override of another's");
+    for (key, granted) in [(&key, 2), (&other, 2), (&provisioned, 0), (&planned, 0)] {
+        assert_eq!(db.row(key).await?.context("made")?.granted, granted);
     }
     Ok(())
 }
 
-async fn uniform_batch_that_names_a_bucket_twice_is_refused(rig: Rig) -> anyhow::Result<()> {
-    let (key, other) = (rig.key(), rig.key());
+async fn uniform_batch_that_names_a_bucket_twice_is_refused(db: TestDb) -> anyhow::Result<()> {
+    let (key, other) = (db.key(), db.key());
     let (one, another) = (entry(&key, 1), entry(&other, 1));
-    assert!(call(&rig, &[one.clone(), another.clone()], TERMS).await?.is_some());
+    assert!(call(&db, &[one.clone(), another.clone()], ARGUMENTS).await?.is_some());
     for ids in [[one.clone(), another, one.clone()].as_slice(), &[one.clone(), one.clone()]] {
-        let error = call(&rig, ids, TERMS).await.expect_err("decided");
+        let error = call(&db, ids, ARGUMENTS).await.expect_err("decided");
         ensure!(format!("{error:#}").contains("distinct"), "{error:#}");
     }
-    let new = rig.key();
+    let new = db.key();
     for times in [1, 2] {
-        let error = call(&rig, &[entry(&new, 1), entry(&new, times)], TERMS).await.expect_err("decided");
+        let error = call(&db, &[entry(&new, 1), entry(&new, times)], ARGUMENTS).await.expect_err("decided");
         ensure!(format!("{error:#}").contains("distinct"), "{error:#}");
-        assert_eq!(rig.row(&new).await?.context("made")?.granted, 0);
+        assert_eq!(db.row(&new).await?.context("made")?.granted, 0);
     }
     // An error on MySQL.
-    let said = call(&rig, &["\"no hexadecimal\"".to_owned(), one], TERMS).await;
-    ensure!(!matches!(said, Ok(Some(_))), "{said:?}");
+    let answers = call(&db, &["\"no hexadecimal\"".to_owned(), one], ARGUMENTS).await;
+    ensure!(!matches!(answers, Ok(Some(_))), "{answers:?}");
     for key in [&key, &other] {
-        assert_eq!(rig.row(key).await?.context("made")?.granted, 1);
+        assert_eq!(db.row(key).await?.context("made")?.granted, 1);
     }
     Ok(())
 }
 
 /// Tokens come during the insert of the rows. Without that, a bucket that is created, emptied, refilled and swept in the
 /// meantime would grant more than its capacity.
-async fn uniform_first_use_counts_from_when_rows_are_locked(rig: Rig) -> anyhow::Result<()> {
-    let keys = [rig.key(), rig.key()];
+async fn uniform_first_use_counts_from_when_rows_are_locked(db: TestDb) -> anyhow::Result<()> {
+    let keys = [db.key(), db.key()];
     let ids = [entry(&keys[0], 1), entry(&keys[1], 3)];
     // One token per nanosecond.
-    let said = call(&rig, &ids, "2, 0, 1000000000, 1, 'continuous'").await?.context("decided")?;
-    for (place, granted_times, full_at, granted) in said {
-        let row = rig.row(&keys[usize::try_from(place - 1)?]).await?.context("made")?;
+    let answers = call(&db, &ids, "2, 0, 1000000000, 1, 'continuous'").await?.context("decided")?;
+    for (place, granted_times, full_at, granted) in answers {
+        let row = db.row(&keys[usize::try_from(place - 1)?]).await?.context("made")?;
         let tokens = granted_times * 2;
         ensure!(row.granted == granted + tokens, "{row:?} after {granted_times} times");
         ensure!(row.full_at > full_at + tokens, "{row:?} after {full_at}");
@@ -250,90 +250,91 @@ async fn uniform_first_use_counts_from_when_rows_are_locked(rig: Rig) -> anyhow:
     Ok(())
 }
 
-async fn uniform_first_use_takes_from_a_concurrently_made_bucket(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let mut keys: Vec<Key> = (0..4).map(|_| rig.key()).collect();
+async fn uniform_first_use_takes_from_a_concurrently_made_bucket(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let mut keys: Vec<Key> = (0..4).map(|_| db.key()).collect();
     keys.sort_by(|one, other| one.as_str().cmp(other.as_str()));
     // Locks the gap of the missing rows.
-    let mut held = Held::idle(rig).await?;
+    let mut lock_holder = Session::idle(db).await?;
     for sql in ["set transaction isolation level repeatable read", "begin"] {
-        held.run(sql).await?;
+        lock_holder.run(sql).await?;
     }
-    held.run(format!("select * from token_buckets where id = {} for update", rig.literal(&keys[0]))).await?;
+    lock_holder.run(format!("select * from token_buckets where id = {} for update", db.literal(&keys[0]))).await?;
     let ids: Vec<String> = keys.iter().zip([1, 2, 9, 1]).map(|(key, times)| entry(key, times)).collect();
-    let session = with_session(rig, "do 0").await?.0;
-    let calling = tokio::spawn(async move { call(&session, &ids, TERMS).await });
-    held.blocks(rig).await?;
+    let session = with_session(db, "do 0").await?.0;
+    let calling = tokio::spawn(async move { call(&session, &ids, ARGUMENTS).await });
+    lock_holder.until_blocking(db).await?;
     for (key, granted) in [(&keys[1], 4), (&keys[3], 5)] {
-        held.run(format!(
+        lock_holder
+            .run(format!(
             "insert into token_buckets (id, capacity, refill_seconds, refill, provisioned, anchor, full_at, granted)
              values ({}, 5, 0, 'once', false, 0, {granted}, {granted})",
-            rig.literal(key)
+            db.literal(key)
         ))
-        .await?;
+            .await?;
     }
-    held.commit().await?;
-    let said = calling.await??.context("decided")?;
-    assert_eq!(said, [(1, 1, 0, 0), (2, 1, 4, 4), (3, 5, 0, 0), (4, 0, 5, 5)]);
+    lock_holder.commit().await?;
+    let answers = calling.await??.context("decided")?;
+    assert_eq!(answers, [(1, 1, 0, 0), (2, 1, 4, 4), (3, 5, 0, 0), (4, 0, 5, 5)]);
     for (key, granted) in keys.iter().zip([1, 5, 5, 5]) {
-        let row = rig.row(key).await?.context("made")?;
+        let row = db.row(key).await?.context("made")?;
         assert_eq!((row.full_at, row.granted), (granted, granted));
     }
     Ok(())
 }
 
-async fn uniform_path_falls_back_where_a_plan_has_other_rules(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    let (followers, ruled, plan, other) = ([rig.key(), rig.key()], rig.key(), rig.key(), rig.key());
+async fn uniform_path_falls_back_where_a_plan_has_other_rules(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let (followers, provisioned, plan, other) = ([db.key(), db.key()], db.key(), db.key(), db.key());
     let both = followers.each_ref().map(|key| entry(key, 1));
-    let asked = async |ids: &[String], plan: &Key| {
-        let said = call_with(rig, ids, &format!("1, 0, null, null, null, '{plan}'")).await?;
-        anyhow::Ok(said.map(|said| said.iter().map(|(_, granted, ..)| *granted).collect::<Vec<_>>()))
+    let grants = async |ids: &[String], plan: &Key| {
+        let answers = call_with(db, ids, &format!("1, 0, null, null, null, '{plan}'")).await?;
+        anyhow::Ok(answers.map(|answers| answers.iter().map(|(_, granted, ..)| *granted).collect::<Vec<_>>()))
     };
-    assert_eq!(asked(&both, &plan).await?, None, "there is no such plan");
+    assert_eq!(grants(&both, &plan).await?, None, "there is no such plan");
     for plan in [&plan, &other] {
-        rig.store().create_plan(plan, Quota::once(2)?).await?;
+        db.store().create_plan(plan, Quota::once(2)?).await?;
     }
-    assert_eq!(asked(&both, &plan).await?, Some(vec![1, 1]), "they are made");
-    assert_eq!(asked(&both, &other).await?, None, "they follow another one");
-    assert_eq!(call(rig, &both, "1, 0, 2, 0, 'once'").await?, None, "they follow one");
-    rig.create(&ruled, Quota::once(2)?).await?;
-    assert_eq!(asked(&[entry(&ruled, 1), both[0].clone()], &plan).await?, None, "one has terms of its own");
+    assert_eq!(grants(&both, &plan).await?, Some(vec![1, 1]), "they are made");
+    assert_eq!(grants(&both, &other).await?, None, "they follow another one");
+    assert_eq!(call(db, &both, "1, 0, 2, 0, 'once'").await?, None, "they follow one");
+    db.create(&provisioned, Quota::once(2)?).await?;
+    assert_eq!(grants(&[entry(&provisioned, 1), both[0].clone()], &plan).await?, None, "one has limits of its own");
     for mode in ["enforce", "shadow", "off", "block"] {
-        rig.pool.run(format!("update token_plans set mode = '{mode}' where name = '{plan}'")).await?;
-        assert_eq!(asked(&both, &plan).await?, None, "{mode}");
+        db.pool.run(format!("update token_plans set mode = '{mode}' where name = '{plan}'")).await?;
+        assert_eq!(grants(&both, &plan).await?, None, "{mode}");
     }
-    rig.pool.run("update token_plans set mode = null").await?;
-    rig.store().create_plan(&plan, Quota::once(4)?).await?;
-    assert_eq!(asked(&both, &plan).await?, None, "the plan was changed, and they were not settled");
+    db.pool.run("update token_plans set mode = null").await?;
+    db.store().create_plan(&plan, Quota::once(4)?).await?;
+    assert_eq!(grants(&both, &plan).await?, None, "the plan was changed, and they were not settled");
     for key in &followers {
-        assert_eq!(rig.row(key).await?.context("made")?.granted, 1);
-        let _ = rig.store().take_one(&Take::from(key.clone()).rule(Rule::Plan(plan.clone()))).await??;
+        assert_eq!(db.row(key).await?.context("made")?.granted, 1);
+        let _ = db.store().take_one(&Take::from(key.clone()).rule(Rule::Plan(plan.clone()))).await??;
     }
-    assert_eq!(asked(&both, &plan).await?, Some(vec![0, 0]), "now they are, and none is left");
+    assert_eq!(grants(&both, &plan).await?, Some(vec![0, 0]), "now they are, and none is left");
     Ok(())
 }
 
-async fn uniform_path_leaves_session_settings_unchanged(rig: Rig) -> anyhow::Result<()> {
+async fn uniform_path_leaves_session_settings_unchanged(db: TestDb) -> anyhow::Result<()> {
     const SETTINGS: &str =
         "select concat_ws(' ', @@group_concat_max_len, @@innodb_lock_wait_timeout, @@sql_safe_updates,
                             @@sql_mode) as settings";
     let session =
-        with_session(&rig, "set session group_concat_max_len = 4, sql_safe_updates = 1, sql_mode = ''").await?.0;
+        with_session(&db, "set session group_concat_max_len = 4, sql_safe_updates = 1, sql_mode = ''").await?.0;
     let settings = async || {
         anyhow::Ok(session.sql(SETTINGS).await?.first().context("a row")?.text("settings")?.map(str::to_owned))
     };
     let before = settings().await?;
-    let keys: Vec<Key> = (0..100).map(|_| rig.key()).collect();
+    let keys: Vec<Key> = (0..100).map(|_| db.key()).collect();
     let ids: Vec<String> = keys.iter().map(|key| entry(key, 2)).collect();
     for granted in [2, 1, 0] {
-        let said = call(&session, &ids, "1, 0, 3, 0, 'once'").await?.context("decided")?;
-        ensure!(said.len() == 100 && said.iter().all(|(_, times, ..)| *times == granted), "{said:?}");
+        let answers = call(&session, &ids, "1, 0, 3, 0, 'once'").await?.context("decided")?;
+        ensure!(answers.len() == 100 && answers.iter().all(|(_, times, ..)| *times == granted), "{answers:?}");
     }
-    let said = call(&session, &[entry(&rig.key(), i64::MAX)], "1, 0, 3, 0, 'once'").await?.context("decided")?;
-    ensure!(matches!(said.as_slice(), [(1, 3, ..)]), "{said:?}");
+    let answers = call(&session, &[entry(&db.key(), i64::MAX)], "1, 0, 3, 0, 'once'").await?.context("decided")?;
+    ensure!(matches!(answers.as_slice(), [(1, 3, ..)]), "{answers:?}");
     // An error on MySQL.
     drop(call(&session, &["[\"61\", 99999999999999999999]".to_owned()], "1, 0, 3, 0, 'once'").await);
     assert_eq!(settings().await?, before);
@@ -358,14 +359,14 @@ fn entry(key: &Key, times: i64) -> String {
 }
 
 /// For requests without a plan.
-async fn call(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
-    call_with(rig, ids, &format!("{arguments}, null")).await
+async fn call(db: &TestDb, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
+    call_with(db, ids, &format!("{arguments}, null")).await
 }
 
 /// The routine's answer, if it decides: position, number of grants, `full_at` and `granted`.
-async fn call_with(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
-    let ids = rig.quoted(&format!("[{}]", ids.join(",")));
-    let rows = rig.sql(rig.calling("token_take_uniform_v1", &format!("{ids}, {arguments}, false"))).await?;
+async fn call_with(db: &TestDb, ids: &[String], arguments: &str) -> anyhow::Result<Option<Vec<(i64, i64, i64, i64)>>> {
+    let ids = db.quoted(&format!("[{}]", ids.join(",")));
+    let rows = db.sql(db.calling("token_take_uniform_v1", &format!("{ids}, {arguments}, false"))).await?;
     let Some(answers) = rows.first().context("no row")?.text("answers")? else {
         return Ok(None);
     };
@@ -379,4 +380,4 @@ async fn call_with(rig: &Rig, ids: &[String], arguments: &str) -> anyhow::Result
     parsed.collect::<anyhow::Result<_>>().map(Some)
 }
 
-const TERMS: &str = "1, 0, 5, 0, 'once'";
+const ARGUMENTS: &str = "1, 0, 5, 0, 'once'";

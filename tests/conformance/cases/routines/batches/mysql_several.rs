@@ -6,7 +6,7 @@ use tollgate::{Admin, Mode, Quota, Rule, Store, Take, model::Outcome};
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
@@ -24,14 +24,14 @@ const CUT_OFF: [&str; 4] = [
     "set session group_concat_max_len = 7000",
 ];
 
-async fn requests_with_truncated_arrays_of_limits_are_decided(rig: Rig) -> anyhow::Result<()> {
-    let empty = rig.bucket(Quota::once(1)?).await?;
-    assert!(rig.store().take_one(&Take::from(empty.clone())).await??.is_granted());
+async fn requests_with_truncated_arrays_of_limits_are_decided(db: TestDb) -> anyhow::Result<()> {
+    let empty = db.bucket(Quota::once(1)?).await?;
+    assert!(db.store().take_one(&Take::from(empty.clone())).await??.is_granted());
     for setting in CUT_OFF {
-        let session = with_session(&rig, setting).await?.0;
+        let session = with_session(&db, setting).await?.0;
         for limits in 4..=40 {
             let rule = Rule::Quota(Quota::once(1_000_000_000)?);
-            let keys: Vec<_> = (0..limits).map(|_| rig.key()).collect();
+            let keys: Vec<_> = (0..limits).map(|_| db.key()).collect();
             let all = keys[1..]
                 .iter()
                 .fold(Take::from(keys[0].clone()).rule(rule.clone()), |all, key| all.and(key.clone(), rule.clone()));
@@ -52,14 +52,14 @@ async fn requests_with_truncated_arrays_of_limits_are_decided(rig: Rig) -> anyho
     Ok(())
 }
 
-async fn batches_with_truncated_arrays_are_decided(rig: Rig) -> anyhow::Result<()> {
+async fn batches_with_truncated_arrays_are_decided(db: TestDb) -> anyhow::Result<()> {
     for setting in CUT_OFF {
-        let session = with_session(&rig, setting).await?.0;
-        let (shared, plan) = (rig.bucket(Quota::once(30)?).await?, rig.key());
-        rig.store().create_plan(&plan, Quota::once(9)?).await?;
+        let session = with_session(&db, setting).await?.0;
+        let (shared, plan) = (db.bucket(Quota::once(30)?).await?, db.key());
+        db.store().create_plan(&plan, Quota::once(9)?).await?;
         let rules = [Rule::Plan(plan), Rule::Quota(Quota::once(7)?)];
         let rule = |place: usize| rules[place % 2].clone();
-        let several = |place: usize| Take::from(shared.clone()).and(rig.key(), rule(place));
+        let several = |place: usize| Take::from(shared.clone()).and(db.key(), rule(place));
         let takes: Vec<Take> = (0..40).map(several).collect();
         let granted = |outcomes: Vec<Outcome>| outcomes.into_iter().map(|outcome| outcome.map(|d| d.is_granted()));
         let outcomes: Vec<bool> = granted(session.store().take(&takes).await?).collect::<Result<_, _>>()?;
@@ -68,25 +68,25 @@ async fn batches_with_truncated_arrays_are_decided(rig: Rig) -> anyhow::Result<(
         let outcomes: Vec<bool> = granted(session.store().take(&takes.iter().map(of_one).collect::<Vec<_>>()).await?)
             .collect::<Result<_, _>>()?;
         assert_eq!(outcomes, [true; 40], "{setting}");
-        assert_eq!(rig.row(&shared).await?.map(|row| row.granted), Some(30), "{setting}");
+        assert_eq!(db.row(&shared).await?.map(|row| row.granted), Some(30), "{setting}");
     }
     Ok(())
 }
 
-async fn several_limits_make_no_bucket_while_all_is_off(rig: Rig) -> anyhow::Result<()> {
-    let scratch = Scratch::migrated(&rig).await?;
-    let rig = &scratch.rig;
-    rig.store().set_mode(Mode::Off, None, None).await?;
+async fn several_limits_make_no_bucket_while_all_is_off(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    db.store().set_mode(Mode::Off, None, None).await?;
     let rule = Rule::Quota(Quota::once(1)?);
-    let keys = [rig.key(), rig.key(), rig.key()];
+    let keys = [db.key(), db.key(), db.key()];
     let takes = [0, 1, 1, 1].map(|place: usize| {
         Take::from(keys[place].clone()).rule(rule.clone()).and(keys[place + 1].clone(), rule.clone())
     });
-    for outcome in rig.store().take(&takes).await? {
+    for outcome in db.store().take(&takes).await? {
         ensure!(outcome?.is_granted());
     }
     for key in &keys {
-        assert!(rig.row(key).await?.is_none());
+        assert!(db.row(key).await?.is_none());
     }
     Ok(())
 }

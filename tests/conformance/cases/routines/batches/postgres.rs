@@ -13,7 +13,7 @@ use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{injected, with_session};
 use crate::random;
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     [
@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Each bucket has a twin, which gets the same requests one by one.
-async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
+async fn a_batch_decides_as_single_requests_do(db: TestDb) -> anyhow::Result<()> {
     let request = (0..KINDS.len(), 1..4_i64, prop_oneof![3 => Just(0_i64), 1 => 1..12_i64], 1..9_i64, 0..8_usize);
     let request = request.prop_map(|(kind, cost, min_remaining, times, change)| BucketRequest {
         kind,
@@ -46,40 +46,41 @@ async fn a_batch_decides_as_single_requests_do(rig: Rig) -> anyhow::Result<()> {
     let ms = prop_oneof![6 => 0..3000_i64, 1 => -40_000..0_i64];
     let steps = prop::collection::vec((ms, prop::bool::ANY, prop::collection::vec(request, 1..12)), 1..8);
     // Uses a separate database: after the first override, each bucket is looked up among the overrides.
-    let (_scratch, session) = injected(&rig).await?;
+    let (_scratch, session) = injected(&db).await?;
     random::check(60, &steps, |steps| live(&session, steps))
 }
 
-async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow::Result<()> {
-    let run = rig.key();
+async fn live(db: &TestDb, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow::Result<()> {
+    let run = db.key();
     let plan = format!("plan {run}");
     let mut now = START;
-    rig.at(now).await?;
+    db.at(now).await?;
     let mut provision =
         format!("insert into tollgate.token_plans (name, capacity, refill_seconds) values ('{plan}', 9, 3)");
     for kind in KINDS {
-        let Some(terms) = kind.provisioned else { continue };
-        let terms = terms.replace("$plan", &plan);
+        let Some(limits) = kind.provisioned else { continue };
+        let limits = limits.replace("$plan", &plan);
         for id in TWINS.map(|twin| kind.id(twin, &run)) {
             let columns = "id, capacity, refill_seconds, refill, plan";
-            write!(provision, "; insert into tollgate.token_buckets ({columns}) values ('{id}', {terms})")?;
+            write!(provision, "; insert into tollgate.token_buckets ({columns}) values ('{id}', {limits})")?;
         }
     }
-    rig.pool.run(provision).await?;
+    db.pool.run(provision).await?;
     for (ms, alike, requests) in steps {
-        let common = alike.then(|| KINDS[requests[0].kind].asked);
-        let asked = |request: &BucketRequest| common.unwrap_or(KINDS[request.kind].asked);
+        let common = alike.then(|| KINDS[requests[0].kind].requested);
+        let requested = |request: &BucketRequest| common.unwrap_or(KINDS[request.kind].requested);
         let requests = &if alike { made_alike(requests) } else { requests };
         now += ms * MS;
-        rig.at(now).await?;
+        db.at(now).await?;
         if let Some(change) = CHANGES.get(requests[0].change) {
             let changes = ids(&run).map(|id| change.replace("$plan", &plan).replace("$id", &id));
-            rig.pool.run(changes.collect::<Vec<_>>().join("; ")).await?;
+            db.pool.run(changes.collect::<Vec<_>>().join("; ")).await?;
         }
-        let each =
-            |request: &BucketRequest| (KINDS[request.kind].id(TWINS[0], &run), asked(request).replace("$plan", &plan));
+        let each = |request: &BucketRequest| {
+            (KINDS[request.kind].id(TWINS[0], &run), requested(request).replace("$plan", &plan))
+        };
         let batch = batch_of(requests, each);
-        let answers = expanded(&rig.sql(batch).await?, requests)?;
+        let answers = expanded(&db.sql(batch).await?, requests)?;
         for place in in_order(requests) {
             let request = &requests[place];
             let single = format!(
@@ -90,13 +91,13 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow:
                 KINDS[request.kind].id(TWINS[1], &run),
                 request.cost,
                 request.min_remaining,
-                asked(request).replace("$plan", &plan),
+                requested(request).replace("$plan", &plan),
                 request.times
             );
-            let singles = rig.sql(single).await?;
+            let singles = db.sql(single).await?;
             agree(&answers[place], &singles).with_context(|| format!("entry {place} of {requests:?} at {now}"))?;
         }
-        let rows = rows(rig, &run).await?;
+        let rows = rows(db, &run).await?;
         for kind in KINDS {
             let [one, other] = TWINS.map(|twin| rows.get(&kind.id(twin, &run)));
             ensure!(one == other, "after {requests:?} at {now}:\n{one:?}, not {other:?} of {}", kind.name);
@@ -106,8 +107,8 @@ async fn live(rig: &Rig, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow:
 }
 
 /// The states of the existing buckets of a run, by id.
-async fn rows(rig: &Rig, run: &Key) -> anyhow::Result<HashMap<String, [i64; 4]>> {
-    let ids = ids(run).map(|id| rig.quoted(&id)).collect::<Vec<_>>().join(", ");
+async fn rows(db: &TestDb, run: &Key) -> anyhow::Result<HashMap<String, [i64; 4]>> {
+    let ids = ids(run).map(|id| db.quoted(&id)).collect::<Vec<_>>().join(", ");
     let sql = format!(
         "select id, anchor, full_at, granted, max_granted_wait from tollgate.token_buckets where id in ({ids})"
     );
@@ -115,7 +116,7 @@ async fn rows(rig: &Rig, run: &Key) -> anyhow::Result<HashMap<String, [i64; 4]>>
         let id = row.text("id")?.context("null")?.to_owned();
         Ok((id, row.numbers(["anchor", "full_at", "granted", "max_granted_wait"])?))
     };
-    rig.sql(sql).await?.iter().map(row).collect()
+    db.sql(sql).await?.iter().map(row).collect()
 }
 
 fn ids(run: &Key) -> impl Iterator<Item = String> {
@@ -156,27 +157,27 @@ fn agree(rows: &[Row], singles: &[Row]) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn locked_row_does_not_block_the_other_rows(rig: Rig) -> anyhow::Result<()> {
-    let ids = [rig.key(), rig.key()].map(|key| key.as_str().to_owned());
+async fn locked_row_does_not_block_the_other_rows(db: TestDb) -> anyhow::Result<()> {
+    let ids = [db.key(), db.key()].map(|key| key.as_str().to_owned());
     for id in &ids {
-        rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60)")).await?;
+        db.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60)")).await?;
     }
-    let (holder, _) = with_session(&rig, "select 1").await?;
+    let (holder, _) = with_session(&db, "select 1").await?;
     holder.pool.run(format!("begin; select tollgate.request_token('{}')", ids[0])).await?;
     let requests = [0, 1].map(|kind| BucketRequest { kind, cost: 1, min_remaining: 0, times: 2, change: 0 });
     let both = |requests: &[BucketRequest]| {
         batch_of(requests, |request| (ids[request.kind].clone(), "null, null, null, null".to_owned()))
     };
-    let refusal = rig.refusal(both(&requests)).await?;
+    let refusal = db.refusal(both(&requests)).await?;
     assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
-    assert_eq!(answered(&rig.sql(both(&requests[1..])).await?)?, 2);
+    assert_eq!(answered(&db.sql(both(&requests[1..])).await?)?, 2);
     holder.pool.run("rollback").await?;
-    let (session, _) = with_session(&rig, "set lock_timeout = '7s'").await?;
+    let (session, _) = with_session(&db, "set lock_timeout = '7s'").await?;
     session.pool.run("begin").await?;
     assert_eq!(answered(&session.sql(both(&requests)).await?)?, 4);
     assert_eq!(session.sql("show lock_timeout").await?[0].text("lock_timeout")?, Some("7s"), "as it was");
     session.pool.run("commit").await?;
-    let granted = [rig.row(&Key::try_from(&*ids[0])?).await?, rig.row(&Key::try_from(&*ids[1])?).await?];
+    let granted = [db.row(&Key::try_from(&*ids[0])?).await?, db.row(&Key::try_from(&*ids[1])?).await?];
     assert_eq!(granted.map(|row| row.expect("made").granted), [2, 4]);
     Ok(())
 }
@@ -186,23 +187,23 @@ fn answered(rows: &[Row]) -> anyhow::Result<i64> {
     rows.iter().map(|row| row.number("times")).sum()
 }
 
-async fn batch_counts_from_when_its_row_is_locked(rig: Rig) -> anyhow::Result<()> {
-    let id = rig.key().as_str().to_owned();
-    rig.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60, 'continuous')")).await?;
-    let (holder, _) = with_session(&rig, "select 1").await?;
+async fn batch_counts_from_when_its_row_is_locked(db: TestDb) -> anyhow::Result<()> {
+    let id = db.key().as_str().to_owned();
+    db.pool.run(format!("select tollgate.create_bucket('{id}', 10, 60, 'continuous')")).await?;
+    let (holder, _) = with_session(&db, "select 1").await?;
     holder.pool.run(format!("begin; select from tollgate.token_buckets where id = '{id}' for update")).await?;
-    let (waiter, _) = with_session(&rig, "select 1").await?;
+    let (waiter, _) = with_session(&db, "select 1").await?;
     let requests = [BucketRequest { kind: 0, cost: 1, min_remaining: 0, times: 12, change: 0 }];
     let sql = batch_of(&requests, |_| (id.clone(), "null, null, null, null".to_owned()));
     let waiting = tokio::spawn(async move { waiter.sql(sql).await });
     let stuck = format!("select from pg_stat_activity where wait_event_type = 'Lock' and query like '%{id}%'");
-    while rig.sql(stuck.clone()).await?.is_empty() {}
-    let before = rig.now().await?;
-    rig.until(before + 20 * MS).await?;
-    let released = rig.now().await?;
+    while db.sql(stuck.clone()).await?.is_empty() {}
+    let before = db.now().await?;
+    db.until(before + 20 * MS).await?;
+    let released = db.now().await?;
     holder.pool.run("rollback").await?;
     let rows = waiting.await??;
-    let row = rig.row(&Key::try_from(&*id)?).await?.context("made")?;
+    let row = db.row(&Key::try_from(&*id)?).await?.context("made")?;
     // The tokens of a full bucket, counted from the release.
     assert_eq!(row.granted, 10);
     ensure!(row.full_at >= released - row.anchor + 60_000 * MS, "{row:?} when released at {released}");
@@ -225,7 +226,7 @@ struct BucketRequest {
 struct Bucket {
     name: &'static str,
     provisioned: Option<&'static str>,
-    asked: &'static str,
+    requested: &'static str,
 }
 
 impl Bucket {
@@ -246,7 +247,7 @@ fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
     let BucketRequest { kind, cost, min_remaining, change, .. } = requests[0].clone();
     let mut alike: Vec<BucketRequest> = requests
         .into_iter()
-        .filter(|request| KINDS[request.kind].asked == KINDS[kind].asked || request.times > 6)
+        .filter(|request| KINDS[request.kind].requested == KINDS[kind].requested || request.times > 6)
         .map(|request| BucketRequest { cost, min_remaining, change, ..request })
         .collect();
     alike.sort_by_key(|request| KINDS[request.kind].name);
@@ -256,14 +257,14 @@ fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
 
 /// The call for the requests, each with a bucket and the requested limits: together if each bucket occurs once, and else one by
 /// one.
-fn batch_of(requests: &[BucketRequest], asked: impl Fn(&BucketRequest) -> (String, String)) -> String {
+fn batch_of(requests: &[BucketRequest], requested: impl Fn(&BucketRequest) -> (String, String)) -> String {
     let mut rows = String::new();
     let mut ids = HashSet::new();
     for (place, request) in requests.iter().enumerate() {
-        let (id, terms) = asked(request);
+        let (id, limits) = requested(request);
         let comma = if place > 0 { ", " } else { "" };
         let BucketRequest { cost, min_remaining, times, .. } = request;
-        write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {min_remaining}::bigint, {times}::bigint, {terms})")
+        write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {min_remaining}::bigint, {times}::bigint, {limits})")
             .expect("text");
         ids.insert(id);
     }
@@ -274,33 +275,33 @@ fn batch_of(requests: &[BucketRequest], asked: impl Fn(&BucketRequest) -> (Strin
                                   is not distinct from (v.capacity, v.seconds, v.refill, v.plan)),
          t as (select e.place + 1 as entry, t.times, t.taken
                  from (select array_agg(e.id order by e.entry) ids, array_agg(e.times order by e.entry) times,
-                              array_agg(e.cost order by e.entry) costs, array_agg(e.keep order by e.entry) keeps,
+                              array_agg(e.cost order by e.entry) costs, array_agg(e.min_remaining order by e.entry) min_remainings,
                               array_agg(e.rule order by e.entry) rules from e) a
                 cross join (select array_agg(r.capacity order by r.nth) capacities, array_agg(r.seconds order by r.nth) seconds,
                                    array_agg(r.refill order by r.nth) refills, array_agg(r.plan order by r.nth) plans
                               from r) r
                 cross join lateral tollgate.take_batch_v1(
-                  a.ids, a.times, a.costs, a.keeps, a.rules, r.capacities, r.seconds, r.refills, r.plans) m
+                  a.ids, a.times, a.costs, a.min_remainings, a.rules, r.capacities, r.seconds, r.refills, r.plans) m
                 cross join lateral tollgate.answers_each(m) t
                  join e on e.entry = t.entry)"
     } else {
         "t as (select t.*
                  from (select array_agg(v.place + 1 order by v.place) places, array_agg(v.id order by v.place) ids,
                               array_agg(v.times order by v.place) times, array_agg(v.cost order by v.place) costs,
-                              array_agg(v.keep order by v.place) keeps, array_agg(0::bigint order by v.place) zeros,
+                              array_agg(v.min_remaining order by v.place) min_remainings, array_agg(0::bigint order by v.place) zeros,
                               array_agg(v.capacity order by v.place) capacities,
                               array_agg(v.seconds order by v.place) seconds,
                               array_agg(v.refill order by v.place) refills, array_agg(v.plan order by v.place) plans
                          from v) a
                 cross join lateral tollgate.take_each_v1(
-                  a.places, a.ids, a.times, a.costs, a.keeps, a.zeros, a.capacities, a.seconds, a.refills, a.plans, null,
+                  a.places, a.ids, a.times, a.costs, a.min_remainings, a.zeros, a.capacities, a.seconds, a.refills, a.plans, null,
                   null) m
                 cross join lateral tollgate.answers_each(m) t)"
     };
     format!(
-        "with v (place, id, cost, keep, times, capacity, seconds, refill, plan) as (
-                select place::bigint, id, cost, keep, times, capacity::bigint, seconds::numeric, refill::text, plan::text
-                  from (values {rows}) v (place, id, cost, keep, times, capacity, seconds, refill, plan)),
+        "with v (place, id, cost, min_remaining, times, capacity, seconds, refill, plan) as (
+                select place::bigint, id, cost, min_remaining, times, capacity::bigint, seconds::numeric, refill::text, plan::text
+                  from (values {rows}) v (place, id, cost, min_remaining, times, capacity, seconds, refill, plan)),
          {answers}
          select t.entry, t.times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).scheduled_at,
                 (t.taken).full_at, (t.taken).granted
@@ -311,21 +312,21 @@ fn batch_of(requests: &[BucketRequest], asked: impl Fn(&BucketRequest) -> (Strin
 const TWINS: [&str; 2] = ["1", "2"];
 
 const KINDS: [Bucket; 15] = [
-    Bucket { name: "d", provisioned: Some("10, 10, 'continuous', null"), asked: OWN },
-    Bucket { name: "b", provisioned: Some("7, 2, 'interval', null"), asked: OWN },
-    Bucket { name: "c", provisioned: Some("5, 3, 'calendar', null"), asked: OWN },
-    Bucket { name: "a", provisioned: Some("40, 1, 'once', null"), asked: OWN },
-    Bucket { name: "e", provisioned: Some("9, 3, 'continuous', '$plan'"), asked: OWN },
-    Bucket { name: "f", provisioned: None, asked: PLANNED },
-    Bucket { name: "g", provisioned: None, asked: CONTINUOUS },
-    Bucket { name: "h", provisioned: None, asked: CALENDAR },
-    Bucket { name: "i", provisioned: None, asked: OWN },
-    Bucket { name: "j", provisioned: Some("6, 2, 'continuous', null"), asked: CONTINUOUS },
-    Bucket { name: "k", provisioned: None, asked: CONTINUOUS },
-    Bucket { name: "l", provisioned: None, asked: CONTINUOUS },
-    Bucket { name: "m", provisioned: None, asked: PLANNED },
-    Bucket { name: "n", provisioned: None, asked: PLANNED },
-    Bucket { name: "o", provisioned: None, asked: CALENDAR },
+    Bucket { name: "d", provisioned: Some("10, 10, 'continuous', null"), requested: OWN },
+    Bucket { name: "b", provisioned: Some("7, 2, 'interval', null"), requested: OWN },
+    Bucket { name: "c", provisioned: Some("5, 3, 'calendar', null"), requested: OWN },
+    Bucket { name: "a", provisioned: Some("40, 1, 'once', null"), requested: OWN },
+    Bucket { name: "e", provisioned: Some("9, 3, 'continuous', '$plan'"), requested: OWN },
+    Bucket { name: "f", provisioned: None, requested: PLANNED },
+    Bucket { name: "g", provisioned: None, requested: CONTINUOUS },
+    Bucket { name: "h", provisioned: None, requested: CALENDAR },
+    Bucket { name: "i", provisioned: None, requested: OWN },
+    Bucket { name: "j", provisioned: Some("6, 2, 'continuous', null"), requested: CONTINUOUS },
+    Bucket { name: "k", provisioned: None, requested: CONTINUOUS },
+    Bucket { name: "l", provisioned: None, requested: CONTINUOUS },
+    Bucket { name: "m", provisioned: None, requested: PLANNED },
+    Bucket { name: "n", provisioned: None, requested: PLANNED },
+    Bucket { name: "o", provisioned: None, requested: CALENDAR },
 ];
 
 const CONTINUOUS: &str = "6::bigint, 2::numeric, 'continuous'::text, null::text";

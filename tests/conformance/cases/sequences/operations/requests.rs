@@ -12,7 +12,7 @@ impl Author<'_> {
     pub(super) fn take(&mut self) -> Take {
         self.hold = Duration::MAX;
         if !self.ids.is_empty() && self.one_in(5) {
-            return self.again();
+            return self.repeat();
         }
         let take = if self.one_in(4) { self.in_window() } else { self.of_buckets() };
         if self.one_in(3) { self.identified(take) } else { take }
@@ -26,7 +26,7 @@ impl Author<'_> {
     }
 
     /// Starts a wait. More often than not, others queue behind it.
-    pub(super) fn wait_in_line(&mut self, place: usize, take: Take) -> Operation {
+    pub(super) fn queue_wait(&mut self, place: usize, take: Take) -> Operation {
         self.hold = Duration::MAX;
         self.before = Some(take.clone());
         let longest = [Duration::from_secs(1), Duration::from_hours(1), Duration::MAX][self.random.usize(..3)];
@@ -42,8 +42,8 @@ impl Author<'_> {
     }
 
     fn of_buckets(&mut self) -> Take {
-        let nobodys = usize::from(self.one_in(8));
-        let mut places = vec![self.random.usize(..self.cast.keys.len() - 1 + nobodys)];
+        let unknown = usize::from(self.one_in(8));
+        let mut places = vec![self.random.usize(..self.cast.keys.len() - 1 + unknown)];
         while self.one_in(3) && places.len() < 4 {
             places.push(self.random.usize(..self.cast.keys.len() - 1));
         }
@@ -90,7 +90,7 @@ impl Author<'_> {
     }
 
     /// Repeats a request with its id: unchanged, with another cost, or for other buckets.
-    fn again(&mut self) -> Take {
+    fn repeat(&mut self) -> Take {
         let (take, hold) = self.ids[self.random.usize(..self.ids.len())].clone();
         self.hold = hold;
         let other = self.random.usize(..self.cast.keys.len() - 1);

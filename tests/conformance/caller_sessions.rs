@@ -8,28 +8,28 @@ use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
 
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
-pub struct Crowd {
-    /// The case's rig, on the crowd's own pool.
-    pub rig: Rig,
+pub struct CallerSessions {
+    /// The database of the case, on a pool of these sessions.
+    pub db: TestDb,
     sessions: Arc<Mutex<Vec<i64>>>,
 }
 
-impl Crowd {
+impl CallerSessions {
     /// Opens sessions on the case's database, all at once.
-    pub async fn new(rig: &Rig, size: u32) -> anyhow::Result<Self> {
+    pub async fn new(db: &TestDb, size: u32) -> anyhow::Result<Self> {
         let sessions = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&sessions);
-        let enter = move |session: i64| known.lock().expect("nobody panics while holding it").push(session);
-        let pool = match &rig.pool {
+        let add_session = move |session: i64| known.lock().expect("nobody panics while holding it").push(session);
+        let pool = match &db.pool {
             AnyPool::MySql(pool) => {
                 let options = MySqlPoolOptions::new().idle_timeout(None).max_lifetime(None).after_connect(
                     move |connection, _| {
-                        let enter = enter.clone();
+                        let add_session = add_session.clone();
                         Box::pin(async move {
                             let id = sqlx::query_scalar("select cast(connection_id() as signed)");
-                            enter(id.fetch_one(connection).await?);
+                            add_session(id.fetch_one(connection).await?);
                             Ok(())
                         })
                     },
@@ -40,9 +40,11 @@ impl Crowd {
             AnyPool::Postgres(pool) => {
                 let options =
                     PgPoolOptions::new().idle_timeout(None).max_lifetime(None).after_connect(move |connection, _| {
-                        let enter = enter.clone();
+                        let add_session = add_session.clone();
                         Box::pin(async move {
-                            enter(sqlx::query_scalar("select pg_backend_pid()::bigint").fetch_one(connection).await?);
+                            add_session(
+                                sqlx::query_scalar("select pg_backend_pid()::bigint").fetch_one(connection).await?,
+                            );
                             Ok(())
                         })
                     });
@@ -58,15 +60,15 @@ impl Crowd {
                 AnyPool::Sqlite(options.connect_with(pool.connect_options().as_ref().clone()).await?)
             }
         };
-        Ok(Self { rig: rig.on(pool), sessions })
+        Ok(Self { db: db.on(pool), sessions })
     }
 
-    /// Returns once `many` sessions wait for a lock, as seen through another session.
-    pub async fn wait(&self, onlooker: &Rig, many: usize) -> anyhow::Result<()> {
+    /// Returns once `count` sessions wait for a lock, as seen through another session.
+    pub async fn until_waiting(&self, observer: &TestDb, count: usize) -> anyhow::Result<()> {
         loop {
             // A pool can still be opening sessions.
             let sessions = self.sessions.lock().expect("nobody panics while holding it").clone();
-            let waiting: i64 = match &onlooker.pool {
+            let waiting: i64 = match &observer.pool {
                 AnyPool::MySql(pool) => {
                     // MySQL has no list parameters. InnoDB's own views of lock waits do not change while a session polls them,
                     // so the query counts sessions that execute a statement that needs the lock.
@@ -85,7 +87,7 @@ impl Crowd {
                 }
                 AnyPool::Sqlite(_) => bail!("a file does not say who waits for it"),
             };
-            if usize::try_from(waiting)? >= many {
+            if usize::try_from(waiting)? >= count {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

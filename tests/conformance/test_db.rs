@@ -1,4 +1,4 @@
-//! The rig of a case: a store on an engine, its rows, and its clock.
+//! The database of a case: a store on an engine, its rows, and its clock.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::matrix::Time;
 use crate::store::{AnyStore, Database};
 
 /// An engine, ready for one case.
-pub struct Rig {
+pub struct TestDb {
     pub engine: &'static Engine,
     pub level: Option<Isolation>,
     pub layers: Layers,
@@ -25,7 +25,7 @@ pub struct Rig {
     clock: ManualClock,
     changes: Changes,
     time: Time,
-    /// The directory of an engine without a server, removed with the rig.
+    /// The directory of an engine without a server, removed with this value.
     pub directory: Option<TempDir>,
 }
 
@@ -37,7 +37,7 @@ pub enum AnyPool {
     Sqlite(SqlitePool),
 }
 
-impl Rig {
+impl TestDb {
     pub async fn new(
         engine: &'static Engine,
         level: Option<Isolation>,
@@ -67,7 +67,7 @@ impl Rig {
         })
     }
 
-    /// The rig on another pool.
+    /// The same database on another pool.
     pub fn on(&self, pool: AnyPool) -> Self {
         Self {
             engine: self.engine,
@@ -95,7 +95,7 @@ impl Rig {
     }
 
     /// Returns a key that no other case uses.
-    #[expect(clippy::unused_self, reason = "a case says rig.key() as it says rig.bucket()")]
+    #[expect(clippy::unused_self, reason = "a case calls db.key() as it calls db.bucket()")]
     pub fn key(&self) -> Key {
         Key::from(Uuid::new_v4())
     }

@@ -8,24 +8,27 @@ use tollgate::{
 };
 
 use crate::engines::Kind;
-use crate::held::Held;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::session::Session;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite; read_of_a_locked_row_returns_the_state_before)
         .into()
 }
 
-async fn read_of_a_locked_row_returns_the_state_before(rig: Rig) -> anyhow::Result<()> {
+async fn read_of_a_locked_row_returns_the_state_before(db: TestDb) -> anyhow::Result<()> {
     let day = Duration::from_hours(24);
-    let key = rig.bucket(Quota::interval(5, day)?).await?;
+    let key = db.bucket(Quota::interval(5, day)?).await?;
     let window = Take::from(key.clone()).rule(Window::new(5, day, day)?.into());
-    assert!(rig.take(&key).await?.is_granted() && rig.decide(window.clone()).await?.is_granted());
+    assert!(db.take(&key).await?.is_granted() && db.decide(window.clone()).await?.is_granted());
 
-    let mut held = Held::open(&rig).await?;
-    assert!(held.decide(&Take::from(key.clone())).await?.is_granted() && held.decide(&window).await?.is_granted());
-    let store = rig.store().deadline(DEADLINE);
+    let mut lock_holder = Session::begin(&db).await?;
+    assert!(
+        lock_holder.decide(&Take::from(key.clone())).await?.is_granted()
+            && lock_holder.decide(&window).await?.is_granted()
+    );
+    let store = db.store().deadline(DEADLINE);
     let left = |level: &BucketLevel| (level.available(), level.granted());
     let limiter = Limiter::new(store.clone(), Quota::interval(5, day)?)?;
     assert_eq!(left(&limiter.peek(&key).await?), (4, 1));
@@ -35,7 +38,7 @@ async fn read_of_a_locked_row_returns_the_state_before(rig: Rig) -> anyhow::Resu
     let filter = Filter::default().prefix(key.clone());
     assert_eq!(store.list(&filter, None, 10).await?.iter().map(left).collect::<Vec<_>>(), [(4, 1)]);
 
-    held.commit().await?;
+    lock_holder.commit().await?;
     assert_eq!(left(&limiter.peek(&key).await?), (3, 2));
     assert_eq!(store.peek_window(&key).await?.map(|level| level.counted()), Some(2));
     Ok(())

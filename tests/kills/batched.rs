@@ -15,19 +15,19 @@ use tollgate::{
 use crate::accounting::{Books, Request};
 use crate::database::Database;
 
-pub struct Together {
+pub struct BatchedCallers {
     batcher: Arc<Batcher<Underlying>>,
     books: Arc<Books>,
 }
 
-impl Together {
+impl BatchedCallers {
     pub fn new(database: &Database, books: Arc<Books>) -> Self {
         let underlying = Underlying { store: database.store(), cut_off: AtomicUsize::new(0) };
         Self { batcher: Arc::new(Batcher::new(underlying)), books }
     }
 
     /// Starts callers that make requests until one has no answer.
-    pub fn crowd(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
+    pub fn spawn_all(&self) -> Vec<JoinHandle<anyhow::Result<()>>> {
         let callers = (0..CALLERS).map(|number| {
             let (batcher, books) = (Arc::clone(&self.batcher), Arc::clone(&self.books));
             tokio::spawn(async move {
@@ -49,7 +49,7 @@ impl Together {
 /// Makes a request with an id. Returns whether there was an answer.
 async fn once(batcher: &Batcher<Underlying>, books: &Books) -> anyhow::Result<bool> {
     let request = Request::new(&[fastrand::choice(WITH_IDS).expect("there are some")]);
-    books.asked(request.clone());
+    books.requested(request.clone());
     let is_answered = is_answered(batcher.take_one(&request.take()?).await)?;
     if is_answered {
         books.answered(request.id);
@@ -108,5 +108,5 @@ impl TestStore for Underlying {
 }
 
 const CALLERS: usize = 32;
-const WITH_IDS: &[&str] = &["together 1", "together 2", "together 3"];
+const WITH_IDS: &[&str] = &["batched 1", "batched 2", "batched 3"];
 const WITHOUT_IDS: &[&str] = &["nameless 1", "nameless 2", "nameless 3", "nameless 4", "nameless 5", "nameless 6"];

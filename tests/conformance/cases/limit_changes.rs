@@ -7,7 +7,7 @@ use tollgate::{Decision, Key, Quota, Rule, Take};
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rig::Rig;
+use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
@@ -23,9 +23,9 @@ pub(crate) fn cases() -> Vec<Case> {
     .into()
 }
 
-async fn larger_capacity_of_an_empty_bucket_adds_no_tokens(rig: Rig) -> anyhow::Result<()> {
-    for by in Means::of(&rig) {
-        let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
+async fn larger_capacity_of_an_empty_bucket_adds_no_tokens(db: TestDb) -> anyhow::Result<()> {
+    for by in Means::of(&db) {
+        let mut bucket = Bucket::new(&db, by, Quota::continuous(10, secs(10))?).await?;
         bucket.drain(10).await?;
         bucket.change(Quota::continuous(1000, secs(10))?).await?;
         bucket.has(0).await?;
@@ -41,10 +41,10 @@ async fn larger_capacity_of_an_empty_bucket_adds_no_tokens(rig: Rig) -> anyhow::
     Ok(())
 }
 
-async fn smaller_capacity_discards_the_excess_tokens(rig: Rig) -> anyhow::Result<()> {
-    for by in Means::of(&rig) {
+async fn smaller_capacity_discards_the_excess_tokens(db: TestDb) -> anyhow::Result<()> {
+    for by in Means::of(&db) {
         for kind in [Quota::continuous, Quota::interval] {
-            let mut bucket = Bucket::new(&rig, by, kind(100, secs(1000))?).await?;
+            let mut bucket = Bucket::new(&db, by, kind(100, secs(1000))?).await?;
             bucket.drain(50).await?;
             bucket.change(kind(40, secs(1000))?).await?;
             bucket.drain(15).await?;
@@ -62,9 +62,9 @@ async fn smaller_capacity_discards_the_excess_tokens(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn faster_refill_keeps_the_fraction_of_a_token(rig: Rig) -> anyhow::Result<()> {
-    for by in Means::of(&rig) {
-        let mut bucket = Bucket::new(&rig, by, Quota::continuous(1, secs(3600))?).await?;
+async fn faster_refill_keeps_the_fraction_of_a_token(db: TestDb) -> anyhow::Result<()> {
+    for by in Means::of(&db) {
+        let mut bucket = Bucket::new(&db, by, Quota::continuous(1, secs(3600))?).await?;
         bucket.drain(1).await?;
         bucket.pass(1800 * SECOND).await?;
         // Half a token is there: at 100 per second, the other half takes 5 ms.
@@ -80,12 +80,12 @@ async fn faster_refill_keeps_the_fraction_of_a_token(rig: Rig) -> anyhow::Result
     Ok(())
 }
 
-async fn changes_of_an_idle_bucket_settle_when_they_are_made(rig: Rig) -> anyhow::Result<()> {
+async fn changes_of_an_idle_bucket_settle_when_they_are_made(db: TestDb) -> anyhow::Result<()> {
     // A quota in a request takes effect with the request, and so does an UPDATE, except on PostgreSQL. So only these two change
     // an idle bucket.
-    let at_once = |by: &Means| *by == Means::Create || *by == Means::Update && rig.engine.kind == Kind::Postgres;
-    for by in Means::of(&rig).into_iter().filter(at_once) {
-        let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
+    let at_once = |by: &Means| *by == Means::Create || *by == Means::Update && db.engine.kind == Kind::Postgres;
+    for by in Means::of(&db).into_iter().filter(at_once) {
+        let mut bucket = Bucket::new(&db, by, Quota::continuous(10, secs(10))?).await?;
         bucket.drain(10).await?;
         bucket.pass(2 * SECOND).await?;
         bucket.change(Quota::continuous(100, secs(1000))?).await?; // 2 tokens, and one every 10 s
@@ -97,9 +97,9 @@ async fn changes_of_an_idle_bucket_settle_when_they_are_made(rig: Rig) -> anyhow
     Ok(())
 }
 
-async fn another_kind_of_refill_keeps_the_tokens(rig: Rig) -> anyhow::Result<()> {
-    for by in Means::of(&rig) {
-        let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
+async fn another_kind_of_refill_keeps_the_tokens(db: TestDb) -> anyhow::Result<()> {
+    for by in Means::of(&db) {
+        let mut bucket = Bucket::new(&db, by, Quota::continuous(10, secs(10))?).await?;
         bucket.drain(7).await?;
         bucket.pass(SECOND / 2).await?;
         // 3.5 tokens: half a token is not a tick of an interval's clock.
@@ -119,9 +119,9 @@ async fn another_kind_of_refill_keeps_the_tokens(rig: Rig) -> anyhow::Result<()>
     Ok(())
 }
 
-async fn tokens_promised_ahead_stay_promised(rig: Rig) -> anyhow::Result<()> {
-    for by in Means::of(&rig) {
-        let mut bucket = Bucket::new(&rig, by, Quota::continuous(10, secs(10))?).await?;
+async fn tokens_promised_ahead_stay_promised(db: TestDb) -> anyhow::Result<()> {
+    for by in Means::of(&db) {
+        let mut bucket = Bucket::new(&db, by, Quota::continuous(10, secs(10))?).await?;
         bucket.drain(10).await?;
         let reserved = bucket.decide(|take| take.cost(5).max_wait(secs(60))).await?;
         ensure!(reserved.is_granted() && reserved.wait() == secs(5), "{reserved:?}");
@@ -138,9 +138,9 @@ async fn tokens_promised_ahead_stay_promised(rig: Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_change_is_settled_even_by_a_denial(rig: Rig) -> anyhow::Result<()> {
+async fn a_change_is_settled_even_by_a_denial(db: TestDb) -> anyhow::Result<()> {
     let (slow, fast) = (Quota::continuous(10, secs(10_000))?, Quota::continuous(10, secs(10))?);
-    let mut bucket = Bucket::new(&rig, Means::BucketRequest, slow).await?;
+    let mut bucket = Bucket::new(&db, Means::BucketRequest, slow).await?;
     bucket.drain(10).await?;
     bucket.pass(500 * SECOND).await?;
     bucket.change(fast).await?;
@@ -166,16 +166,16 @@ enum Means {
 }
 
 impl Means {
-    fn of(rig: &Rig) -> Vec<Self> {
+    fn of(db: &TestDb) -> Vec<Self> {
         let mut means = vec![Self::Create, Self::BucketRequest];
         // On SQLite, an UPDATE computes the level anew, as the comment on its table says.
-        means.extend((rig.engine.kind != Kind::Sqlite).then_some(Self::Update));
+        means.extend((db.engine.kind != Kind::Sqlite).then_some(Self::Update));
         means
     }
 }
 
 struct Bucket<'a> {
-    rig: &'a Rig,
+    db: &'a TestDb,
     by: Means,
     key: Key,
     quota: Quota,
@@ -183,25 +183,25 @@ struct Bucket<'a> {
 }
 
 impl<'a> Bucket<'a> {
-    async fn new(rig: &'a Rig, by: Means, quota: Quota) -> anyhow::Result<Self> {
+    async fn new(db: &'a TestDb, by: Means, quota: Quota) -> anyhow::Result<Self> {
         // At the end of each second, minute and so on, for buckets whose periods are the calendar's.
         let now = 1_800_000_000 * SECOND;
-        rig.at(now).await?;
-        let key = if by == Means::BucketRequest { rig.key() } else { rig.bucket(quota).await? };
-        Ok(Self { rig, by, key, quota, now })
+        db.at(now).await?;
+        let key = if by == Means::BucketRequest { db.key() } else { db.bucket(quota).await? };
+        Ok(Self { db, by, key, quota, now })
     }
 
     async fn change(&mut self, quota: Quota) -> anyhow::Result<()> {
         self.quota = quota;
         match self.by {
-            Means::Create => self.rig.create(&self.key, quota).await?,
+            Means::Create => self.db.create(&self.key, quota).await?,
             Means::BucketRequest => {}
             Means::Update => {
                 let (capacity, seconds) = (quota.capacity(), quota.refill_time().as_secs());
                 let refill = format!("{:?}", quota.refill()).to_lowercase();
-                let id = self.rig.literal(&self.key);
+                let id = self.db.literal(&self.key);
                 let set = format!("capacity = {capacity}, refill_seconds = {seconds}, refill = '{refill}'");
-                self.rig.sql(format!("update {} set {set} where id = {id}", self.rig.table())).await?;
+                self.db.sql(format!("update {} set {set} where id = {id}", self.db.table())).await?;
             }
         }
         Ok(())
@@ -209,7 +209,7 @@ impl<'a> Bucket<'a> {
 
     async fn pass(&mut self, ns: i64) -> anyhow::Result<()> {
         self.now += ns;
-        self.rig.at(self.now).await
+        self.db.at(self.now).await
     }
 
     /// Takes so many tokens.
@@ -235,7 +235,7 @@ impl<'a> Bucket<'a> {
 
     async fn decide(&self, how: impl Fn(Take) -> Take) -> anyhow::Result<Decision> {
         let take = how(Take::from(self.key.clone()));
-        self.rig.decide(if self.by == Means::BucketRequest { take.rule(Rule::Quota(self.quota)) } else { take }).await
+        self.db.decide(if self.by == Means::BucketRequest { take.rule(Rule::Quota(self.quota)) } else { take }).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Another transaction that holds the rows of a request.
+//! Another session, whose transaction can hold the rows of a request.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use sqlx::{AssertSqlSafe, MySql, MySqlPool, Postgres, Row, Sqlite};
 use tollgate::{Decision, Key, Take, store::take_within};
 
 use crate::engines::Kind;
-use crate::rig::{AnyPool, Rig};
+use crate::test_db::{AnyPool, TestDb};
 
 /// Uses a separate connection. The transaction is rolled back on drop.
-pub struct Held {
+pub struct Session {
     connection: AnyConnection,
     /// The server's process, once the transaction has begun: PostgreSQL only.
     pid: i32,
@@ -22,28 +22,28 @@ enum AnyConnection {
     Sqlite(PoolConnection<Sqlite>),
 }
 
-impl Held {
+impl Session {
     /// Takes a token in a transaction that stays open.
-    pub async fn bucket(rig: &Rig, key: &Key) -> anyhow::Result<Self> {
-        let mut held = Self::open(rig).await?;
-        held.take(rig, key).await?;
-        Ok(held)
+    pub async fn lock_bucket(db: &TestDb, key: &Key) -> anyhow::Result<Self> {
+        let mut session = Self::begin(db).await?;
+        session.take(db, key).await?;
+        Ok(session)
     }
 
     /// Begins a transaction that stays open.
-    pub async fn open(rig: &Rig) -> anyhow::Result<Self> {
-        let mut held = Self::idle(rig).await?;
-        held.connection.close_on_drop();
-        held.run(if rig.engine.kind == Kind::Sqlite { "begin immediate" } else { "begin" }).await?;
-        if let AnyConnection::Postgres(connection) = &mut held.connection {
-            held.pid = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut **connection).await?;
+    pub async fn begin(db: &TestDb) -> anyhow::Result<Self> {
+        let mut session = Self::idle(db).await?;
+        session.connection.close_on_drop();
+        session.run(if db.engine.kind == Kind::Sqlite { "begin immediate" } else { "begin" }).await?;
+        if let AnyConnection::Postgres(connection) = &mut session.connection {
+            session.pid = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut **connection).await?;
         }
-        Ok(held)
+        Ok(session)
     }
 
     /// Takes a connection out of the pool.
-    pub async fn idle(rig: &Rig) -> anyhow::Result<Self> {
-        let connection = match &rig.pool {
+    pub async fn idle(db: &TestDb) -> anyhow::Result<Self> {
+        let connection = match &db.pool {
             AnyPool::MySql(pool) => AnyConnection::MySql(pool.acquire().await?),
             AnyPool::Postgres(pool) => AnyConnection::Postgres(pool.acquire().await?),
             AnyPool::Sqlite(pool) => AnyConnection::Sqlite(pool.acquire().await?),
@@ -61,8 +61,8 @@ impl Held {
     }
 
     /// Takes another token, and waits for the bucket's lock if necessary.
-    pub async fn take(&mut self, rig: &Rig, key: &Key) -> Result<(), sqlx::Error> {
-        let sql = format!("update {} set granted = granted + 1 where id = {}", rig.table(), rig.literal(key));
+    pub async fn take(&mut self, db: &TestDb, key: &Key) -> Result<(), sqlx::Error> {
+        let sql = format!("update {} set granted = granted + 1 where id = {}", db.table(), db.literal(key));
         self.run(sql).await
     }
 
@@ -81,9 +81,9 @@ impl Held {
 
     /// Returns once a session waits for a lock: on PostgreSQL for a lock of this session, on MySQL for any lock in this
     /// database, which should be the case's own.
-    pub async fn blocks(&self, rig: &Rig) -> anyhow::Result<()> {
-        while !match &rig.pool {
-            AnyPool::MySql(pool) => somebody_waits(pool).await?,
+    pub async fn until_blocking(&self, db: &TestDb) -> anyhow::Result<()> {
+        while !match &db.pool {
+            AnyPool::MySql(pool) => has_lock_wait(pool).await?,
             AnyPool::Postgres(pool) => {
                 sqlx::query_scalar("select exists (select from pg_locks where $1 = any (pg_blocking_pids(pid)))")
                     .bind(self.pid)
@@ -99,7 +99,7 @@ impl Held {
 }
 
 /// Reads InnoDB's report, because its views are refreshed only after 100 ms without a read, and other cases read them, too.
-async fn somebody_waits(pool: &MySqlPool) -> anyhow::Result<bool> {
+async fn has_lock_wait(pool: &MySqlPool) -> anyhow::Result<bool> {
     let report: String = sqlx::raw_sql("show engine innodb status").fetch_one(pool).await?.try_get("Status")?;
     // The text before the first transaction describes the last deadlock, which has ended.
     let waiting = report.split("---TRANSACTION ").skip(1).filter(|transaction| transaction.contains("\nLOCK WAIT "));
@@ -107,10 +107,10 @@ async fn somebody_waits(pool: &MySqlPool) -> anyhow::Result<bool> {
         .filter_map(|transaction| transaction.split_once(" thread id "))
         .filter_map(|(_, id)| id.split(',').next())
         .collect();
-    let ours = sqlx::query_scalar(
+    let in_database = sqlx::query_scalar(
         "select exists (select 1 from information_schema.processlist where find_in_set(id, ?) and db = database())",
     );
-    Ok(ours.bind(threads.join(",")).fetch_one(pool).await?)
+    Ok(in_database.bind(threads.join(",")).fetch_one(pool).await?)
 }
 
 impl AnyConnection {
