@@ -198,7 +198,7 @@ impl TestStore for Granting {
 }
 
 /// Counts the allocations for a hundred requests, while `callers` of them run at once.
-fn allocations_of_a_hundred<F>(callers: usize, ask: impl Fn(usize) -> F) -> anyhow::Result<u64>
+fn allocations_of_a_hundred<F>(callers: usize, call: impl Fn(usize) -> F) -> anyhow::Result<u64>
 where
     F: Future<Output = anyhow::Result<bool>>,
 {
@@ -207,7 +207,7 @@ where
     runtime.block_on(async {
         let mut counted = 0;
         for _ in 0..ROUNDS {
-            let mut pending: Vec<_> = (0..callers).map(|caller| Box::pin(ask(caller))).collect();
+            let mut pending: Vec<_> = (0..callers).map(|caller| Box::pin(call(caller))).collect();
             let before = ALLOCATIONS.get();
             poll_fn(|context| {
                 pending.retain_mut(|request| match request.as_mut().poll(context) {
@@ -226,9 +226,9 @@ where
     })
 }
 
-/// Creates [`MANY`] keys, one for each caller.
+/// Creates [`BATCH_SIZE`] keys, one for each caller.
 fn keys() -> Result<Vec<Key>, Error> {
-    (0..MANY).map(|number| Ok(Key::try_from(format!("user:{number}"))?)).collect()
+    (0..BATCH_SIZE).map(|number| Ok(Key::try_from(format!("user:{number}"))?)).collect()
 }
 
 #[test]
@@ -236,13 +236,13 @@ fn batched_request_allocates_only_its_reply_slot() -> anyhow::Result<()> {
     let batcher = Batcher::new(Granting);
     let rule = Rule::try_from("10/s")?;
     let takes: Vec<Take> = keys()?.into_iter().map(|key| Take::from(key).rule(rule.clone())).collect();
-    let ask = |place: usize| {
+    let call = |place: usize| {
         let request = batcher.take_one(&takes[place]);
         async move { Ok(request.await??.is_granted()) }
     };
-    let alone = allocations_of_a_hundred(1, ask)?;
-    let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
-    let of_many_keys = allocations_of_a_hundred(MANY, ask)?;
+    let alone = allocations_of_a_hundred(1, call)?;
+    let of_one_key = allocations_of_a_hundred(BATCH_SIZE, |_| call(0))?;
+    let of_many_keys = allocations_of_a_hundred(BATCH_SIZE, call)?;
     assert!(
         alone <= 910 && of_one_key <= 215 && of_many_keys <= 225,
         "{alone} for a hundred calls of one request, {of_one_key} of 256 for one bucket, {of_many_keys} of 256 for one each"
@@ -255,13 +255,13 @@ fn batched_request_allocates_only_its_reply_slot() -> anyhow::Result<()> {
 fn limiter_allocates_once_more_than_its_batcher() -> anyhow::Result<()> {
     let limiter = Limiter::new(Granting, Quota::per_second(10))?;
     let keys = keys()?;
-    let ask = |place: usize| {
+    let call = |place: usize| {
         let request = limiter.allow(&keys[place]);
         async move { Ok(request.await?.is_granted()) }
     };
-    let alone = allocations_of_a_hundred(1, ask)?;
-    let of_one_key = allocations_of_a_hundred(MANY, |_| ask(0))?;
-    let of_many_keys = allocations_of_a_hundred(MANY, ask)?;
+    let alone = allocations_of_a_hundred(1, call)?;
+    let of_one_key = allocations_of_a_hundred(BATCH_SIZE, |_| call(0))?;
+    let of_many_keys = allocations_of_a_hundred(BATCH_SIZE, call)?;
     assert!(
         alone <= 1010 && of_one_key <= 315 && of_many_keys <= 325,
         "{alone} for a hundred calls of one request, {of_one_key} of 256 for one bucket, {of_many_keys} of 256 for one each"
@@ -269,4 +269,4 @@ fn limiter_allocates_once_more_than_its_batcher() -> anyhow::Result<()> {
     Ok(())
 }
 
-const MANY: usize = 256;
+const BATCH_SIZE: usize = 256;

@@ -39,7 +39,7 @@ fn rule(quota: &str) -> Rule {
     quota.parse::<Quota>().expect("a quota").into()
 }
 
-fn ask<S: Store>(batcher: &Arc<Batcher<S>>, take: Take) -> JoinHandle<Result<Outcome, Error>> {
+fn spawn_take<S: Store>(batcher: &Arc<Batcher<S>>, take: Take) -> JoinHandle<Result<Outcome, Error>> {
     let batcher = Arc::clone(batcher);
     tokio::spawn(async move { batcher.take_one(&take).await })
 }
@@ -65,9 +65,9 @@ async fn settle() {
 async fn requests_during_a_call_share_the_next() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
-    let first = ask(&batcher, take("a"));
+    let first = spawn_take(&batcher, take("a"));
     settle().await;
-    let others: Vec<_> = (0..99).map(|_| ask(&batcher, take("a"))).collect();
+    let others: Vec<_> = (0..99).map(|_| spawn_take(&batcher, take("a"))).collect();
     settle().await;
     gated.gate.add_permits(2);
     let mut granted = usize::from(first.await??.is_ok_and(|decision| decision.is_granted()));
@@ -83,10 +83,10 @@ async fn requests_during_a_call_share_the_next() -> anyhow::Result<()> {
 async fn few_requests_are_called_alone_and_more_together() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
-    let few: Vec<_> = (0..4).map(|n| ask(&batcher, take(&format!("key:{n}")))).collect();
+    let few: Vec<_> = (0..4).map(|n| spawn_take(&batcher, take(&format!("key:{n}")))).collect();
     settle().await;
     assert_eq!(gated.calls().iter().map(Vec::len).collect::<Vec<_>>(), [1; 4]);
-    let more: Vec<_> = (4..100).map(|n| ask(&batcher, take(&format!("key:{n}")))).collect();
+    let more: Vec<_> = (4..100).map(|n| spawn_take(&batcher, take(&format!("key:{n}")))).collect();
     settle().await;
     gated.gate.add_permits(1000);
     for answered in few.into_iter().chain(more) {
@@ -113,9 +113,9 @@ async fn requests_for_several_buckets_of_any_store_share_calls() -> anyhow::Resu
 async fn several_share_calls<S: Store>(gated: &Gated, batcher: Batcher<S>) -> anyhow::Result<()> {
     let batcher = Arc::new(batcher);
     let all_of = |user: &str| take("all").and(Key::try_from(user).expect("a key"), rule("1/h"));
-    let requests: Vec<_> = ["a", "b", "b", "c"].map(|user| ask(&batcher, all_of(user))).into();
+    let requests: Vec<_> = ["a", "b", "b", "c"].map(|user| spawn_take(&batcher, all_of(user))).into();
     settle().await;
-    let single = ask(&batcher, take("d"));
+    let single = spawn_take(&batcher, take("d"));
     settle().await;
     gated.gate.add_permits(8);
     let mut granted = Vec::new();
@@ -134,14 +134,14 @@ async fn slow_key_delays_no_other_and_has_one_call_at_a_time() -> anyhow::Result
     gated.locked = Some(Key::try_from("slow")?);
     let gated = Arc::new(gated);
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
-    let slow = ask(&batcher, take("slow"));
+    let slow = spawn_take(&batcher, take("slow"));
     for n in 0..200 {
-        let more = ask(&batcher, take("slow"));
-        assert!(ask(&batcher, take(&format!("quick:{n}"))).await??.is_ok());
+        let more = spawn_take(&batcher, take("slow"));
+        assert!(spawn_take(&batcher, take(&format!("quick:{n}"))).await??.is_ok());
         assert!(!more.is_finished());
     }
     assert!(!slow.is_finished());
-    assert_eq!(gated.most_under_way.load(Ordering::Relaxed), 1);
+    assert_eq!(gated.max_in_flight.load(Ordering::Relaxed), 1);
     Ok(())
 }
 
@@ -149,9 +149,9 @@ async fn slow_key_delays_no_other_and_has_one_call_at_a_time() -> anyhow::Result
 async fn cancelled_first_caller_leaves_others_their_answers() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
-    let leader = ask(&batcher, take("a"));
+    let leader = spawn_take(&batcher, take("a"));
     settle().await;
-    let others: Vec<_> = (0..10).map(|_| ask(&batcher, take("a"))).collect();
+    let others: Vec<_> = (0..10).map(|_| spawn_take(&batcher, take("a"))).collect();
     settle().await;
     leader.abort();
     assert!(leader.await.is_err_and(|error| error.is_cancelled()));
@@ -276,7 +276,7 @@ fn ended_runtime_leaves_no_caller_waiting() -> anyhow::Result<()> {
     {
         // The call of the first request runs in a task of this runtime. The second request waits behind it.
         let _within = ending.enter();
-        drop([ask(&batcher, take("a")), ask(&batcher, take("a"))]);
+        drop([spawn_take(&batcher, take("a")), spawn_take(&batcher, take("a"))]);
     }
     while gated.calls().is_empty() {
         std::thread::yield_now();
@@ -285,7 +285,7 @@ fn ended_runtime_leaves_no_caller_waiting() -> anyhow::Result<()> {
     gated.gate.add_permits(100);
     staying.block_on(async {
         for _ in 0..3 {
-            let request = ask(&batcher, take("a"));
+            let request = spawn_take(&batcher, take("a"));
             let outcome = timeout(Duration::from_secs(20), request).await???;
             assert!(outcome?.is_granted());
         }

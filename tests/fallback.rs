@@ -137,7 +137,7 @@ async fn closed_limiter_leaves_no_probe() -> anyhow::Result<()> {
 
 #[test]
 fn open_circuit_without_a_runtime_calls_the_store() -> anyhow::Result<()> {
-    let store = Arc::new(Away { is_back: AtomicBool::new(false), memory: MemoryStore::new() });
+    let store = Arc::new(Unreachable { is_back: AtomicBool::new(false), memory: MemoryStore::new() });
     let limiter = Limiter::builder(Arc::clone(&store)).without_batching().without_sweep().build("1000/h")?;
     let allow = || match pin!(limiter.allow("a")).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -153,7 +153,7 @@ fn open_circuit_without_a_runtime_calls_the_store() -> anyhow::Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn unbounded_wait_gets_a_token_once_the_store_is_back() -> anyhow::Result<()> {
-    let store = Arc::new(Away { is_back: AtomicBool::new(false), memory: MemoryStore::new() });
+    let store = Arc::new(Unreachable { is_back: AtomicBool::new(false), memory: MemoryStore::new() });
     let one = limiter(Arc::clone(&store), Fallback::Closed(Duration::MAX))?.bind("a")?;
     let waiting = tokio::spawn(async move { one.wait_for_token().await });
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -165,12 +165,12 @@ async fn unbounded_wait_gets_a_token_once_the_store_is_back() -> anyhow::Result<
 }
 
 /// A store that fails at once until `is_back` is set.
-struct Away {
+struct Unreachable {
     is_back: AtomicBool,
     memory: MemoryStore,
 }
 
-impl TestStore for Away {
+impl TestStore for Unreachable {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         if self.is_back.load(Ordering::SeqCst) {
             self.memory.take(takes).await

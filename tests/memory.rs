@@ -91,19 +91,19 @@ async fn full_store_has_room_a_refill_after_its_clock_steps_back() -> anyhow::Re
         clock.advance(Duration::from_hours(10));
         // One in each shard.
         let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).max_keys(1), rule)?;
-        let ask_many = async |name: &str| {
+        let take_many = async |name: &str| {
             let mut granted = 0;
             for n in 0..1000 {
                 granted += usize::from(limiter.allow(format!("{name}:{n}")).await.is_ok_and(|one| one.is_granted()));
             }
             granted
         };
-        assert_eq!(ask_many("user").await, 64, "{rule}");
+        assert_eq!(take_many("user").await, 64, "{rule}");
         clock.advance(Duration::from_secs(5));
         clock.set(clock.now() - 3_600_000_000_000);
-        ask_many("too soon").await;
+        take_many("too soon").await;
         clock.advance(Duration::from_secs(3));
-        assert_eq!(ask_many("another key").await, 64, "{rule}");
+        assert_eq!(take_many("another key").await, 64, "{rule}");
     }
     Ok(())
 }
@@ -216,9 +216,9 @@ async fn sweep_deletes_expired_rows_step_by_step() -> anyhow::Result<()> {
     assert!(slow.allow("owing").await?.is_granted());
     let provisioned = Key::try_from("provisioned")?;
     memory.store().create_bucket(&provisioned, "10/h".parse()?).await?;
-    let held =
+    let with_id =
         Take::from(Key::try_from("owing")?).rule("10/h".try_into()?).id(Uuid::new_v4(), Duration::from_millis(1));
-    assert!(memory.decide(held).await?.is_granted());
+    assert!(memory.decide(with_id).await?.is_granted());
     let expires_at = Some(DateTime::from_timestamp_nanos(scenarios::START + 1_000_000));
     let over = Override { mode: Some(Mode::Off), expires_at, ..Override::default() };
     memory.store().set_override(&provisioned, over).await?;

@@ -48,9 +48,9 @@ async fn live(quota: &str, life: Life<'_>) -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::with_clock(clock.clone()));
     let limiter = Limiter::builder(store).max_wait(Duration::from_secs(10)).build(quota)?;
     let mut reservations: Vec<Option<Reservation<_>>> = Vec::new();
-    for (line, (ms, ask, expected)) in life.iter().enumerate() {
+    for (line, (ms, call, expected)) in life.iter().enumerate() {
         clock.set(START + ms * 1_000_000);
-        let found = match *ask {
+        let found = match *call {
             Allow(cost) => is(limiter.allow_n("one", cost).await)?,
             Wait(cost, longest) => is(limiter.wait_n("one", cost, Duration::from_millis(longest)).await)?,
             Reserve(cost) => {

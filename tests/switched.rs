@@ -86,7 +86,7 @@ async fn shadow_limiter_does_not_wait_or_take_for_late_requests() -> anyhow::Res
 
 /// The two tests below run this test in a process with its own environment.
 #[test]
-fn as_the_environment_says() {
+fn mode_of_the_environment_is_printed() {
     let built = Limiter::new(MemoryStore::new(), "1/h");
     let mode = built.map_or_else(|error| error.to_string(), |limiter| limiter.mode().to_string());
     let chosen = Limiter::builder(MemoryStore::new()).mode(Mode::Shadow).build("1/h");
@@ -95,7 +95,7 @@ fn as_the_environment_says() {
 
 fn with_environment(mode: Option<&str>) -> anyhow::Result<String> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--exact", "as_the_environment_says", "--nocapture"]).env_remove("TOLLGATE_MODE");
+    command.args(["--exact", "mode_of_the_environment_is_printed", "--nocapture"]).env_remove("TOLLGATE_MODE");
     if let Some(mode) = mode {
         command.env("TOLLGATE_MODE", mode);
     }
@@ -117,10 +117,10 @@ fn environment_mode_applies_unless_the_program_sets_one() -> anyhow::Result<()> 
 
 #[test]
 fn invalid_mode_builds_no_limiter_and_lists_the_modes() -> anyhow::Result<()> {
-    for word in ["of", " ", "OFF"] {
+    for text in ["of", " ", "OFF"] {
         let error =
-            format!("TOLLGATE_MODE: {word:?} is not a mode: give \"enforce\", \"shadow\", \"off\" or \"block\"");
-        assert_eq!(with_environment(Some(word))?, format!("{error}, or shadow"));
+            format!("TOLLGATE_MODE: {text:?} is not a mode: give \"enforce\", \"shadow\", \"off\" or \"block\"");
+        assert_eq!(with_environment(Some(text))?, format!("{error}, or shadow"));
     }
     Ok(())
 }

@@ -12,13 +12,13 @@ use tollgate::{Key, Receipt, Store, Take, layers::Batcher};
 use uuid::Uuid;
 
 use super::stores::Gated;
-use super::{Woken, ask, rule, settle, take};
+use super::{Woken, rule, settle, spawn_take, take};
 
 #[tokio::test(start_paused = true)]
 async fn woken_callers_share_the_next_call_with_waiting_ones() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
-    let first = ask(&batcher, take("a"));
+    let first = spawn_take(&batcher, take("a"));
     settle().await;
     let twice = (0..50).map(|_| {
         let batcher = Arc::clone(&batcher);
@@ -32,7 +32,7 @@ async fn woken_callers_share_the_next_call_with_waiting_ones() -> anyhow::Result
     gated.gate.add_permits(1);
     assert!(first.await??.is_ok());
     settle().await;
-    let waiting = ask(&batcher, take("a"));
+    let waiting = spawn_take(&batcher, take("a"));
     settle().await;
     gated.gate.add_permits(100);
     for answered in twice {
@@ -51,11 +51,11 @@ fn several() -> Take {
 async fn single_request_is_called_at_once() -> anyhow::Result<()> {
     let gated = Arc::new(Gated::new(0));
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
-    let alone = ask(&batcher, several());
+    let alone = spawn_take(&batcher, several());
     for _ in 0..3 {
         yield_now().await;
     }
-    let late = ask(&batcher, several());
+    let late = spawn_take(&batcher, several());
     settle().await;
     assert_eq!(gated.calls(), [["a"]]);
     gated.gate.add_permits(2);
@@ -104,7 +104,7 @@ async fn queued_caller_is_woken_once() -> anyhow::Result<()> {
     for requests in kinds {
         let gated = Arc::new(Gated::new(0));
         let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
-        let first = ask(&batcher, requests[0].clone());
+        let first = spawn_take(&batcher, requests[0].clone());
         settle().await;
         let all = requests.iter().flat_map(|request| [request, request, request]);
         let callers =

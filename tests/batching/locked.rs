@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tollgate::{Error, Key, Store, layers::Batcher, model::Outcome};
 
 use super::stores::{Gated, Locking};
-use super::{ask, settle, take};
+use super::{settle, spawn_take, take};
 
 /// Starts enough calls that further requests share calls.
 async fn busy_with_a_locked_key()
@@ -18,7 +18,7 @@ async fn busy_with_a_locked_key()
     gated.locked = Some(Key::try_from("locked")?);
     let gated = Arc::new(gated);
     let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
-    let first = (0..40).map(|n| ask(&batcher, take(&format!("first:{n}")))).collect();
+    let first = (0..40).map(|n| spawn_take(&batcher, take(&format!("first:{n}")))).collect();
     settle().await;
     Ok((gated, batcher, first))
 }
@@ -26,8 +26,8 @@ async fn busy_with_a_locked_key()
 #[tokio::test(start_paused = true)]
 async fn rolled_back_call_is_repeated_key_by_key() -> anyhow::Result<()> {
     let (gated, batcher, first) = busy_with_a_locked_key().await?;
-    let locked = ask(&batcher, take("locked"));
-    let others: Vec<_> = (0..40).map(|n| ask(&batcher, take(&format!("other:{}", n % 20)))).collect();
+    let locked = spawn_take(&batcher, take("locked"));
+    let others: Vec<_> = (0..40).map(|n| spawn_take(&batcher, take(&format!("other:{}", n % 20)))).collect();
     settle().await;
     gated.gate.add_permits(1000);
     for answered in first.into_iter().chain(others) {
@@ -37,15 +37,15 @@ async fn rolled_back_call_is_repeated_key_by_key() -> anyhow::Result<()> {
     let calls = gated.calls();
     assert!(calls.iter().any(|keys| keys.len() > 1 && keys.contains(&"locked".into())), "{calls:?}");
     assert!(calls.iter().any(|keys| *keys == ["locked"]), "{calls:?}");
-    assert_eq!(gated.most_under_way.load(Ordering::Relaxed), 1);
+    assert_eq!(gated.max_in_flight.load(Ordering::Relaxed), 1);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
 async fn caller_cancelled_before_the_repeated_call_takes_nothing() -> anyhow::Result<()> {
     let (gated, batcher, first) = busy_with_a_locked_key().await?;
-    let _locked = ask(&batcher, take("locked"));
-    let others: Vec<_> = (0..40).map(|n| (n, ask(&batcher, take(&format!("other:{n}"))))).collect();
+    let _locked = spawn_take(&batcher, take("locked"));
+    let others: Vec<_> = (0..40).map(|n| (n, spawn_take(&batcher, take(&format!("other:{n}"))))).collect();
     settle().await;
     while !gated.calls().iter().any(|keys| *keys == ["locked"]) {
         gated.gate.add_permits(1);
@@ -111,11 +111,11 @@ async fn locked_key_is_called_alone_until_it_is_free() -> anyhow::Result<()> {
         }
     });
     let mut others: JoinSet<_> = others.collect();
-    let mut locked = ask(&batcher, take("locked"));
+    let mut locked = spawn_take(&batcher, take("locked"));
     for _ in 0..4 {
         // A second request for the locked key always waits behind the call in flight.
         sleep(Duration::from_secs(1)).await;
-        let next = ask(&batcher, take("locked"));
+        let next = spawn_take(&batcher, take("locked"));
         assert!(matches!(locked.await?, Err(Error::Contended { .. })));
         locked = next;
     }
@@ -123,7 +123,7 @@ async fn locked_key_is_called_alone_until_it_is_free() -> anyhow::Result<()> {
     assert!((1..=3).contains(&rolled_back.len()), "{rolled_back:?}");
     batcher.store().is_free.store(true, Ordering::Relaxed);
     assert!(matches!(locked.await?, Err(Error::Contended { .. })), "called before the key was free");
-    assert!(ask(&batcher, take("locked")).await???.is_granted());
+    assert!(spawn_take(&batcher, take("locked")).await???.is_granted());
     while let Some(other) = others.join_next().await {
         other??;
     }

@@ -24,9 +24,9 @@ pub(crate) struct Gated {
     /// The keys of the adjustments in each call.
     adjusted: Mutex<Vec<Vec<String>>>,
     /// The number of takes in flight for each key.
-    under_way: Mutex<HashMap<Key, usize>>,
+    in_flight: Mutex<HashMap<Key, usize>>,
     /// The largest number of takes that were in flight for one key.
-    pub(crate) most_under_way: AtomicUsize,
+    pub(crate) max_in_flight: AtomicUsize,
     pub(crate) gate: Semaphore,
     /// A call for this key alone is never answered. A call for this key and others is rolled back.
     pub(crate) locked: Option<Key>,
@@ -38,8 +38,8 @@ impl Gated {
             store: MemoryStore::with_clock(ManualClock::default()),
             calls: Mutex::default(),
             adjusted: Mutex::default(),
-            under_way: Mutex::default(),
-            most_under_way: AtomicUsize::new(0),
+            in_flight: Mutex::default(),
+            max_in_flight: AtomicUsize::new(0),
             gate: Semaphore::new(open),
             locked: None,
         }
@@ -64,10 +64,10 @@ impl TestStore for Gated {
         let mut keys: Vec<&Key> = takes.iter().map(Take::key).collect();
         keys.dedup();
         for key in &keys {
-            let mut under_way = self.under_way.lock();
-            let calls = under_way.entry((*key).clone()).or_default();
+            let mut in_flight = self.in_flight.lock();
+            let calls = in_flight.entry((*key).clone()).or_default();
             *calls += 1;
-            self.most_under_way.fetch_max(*calls, Ordering::Relaxed);
+            self.max_in_flight.fetch_max(*calls, Ordering::Relaxed);
         }
         let holds = keys.iter().any(|key| Some(*key) == self.locked.as_ref());
         let result = if holds && keys.len() > 1 {
@@ -79,7 +79,7 @@ impl TestStore for Gated {
             self.store.take(takes).await
         };
         for key in keys {
-            *self.under_way.lock().entry(key.clone()).or_default() -= 1;
+            *self.in_flight.lock().entry(key.clone()).or_default() -= 1;
         }
         result
     }

@@ -43,16 +43,16 @@ async fn expired_denial_is_probed_once_while_others_wait() -> anyhow::Result<()>
     store.answers_after(Duration::from_millis(20));
     for second in 1..=5 {
         sleep(Duration::from_secs(1)).await;
-        let crowd = crowd(&cache, &one, 100).join_all().await;
-        assert!(crowd.iter().all(|decision| !decision.is_granted()));
+        let decisions = spawn_takes(&cache, &one, 100).join_all().await;
+        assert!(decisions.iter().all(|decision| !decision.is_granted()));
         assert_eq!(store.calls(), 2 + second, "one call answers all requests");
     }
     // Once there are tokens, requests do not wait for each other.
     store.memory.reset(one.key()).await?;
     sleep(Duration::from_secs(1)).await;
     let start = tokio::time::Instant::now();
-    let crowd = crowd(&cache, &one, 100).join_all().await;
-    assert_eq!(crowd.iter().filter(|decision| decision.is_granted()).count(), 1);
+    let decisions = spawn_takes(&cache, &one, 100).join_all().await;
+    assert_eq!(decisions.iter().filter(|decision| decision.is_granted()).count(), 1);
     assert_eq!(start.elapsed(), Duration::from_millis(40));
     Ok(())
 }
@@ -67,7 +67,7 @@ async fn cancelled_probe_does_not_block_the_others() -> anyhow::Result<()> {
     let start = tokio::time::Instant::now();
     let mut first = Box::pin(cache.take_one(&one));
     assert!(tokio::time::timeout(Duration::from_millis(5), &mut first).await.is_err());
-    let others = crowd(&cache, &one, 10);
+    let others = spawn_takes(&cache, &one, 10);
     sleep(Duration::from_millis(1)).await;
     drop(first);
     assert!(others.join_all().await.iter().all(|decision| !decision.is_granted()));
@@ -77,14 +77,14 @@ async fn cancelled_probe_does_not_block_the_others() -> anyhow::Result<()> {
     let start = tokio::time::Instant::now();
     let mut first = Box::pin(cache.take_one(&one));
     assert!(tokio::time::timeout(Duration::from_millis(5), &mut first).await.is_err());
-    assert!(crowd(&cache, &one, 10).join_all().await.iter().all(|decision| !decision.is_granted()));
+    assert!(spawn_takes(&cache, &one, 10).join_all().await.iter().all(|decision| !decision.is_granted()));
     assert_eq!(start.elapsed(), Duration::from_millis(5 + 100 + 20));
     assert!(!first.await??.is_granted());
     Ok(())
 }
 
 /// Starts `callers` requests at once.
-fn crowd(cache: &Arc<DenyCache<Noting>>, take: &Take, callers: usize) -> JoinSet<Decision> {
+fn spawn_takes(cache: &Arc<DenyCache<Noting>>, take: &Take, callers: usize) -> JoinSet<Decision> {
     (0..callers)
         .map(|_| {
             let (cache, take) = (Arc::clone(cache), take.clone());

@@ -24,7 +24,7 @@ async fn busy_key_is_served_from_memory_without_waiting() -> anyhow::Result<()> 
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
     store.answers_after(Duration::from_millis(5));
-    ask(&lease, &one, 1000).await?;
+    take_times(&lease, &one, 1000).await?;
     let calls = store.calls();
     for _ in 0..2000 {
         let now = Instant::now();
@@ -41,7 +41,7 @@ async fn busy_key_is_served_from_memory_without_waiting() -> anyhow::Result<()> 
 async fn answer_includes_stored_and_leased_tokens() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
-    ask(&lease, &one, 100).await?;
+    take_times(&lease, &one, 100).await?;
     for _ in 0..100 {
         let decision = lease.take_one(&one).await??;
         assert_eq!(decision.source(), Source::Lease);
@@ -69,20 +69,20 @@ async fn leased_tokens_are_unusable_once_the_bucket_is_throttled() -> anyhow::Re
     let lease = Arc::new(lease);
     let (one, other) = (take("a", "1000000/s")?, take("b", "1000000/s")?);
     for _ in 0..250 {
-        ask(&lease, &one, 1).await?;
-        ask(&lease, &other, 1).await?;
+        take_times(&lease, &one, 1).await?;
+        take_times(&lease, &other, 1).await?;
     }
-    let held = lease.leased_tokens();
+    let leased = lease.leased_tokens();
     // Meanwhile other requests continue, and the lease prefetches tokens.
     store.answers_after(Duration::from_millis(7));
     let asking = tokio::spawn({
         let (lease, one) = (Arc::clone(&lease), one.clone());
-        async move { ask(&lease, &one, 30).await }
+        async move { take_times(&lease, &one, 30).await }
     });
     sleep(MS).await;
     let rule = Rule::try_from("1000000/s")?;
     assert!(lease.throttle(one.key(), &rule, Throttle::retry_after(Duration::from_secs(60))).await?);
-    assert!(lease.leased_tokens() < held && store.given_back() > 0);
+    assert!(lease.leased_tokens() < leased && store.given_back() > 0);
     assert_eq!(lease.take_one(&other).await??.source(), Source::Lease, "another key is not throttled");
     for _ in 0..100 {
         let denied = lease.take_one(&one).await??;
@@ -130,16 +130,16 @@ async fn hammered(clock: impl Clock) -> anyhow::Result<(u64, u64)> {
 async fn closed_lease_gives_tokens_back_and_takes_no_more() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000 once")?;
-    let used = ask(&lease, &one, 500).await?;
+    let used = take_times(&lease, &one, 500).await?;
     // Tokens in flight are given back, too.
     store.answers_after(Duration::from_millis(20));
-    let used = used + ask(&lease, &one, 20).await?;
-    let held = lease.leased_tokens();
-    assert!(held > 0);
-    assert!(lease.close().await? >= held);
+    let used = used + take_times(&lease, &one, 20).await?;
+    let leased = lease.leased_tokens();
+    assert!(leased > 0);
+    assert!(lease.close().await? >= leased);
     assert_eq!((lease.leased_tokens(), lease.close().await?), (0, 0));
     assert_eq!(store.granted() - store.given_back(), used);
-    let used = used + ask(&lease, &one, 100).await?;
+    let used = used + take_times(&lease, &one, 100).await?;
     assert_eq!((lease.leased_tokens(), store.granted() - store.given_back()), (0, used));
     Ok(())
 }
@@ -147,7 +147,7 @@ async fn closed_lease_gives_tokens_back_and_takes_no_more() -> anyhow::Result<()
 #[tokio::test(start_paused = true)]
 async fn dropped_lease_gives_its_tokens_back() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
-    let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
+    let used = take_times(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0);
     drop(lease);
     sleep(MS).await;
@@ -158,13 +158,13 @@ async fn dropped_lease_gives_its_tokens_back() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn unused_lease_gives_tokens_back_and_is_removed() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
-    let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
+    let used = take_times(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0 && lease.len() == 1);
     sleep(Duration::from_secs(2)).await;
     assert_eq!((lease.leased_tokens(), lease.len()), (0, 0));
     assert_eq!(store.granted() - store.given_back(), used);
     // A busy key gets a new lease.
-    ask(&lease, &take("a", "1000000 once")?, 500).await?;
+    take_times(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0);
     Ok(())
 }
@@ -173,7 +173,7 @@ async fn unused_lease_gives_tokens_back_and_is_removed() -> anyhow::Result<()> {
 async fn lease_that_is_never_filled_is_removed() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     // A quarter of the remaining tokens is less than one.
-    ask(&lease, &take("a", "100000/s burst 4")?, 200).await?;
+    take_times(&lease, &take("a", "100000/s burst 4")?, 200).await?;
     assert_eq!((lease.leased_tokens(), lease.len()), (0, 1));
     sleep(Duration::from_secs(2)).await;
     assert_eq!(lease.len(), 0);
@@ -184,11 +184,11 @@ async fn lease_that_is_never_filled_is_removed() -> anyhow::Result<()> {
 async fn denied_key_is_served_from_memory_again_later() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let ten = take("a", "1000000/s")?.cost(10);
-    ask(&lease, &ten, 500).await?;
+    take_times(&lease, &ten, 500).await?;
     store.memory.set_mode(Mode::Block, None, None).await?;
-    ask(&lease, &ten, 3000).await?;
+    take_times(&lease, &ten, 3000).await?;
     store.memory.set_mode(Mode::Enforce, None, None).await?;
-    ask(&lease, &ten, 500).await?;
+    take_times(&lease, &ten, 500).await?;
     assert_eq!(lease.take_one(&ten).await??.source(), Source::Lease);
     Ok(())
 }
@@ -197,18 +197,18 @@ async fn denied_key_is_served_from_memory_again_later() -> anyhow::Result<()> {
 async fn oversized_requests_do_not_change_the_prefetch() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
-    ask(&lease, &one, 1000).await?;
-    let (calls, mut most) = (store.calls(), 0);
+    take_times(&lease, &one, 1000).await?;
+    let (calls, mut max_leased) = (store.calls(), 0);
     for n in 0..2000 {
         if n % 10 == 0 {
             // An impossible request takes nothing.
             assert!(lease.take_one(&one.clone().cost(2_000_000)).await?.is_err());
         }
         assert_eq!(lease.take_one(&one).await??.source(), Source::Lease);
-        most = most.max(lease.leased_tokens());
+        max_leased = max_leased.max(lease.leased_tokens());
         sleep(MS).await;
     }
-    assert!(most <= 400, "{most} tokens are leased, more than two batches");
+    assert!(max_leased <= 400, "{max_leased} tokens are leased, more than two batches");
     assert!(store.calls() - calls <= 200 + 60, "{} calls", store.calls() - calls);
     Ok(())
 }
@@ -232,7 +232,7 @@ async fn request_behind_a_queue_gets_no_prefetched_tokens() -> anyhow::Result<()
 async fn scarce_tokens_are_not_prefetched() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/h burst 1000")?;
-    assert_eq!(ask(&lease, &one, 1000).await?, 1000, "none is lost");
+    assert_eq!(take_times(&lease, &one, 1000).await?, 1000, "none is lost");
     assert!(!lease.take_one(&one).await??.is_granted());
     let costs = store.costs();
     assert!(costs.iter().any(|&cost| cost > 20), "{costs:?}");
@@ -246,8 +246,8 @@ async fn leases_of_several_processes_add_up_to_the_quota() -> anyhow::Result<()>
     let leases: Vec<Leasing> = (0..5).map(|_| over(&store, LeaseOptions::default())).collect();
     let (one, mut used) = (take("a", "1000 once")?, 0);
     while lease_all(&leases, &one, &mut used).await? > 0 {
-        let held: u64 = leases.iter().map(Lease::leased_tokens).sum();
-        assert!(used + held <= 1000, "{used} used and {held} held");
+        let unused: u64 = leases.iter().map(Lease::leased_tokens).sum();
+        assert!(used + unused <= 1000, "{used} used and {unused} leased");
         sleep(MS).await;
     }
     assert_eq!(used, 1000, "each lease used its tokens");
@@ -258,12 +258,12 @@ async fn leases_of_several_processes_add_up_to_the_quota() -> anyhow::Result<()>
 async fn minimum_remaining_is_not_prefetched() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000 once")?.min_remaining(200);
-    assert_eq!(ask(&lease, &one, 2000).await?, 800);
+    assert_eq!(take_times(&lease, &one, 2000).await?, 800);
     assert_eq!(lease.leased_tokens(), 0);
     let level = store.memory.peek(one.key()).await?.expect("there is a bucket");
     assert_eq!(level.available(), 200);
     // Requests without a minimum remaining have another lease.
-    assert_eq!(ask(&lease, &one.clone().min_remaining(0), 300).await?, 200);
+    assert_eq!(take_times(&lease, &one.clone().min_remaining(0), 300).await?, 200);
     Ok(())
 }
 
@@ -278,14 +278,14 @@ async fn leased_token_expires_even_if_the_process_was_suspended() -> anyhow::Res
             clock.advance(MS);
             sleep(MS).await;
         }
-        let held = lease.leased_tokens();
-        assert!(held > 0 && lease.take_one(&one).await??.source() == Source::Lease);
+        let leased = lease.leased_tokens();
+        assert!(leased > 0 && lease.take_one(&one).await??.source() == Source::Lease);
         // The process is suspended, which the runtime does not notice.
         let before = store.given_back();
         clock.advance(slept);
         assert_eq!(lease.take_one(&one).await??.source(), Source::Store);
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(store.given_back() - before, if given_back { held - 1 } else { 0 });
+        assert_eq!(store.given_back() - before, if given_back { leased - 1 } else { 0 });
     }
     Ok(())
 }
@@ -306,7 +306,7 @@ async fn tokens_that_arrive_too_late_are_given_back() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn close_waits_for_pending_refunds() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
-    let used = ask(&lease, &take("a", "1000000 once")?, 500).await?;
+    let used = take_times(&lease, &take("a", "1000000 once")?, 500).await?;
     assert!(lease.leased_tokens() > 0);
     // The background task of the lease starts to give back expired tokens.
     store.gives_back_after(Duration::from_millis(200));
@@ -346,7 +346,7 @@ async fn lease_holds_at_most_max_tokens() -> anyhow::Result<()> {
         for _ in 0..5 {
             assert!(lease.take_one(&one).await??.is_granted());
         }
-        assert!(lease.leased_tokens() <= 50, "{} are held", lease.leased_tokens());
+        assert!(lease.leased_tokens() <= 50, "{} are leased", lease.leased_tokens());
         sleep(MS).await;
     }
     assert!(store.costs().into_iter().max() <= Some(50));
@@ -354,7 +354,7 @@ async fn lease_holds_at_most_max_tokens() -> anyhow::Result<()> {
 }
 
 /// Requests `times` times, a millisecond apart, and returns how many requests were granted.
-async fn ask(lease: &Leasing, take: &Take, times: u64) -> anyhow::Result<u64> {
+async fn take_times(lease: &Leasing, take: &Take, times: u64) -> anyhow::Result<u64> {
     let mut granted = 0;
     for _ in 0..times {
         granted += u64::from(lease.take_one(take).await??.is_granted());

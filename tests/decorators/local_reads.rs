@@ -99,9 +99,9 @@ async fn local_denial_does_not_count_as_a_store_answer() -> anyhow::Result<()> {
         let failed = limiter.allow(format!("user:{number}")).await;
         assert!(matches!(failed, Err(Error::DeadlineExceeded(_))), "{failed:?}");
     }
-    let crowd = (0..10).map(|number| limiter.allow(format!("crowd:{number}")));
+    let requests = (0..10).map(|number| limiter.allow(format!("other:{number}")));
     let circuit_open =
-        join_all(crowd).await.into_iter().filter(|answer| matches!(answer, Err(Error::CircuitOpen { .. })));
+        join_all(requests).await.into_iter().filter(|answer| matches!(answer, Err(Error::CircuitOpen { .. })));
     assert_eq!(circuit_open.count(), 10, "no request waits for the store");
     Ok(())
 }

@@ -13,8 +13,8 @@ async fn lower_server_durability_is_logged_once() -> anyhow::Result<()> {
         let url = env::var(variable).unwrap_or_else(|_| {
             panic!("{variable} is not set: scripts/servers start, then eval \"$(scripts/servers env)\"")
         });
-        let warnings = |told: &str| {
-            let of_it = told.lines().filter(|line| line.contains("less durable than was asked for"));
+        let warnings = |log: &str| {
+            let of_it = log.lines().filter(|line| line.contains("less durable than was asked for"));
             of_it.map(str::to_owned).collect::<Vec<_>>()
         };
         for durability in [Durability::Asynchronous, Durability::Synchronous] {
@@ -27,8 +27,9 @@ async fn lower_server_durability_is_logged_once() -> anyhow::Result<()> {
             let warnings = warnings(&logged::text()[before..]);
             let expected = usize::from(durability == Durability::Synchronous && !durable);
             assert_eq!(warnings.len(), expected, "{variable}, {durability:?}: {warnings:?}");
-            let tells = |line: &String| line.contains(" WARN ") && line.contains("innodb_flush_log_at_trx_commit is ");
-            assert!(warnings.iter().all(tells), "{warnings:?}");
+            let is_complete =
+                |line: &String| line.contains(" WARN ") && line.contains("innodb_flush_log_at_trx_commit is ");
+            assert!(warnings.iter().all(is_complete), "{warnings:?}");
         }
     }
     Ok(())

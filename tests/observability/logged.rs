@@ -7,7 +7,7 @@ use std::sync::Once;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 thread_local! {
-    static TOLD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Records the events of each test's thread. All tests share one subscriber, because subscribers of single threads disturb each
@@ -26,14 +26,14 @@ pub(crate) fn listen() {
 
 /// Returns the recorded events of this thread, as text.
 pub(crate) fn text() -> String {
-    TOLD.with_borrow(|told| String::from_utf8_lossy(told).into_owned())
+    LOG.with_borrow(|log| String::from_utf8_lossy(log).into_owned())
 }
 
 struct Taken;
 
 impl Write for Taken {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        TOLD.with_borrow_mut(|told| told.write(bytes))
+        LOG.with_borrow_mut(|log| log.write(bytes))
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

@@ -70,10 +70,10 @@ async fn store_calls_are_timed_and_requests_and_retries_counted() -> anyhow::Res
     assert!(decisions.0?.is_granted() && decisions.1?.is_granted() && decisions.2?.is_granted());
 
     // Another connection writes in the meantime.
-    let writes = database.somebody_writes().await?;
+    let writes = database.lock_for_writing().await?;
     let retried = || value(&handle, "tollgate_store_retries_total", &[("code", "5")]);
-    let asks = async { limiter.allow("a").await };
-    let (waited, granted) = tokio::join!(release(writes, || retried().is_some()), asks);
+    let request = async { limiter.allow("a").await };
+    let (waited, granted) = tokio::join!(release(writes, || retried().is_some()), request);
     waited?;
     assert!(granted?.is_granted() && retried() >= Some(1.0));
 
@@ -94,7 +94,7 @@ async fn requests_behind_a_blocked_call_are_the_queue_length() -> anyhow::Result
     let limiter = Limiter::new(database.store(), "100/h")?;
     let queued = || value(&handle, "tollgate_queue_length", &[]).unwrap_or(0.0);
 
-    let writes = database.somebody_writes().await?;
+    let writes = database.lock_for_writing().await?;
     let retried = || value(&handle, "tollgate_store_retries_total", &[]).is_some();
     let late = async {
         while !retried() {
@@ -198,7 +198,7 @@ async fn throttles_are_counted_and_logged_without_keys() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_sweep_and_migrations_are_told() -> anyhow::Result<()> {
+async fn sweep_and_migrations_are_logged() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();
@@ -229,7 +229,7 @@ async fn keys_are_logged_only_on_request() -> anyhow::Result<()> {
     logged::listen();
     let database = Database::new().await?;
     let key = "203.0.113.7";
-    let ask = async |traced: bool| {
+    let log_with_denials = async |traced: bool| {
         let builder = Limiter::builder(database.store()).fallback(Duration::from_secs(5), Fallback::Open);
         let limiter = if traced { builder.trace_keys() } else { builder }.build("1 once")?;
         for cost in [1, 1, 1, 0, 5] {
@@ -237,10 +237,10 @@ async fn keys_are_logged_only_on_request() -> anyhow::Result<()> {
         }
         anyhow::Ok(logged::text())
     };
-    let silent = ask(false).await?;
+    let silent = log_with_denials(false).await?;
     assert!(silent.contains("tollgate.store_call") && silent.contains("outcome=\"denied\""), "{silent}");
     assert!(!silent.contains(key), "{silent}");
-    assert!(ask(true).await?.contains(&format!("key=\"{key}\"")));
+    assert!(log_with_denials(true).await?.contains(&format!("key=\"{key}\"")));
     assert!(!handle.render().contains(key));
     Ok(())
 }
@@ -249,15 +249,15 @@ async fn keys_are_logged_only_on_request() -> anyhow::Result<()> {
 #[tokio::test]
 async fn fallback_reason_is_logged_without_keys() -> anyhow::Result<()> {
     logged::listen();
-    let told_of = async |traced: bool| {
+    let log_of = async |traced: bool| {
         let builder = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open);
         let limiter = if traced { builder.trace_keys() } else { builder }.build("1/h")?;
         assert!(limiter.allow("a").await?.is_granted());
         anyhow::Ok(logged::text())
     };
-    let silent = told_of(false).await?;
+    let silent = log_of(false).await?;
     assert!(silent.contains("the store does not answer") && !silent.contains("broken"), "{silent}");
-    let traced = told_of(true).await?;
+    let traced = log_of(true).await?;
     assert!(traced.contains("cause=\"broken\""), "{traced}");
     Ok(())
 }
@@ -288,14 +288,14 @@ fn a_limiter_is_built() -> anyhow::Result<()> {
 
 #[test]
 fn mode_from_the_environment_is_logged() -> anyhow::Result<()> {
-    let told = |mode: &str| {
+    let log_in = |mode: &str| {
         let mut program = std::process::Command::new(std::env::current_exe()?);
         let program = program.args(["--exact", "a_limiter_is_built", "--nocapture"]).env("TOLLGATE_MODE", mode);
         anyhow::Ok(String::from_utf8(program.output()?.stdout)?)
     };
-    let off = told("off")?;
+    let off = log_in("off")?;
     assert!(off.contains("switched by TOLLGATE_MODE limiter=\"api\" mode=\"off\""), "{off}");
-    assert!(!off.contains("chosen") && !told("enforce")?.contains("switched"), "{off}");
+    assert!(!off.contains("chosen") && !log_in("enforce")?.contains("switched"), "{off}");
     Ok(())
 }
 
@@ -303,7 +303,7 @@ fn mode_from_the_environment_is_logged() -> anyhow::Result<()> {
 async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     let database = Database::new().await?;
     let limiter = Limiter::new(database.store(), "1 once")?;
-    let writes = database.somebody_writes().await?;
+    let writes = database.lock_for_writing().await?;
     let retried = || value(handle, "tollgate_store_retries_total", &[]).is_some();
     // The second request for a bucket cannot join the first one's call, which is in flight.
     let (waited, waits, first, second) =
@@ -380,7 +380,7 @@ impl Database {
     }
 
     /// Blocks other writers until the transaction ends.
-    async fn somebody_writes(&self) -> anyhow::Result<sqlx::Transaction<'static, sqlx::Sqlite>> {
+    async fn lock_for_writing(&self) -> anyhow::Result<sqlx::Transaction<'static, sqlx::Sqlite>> {
         Ok(self.pool.begin_with("begin immediate").await?)
     }
 }

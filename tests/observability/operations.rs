@@ -49,7 +49,7 @@ async fn labels_and_values_named_by_queries_are_emitted() -> anyhow::Result<()> 
     let (_, scrape) = emitted().await?;
     for (file, queries) in [("ops/dashboard.json", dashboard()?), ("ops/alerts.yml", alerts()?)] {
         ensure!(queries.len() > 5, "{file} has {} queries", queries.len());
-        for Query { expr, told } in queries {
+        for Query { expr, shown } in queries {
             let selected = selected(&expr);
             ensure!(!selected.is_empty(), "{file}: {expr} is of no metric");
             for (metric, matched) in &selected {
@@ -65,7 +65,7 @@ async fn labels_and_values_named_by_queries_are_emitted() -> anyhow::Result<()> 
             }
             // Prometheus adds the scraped instance.
             let own = if grouped.is_empty() { &["instance"][..] } else { &grouped };
-            let lost: Vec<_> = told.iter().filter(|label| !own.contains(&label.as_str())).collect();
+            let lost: Vec<_> = shown.iter().filter(|label| !own.contains(&label.as_str())).collect();
             ensure!(lost.is_empty(), "{file}: the result of {expr} has no {lost:?}");
         }
     }
@@ -83,7 +83,7 @@ async fn labels_and_values_named_by_queries_are_emitted() -> anyhow::Result<()> 
 /// A Prometheus query, and the labels of its result that panels or alerts show.
 struct Query {
     expr: String,
-    told: Vec<String>,
+    shown: Vec<String>,
 }
 
 fn dashboard() -> anyhow::Result<Vec<Query>> {
@@ -92,8 +92,8 @@ fn dashboard() -> anyhow::Result<Vec<Query>> {
     let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
     let query = |target: &serde_json::Value| {
         let legend = target["legendFormat"].as_str().unwrap_or_default();
-        let told = words_after(legend, "{{");
-        anyhow::Ok(Query { expr: target["expr"].as_str().context("expr")?.to_owned(), told })
+        let shown = words_after(legend, "{{");
+        anyhow::Ok(Query { expr: target["expr"].as_str().context("expr")?.to_owned(), shown })
     };
     targets.map(query).collect()
 }
@@ -102,7 +102,7 @@ fn alerts() -> anyhow::Result<Vec<Query>> {
     let text = read("ops/alerts.yml")?;
     let query = |rule: &str| {
         let (expr, rest) = rule.split_once("expr:").and_then(|(_, rest)| rest.split_once(" for:")).context("a rule")?;
-        anyhow::Ok(Query { expr: expr.to_owned(), told: words_after(rest, "$labels.") })
+        anyhow::Ok(Query { expr: expr.to_owned(), shown: words_after(rest, "$labels.") })
     };
     text.split("- alert:").skip(1).map(query).collect()
 }
@@ -155,11 +155,11 @@ async fn emitted_metrics_are_described_documented_and_on_dashboard() -> anyhow::
 }
 
 #[tokio::test]
-async fn the_documentation_tells_each_metrics_kind_and_labels() -> anyhow::Result<()> {
+async fn documentation_lists_each_metrics_kind_and_labels() -> anyhow::Result<()> {
     let (emitted, scrape) = emitted().await?;
     let page = read("docs/observability.md")?;
     let rows = page.lines().filter(|line| line.starts_with("| `tollgate_"));
-    let mut told = 0;
+    let mut listed = 0;
     for row in rows {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [name, kind, labels, _] = cells[..] else { anyhow::bail!("a row of another kind: {row}") };
@@ -168,9 +168,9 @@ async fn the_documentation_tells_each_metrics_kind_and_labels() -> anyhow::Resul
         ensure!(scrape.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}");
         let labels: BTreeSet<String> = labels.filter(|label| !label.is_empty()).collect();
         assert_eq!(labels_of(name, &scrape), labels, "of {name}");
-        told += 1;
+        listed += 1;
     }
-    assert_eq!(told, emitted.len());
+    assert_eq!(listed, emitted.len());
     Ok(())
 }
 

@@ -18,7 +18,7 @@ async fn failing_store_is_logged_once_or_each_minute_without_fallback() -> anyho
     let limiter = Limiter::builder(Arc::clone(&store)).name("api").build("1000/h")?;
     let fails = "WARN tollgate: the store does not answer, and nothing does instead limiter=\"api\" error=\"other\"";
     let answers = "INFO tollgate: the store answers again limiter=\"api\"";
-    let told = |line| logged::text().matches(line).count();
+    let times_logged = |line| logged::text().matches(line).count();
     for times in [1, 2] {
         store.fails.store(true, Ordering::SeqCst);
         for _ in 0..3 {
@@ -28,18 +28,18 @@ async fn failing_store_is_logged_once_or_each_minute_without_fallback() -> anyho
                 "it is the request's own fault, and says nothing of the store"
             );
         }
-        assert_eq!([told(fails), told(answers)], [times, times - 1], "{}", logged::text());
+        assert_eq!([times_logged(fails), times_logged(answers)], [times, times - 1], "{}", logged::text());
         store.fails.store(false, Ordering::SeqCst);
         for _ in 0..3 {
             assert!(limiter.wait("a").await?.is_granted());
         }
-        assert_eq!([told(fails), told(answers)], [times; 2], "{}", logged::text());
+        assert_eq!([times_logged(fails), times_logged(answers)], [times; 2], "{}", logged::text());
         // Further changes within the minute are not logged.
         for fails in [true, false] {
             store.fails.store(fails, Ordering::SeqCst);
             assert_eq!(limiter.allow("a").await.is_err(), fails);
         }
-        assert_eq!([told(fails), told(answers)], [times; 2], "{}", logged::text());
+        assert_eq!([times_logged(fails), times_logged(answers)], [times; 2], "{}", logged::text());
         advance(Duration::from_secs(60)).await;
     }
     Ok(())

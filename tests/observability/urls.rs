@@ -13,10 +13,10 @@ async fn unknown_parameter_of_a_url_reaches_no_log() -> anyhow::Result<()> {
     MySqlStore::connect(&format!("mysql://app@localhost:1/app?{parameters}"), Durability::Synchronous)?;
     let refused = SqliteStore::connect("sqlite:none.db?pass=tr0ub4dor", Durability::Synchronous);
     let refused = format!("{:?}", refused.map(drop).expect_err("SQLite's driver refuses what it does not know"));
-    let told = logged::text().split_off(before) + &refused;
-    assert!(!told.contains("tr0ub4dor"), "{}", told.replace("tr0ub4dor", "[it]"));
+    let log = logged::text().split_off(before) + &refused;
+    assert!(!log.contains("tr0ub4dor"), "{}", log.replace("tr0ub4dor", "[it]"));
     let ignored = "unknown parameters of the database's URL are ignored engine=\"postgres\" parameters=3";
-    assert!(told.contains(" WARN ") && told.contains(ignored), "{told}");
+    assert!(log.contains(" WARN ") && log.contains(ignored), "{log}");
     Ok(())
 }
 

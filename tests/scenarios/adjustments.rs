@@ -57,7 +57,7 @@ impl History {
         Ok(Self { buckets, window, adjustments })
     }
 
-    fn comes_to(&self) -> Vec<Result<Adjusted, TakeError>> {
+    fn expected(&self) -> Vec<Result<Adjusted, TakeError>> {
         let done = |tokens| Ok(Adjusted::Done(tokens));
         let unknown = TakeError::UnknownBucket(self.adjustments[2].receipt().key().clone());
         vec![
@@ -97,8 +97,8 @@ pub(crate) async fn batch_of_adjustments_equals_one_by_one<W: World>(world: &W) 
         expected.extend(world.store().adjust(std::slice::from_ref(adjustment)).await?);
     }
     let found = world.store().adjust(&at_once.adjustments).await?;
-    assert_eq!(expected, one_by_one.comes_to());
-    assert_eq!(found, at_once.comes_to());
+    assert_eq!(expected, one_by_one.expected());
+    assert_eq!(found, at_once.expected());
     assert_eq!(at_once.levels(world).await?, one_by_one.levels(world).await?);
     // Repeated adjustments change nothing.
     let again = world.store().adjust(&at_once.adjustments).await?;
@@ -113,9 +113,9 @@ pub(crate) async fn adjustments_of_one_key_are_done_in_order<W: World>(world: &W
         world.at_ms(0).await?;
         let take = under(&world.key(), "10/h")?;
         assert!(world.decide(take.clone().cost(10)).await?.is_granted());
-        let turn = take.clone().cost(3).max_wait(HOUR * 2);
-        let turns = [receipt(world, turn.clone()).await?, receipt(world, turn).await?];
-        let cancelled = world.store().adjust(&order.map(|turn| turns[turn].clone().cancel())).await?;
+        let queued = take.clone().cost(3).max_wait(HOUR * 2);
+        let receipts = [receipt(world, queued.clone()).await?, receipt(world, queued).await?];
+        let cancelled = world.store().adjust(&order.map(|place| receipts[place].clone().cancel())).await?;
         assert_eq!(cancelled, given_back.map(|tokens| Ok(Adjusted::Done(tokens))), "{order:?}");
     }
     Ok(())

@@ -374,9 +374,9 @@ pub(crate) async fn explain_shows_the_effective_limit_and_mode<W: World>(world: 
 
     let own = world.key();
     store.create_bucket(&own, five).await?;
-    let own_terms = store.explain(&own, None).await?;
-    assert_eq!((own_terms.quota, own_terms.quota_from), (Some(five), Some(Origin::Bucket)));
-    assert_eq!((own_terms.available, own_terms.expected_outcome), (Some(5), ExpectedOutcome::Granted));
+    let explained = store.explain(&own, None).await?;
+    assert_eq!((explained.quota, explained.quota_from), (Some(five), Some(Origin::Bucket)));
+    assert_eq!((explained.available, explained.expected_outcome), (Some(5), ExpectedOutcome::Granted));
     assert_eq!(store.explain(&own, Some(&plan)).await?.expected_outcome, ExpectedOutcome::Conflict);
     Ok(())
 }

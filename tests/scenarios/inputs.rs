@@ -61,7 +61,8 @@ pub(crate) async fn request_for_a_missing_bucket_or_plan_is_an_error<W: World>(w
     for (cost, min_remaining, max_wait) in
         [(1, 0, 0), (u64::MAX, 0, 0), (1, u64::MAX, u64::MAX), (u64::MAX, u64::MAX, 1)]
     {
-        let ask = |take: Take| take.cost(cost).min_remaining(min_remaining).max_wait(Duration::from_secs(max_wait));
+        let with_costs =
+            |take: Take| take.cost(cost).min_remaining(min_remaining).max_wait(Duration::from_secs(max_wait));
         let cases = [
             (Take::from(key.clone()), TakeError::UnknownBucket(key.clone())),
             (Take::from(key.clone()).rule(Rule::Plan(plan.clone())), unplanned(&key)),
@@ -69,8 +70,8 @@ pub(crate) async fn request_for_a_missing_bucket_or_plan_is_an_error<W: World>(w
             (under(&provisioned, "6 per 1h")?, TakeError::Conflict(provisioned.clone())),
         ];
         for (take, error) in cases {
-            let identified = ask(take.clone()).id(Uuid::new_v4(), Duration::MAX);
-            for take in [ask(take), identified] {
+            let identified = with_costs(take.clone()).id(Uuid::new_v4(), Duration::MAX);
+            for take in [with_costs(take), identified] {
                 let outcomes = world.store().take(&[take.clone(), take.clone()]).await?;
                 assert!(
                     outcomes.iter().all(|outcome| outcome.as_ref().err() == Some(&error)),

@@ -74,19 +74,19 @@ pub(crate) async fn windows_are_listed_page_by_page(world: &impl World) -> anyho
     let (store, prefix) = (world.store(), world.key());
     let keys = ["", ":A", ":a", ":b", ":\u{e9}"].map(|end| Key::try_from(format!("{prefix}{end}")).expect("short"));
     let list = async |after: Option<&Key>, limit| store.windows(Some(&prefix), after, limit).await;
-    let ask = |key: &Key, window| Take::from(key.clone()).rule(Rule::Window(window));
+    let request = |key: &Key, window| Take::from(key.clone()).rule(Rule::Window(window));
     for (n, key) in keys.iter().enumerate() {
         let window = Window::new(3, ms(1000 * (1 + n as u64)), ms(500))?;
         for at in [0, 600] {
             world.at_ms(at).await?;
-            assert!(world.decide(ask(key, window)).await?.is_granted());
+            assert!(world.decide(request(key, window)).await?.is_granted());
         }
     }
     // A bucket and a key with denials only are not windows with counts.
     assert!(world.decide(Take::from(keys[0].clone()).rule("5/h".try_into()?)).await?.is_granted());
     let never = Key::try_from(format!("{prefix}:never"))?;
     store.set_override(&never, Override { mode: Some(Mode::Block), ..Override::default() }).await?;
-    assert!(!world.decide(ask(&never, ten_a_second()?)).await?.is_granted());
+    assert!(!world.decide(request(&never, ten_a_second()?)).await?.is_granted());
 
     for at in [600, 1200, 1999, 2100, 9000] {
         world.at_ms(at).await?;
@@ -104,8 +104,8 @@ pub(crate) async fn windows_are_listed_page_by_page(world: &impl World) -> anyho
     }
     // Promised requests, and a clock that was set back.
     let window = Window::new(3, ms(1000), ms(500))?;
-    assert!(world.decide(ask(&keys[0], window).cost(3)).await?.is_granted());
-    assert!(world.decide(ask(&keys[0], window).cost(2).max_wait(ms(5000))).await?.is_granted());
+    assert!(world.decide(request(&keys[0], window).cost(3)).await?.is_granted());
+    assert!(world.decide(request(&keys[0], window).cost(2).max_wait(ms(5000))).await?.is_granted());
     for (at, available) in [(9000, -2), (4000, 1)] {
         world.at_ms(at).await?;
         let level = list(None, 1).await?;

@@ -7,7 +7,7 @@ pub(crate) mod listing;
 pub(crate) mod local_reads;
 pub(crate) mod memory;
 pub(crate) mod methods;
-pub(crate) mod other_terms;
+pub(crate) mod other_limits;
 pub(crate) mod plans;
 pub(crate) mod receipts;
 pub(crate) mod several;
@@ -178,9 +178,9 @@ macro_rules! for_each_scenario {
             windows: late_or_foreign_receipt_changes_no_count,
             windows: forced_counts_fill_a_window_beyond_its_maximum,
             windows: window_decisions_equal_the_oracle,
-            other_terms: settlement_in_a_shorter_window_counts_for_the_longest,
-            other_terms: expired_count_gives_nothing_back_to_coarser_parts,
-            other_terms: count_in_a_coarser_part_is_given_back,
+            other_limits: settlement_in_a_shorter_window_counts_for_the_longest,
+            other_limits: expired_count_gives_nothing_back_to_coarser_parts,
+            other_limits: count_in_a_coarser_part_is_given_back,
             local_reads: denial_from_local_reads_calls_no_store,
             local_reads: local_reads_see_shared_counts_at_a_boundary,
             admin: a_peek_takes_nothing,

@@ -58,7 +58,7 @@ pub(crate) async fn override_equal_to_the_own_limits_still_applies<W: World>(wor
     for (own, meanwhile) in [("10/s", None), ("5/s", Some("10/s"))] {
         for beside in 0..3 {
             let (key, store) = (world.key(), world.store());
-            let ask = async || {
+            let request = async || {
                 let take = Take::from(key.clone());
                 let takes = match beside {
                     0 => vec![take],
@@ -73,15 +73,15 @@ pub(crate) async fn override_equal_to_the_own_limits_still_applies<W: World>(wor
             let over = Override { quota: Some("10/s".parse()?), ..Override::default() };
             store.set_override(&key, over).await?;
             let whole = own.parse::<Quota>()?.capacity();
-            assert_eq!(ask().await?, (whole - 1, 10, true), "{own}, {beside}");
+            assert_eq!(request().await?, (whole - 1, 10, true), "{own}, {beside}");
             if let Some(meanwhile) = meanwhile {
                 world.create(&key, meanwhile.parse()?).await?;
             }
             world.create(&key, "2/s".parse()?).await?;
-            assert_eq!(ask().await?, (whole - 2, 10, true), "{own}, {beside}");
+            assert_eq!(request().await?, (whole - 2, 10, true), "{own}, {beside}");
             world.create(&key, "10/s".parse()?).await?;
             assert!(store.clear_override(&key).await?);
-            assert_eq!(ask().await?, (whole - 3, 10, false), "{own}, {beside}");
+            assert_eq!(request().await?, (whole - 3, 10, false), "{own}, {beside}");
             world.create(&key, "1/s".parse()?).await?;
             let level = store.peek(&key).await?.expect("it was made");
             assert_eq!(
@@ -117,7 +117,7 @@ impl<'a, W: World> Client<'a, W> {
         Take::from(self.key.clone()).rule(Rule::Plan(self.plan.clone())).cost(cost)
     }
 
-    async fn ask(&self, cost: u64) -> anyhow::Result<Decision> {
+    async fn request(&self, cost: u64) -> anyhow::Result<Decision> {
         self.world.decide(self.take(cost)).await
     }
 }
@@ -125,34 +125,34 @@ impl<'a, W: World> Client<'a, W> {
 pub(crate) async fn the_transcript_of_a_client_by_plan<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "10/s").await?;
     world.at_ms(300).await?;
-    assert_eq!(left(&client.ask(6).await?), (true, 4));
+    assert_eq!(left(&client.request(6).await?), (true, 4));
     world.at_ms(500).await?;
-    assert_eq!(left(&client.ask(5).await?), (true, 1));
+    assert_eq!(left(&client.request(5).await?), (true, 1));
     world.at_ms(1500).await?;
-    assert_eq!(left(&client.ask(10).await?), (true, 0));
+    assert_eq!(left(&client.request(10).await?), (true, 0));
     // A burst around a refill is limited to the capacity plus the refill.
     world.at_ms(1599).await?;
-    assert_eq!(left(&client.ask(1).await?), (false, 0));
+    assert_eq!(left(&client.request(1).await?), (false, 0));
     Ok(())
 }
 
 pub(crate) async fn larger_plan_applies_from_the_next_request<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "10/h").await?;
-    assert_eq!(left(&client.ask(10).await?), (true, 0));
+    assert_eq!(left(&client.request(10).await?), (true, 0));
     client.plan("1000/h", None).await?;
-    assert_eq!(left(&client.ask(1).await?), (false, 0));
+    assert_eq!(left(&client.request(1).await?), (false, 0));
     world.at_ms(3_600).await?;
-    assert_eq!(left(&client.ask(1).await?), (true, 0));
+    assert_eq!(left(&client.request(1).await?), (true, 0));
     world.at_ms(3_603_600).await?;
-    assert_eq!(left(&client.ask(1).await?), (true, 999));
+    assert_eq!(left(&client.request(1).await?), (true, 999));
     Ok(())
 }
 
 pub(crate) async fn smaller_plan_limits_tokens_to_its_capacity<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "100/h").await?;
-    assert_eq!(left(&client.ask(50).await?), (true, 50));
+    assert_eq!(left(&client.request(50).await?), (true, 50));
     client.plan("40/h", None).await?;
-    assert_eq!(left(&client.ask(1).await?), (true, 39));
+    assert_eq!(left(&client.request(1).await?), (true, 39));
     let beyond = world.store().take_one(&client.take(41)).await?;
     assert!(matches!(beyond, Err(TakeError::ExceedsCapacity { capacity: 40, .. })), "{beyond:?}");
     Ok(())
@@ -160,21 +160,21 @@ pub(crate) async fn smaller_plan_limits_tokens_to_its_capacity<W: World>(world: 
 
 pub(crate) async fn faster_plan_ends_the_wait_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "1/h").await?;
-    assert_eq!(left(&client.ask(1).await?), (true, 0));
+    assert_eq!(left(&client.request(1).await?), (true, 0));
     client.plan("100/s", None).await?;
-    let denied = client.ask(1).await?;
+    let denied = client.request(1).await?;
     assert_eq!((denied.is_granted(), denied.retry_after()), (false, ms(10)));
     world.at_ms(10).await?;
-    assert_eq!(left(&client.ask(1).await?), (true, 0));
+    assert_eq!(left(&client.request(1).await?), (true, 0));
     Ok(())
 }
 
 pub(crate) async fn two_changes_without_a_request_count_as_one<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "100/h").await?;
-    assert_eq!(left(&client.ask(40).await?), (true, 60));
+    assert_eq!(left(&client.request(40).await?), (true, 60));
     client.plan("1/h", None).await?;
     client.plan("200/h", None).await?;
-    assert_eq!(left(&client.ask(10).await?), (true, 50));
+    assert_eq!(left(&client.request(10).await?), (true, 50));
     Ok(())
 }
 
@@ -182,10 +182,10 @@ pub(crate) async fn client_moving_to_another_plan_keeps_its_tokens<W: World>(wor
     let free = Client::of(world, "10/h").await?;
     let paid = Client { world, plan: world.key(), key: free.key.clone() };
     paid.plan("1000/h", None).await?;
-    assert_eq!(left(&free.ask(3).await?), (true, 7));
-    assert_eq!(left(&paid.ask(2).await?), (true, 5));
+    assert_eq!(left(&free.request(3).await?), (true, 7));
+    assert_eq!(left(&paid.request(2).await?), (true, 5));
     world.at_ms(3_600_000).await?;
-    assert_eq!(left(&paid.ask(1).await?), (true, 999));
+    assert_eq!(left(&paid.request(1).await?), (true, 999));
     // A request without a plan uses the plan that the bucket follows.
     assert_eq!(left(&world.decide(Take::from(paid.key.clone())).await?), (true, 998));
     assert_eq!(left(&world.decide(under(&paid.key, "10/h")?).await?), (true, 9));
@@ -209,12 +209,12 @@ pub(crate) async fn override_with_calendar_refill_follows_the_calendar<W: World>
 /// The override's limits apply until the override ends, and then the other plan's.
 pub(crate) async fn client_moves_to_another_plan_during_an_override<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "10/h").await?;
-    assert_eq!(left(&client.ask(1).await?), (true, 9));
+    assert_eq!(left(&client.request(1).await?), (true, 9));
     let over = Override { quota: Some("20/h".parse()?), ..Override::default() };
     world.store().set_override(&client.key, over).await?;
     let other = Client { plan: world.key(), key: client.key.clone(), ..client };
     other.plan("5/h", None).await?;
-    assert_eq!(left(&other.ask(1).await?), (true, 8));
+    assert_eq!(left(&other.request(1).await?), (true, 8));
     let level = world.store().peek(&client.key).await?;
     assert_eq!(level.as_ref().map(|level| (level.plan(), level.is_overridden())), Some((Some(&other.plan), true)));
     assert!(world.store().clear_override(&client.key).await?);
@@ -280,13 +280,13 @@ pub(crate) async fn client_with_its_own_quota_leaves_its_plan(world: &impl World
 pub(crate) async fn plan_in_shadow_grants_requests_it_would_deny<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "2/h").await?;
     client.plan("2/h", Some(Mode::Shadow)).await?;
-    let granted = client.ask(2).await?;
+    let granted = client.request(2).await?;
     assert_eq!((left(&granted), granted.mode()), ((true, 0), Mode::Enforce));
-    let passed = client.ask(1).await?;
+    let passed = client.request(1).await?;
     assert_eq!((left(&passed), passed.mode(), passed.wait()), ((true, 0), Mode::Shadow, ms(0)));
     assert_eq!(passed.retry_after(), ms(1_800_000));
     client.plan("2/h", None).await?;
-    let denied = client.ask(1).await?;
+    let denied = client.request(1).await?;
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(1_800_000)));
     Ok(())
 }
@@ -314,8 +314,9 @@ pub(crate) async fn shadow_grants_are_counted_by_key<W: World>(world: &W) -> any
         assert!(limiter.decide(&take).await?.is_granted());
     }
     limiter.close().await?;
-    let told = store.most_denied(100_000).await?;
-    let ours = ours.iter().chain([&other]).map(|key| told.iter().find(|told| told.key == *key).map(|told| told.denied));
+    let denials = store.most_denied(100_000).await?;
+    let ours =
+        ours.iter().chain([&other]).map(|key| denials.iter().find(|count| count.key == *key).map(|count| count.denied));
     assert_eq!(ours.collect::<Vec<_>>(), [Some(3), Some(1), Some(3), Some(2)]);
     Ok(())
 }
@@ -324,12 +325,12 @@ pub(crate) async fn plan_with_mode_off_touches_no_bucket<W: World>(world: &W) ->
     let client = Client::of(world, "2/h").await?;
     client.plan("2/h", Some(Mode::Off)).await?;
     for _ in 0..3 {
-        let passed = client.ask(2).await?;
+        let passed = client.request(2).await?;
         assert_eq!((left(&passed), passed.mode()), ((true, 2), Mode::Off));
     }
     assert!(matches!(world.store().take_one(&Take::from(client.key.clone())).await?, Err(TakeError::UnknownBucket(_))));
     client.plan("2/h", Some(Mode::Enforce)).await?;
-    assert_eq!(left(&client.ask(2).await?), (true, 0));
+    assert_eq!(left(&client.request(2).await?), (true, 0));
     Ok(())
 }
 
@@ -353,10 +354,10 @@ pub(crate) async fn limits_changed_while_off_apply_at_once<W: World>(world: &W) 
 pub(crate) async fn plan_with_mode_block_denies_everything<W: World>(world: &W) -> anyhow::Result<()> {
     let client = Client::of(world, "2/h").await?;
     client.plan("2/h", Some(Mode::Block)).await?;
-    let denied = client.ask(1).await?;
+    let denied = client.request(1).await?;
     assert_eq!((left(&denied), denied.mode(), denied.retry_after()), ((false, 2), Mode::Block, Duration::MAX));
     client.plan("2/h", None).await?;
-    assert_eq!(left(&client.ask(1).await?), (true, 1));
+    assert_eq!(left(&client.request(1).await?), (true, 1));
     Ok(())
 }
 

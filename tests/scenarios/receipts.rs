@@ -202,11 +202,11 @@ pub(crate) async fn settlement_after_the_hold_time_is_late<W: World>(world: &W) 
     assert_eq!(adjusted(world, without_id.receipts()[0].clone().settle(1)).await?, Adjusted::Late);
     let refused = without_id.settle(1).await;
     assert!(matches!(refused, Err(Error::Take(TakeError::MissingId))), "{refused:?}");
-    let held = take.id(Uuid::new_v4(), ms(1000));
-    let reservation = reserved(world, &held).await?;
+    let with_id = take.id(Uuid::new_v4(), ms(1000));
+    let reservation = reserved(world, &with_id).await?;
     world.at_ms(1000).await?;
     assert_eq!(reservation.settle(1).await?, Adjusted::Late);
-    assert!(!world.decide(under(held.key(), "10/h")?).await?.is_granted());
+    assert!(!world.decide(under(with_id.key(), "10/h")?).await?.is_granted());
     Ok(())
 }
 
@@ -250,9 +250,9 @@ pub(crate) async fn cancel_after_a_reset_gives_nothing_back<W: World>(world: &W)
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/h")?;
     let used = reserved(world, &take.clone().cost(10)).await?;
-    let turn = reserved(world, &take.clone().cost(4).max_wait(HOUR)).await?;
+    let queued = reserved(world, &take.clone().cost(4).max_wait(HOUR)).await?;
     assert!(world.store().reset(take.key()).await?);
-    assert_eq!(turn.cancel().await?, 0);
+    assert_eq!(queued.cancel().await?, 0);
     assert_eq!(remaining(world, &take).await?, 10);
     assert!(world.decide(take.clone().cost(2)).await?.is_granted());
     assert_eq!(used.refund(6).await?, 6);

@@ -35,16 +35,16 @@ pub(crate) async fn several_limits_are_taken_all_or_none<W: World>(world: &W) ->
 /// A call decides some requests in a batch and others one by one. Each answer shows exactly what the earlier requests took.
 pub(crate) async fn batch_answers_show_tokens_left_by_earlier_requests<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let [ruled, off, shared, scarce, empty, other] = std::array::from_fn(|_| world.key());
-    for (key, tokens) in [(&ruled, 9), (&off, 9), (&shared, 10), (&scarce, 1), (&empty, 1), (&other, 9)] {
+    let [overridden, off, shared, scarce, empty, other] = std::array::from_fn(|_| world.key());
+    for (key, tokens) in [(&overridden, 9), (&off, 9), (&shared, 10), (&scarce, 1), (&empty, 1), (&other, 9)] {
         world.create(key, Quota::once(tokens)?).await?;
     }
-    world.store().set_override(&ruled, Override { quota: Some("8 once".parse()?), ..Override::default() }).await?;
+    world.store().set_override(&overridden, Override { quota: Some("8 once".parse()?), ..Override::default() }).await?;
     world.store().set_override(&off, Override { mode: Some(Mode::Off), ..Override::default() }).await?;
     assert!(world.decide(Take::from(empty.clone())).await?.is_granted());
     let both = |one: &Key, two: &Key, cost| Take::from(one.clone()).and(two.clone(), Rule::Provisioned).cost(cost);
     let takes = [
-        both(&shared, &ruled, 2),
+        both(&shared, &overridden, 2),
         both(&shared, &off, 1),
         both(&shared, &other, 1),
         both(&shared, &empty, 1),
@@ -53,9 +53,9 @@ pub(crate) async fn batch_answers_show_tokens_left_by_earlier_requests<W: World>
         both(&scarce, &empty, 1),
         both(&shared, &other, 4),
     ];
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for outcome in world.store().take(&takes).await? {
-        told.push(outcome?.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>());
+        shown.push(outcome?.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>());
     }
     let expected = [
         [(true, 8), (true, 6)],
@@ -67,7 +67,7 @@ pub(crate) async fn batch_answers_show_tokens_left_by_earlier_requests<W: World>
         [(false, 0), (false, 0)],
         [(true, 2), (true, 3)],
     ];
-    assert_eq!(told, expected);
+    assert_eq!(shown, expected);
     Ok(())
 }
 

@@ -15,26 +15,26 @@ pub(crate) async fn shadow_request_short_of_tokens_passes_and_takes_nothing<W: W
     let limiter = world.limits().build("10/s")?;
     for take in [of_plan.clone(), of_key.clone()] {
         let fits = limiter.reserve_all(&take.clone().cost(9)).await?;
-        assert_eq!((told(fits.decision()), fits.receipts().len()), ((true, 1, Mode::Enforce, ms(0)), 1));
+        assert_eq!((visible(fits.decision()), fits.receipts().len()), ((true, 1, Mode::Enforce, ms(0)), 1));
         let id = Uuid::new_v4();
         let short = [take.clone().cost(2), take.clone().min_remaining(1), take.clone().cost(3).id(id, ms(60_000))];
         for short in &short {
             let passes = limiter.reserve_all(short).await?;
-            assert_eq!((told(passes.decision()), passes.receipts().len()), (SHADOWED, 0));
+            assert_eq!((visible(passes.decision()), passes.receipts().len()), (SHADOWED, 0));
             assert_eq!((passes.delay(), passes.cancel().await?), (ms(0), 0));
-            assert_eq!(told(limiter.wait_all(short).await?.decision()), SHADOWED);
+            assert_eq!(visible(limiter.wait_all(short).await?.decision()), SHADOWED);
         }
         for outcome in world.store().take(&short[..2]).await? {
-            assert_eq!(told(&outcome?), SHADOWED);
+            assert_eq!(visible(&outcome?), SHADOWED);
         }
         // The request with the id left no receipt.
-        assert_eq!(told(&world.decide(take.clone().id(id, ms(60_000))).await?), (true, 0, Mode::Enforce, ms(0)));
+        assert_eq!(visible(&world.decide(take.clone().id(id, ms(60_000))).await?), (true, 0, Mode::Enforce, ms(0)));
     }
     // When the limit is enforced again, a waiter queues behind no shadow request.
     assert!(world.store().set_plan_mode(&trial, None, None, None).await?);
     assert!(world.store().clear_override(of_key.key()).await?);
     for take in [of_plan, of_key] {
-        assert_eq!(told(&world.decide(take).await?), (true, 0, Mode::Enforce, ms(100)));
+        assert_eq!(visible(&world.decide(take).await?), (true, 0, Mode::Enforce, ms(100)));
     }
     Ok(())
 }
@@ -75,14 +75,14 @@ pub(crate) async fn window_in_shadow_causes_no_wait<W: World>(world: &W) -> anyh
     world.at_ms(0).await?;
     let take = Take::from(world.key()).rule(ten_a_second()?.into()).max_wait(ms(5000));
     shadow(world, &take).await?;
-    assert_eq!(told(&world.decide(take.clone().cost(9)).await?), (true, 1, Mode::Enforce, ms(0)));
+    assert_eq!(visible(&world.decide(take.clone().cost(9)).await?), (true, 1, Mode::Enforce, ms(0)));
     let id = Uuid::new_v4();
     for short in [take.clone().cost(2), take.clone().min_remaining(1), take.clone().cost(3).id(id, ms(60_000))] {
-        assert_eq!(told(&world.decide(short).await?), SHADOWED);
+        assert_eq!(visible(&world.decide(short).await?), SHADOWED);
     }
-    assert_eq!(told(&world.decide(take.clone().id(id, ms(60_000))).await?), (true, 0, Mode::Enforce, ms(0)));
+    assert_eq!(visible(&world.decide(take.clone().id(id, ms(60_000))).await?), (true, 0, Mode::Enforce, ms(0)));
     assert!(world.store().clear_override(take.key()).await?);
-    assert_eq!(told(&world.decide(take).await?), (true, 0, Mode::Enforce, ms(1100)));
+    assert_eq!(visible(&world.decide(take).await?), (true, 0, Mode::Enforce, ms(1100)));
     Ok(())
 }
 
@@ -95,7 +95,7 @@ pub(crate) async fn reservation_keeps_its_time_in_shadow<W: World>(world: &W) ->
     assert_eq!(world.decide(job.clone()).await?.wait(), ms(1000));
     shadow(world, &take).await?;
     assert_eq!(world.decide(job).await?.wait(), ms(1000));
-    assert_eq!(told(&world.decide(take).await?), (true, 0, Mode::Shadow, ms(0)));
+    assert_eq!(visible(&world.decide(take).await?), (true, 0, Mode::Shadow, ms(0)));
     Ok(())
 }
 
@@ -110,7 +110,7 @@ async fn shadow<W: World>(world: &W, take: &Take) -> anyhow::Result<()> {
     Ok(world.store().set_override(take.key(), over).await?)
 }
 
-fn told(decision: &Decision) -> (bool, u64, Mode, std::time::Duration) {
+fn visible(decision: &Decision) -> (bool, u64, Mode, std::time::Duration) {
     let (granted, remaining) = left(decision);
     (granted, remaining, decision.mode(), decision.wait())
 }

@@ -133,7 +133,7 @@ pub(crate) async fn window_reservation_is_scheduled_and_can_be_cancelled(world: 
     let third = limiter.reserve_n(&key, 1).await?;
     let waits = [&first, &second, &third].map(|reservation| reservation.decision().wait());
     assert_eq!(waits, [ms(1100), ms(1100), ms(2200)]);
-    assert!(!limiter.allow(&key).await?.is_granted(), "who comes later queues behind");
+    assert!(!limiter.allow(&key).await?.is_granted(), "a later request queues behind it");
     assert_eq!(second.cancel().await?, 6);
     world.at_ms(1100).await?;
     assert_eq!(limiter.reserve_n(&key, 6).await?.decision().wait(), ms(1100), "not before the third");
@@ -293,13 +293,13 @@ pub(crate) async fn impossible_window_request_is_the_same_error_in_a_batch(world
         [(0, 0), (11, 0), (1, 10), (10, 1), (u64::MAX, 0), (1, u64::MAX), (u64::MAX / 2, u64::MAX / 2)]
     {
         for max_wait in [ms(0), Duration::MAX] {
-            let asked = take.clone().cost(cost).min_remaining(min_remaining).max_wait(max_wait);
-            let identified = asked.clone().id(Uuid::new_v4(), Duration::MAX);
+            let request = take.clone().cost(cost).min_remaining(min_remaining).max_wait(max_wait);
+            let identified = request.clone().id(Uuid::new_v4(), Duration::MAX);
             let key = take.key().clone();
             let never = TakeError::ExceedsCapacity { key, cost, min_remaining, capacity: 10, window: true };
             let error = if cost == 0 { TakeError::ZeroCost } else { never };
-            assert_eq!(world.store().take_one(&asked).await?, Err(error.clone()));
-            let outcomes = world.store().take(&[asked.clone(), identified, asked]).await?;
+            assert_eq!(world.store().take_one(&request).await?, Err(error.clone()));
+            let outcomes = world.store().take(&[request.clone(), identified, request]).await?;
             assert!(outcomes.iter().all(|outcome| *outcome == Err(error.clone())), "{outcomes:?}");
         }
     }

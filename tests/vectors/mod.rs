@@ -68,12 +68,12 @@ pub(crate) fn scenarios() -> Result<Vec<Scenario>> {
 }
 
 fn scenario(file: &str, header: &str) -> Result<Scenario> {
-    let (name, terms) = header.split_once(": ").context("a bucket has a name and a quota")?;
-    let (terms, first_used) = match terms.strip_suffix(", first used") {
-        Some(terms) => (terms, true),
-        None => (terms, false),
+    let (name, quota) = header.split_once(": ").context("a bucket has a name and a quota")?;
+    let (quota, first_used) = match quota.strip_suffix(", first used") {
+        Some(quota) => (quota, true),
+        None => (quota, false),
     };
-    let words: Vec<&str> = terms.split_whitespace().collect();
+    let words: Vec<&str> = quota.split_whitespace().collect();
     let quota = match words[..] {
         [capacity, "per", period] => Quota::interval(number(capacity)?.try_into()?, duration(period)?)?,
         [capacity, "evenly", "over", refill] => Quota::continuous(number(capacity)?.try_into()?, duration(refill)?)?,

@@ -57,12 +57,12 @@ fn builder(store: &Arc<Failing>) -> LimiterBuilder<Arc<Failing>> {
     Limiter::builder(Arc::clone(store)).without_batching()
 }
 
-/// Makes `many` requests at once, with alternating methods and a bucket each. Returns their errors and when they ended.
-async fn crowd(limiter: &Limiter<Arc<Failing>>, many: u32) -> anyhow::Result<Vec<(Option<Error>, Duration)>> {
-    let (mut crowd, start) = (JoinSet::new(), Instant::now());
-    for n in 0..many {
+/// Makes `count` requests at once, with alternating methods and a bucket each. Returns their errors and when they ended.
+async fn call_at_once(limiter: &Limiter<Arc<Failing>>, count: u32) -> anyhow::Result<Vec<(Option<Error>, Duration)>> {
+    let (mut calls, start) = (JoinSet::new(), Instant::now());
+    for n in 0..count {
         let (limiter, key) = (limiter.clone(), format!("user:{n}"));
-        crowd.spawn(async move {
+        calls.spawn(async move {
             let answer = match n % 3 {
                 0 => limiter.allow(key).await.map(drop),
                 1 => limiter.reserve(key).await.map(drop),
@@ -72,7 +72,7 @@ async fn crowd(limiter: &Limiter<Arc<Failing>>, many: u32) -> anyhow::Result<Vec
         });
     }
     let mut answers = Vec::new();
-    while let Some(answer) = crowd.join_next().await {
+    while let Some(answer) = calls.join_next().await {
         answers.push(answer?);
     }
     Ok(answers)
@@ -82,21 +82,21 @@ async fn crowd(limiter: &Limiter<Arc<Failing>>, many: u32) -> anyhow::Result<Vec
 async fn stalled_store_is_probed_once_beside_many_requests() -> anyhow::Result<()> {
     let store = Failing::stalling();
     let limiter = builder(&store).build("1000/h")?;
-    for (error, waited) in crowd(&limiter, 16).await? {
+    for (error, waited) in call_at_once(&limiter, 16).await? {
         assert!(matches!(error, Some(Error::DeadlineExceeded(STALL))) && waited == STALL, "{error:?} after {waited:?}");
     }
     let mut rejected = 0;
-    for (error, waited) in crowd(&limiter, 100).await? {
+    for (error, waited) in call_at_once(&limiter, 100).await? {
         match error.expect("there is no answer") {
             error @ Error::CircuitOpen { .. } => {
                 assert_eq!(waited, Duration::ZERO);
                 assert!(error.is_failure() && !error.is_outcome_unknown(), "nothing was taken");
-                let (text, why) = (error.to_string(), std::error::Error::source(&error).map(ToString::to_string));
+                let (text, cause) = (error.to_string(), std::error::Error::source(&error).map(ToString::to_string));
                 assert!(
                     text.contains("circuit breaker is open") && text.contains("LimiterBuilder::fallback"),
                     "{text}"
                 );
-                assert_eq!(why, Some(Error::DeadlineExceeded(STALL).to_string()));
+                assert_eq!(cause, Some(Error::DeadlineExceeded(STALL).to_string()));
                 rejected += 1;
             }
             other => panic!("{other:?}"),
@@ -111,7 +111,7 @@ async fn stalled_store_is_probed_once_beside_many_requests() -> anyhow::Result<(
     for _ in 0..2 {
         assert!(limiter.allow("a").await?.is_granted(), "a probe has found that the store answers");
     }
-    assert!(crowd(&limiter, 100).await?.iter().all(|(error, _)| error.is_none()));
+    assert!(call_at_once(&limiter, 100).await?.iter().all(|(error, _)| error.is_none()));
     Ok(())
 }
 
@@ -132,7 +132,7 @@ async fn quick_errors_and_contention_open_no_circuit() -> anyhow::Result<()> {
         let builder = if falls_back { builder.fallback(2 * STALL, local()) } else { builder };
         let limiter = builder.build("1000/h")?;
         for _ in 0..2 {
-            for (failure, waited) in crowd(&limiter, 50).await? {
+            for (failure, waited) in call_at_once(&limiter, 50).await? {
                 let failure = failure.map(|failure| failure.to_string());
                 assert_eq!((failure, waited), ((!falls_back).then(|| error.to_string()), after), "{error:?}");
             }
@@ -148,10 +148,10 @@ async fn contention_for_seconds_opens_the_circuit() -> anyhow::Result<()> {
     let contended = Error::Contended { attempts: 9, source: Arc::new(io::Error::other("locked")) };
     let store = Failing::with(STALL, contended);
     let limiter = builder(&store).build("1000/h")?;
-    for (error, waited) in crowd(&limiter, 16).await? {
+    for (error, waited) in call_at_once(&limiter, 16).await? {
         assert!(matches!(error, Some(Error::Contended { .. })) && waited == STALL, "{error:?} after {waited:?}");
     }
-    for (error, waited) in crowd(&limiter, 50).await? {
+    for (error, waited) in call_at_once(&limiter, 50).await? {
         assert!(matches!(error, Some(Error::CircuitOpen { .. })) && waited.is_zero(), "{error:?} after {waited:?}");
     }
     Ok(())
@@ -162,7 +162,7 @@ async fn requests_without_a_circuit_breaker_all_call_the_store() -> anyhow::Resu
     let store = Failing::stalling();
     let limiter = builder(&store).without_circuit_breaker().build("1000/h")?;
     for _ in 0..2 {
-        for (error, waited) in crowd(&limiter, 50).await? {
+        for (error, waited) in call_at_once(&limiter, 50).await? {
             assert!(matches!(error, Some(Error::DeadlineExceeded(STALL))) && waited == STALL, "{error:?}");
         }
     }
@@ -175,11 +175,11 @@ const STALL: Duration = Duration::from_secs(5);
 const BRIEF: Duration = Duration::from_millis(999);
 
 /// A store in which another transaction keeps the row of one bucket locked.
-struct Held(MemoryStore);
+struct LockedRowStore(MemoryStore);
 
-impl TestStore for Held {
+impl TestStore for LockedRowStore {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
-        if takes.iter().flat_map(Take::keys).any(|key| key.as_str() == "held") {
+        if takes.iter().flat_map(Take::keys).any(|key| key.as_str() == "locked") {
             sleep(STALL).await;
             return Err(Error::DeadlineExceeded(STALL));
         }
@@ -193,13 +193,13 @@ impl TestStore for Held {
 
 #[tokio::test(start_paused = true)]
 async fn locked_bucket_opens_no_circuit_for_others() -> anyhow::Result<()> {
-    let limiter = Limiter::builder(Held(MemoryStore::new())).without_batching().build("1000/h")?;
-    let mut crowd = JoinSet::new();
+    let limiter = Limiter::builder(LockedRowStore(MemoryStore::new())).without_batching().build("1000/h")?;
+    let mut calls = JoinSet::new();
     for n in 0..200_u64 {
         let limiter = limiter.clone();
-        crowd.spawn(async move {
+        calls.spawn(async move {
             sleep(Duration::from_millis(100 * n)).await;
-            limiter.allow("held").await
+            limiter.allow("locked").await
         });
     }
     // Until now, all requests were for the locked bucket.
@@ -207,7 +207,7 @@ async fn locked_bucket_opens_no_circuit_for_others() -> anyhow::Result<()> {
     for n in 0..100 {
         assert!(limiter.allow(format!("user:{n}")).await?.is_granted());
     }
-    for answer in crowd.join_all().await {
+    for answer in calls.join_all().await {
         assert!(answer.is_err());
     }
     Ok(())

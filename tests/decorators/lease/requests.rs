@@ -11,7 +11,7 @@ use tollgate::{
 };
 use uuid::Uuid;
 
-use super::{MS, ask, both, over};
+use super::{MS, both, over, take_times};
 use crate::decorators::underlying::{Broken, Falling, Noting, take};
 
 #[tokio::test(start_paused = true)]
@@ -33,7 +33,7 @@ async fn fallback_and_mode_answers_prefetch_nothing() -> anyhow::Result<()> {
     }
     let unlimited = Take::from(Key::try_from("a")?).rule(Quota::unlimited().into());
     let (_, lease) = both(LeaseOptions::default());
-    assert_eq!((ask(&lease, &unlimited, 100).await?, lease.len()), (100, 0));
+    assert_eq!((take_times(&lease, &unlimited, 100).await?, lease.len()), (100, 0));
     Ok(())
 }
 
@@ -44,7 +44,7 @@ async fn mode_change_reaches_leases_within_a_second() -> anyhow::Result<()> {
         for pause in [1, 40] {
             let (store, lease) = both(LeaseOptions::default());
             let one = take("a", "1000000/s")?;
-            ask(&lease, &one, 500).await?;
+            take_times(&lease, &one, 500).await?;
             let given_back = store.given_back();
             store.memory.set_mode(mode, None, None).await?;
             let since = Instant::now();
@@ -65,7 +65,7 @@ async fn mode_change_reaches_leases_within_a_second() -> anyhow::Result<()> {
 async fn waiting_request_uses_leased_tokens_if_none_queue() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/s burst 2000")?;
-    ask(&lease, &one, 300).await?;
+    take_times(&lease, &one, 300).await?;
     let waits = one.clone().max_wait(Duration::from_secs(10));
     let decision = lease.take_one(&waits).await??;
     assert_eq!((decision.source(), decision.wait()), (Source::Lease, Duration::ZERO));
@@ -86,7 +86,7 @@ async fn waiting_request_uses_leased_tokens_if_none_queue() -> anyhow::Result<()
 async fn waiting_request_does_not_overtake_a_cancellable_reservation() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     let one = take("a", "1000/s burst 2000")?;
-    ask(&lease, &one, 300).await?;
+    take_times(&lease, &one, 300).await?;
     let waits = one.clone().max_wait(Duration::from_secs(10));
     let reserved = lease.take_one(&waits.clone().cost(2000).refundable()).await??;
     assert!(reserved.is_granted() && !reserved.wait().is_zero() && lease.leased_tokens() > 0);
@@ -98,8 +98,8 @@ async fn waiting_request_does_not_overtake_a_cancellable_reservation() -> anyhow
 async fn ids_several_limits_and_windows_bypass_the_lease() -> anyhow::Result<()> {
     let (_, lease) = both(LeaseOptions::default());
     let one = take("a", "1000000/s")?;
-    ask(&lease, &one, 300).await?;
-    let held = lease.leased_tokens();
+    take_times(&lease, &one, 300).await?;
+    let leased = lease.leased_tokens();
     let window = Window::new(1000, Duration::from_secs(60), Duration::from_secs(6))?;
     for other in [
         one.clone().id(Uuid::new_v4(), Duration::from_secs(60)),
@@ -109,12 +109,12 @@ async fn ids_several_limits_and_windows_bypass_the_lease() -> anyhow::Result<()>
         assert_eq!(lease.take_one(&other).await??.source(), Source::Store);
     }
     assert_eq!(lease.take_one(&one.clone().cost(0)).await?, Err(TakeError::ZeroCost));
-    assert!(held > 0 && lease.leased_tokens() == held);
+    assert!(leased > 0 && lease.leased_tokens() == leased);
     for cost in [2_000_000, u64::MAX, u64::MAX] {
         assert!(matches!(lease.take_one(&one.clone().cost(cost)).await?, Err(TakeError::ExceedsCapacity { .. })));
         sleep(MS).await;
     }
-    ask(&lease, &one, 300).await?;
+    take_times(&lease, &one, 300).await?;
     assert!(lease.leased_tokens() > 0);
     Ok(())
 }
@@ -123,7 +123,7 @@ async fn ids_several_limits_and_windows_bypass_the_lease() -> anyhow::Result<()>
 async fn batch_calls_the_store_only_for_unserved_requests() -> anyhow::Result<()> {
     let (store, lease) = both(LeaseOptions::default());
     let (a, b) = (take("a", "1000000/s")?, take("b", "5/s")?);
-    ask(&lease, &a, 300).await?;
+    take_times(&lease, &a, 300).await?;
     let (calls, _) = (store.calls(), store.costs());
     let outcomes = lease.take(&[b.clone().cost(2), a.clone(), b.clone().cost(3), a, b.cost(1)]).await?;
     let seen: Vec<_> = outcomes.iter().flatten().map(|one| (one.is_granted(), one.source() == Source::Lease)).collect();
