@@ -16,9 +16,10 @@
 //! user:2 without a tenant: granted, 1 left
 //! ```
 
+use anyhow::Context;
 use tollgate::{Quota, Rule, Store, Take};
 
-use common::minutes;
+use common::in_minutes;
 
 mod common;
 
@@ -34,16 +35,18 @@ async fn main() -> anyhow::Result<()> {
         let user = Take::from(database.key(name)?).rule(of_user.clone());
         let decision = store.take_one(&user.and(tenant.clone(), of_tenant.clone())).await??;
         // The tenant's limit was added last, so it is the second one.
-        let limit = [name, "tenant:7"][decision.limit()];
+        let limit = [name, "tenant:7"][decision.limit_index()];
         if decision.is_granted() {
-            println!("{name}: granted, {} left of {limit}", decision.remaining());
+            let left = decision.remaining().context("the quota is unlimited")?;
+            println!("{name}: granted, {left} left of {limit}");
         } else {
-            println!("{name}: denied by {limit}, again in {} min", minutes(decision.retry_after()));
+            println!("{name}: denied by {limit}, again {}", in_minutes(decision.retry_after()));
         }
     }
 
     // The request that the tenant's limit denied took nothing from the user's bucket.
     let alone = Take::from(database.key("user:2")?).rule(of_user);
-    println!("user:2 without a tenant: granted, {} left", store.take_one(&alone).await??.remaining());
+    let left = store.take_one(&alone).await??.remaining().context("the quota is unlimited")?;
+    println!("user:2 without a tenant: granted, {left} left");
     Ok(())
 }

@@ -17,9 +17,10 @@
 //!   eve: 1 granted, 59 left
 //! ```
 
+use anyhow::Context;
 use tollgate::{Limiter, Quota, Rule};
 
-use common::{Database, minutes};
+use common::{Database, in_minutes};
 
 mod common;
 
@@ -51,9 +52,10 @@ async fn main() -> anyhow::Result<()> {
 async fn ask(database: &Database, limiter: &Limiter, client: &str, cost: u64) -> anyhow::Result<()> {
     let decision = limiter.allow_n(database.key(client)?, cost).await?;
     if decision.is_granted() {
-        println!("  {client}: {cost} granted, {} left", decision.remaining());
+        let left = decision.remaining().context("the quota is unlimited")?;
+        println!("  {client}: {cost} granted, {left} left");
     } else {
-        println!("  {client}: {cost} denied, again in {} min", minutes(decision.retry_after()));
+        println!("  {client}: {cost} denied, again {}", in_minutes(decision.retry_after()));
     }
     Ok(())
 }

@@ -17,10 +17,11 @@
 
 use std::time::Duration;
 
-use tollgate::{Adjusted, Limiter, Quota, Rule, Take};
+use anyhow::Context;
+use tollgate::{Adjusted, Decision, Limiter, Quota, Rule, Take};
 use uuid::Uuid;
 
-use common::minutes;
+use common::in_minutes;
 
 mod common;
 
@@ -37,19 +38,23 @@ async fn main() -> anyhow::Result<()> {
 
     let first = estimate(600);
     let reservation = limiter.reserve_all(&first).await?;
-    println!("600 estimated: granted, {} left", reservation.decision().remaining());
+    println!("600 estimated: granted, {} left", left(reservation.decision())?);
     let again = limiter.decide(&first).await?;
-    println!("the same request again: granted, {} left", again.remaining());
+    println!("the same request again: granted, {} left", left(&again)?);
     println!("it used 150: {} given back", given_back(reservation.settle(150).await?)?);
 
     let reservation = limiter.reserve_all(&estimate(600)).await?;
-    println!("600 estimated: granted, {} left", reservation.decision().remaining());
+    println!("600 estimated: granted, {} left", left(reservation.decision())?);
     println!("it used 800: {} more taken", -given_back(reservation.settle(800).await?)?);
 
     let denied = limiter.reserve_all(&estimate(100)).await?;
-    let (left, retry_after) = (denied.decision().remaining(), denied.decision().retry_after());
-    println!("100 estimated: denied, {left} left, again in {} min", minutes(retry_after));
+    let denied = denied.decision();
+    println!("100 estimated: denied, {} left, again {}", left(denied)?, in_minutes(denied.retry_after()));
     Ok(())
+}
+
+fn left(decision: &Decision) -> anyhow::Result<u64> {
+    decision.remaining().context("the quota is unlimited")
 }
 
 /// The tokens given back. A negative number of tokens was charged.

@@ -24,9 +24,8 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use tollgate::{Limiter, Window};
-
-use common::minutes;
 
 mod common;
 
@@ -40,11 +39,13 @@ async fn main() -> anyhow::Result<()> {
     let (search, upload) = (database.key("/search")?, database.key("/upload")?);
     for n in 1..=6 {
         let decision = exact.allow(&search).await?;
-        println!("/search {n}: granted {}, {} left", decision.is_granted(), decision.remaining());
+        let left = decision.remaining().context("the quota is unlimited")?;
+        println!("/search {n}: granted {}, {left} left", decision.is_granted());
     }
     // The requests of this hour count until a day after its end.
     let denied = exact.allow(&search).await?;
-    println!("/search again in a day: {}", minutes(denied.retry_after()) > 24 * 60);
+    let is_tomorrow = denied.retry_after().is_some_and(|time| time > Duration::from_hours(24));
+    println!("/search again in a day: {is_tomorrow}");
     println!("/upload: granted {}", exact.allow(&upload).await?.is_granted());
 
     // A denial makes no call. A grant is counted in the database for the other processes.

@@ -22,9 +22,10 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use tollgate::{Limiter, Quota};
 
-use common::{minutes, seconds};
+use common::{in_minutes, seconds};
 
 mod common;
 
@@ -39,17 +40,18 @@ async fn main() -> anyhow::Result<()> {
     for n in 1..=4 {
         let decision = slow.allow().await?;
         if decision.is_granted() {
-            println!("allow {n}: granted, {} left", decision.remaining());
+            let left = decision.remaining().context("the quota is unlimited")?;
+            println!("allow {n}: granted, {left} left");
         } else {
-            println!("allow {n}: denied, again in {} min", minutes(decision.retry_after()));
+            println!("allow {n}: denied, again {}", in_minutes(decision.retry_after()));
         }
     }
 
     // Takes a token now or later. The answer states when to use it.
     let first = slow.reserve().await?;
-    println!("reserve: granted, to be used in {} min", minutes(first.delay()));
+    println!("reserve: granted, to be used {}", in_minutes(first.delay()));
     let second = slow.reserve().await?;
-    println!("reserve: granted, to be used in {} min", minutes(second.delay()));
+    println!("reserve: granted, to be used {}", in_minutes(second.delay()));
     println!("cancel: {} given back", second.cancel().await?);
 
     // Sleeps until the scheduled time. Denies at once, and takes nothing, if the wait would be too long.
@@ -59,7 +61,7 @@ async fn main() -> anyhow::Result<()> {
     let fast = Limiter::new(database.store(), Quota::per_second(1))?.bind(database.key("third-party-api")?)?;
     let turns = tokio::join!(fast.wait(), fast.wait(), fast.wait());
     for (n, turn) in [turns.0?, turns.1?, turns.2?].iter().enumerate() {
-        println!("wait {}: granted after {} s", n + 1, seconds(turn.wait()));
+        println!("wait {}: granted after {} s", n + 1, seconds(turn.decision().wait()));
     }
     Ok(())
 }

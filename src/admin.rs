@@ -1,11 +1,13 @@
 //! Plans, overrides, modes, filters and levels: the arguments and results of [`Admin`](crate::Admin).
 
 mod changes;
+mod error;
 mod explain;
 mod reads;
 
 pub(crate) use changes::{AdminSettings, limited};
 pub use changes::{ModeSetting, Override, Plan};
+pub use error::AdminError;
 pub(crate) use explain::explain;
 pub use explain::{ExpectedOutcome, Explanation, Origin};
 pub(crate) use reads::level_of_itself;

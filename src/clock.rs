@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::model::quota::{SECOND_NS, nanoseconds};
 
-/// The time of stores without a server: [`MemoryStore`](crate::MemoryStore), [`LocalBucket`](crate::requester::LocalBucket) and
+/// The time of stores without a server: [`MemoryStore`](crate::MemoryStore), [`LocalBucket`](crate::LocalBucket) and
 /// SQLite. Also the time of a [`Lease`](crate::layers::Lease), which can begin anywhere.
 ///
 /// Stores on a database server use the server's clock instead.
@@ -111,7 +111,7 @@ impl Clock for RuntimeClock {
 const START_NS: i64 = 1_000_000_000_000_000_000;
 
 /// The host's clock, at most ten microseconds old: for stores that decide in one process under a lock, as
-/// [`MemoryStore`](crate::MemoryStore) and [`LocalBucket`](crate::requester::LocalBucket) do.
+/// [`MemoryStore`](crate::MemoryStore) and [`LocalBucket`](crate::LocalBucket) do.
 ///
 /// So tokens come at most ten microseconds later, and never earlier. A read takes a third of the time of [`SystemClock`]: while
 /// the thread's last reading of the system clock is recent, it reads only the processor's counter.

@@ -8,38 +8,54 @@ pub mod admin;
 pub mod clock;
 mod concurrency;
 pub mod layers;
-pub mod limiter;
+mod limiter;
 pub mod model;
-pub mod requester;
+mod requester;
 pub mod store;
 pub mod telemetry;
 
 /// The version of chrono for the instants in calls of operators, such as the end of an [`Override`](admin::Override).
 #[doc(no_inline)]
 pub use chrono;
-pub use limiter::{Bound, Fallback, Limiter, LimiterBuilder, Reservation};
-pub use model::{
-    Adjusted, Adjustment, Decision, Error, Key, Limit, Mode, Quota, Receipt, Rule, Take, TakeError, Throttle, Window,
-};
+pub use limiter::bound::Bound;
+pub use limiter::builder::LimiterBuilder;
+pub use limiter::policy::{Fallback, LocalQuotas};
+pub use limiter::reservation::Reservation;
+#[cfg(feature = "stream")]
+pub use limiter::stream;
+pub use limiter::{Limiter, middleware};
+pub use model::decision::Decision;
+pub use model::error::{Error, TakeError};
+pub use model::key::Key;
+pub use model::limit::{Limit, Rule};
+pub use model::mode::Mode;
+pub use model::quota::Quota;
+pub use model::receipt::{Adjusted, Adjustment, Receipt};
+pub use model::take::Take;
+pub use model::throttle::Throttle;
+pub use model::window::Window;
 #[cfg(feature = "_sql")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use requester::SqlTokenRequester;
-pub use requester::{LimitError, TokenRequester, limit};
+pub use requester::{LimitError, Limited, LocalBucket, TokenRequester, limit};
 /// The version of sqlx for the pools and connections of the stores.
 #[cfg(feature = "_sql")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 #[doc(no_inline)]
 pub use sqlx;
+pub use store::admin::Admin;
+pub use store::any::AnyStore;
+pub use store::interface::Store;
+pub use store::memory::MemoryStore;
 #[cfg(feature = "mysql")]
-pub use store::MySqlStore;
+pub use store::sql::MySqlStore;
 #[cfg(feature = "postgres")]
-pub use store::PgStore;
+pub use store::sql::PgStore;
 #[cfg(feature = "sqlite")]
-pub use store::SqliteStore;
-pub use store::{Admin, AnyStore, MemoryStore, Store};
+pub use store::sql::SqliteStore;
 #[cfg(feature = "_sql")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
-pub use store::{SqlStore, create_bucket, migrate};
+pub use store::sql::{SqlStore, create_bucket, migrate};
 /// The version of uuid for the ids of requests: see [`Take::id`]. Its feature `v4` is on.
 #[doc(no_inline)]
 pub use uuid;

@@ -4,35 +4,29 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
-
-use crate::admin::{BucketLevel, level_of_itself};
+use crate::admin::{AdminError, BucketLevel, level_of_itself};
 use crate::model::{
-    Adjusted, Adjustment, AdminError, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle, ThrottleError,
-    WindowLevel,
+    Adjusted, Adjustment, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle, ThrottleError, WindowLevel,
 };
 use crate::store::{AnyStore, Maintenance, Store};
-use crate::telemetry::{Decisions, MiddlewareEvent};
+use crate::telemetry::Decisions;
 
-mod bound;
-mod builder;
+pub(crate) mod bound;
+pub(crate) mod builder;
 mod circuit_breaker;
 mod denial_reporter;
-mod policy;
-mod reservation;
+pub mod middleware;
+pub(crate) mod policy;
+pub(crate) mod reservation;
 mod settings;
 mod stack;
 #[cfg(feature = "stream")]
-mod stream;
+pub mod stream;
 mod sweeper;
 mod take;
 
-pub use bound::Bound;
-pub use builder::LimiterBuilder;
-pub use policy::{Fallback, LocalQuotas};
-pub use reservation::Reservation;
-#[cfg(feature = "stream")]
-pub use stream::{LimitedStream, limit_stream};
+use bound::Bound;
+use builder::LimiterBuilder;
 
 use denial_reporter::DenialReporter;
 use policy::Policy;
@@ -201,7 +195,7 @@ impl<S: Store> Limiter<S> {
             let lowered = self.stack.throttle(key, rule, hold).await;
             // The bucket cannot be lowered for a time, but to a number of tokens.
             let (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(remaining)) =
-                (&lowered, hold.remaining_tokens())
+                (&lowered, hold.get_remaining())
             else {
                 return lowered;
             };
@@ -240,7 +234,7 @@ impl<S: Store> Limiter<S> {
     /// Returns an error if the text is not a valid [`Key`], or if the rule is a sliding window (see
     /// [`peek_window`](Self::peek_window)). Also if the plan or the provisioned bucket does not exist, the store cannot report
     /// levels, the role may not read, or there is no answer. The fallback does not apply.
-    pub async fn peek<K>(&self, key: K) -> Result<BucketLevel, Error>
+    pub async fn peek<K>(&self, key: K) -> Result<BucketLevel, AdminError>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
@@ -254,12 +248,12 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
-    pub async fn peek_with_rule<K>(&self, key: K, rule: &Rule) -> Result<BucketLevel, Error>
+    pub async fn peek_with_rule<K>(&self, key: K, rule: &Rule) -> Result<BucketLevel, AdminError>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        let key = key.try_into()?;
+        let key = key.try_into().map_err(Error::from)?;
         match level_of_itself(&key, rule) {
             Some(level) => level,
             None => self.policy.within_deadline(pin!(self.maintenance()?.level(&key, rule))).await,
@@ -288,13 +282,13 @@ impl<S: Store> Limiter<S> {
     ///
     /// Returns an error if the text is not a valid [`Key`], or if the rule is not a sliding window. Also if the store cannot
     /// report levels, the role may not read, or there is no answer. The fallback does not apply.
-    pub async fn peek_window<K>(&self, key: K) -> Result<WindowLevel, Error>
+    pub async fn peek_window<K>(&self, key: K) -> Result<WindowLevel, AdminError>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        let key = key.try_into()?;
-        let Rule::Window(window) = self.rule() else { return Err(AdminError::NoWindow(key).into()) };
+        let key = key.try_into().map_err(Error::from)?;
+        let Rule::Window(window) = self.rule() else { return Err(AdminError::NoWindow(key)) };
         self.policy.within_deadline(pin!(self.maintenance()?.window_level(&key, &window))).await
     }
 
@@ -379,19 +373,6 @@ impl<S: Store> Limiter<S> {
         Take { own: false, ..Take::of(limit) }
     }
 
-    /// Returns how many tokens each request leaves: see [`LimiterBuilder::min_remaining`].
-    #[must_use]
-    pub fn required_remaining(&self) -> u64 {
-        self.min_remaining
-    }
-
-    /// Counts and logs what a middleware did with a request without asking for a decision.
-    ///
-    /// Does nothing without the features `metrics` and `tracing`. Decisions count by themselves.
-    pub fn record(&self, event: MiddlewareEvent<'_>) {
-        self.decisions.record(event);
-    }
-
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {
         Take::under(key, self.rule(), cost, self.min_remaining)
     }
@@ -425,15 +406,6 @@ impl<S: Store> Limiter<S> {
     /// ```
     pub async fn adjust(&self, adjustments: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         adjust_each(&self.stack, adjustments).await
-    }
-
-    /// Spawns a task that [`close`](Self::close) waits for, such as one that gives tokens back.
-    ///
-    /// # Panics
-    ///
-    /// Panics if called outside of a Tokio runtime.
-    pub fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-        self.stack.tasks.spawn(task)
     }
 }
 

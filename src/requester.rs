@@ -53,10 +53,10 @@ pub trait TokenRequester: Send + Sync {
         async {
             loop {
                 let decision = self.request_token().await?;
-                if decision.is_granted() || decision.retry_after() == Duration::MAX {
+                let Some(retry_after) = decision.retry_after().filter(|_| !decision.is_granted()) else {
                     return Ok(decision);
-                }
-                tokio::time::sleep(decision.retry_after().clamp(MIN_PAUSE, MAX_PAUSE)).await;
+                };
+                tokio::time::sleep(retry_after.clamp(MIN_PAUSE, MAX_PAUSE)).await;
             }
         }
     }
@@ -94,7 +94,7 @@ impl<R: TokenRequester + ?Sized> TokenRequester for Arc<R> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{limit, requester::LocalBucket, LimitError};
+/// use tollgate::{limit, LimitError, LocalBucket};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -153,8 +153,8 @@ pub enum LimitError {
     /// No token was available.
     #[error("no tokens available")]
     Denied {
-        /// The time until a token can be available.
-        retry_after: Duration,
+        /// The time until a token can be available. `None`: never, or unknown.
+        retry_after: Option<Duration>,
     },
     /// There was no answer.
     #[error(transparent)]
@@ -168,13 +168,13 @@ pub enum LimitError {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{requester::LocalBucket, TokenRequester};
+/// use tollgate::{LocalBucket, TokenRequester};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {
 /// let bucket = LocalBucket::new(2, Duration::from_secs(3600))?;
 /// assert!(bucket.request_token().await?.is_granted());
-/// assert_eq!(bucket.request_token().await?.remaining(), 0);
+/// assert_eq!(bucket.request_token().await?.remaining(), Some(0));
 /// assert!(!bucket.request_token().await?.is_granted());
 /// # Ok(())
 /// # }

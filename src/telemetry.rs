@@ -63,7 +63,7 @@ macro_rules! event {
 }
 
 mod calls;
-mod decisions;
+pub(crate) mod decisions;
 mod instruments;
 
 #[cfg(feature = "postgres")]
@@ -72,7 +72,6 @@ pub(crate) use calls::swept;
 #[cfg(feature = "_sql")]
 pub(crate) use calls::{ObservedCall, less_durable, migrated, newer, retried};
 pub(crate) use decisions::Decisions;
-pub use decisions::MiddlewareEvent;
 pub(crate) use instruments::{DecisionTimer, GaugeShare};
 
 const DECISIONS: &str = "tollgate_decisions_total";

@@ -158,8 +158,8 @@ proptest! {
             let decision = reservation.decision().clone();
             prop_assert_eq!(decision.is_granted(), jar >= worth(cost));
             jar -= if decision.is_granted() { worth(cost) } else { 0 };
-            prop_assert_eq!(worth(decision.remaining()), jar / 100 * 100);
-            prop_assert_eq!(decision.reset_after(), ms((most - jar).unsigned_abs()));
+            prop_assert_eq!(decision.remaining().map(worth), Some(jar / 100 * 100));
+            prop_assert_eq!(decision.reset_after(), Some(ms((most - jar).unsigned_abs())));
             if action == 0 {
                 let back = at_once(reservation.refund(tokens)).expect("answered");
                 prop_assert_eq!(back, if decision.is_granted() { tokens.min(cost) } else { 0 });
@@ -190,7 +190,7 @@ proptest! {
             left -= if decision.is_granted() { cost } else { 0 };
             // A request for the whole capacity is denied, and states the tokens left.
             let denied = at_once(limiter.decide(&Take::from(key(0)).rule(limiter.rule()).cost(50))).expect("answered");
-            prop_assert_eq!((denied.is_granted(), denied.remaining()), (false, left));
+            prop_assert_eq!((denied.is_granted(), denied.remaining()), (false, Some(left)));
             if left == 0 {
                 break;
             }
@@ -218,11 +218,12 @@ proptest! {
             let request = || at_once(store.take_one(&take)).expect("answered").expect("possible");
             let denied = request();
             if !denied.is_granted() {
-                prop_assert!(!denied.retry_after().is_zero());
-                clock.advance(denied.retry_after().saturating_sub(Duration::from_nanos(1)));
+                let retry_after = denied.retry_after().expect("it refills");
+                prop_assert!(!retry_after.is_zero());
+                clock.advance(retry_after.saturating_sub(Duration::from_nanos(1)));
                 prop_assert!(!request().is_granted(), "a nanosecond earlier");
                 clock.advance(Duration::from_nanos(1));
-                prop_assert!(request().is_granted(), "at {:?}", denied.retry_after());
+                prop_assert!(request().is_granted(), "at {:?}", retry_after);
             }
             clock.advance(Duration::from_nanos(later));
         }
@@ -254,7 +255,7 @@ proptest! {
             }
             let probe = take(key(0), ten_a_second(8)).min_remaining(7);
             let probe = at_once(store.take_one(&probe)).expect("answered").expect("possible");
-            prop_assert!(probe.remaining() <= 8);
+            prop_assert!(probe.remaining().is_some_and(|tokens| tokens <= 8));
             clock.advance(ms(later));
         }
     }
@@ -312,7 +313,7 @@ proptest! {
             // Unless a bucket is full, a request for its whole capacity is denied, and states the tokens left.
             for place in (0..4).filter(|&place| left[place] < capacities[place]) {
                 let denied = at_once(store.take_one(&once(place, capacities[place]))).expect("answered").expect("possible");
-                prop_assert_eq!((denied.is_granted(), denied.remaining()), (false, left[place]), "of bucket {}", place);
+                prop_assert_eq!((denied.is_granted(), denied.remaining()), (false, Some(left[place])), "of bucket {}", place);
             }
         }
     }
@@ -370,7 +371,8 @@ fn i2_concurrent_answers_equal_a_sequential_order() {
     let quota = Quota::once(1_000).expect("a quota");
     let mut remaining: Vec<Option<u64>> = std::thread::scope(|scope| {
         let request = || (0..400).map(|_| at_once(store.take_one(&take(key(0), quota))).expect("answered"));
-        let left = |outcome: Outcome| outcome.ok().filter(tollgate::Decision::is_granted).map(|one| one.remaining());
+        let left =
+            |outcome: Outcome| outcome.ok().filter(tollgate::Decision::is_granted).and_then(|one| one.remaining());
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(move || request().map(left).collect::<Vec<_>>())).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("no thread panics")).collect()
     });

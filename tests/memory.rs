@@ -198,7 +198,7 @@ async fn global_mode_applies_until_its_end() -> anyhow::Result<()> {
     let switch = memory.store().mode().await?;
     assert_eq!((switch.mode, switch.reason.as_deref(), switch.until), (Mode::Block, Some("incident 42"), until));
     let limiter = Limiter::new(memory.store(), "1/h")?.bind("one")?;
-    assert_eq!(limiter.allow().await?.retry_after(), Duration::from_secs(1));
+    assert_eq!(limiter.allow().await?.retry_after(), Some(Duration::from_secs(1)));
     assert_eq!(memory.store().explain(limiter.key(), None).await?.mode_from, Some(Origin::All));
     memory.at_ms(1000).await?;
     assert!(limiter.allow().await?.is_granted());

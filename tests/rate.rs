@@ -52,7 +52,10 @@ async fn live(quota: &str, life: Life<'_>) -> anyhow::Result<()> {
         clock.set(START + ms * 1_000_000);
         let found = match *call {
             Allow(cost) => is(limiter.allow_n("one", cost).await)?,
-            Wait(cost, longest) => is(limiter.wait_n("one", cost, Duration::from_millis(longest)).await)?,
+            Wait(cost, longest) => {
+                let waited = limiter.wait_n("one", cost, Duration::from_millis(longest)).await;
+                is(waited.map(|made| made.decision().clone()))?
+            }
             Reserve(cost) => {
                 let reserved = limiter.reserve_n("one", cost).await;
                 let found = is(reserved.as_ref().map(|made| made.decision().clone()).map_err(Clone::clone))?;
@@ -75,7 +78,7 @@ fn is(answer: Result<Decision, Error>) -> anyhow::Result<Is> {
     match answer {
         Ok(decision) if decision.is_granted() => Ok(Granted(u64::try_from(decision.wait().as_millis())?)),
         Ok(decision) => {
-            assert!(decision.wait().is_zero() && !decision.retry_after().is_zero(), "{decision:?}");
+            assert!(decision.wait().is_zero() && decision.retry_after() != Some(Duration::ZERO), "{decision:?}");
             Ok(Denied)
         }
         Err(Error::Take(TakeError::ExceedsCapacity { .. })) => Ok(Never),

@@ -9,7 +9,7 @@ use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::time::Instant;
 use tollgate::{
     Admin, Decision, Error, Key, LimitError, Limiter, MemoryStore, TakeError, TokenRequester, clock::RuntimeClock,
-    limiter::limit_stream,
+    stream::limit_stream,
 };
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn stream_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
     impl TokenRequester for Moody {
         async fn request_token(&self) -> Result<Decision, Error> {
             match self.0.fetch_add(1, Ordering::SeqCst) {
-                0 => Ok(Decision::denial(Duration::MAX)),
+                0 => Ok(Decision::denial(None)),
                 1 => Err(Error::Overloaded(5)),
                 _ => Ok(Decision::grant(0)),
             }
@@ -139,7 +139,7 @@ async fn stream_item_outlives_a_denial_and_an_error() -> anyhow::Result<()> {
 
     let mut items = pin!(limit_stream(Moody(AtomicU64::new(0)), stream::iter(["a", "b"])));
     let never = items.next().await;
-    assert!(matches!(never, Some(Err(LimitError::Denied { retry_after: Duration::MAX }))), "{never:?}");
+    assert!(matches!(never, Some(Err(LimitError::Denied { retry_after: None }))), "{never:?}");
     assert!(matches!(items.next().await, Some(Err(LimitError::Request(Error::Overloaded(5))))));
     assert_eq!(items.size_hint(), (2, None));
     assert_eq!(items.next().await.transpose()?, Some("a"));

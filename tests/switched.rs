@@ -30,7 +30,7 @@ async fn disabled_or_blocking_limiter_calls_no_store() -> anyhow::Result<()> {
         let limiter = Limiter::builder(Silent).mode(mode).build("1/h")?;
         for decision in [
             limiter.allow("a").await?,
-            limiter.wait_n("a", 5, Duration::from_secs(1)).await?,
+            limiter.wait_n("a", 5, Duration::from_secs(1)).await?.decision().clone(),
             limiter.reserve("a").await?.decision().clone(),
         ] {
             assert_eq!((decision.is_granted(), decision.mode()), (passes, mode));
@@ -47,11 +47,11 @@ async fn shadow_limiter_takes_tokens_and_passes_denied_requests() -> anyhow::Res
     let clone = limiter.clone();
     limiter.set_mode(Mode::Shadow);
     let first = clone.allow("a").await?;
-    assert_eq!((first.remaining(), first.mode()), (1, Mode::Enforce));
+    assert_eq!((first.remaining(), first.mode()), (Some(1), Mode::Enforce));
     assert!(clone.allow("a").await?.is_granted());
     let passed = clone.allow("a").await?;
-    assert_eq!((passed.is_granted(), passed.mode(), passed.remaining()), (true, Mode::Shadow, 0));
-    assert_eq!(limiter.wait_n("a", 2, Duration::ZERO).await?.mode(), Mode::Shadow);
+    assert_eq!((passed.is_granted(), passed.mode(), passed.remaining()), (true, Mode::Shadow, Some(0)));
+    assert_eq!(limiter.wait_n("a", 2, Duration::ZERO).await?.decision().mode(), Mode::Shadow);
     clone.set_mode(Mode::Enforce);
     assert!(!limiter.allow("a").await?.is_granted());
     assert_eq!(limiter.mode(), Mode::Enforce);
@@ -64,23 +64,25 @@ async fn shadow_limiter_does_not_wait_or_take_for_late_requests() -> anyhow::Res
     let (begun, longest) = (Instant::now(), Duration::from_secs(5));
     let of_memory = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "1/s")?;
     of_memory.set_mode(Mode::Shadow);
-    assert_eq!(of_memory.wait("a").await?.mode(), Mode::Enforce);
+    assert_eq!(of_memory.wait("a").await?.decision().mode(), Mode::Enforce);
     for _ in 0..3 {
         let waited = of_memory.wait_n("a", 1, longest).await?;
+        let waited = waited.decision();
         assert_eq!((waited.is_granted(), waited.mode(), waited.wait()), (true, Mode::Shadow, Duration::ZERO));
         let reserved = of_memory.reserve("a").await?;
-        assert_eq!((reserved.decision().mode(), reserved.delay()), (Mode::Shadow, Duration::ZERO));
+        assert_eq!((reserved.decision().mode(), reserved.delay()), (Mode::Shadow, Some(Duration::ZERO)));
         assert!(reserved.receipts().is_empty());
     }
     // Requests that the local fallback decides do not wait either.
     let local = Fallback::Local(Quota::per_second(1).build()?);
-    let away = Limiter::builder(Silent).fallback(Duration::from_millis(1), local).mode(Mode::Shadow).build("1/s")?;
+    let away =
+        Limiter::builder(Silent).deadline(Duration::from_millis(1)).fallback(local).mode(Mode::Shadow).build("1/s")?;
     for mode in [Mode::Enforce, Mode::Shadow, Mode::Shadow] {
-        assert_eq!(away.wait_n("a", 1, longest).await?.mode(), mode);
+        assert_eq!(away.wait_n("a", 1, longest).await?.decision().mode(), mode);
     }
     assert!(begun.elapsed() < Duration::from_secs(1), "a request waited");
     of_memory.set_mode(Mode::Enforce);
-    assert_eq!(of_memory.wait("a").await?.wait(), Duration::from_secs(1));
+    assert_eq!(of_memory.wait("a").await?.decision().wait(), Duration::from_secs(1));
     Ok(())
 }
 

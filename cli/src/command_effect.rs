@@ -1,7 +1,7 @@
 use tollgate::Error;
 
 use crate::exit::{CliError, DATABASE, DOCTOR_HINT};
-use crate::failure::sql_message;
+use crate::failure::{library_error, sql_message};
 use crate::redact::redact;
 
 /// The kind of a command's request, which decides the message if the database does not answer.
@@ -18,7 +18,7 @@ impl CommandEffect {
     /// Rewords the error of a blocked command or of a command with an unknown outcome, and names the blocking sessions if they are
     /// known. The library's own messages are about tokens.
     pub(crate) fn explain_error(self, error: anyhow::Error, blockers: &str) -> anyhow::Error {
-        let cause = match error.downcast_ref() {
+        let cause = match library_error(&error) {
             Some(Error::Contended { .. }) if self == Self::Change => {
                 let message =
                     "other transactions hold locks on these rows; the change was rolled back and is not retried";
@@ -27,7 +27,7 @@ impl CommandEffect {
             }
             Some(Error::DeadlineExceeded(deadline)) => format!("no answer within {deadline:?}"),
             Some(Error::OutcomeUnknown(cause)) => {
-                format!("the connection broke during the request: {}", redact(&sql_message(&**cause)))
+                format!("the connection broke during the request: {}", redact(&sql_message(cause.as_ref())))
             }
             _ => return error,
         };

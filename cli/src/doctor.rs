@@ -200,7 +200,7 @@ async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyho
     let Some(cause) = failure::sql_error(error).and_then(sqlx::Error::as_database_error) else {
         return report.failed(name, error, LOG);
     };
-    let is_not_permitted = matches!(error.downcast_ref(), Some(Error::NotPermitted(_)));
+    let is_not_permitted = matches!(failure::library_error(error), Some(Error::NotPermitted(_)));
     let advice = match with_lock_timeout(DB::remedy(pool, cause)).await.ok().flatten() {
         Some(remedy) => remedy,
         None if is_not_permitted => exit::GRANT_HINT.to_owned(),

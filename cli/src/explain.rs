@@ -1,5 +1,4 @@
 use std::process::ExitCode;
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -155,8 +154,8 @@ fn expected_outcome(explanation: &Explanation, shortfall: Option<Shortfall>) -> 
         }
         ExpectedOutcome::Granted => format!("would be {GREEN}granted{GREEN:#}"),
         ExpectedOutcome::Denied => match explanation.retry_after {
-            Duration::MAX => format!("would be {RED}denied{RED:#}, and no token comes back by itself"),
-            after => format!("would be {RED}denied{RED:#}: a token comes in {}", times::span(after)),
+            None => format!("would be {RED}denied{RED:#}, and no token comes back by itself"),
+            Some(after) => format!("would be {RED}denied{RED:#}: a token comes in {}", times::span(after)),
         },
         ExpectedOutcome::UnknownPlan => {
             format!("would fail: there is no plan{}{}", quoted_plan(explanation), recreate_hint(explanation))
@@ -255,7 +254,7 @@ impl ExplainJson {
                 (_, ExpectedOutcome::Conflict) => OutcomeJson::Conflict,
                 _ => OutcomeJson::UnknownBucket,
             },
-            retry_after_ms: if shortfall.is_some() { None } else { times::milliseconds(explanation.retry_after) },
+            retry_after_ms: explanation.retry_after.filter(|_| shortfall.is_none()).and_then(times::milliseconds),
             window,
         }
     }

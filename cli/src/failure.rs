@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use tollgate::{Error, Key, Quota, TakeError};
+use tollgate::{Error, Key, Quota, TakeError, admin::AdminError};
 
 use crate::exit::{
     CliError, DATABASE, DOCTOR_HINT, GRANT_HINT, INTERNAL, NEVER, NOT_MIGRATED, NOT_PERMITTED, READ_ONLY_HINT,
@@ -33,7 +33,15 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 
 /// Whether other sessions kept the database busy.
 pub(crate) fn is_lock_wait(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(Error::Contended { .. } | Error::DeadlineExceeded(_)))
+    matches!(library_error(error), Some(Error::Contended { .. } | Error::DeadlineExceeded(_)))
+}
+
+/// The library's error, also of an operator's call.
+pub(crate) fn library_error(error: &anyhow::Error) -> Option<&Error> {
+    match error.downcast_ref() {
+        Some(AdminError::Store(error)) => Some(error),
+        _ => error.downcast_ref(),
+    }
 }
 
 /// The message of an error.
@@ -46,7 +54,11 @@ pub(crate) fn explain(error: &anyhow::Error) -> (u8, String, String) {
     if let Some(CliError { code, hint, .. }) = error.downcast_ref() {
         return (*code, chain(error), hint.clone());
     }
-    let Some(library_error) = error.downcast_ref::<Error>() else {
+    let Some(library_error) = library_error(error) else {
+        if let Some(invalid) = error.downcast_ref::<AdminError>() {
+            let (message, hint) = split_hint(&invalid.to_string(), invalid.hint());
+            return (WRONG_ARGUMENTS, message, hint);
+        }
         let hint = "repeat it; if it fails again, report it with this message";
         return (INTERNAL, redact(&chain(error)), hint.to_owned());
     };
@@ -112,7 +124,7 @@ pub(crate) fn explain(error: &anyhow::Error) -> (u8, String, String) {
         }
         // Escaped to one line: a key may contain newlines.
         Error::Take(_) => {
-            let (message, hint) = split_hint(&plain(&text));
+            let (message, hint) = split_hint(&text, library_error.hint());
             (NEVER, message, hint)
         }
         Error::Unreadable { .. } => (DATABASE, plain(&redact(&text)), UNREADABLE_ROWS.to_owned()),
@@ -121,18 +133,19 @@ pub(crate) fn explain(error: &anyhow::Error) -> (u8, String, String) {
             redact(&text),
             format!("with `tollgate take --id UUID`, you can repeat a request safely; {DOCTOR_HINT}"),
         ),
-        Error::Admin(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) => {
-            let (message, hint) = split_hint(&plain(&text));
+        Error::Key(_) | Error::Mode(_) | Error::Quota(_) => {
+            let (message, hint) = split_hint(&text, library_error.hint());
             (WRONG_ARGUMENTS, message, hint)
         }
         _ => (DATABASE, redact(&text), DOCTOR_HINT.to_owned()),
     }
 }
 
-/// Splits a message of the library into what failed and what to do.
-pub(crate) fn split_hint(text: &str) -> (String, String) {
-    let (what, hint) = text.rsplit_once(": ").unwrap_or((text, ""));
-    (what.to_owned(), hint.to_owned())
+/// Splits a message of the library into what failed and what to do, with which the message ends.
+pub(crate) fn split_hint(text: &str, hint: Option<&str>) -> (String, String) {
+    let hint = hint.unwrap_or_default();
+    let problem = text.strip_suffix(hint).and_then(|text| text.strip_suffix(": ")).unwrap_or(text);
+    (plain(problem), hint.to_owned())
 }
 
 /// The hint for a request above the capacity.

@@ -8,6 +8,7 @@ use tollgate::{
 };
 
 use crate::exit::CliError;
+use crate::failure::split_hint;
 use crate::text::plain;
 use crate::times;
 
@@ -43,35 +44,37 @@ impl QuotaArgs {
 }
 
 /// Reads the limit of a bucket or a plan.
-fn quota(text: &str) -> Result<Quota, String> {
+fn quota(text: &str) -> Result<Quota, CliError> {
     match rule(text)? {
         Rule::Quota(quota) => Ok(quota),
-        _ => Err(NO_WINDOW.to_owned()),
+        _ => Err(no_window()),
     }
 }
 
 /// Why a bucket or a plan cannot have a sliding window.
-pub(crate) const NO_WINDOW: &str =
-    "buckets and plans have no sliding window: name it with each request, `tollgate take --quota`";
+pub(crate) fn no_window() -> CliError {
+    CliError::arguments(
+        "buckets and plans have no sliding window",
+        "name it with each request, `tollgate take --quota`",
+    )
+}
 
 /// Parses the limit of a request: a quota or a sliding window.
-pub(crate) fn rule(text: &str) -> Result<Rule, String> {
+pub(crate) fn rule(text: &str) -> Result<Rule, CliError> {
     let mut words = text.split(|letter: char| !letter.is_alphabetic());
     match (Rule::try_from(text), words.find_map(times::calendar_unit)) {
         (Err(QuotaError::InvalidText(_) | QuotaError::InvalidWindowText(_)), Some(wrong)) => {
-            Err(format!("{wrong}: {}", wrong.hint_for_rates()))
+            Err(CliError::arguments(wrong.to_string(), wrong.hint_for_rates()))
         }
-        (rule, _) => rule.map_err(|error| error.to_string()),
+        (rule, _) => rule.map_err(|error| invalid(&error.to_string(), error.hint())),
     }
 }
 
 /// Parses a reason that fits the column of every engine.
-pub(crate) fn reason(text: &str) -> Result<String, String> {
+pub(crate) fn reason(text: &str) -> Result<String, CliError> {
     if text.len() > MAX_REASON_BYTES {
-        return Err(format!(
-            "a reason has at most {MAX_REASON_BYTES} bytes, and this one has {}: shorten it",
-            text.len()
-        ));
+        let problem = format!("a reason has at most {MAX_REASON_BYTES} bytes, and this one has {}", text.len());
+        return Err(CliError::arguments(problem, "shorten it"));
     }
     Ok(text.to_owned())
 }
@@ -86,14 +89,21 @@ pub(crate) fn distinct(keys: &[Key], hint: &str) -> Result<(), CliError> {
 }
 
 /// Parses the beginning of a key.
-pub(crate) fn prefix(text: &str) -> Result<Key, String> {
+pub(crate) fn prefix(text: &str) -> Result<Key, CliError> {
     Key::try_from(text).map_err(|error| match error {
-        KeyError::Empty => "a prefix has 1 to 255 bytes, and this one is empty: give the beginning of a key".to_owned(),
-        error => error.to_string().replacen("a key", "a prefix", 1),
+        KeyError::Empty => {
+            CliError::arguments("a prefix has 1 to 255 bytes, and this one is empty", "give the beginning of a key")
+        }
+        error => invalid(&error.to_string().replacen("a key", "a prefix", 1), error.hint()),
     })
 }
 
 /// Parses a key.
-pub(crate) fn key(text: &str) -> Result<Key, KeyError> {
-    Key::try_from(text)
+pub(crate) fn key(text: &str) -> Result<Key, CliError> {
+    Key::try_from(text).map_err(|error| invalid(&error.to_string(), error.hint()))
+}
+
+fn invalid(message: &str, hint: &str) -> CliError {
+    let (problem, hint) = split_hint(message, Some(hint));
+    CliError::arguments(problem, hint)
 }

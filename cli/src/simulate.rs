@@ -189,9 +189,11 @@ struct SimulationOutcome {
     runs: Vec<(String, Run)>,
 }
 
-fn limit(text: &str) -> Result<Rule, String> {
+fn limit(text: &str) -> Result<Rule, CliError> {
     match quota_args::rule(text)? {
-        Rule::Quota(quota) if quota == Quota::unlimited() => Err("cannot simulate an unlimited quota".to_owned()),
+        Rule::Quota(quota) if quota == Quota::unlimited() => {
+            Err(CliError::arguments("cannot simulate an unlimited quota", ""))
+        }
         rule => Ok(rule),
     }
 }

@@ -56,10 +56,10 @@ impl Args {
             say_json(&TakeJson {
                 granted: decision.is_granted(),
                 key: decided_by(&take, &decision).to_string(),
-                remaining: remaining(&decision),
+                remaining: decision.remaining(),
                 waited_ms: times::milliseconds(decision.wait()),
-                retry_after_ms: times::milliseconds(decision.retry_after()),
-                reset_after_ms: times::milliseconds(decision.reset_after()),
+                retry_after_ms: decision.retry_after().and_then(times::milliseconds),
+                reset_after_ms: decision.reset_after().and_then(times::milliseconds),
                 mode: decision.mode().as_str(),
             })?;
         } else {
@@ -91,12 +91,7 @@ pub(crate) struct TakeJson {
 
 /// The deciding bucket: with several buckets, the one with the longest retry time, or with tokens for the fewest such requests.
 fn decided_by<'t>(take: &'t Take, decision: &Decision) -> &'t Key {
-    take.keys().nth(decision.limit()).unwrap_or_else(|| take.key())
-}
-
-/// `None` if no limit applies.
-fn remaining(decision: &Decision) -> Option<u64> {
-    Some(decision.remaining()).filter(|remaining| *remaining != u64::MAX)
+    take.keys().nth(decision.limit_index()).unwrap_or_else(|| take.key())
 }
 
 /// The answer as one line of text.
@@ -109,13 +104,13 @@ pub(crate) fn describe(take: &Take, decision: &Decision) -> String {
     if decision.is_granted() {
         let wait =
             if decision.wait().is_zero() { String::new() } else { format!(" after {}", times::span(decision.wait())) };
-        let left = remaining(decision).map_or_else(|| "no limit for".to_owned(), |tokens| format!("{tokens} left in"));
+        let left = decision.remaining().map_or_else(|| "no limit for".to_owned(), |tokens| format!("{tokens} left in"));
         return format!("{GREEN}granted{GREEN:#}{wait}{mode}: {left} {key}");
     }
     let when = match decision.retry_after() {
-        Duration::MAX if decision.mode() == Mode::Block => "until another mode is set".to_owned(),
-        Duration::MAX => "no token will come back by itself".to_owned(),
-        span => format!("try again in {}", times::span(span)),
+        None if decision.mode() == Mode::Block => "until another mode is set".to_owned(),
+        None => "no token will come back by itself".to_owned(),
+        Some(span) => format!("try again in {}", times::span(span)),
     };
     format!("{RED}denied{RED:#} by {key}{mode}: {when}")
 }

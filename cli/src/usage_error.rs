@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
 use crate::exit::{CliError, WRONG_ARGUMENTS};
-use crate::failure::{report, split_hint};
+use crate::failure::report;
 use crate::redact::redact;
 use crate::text::{plain, shortened};
 use crate::times::SpanError;
@@ -117,7 +117,10 @@ fn invalid_value(error: &clap::Error) -> (String, String) {
     if let Some((_, range)) = text.rsplit_once(" is not in ") {
         return ("out of range".to_owned(), format!("give {}", in_words(range)));
     }
-    let (problem, hint) = split_hint(&text);
+    let (problem, hint) = match source.downcast_ref() {
+        Some(CliError { message, hint, .. }) => (plain(message), hint.clone()),
+        None => (text, String::new()),
+    };
     // The value follows by itself.
     (problem.rsplit_once("' is ").map_or(&*problem, |(_, rest)| rest).to_owned(), hint)
 }

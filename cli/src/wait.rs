@@ -34,16 +34,13 @@ pub(crate) async fn reserve_and_wait<S: Store>(
     let reservation = tokio::select! {
         biased;
         ended = signals.next() => {
-            finish_in_time(async { give_back(reserving.await?, take.tokens()).await }).await;
+            finish_in_time(async { give_back(reserving.await?, take.get_cost()).await }).await;
             return Ok(WaitOutcome::Interrupted(ended));
         }
         reservation = &mut reserving => reservation?,
     };
     let decision = reservation.decision().clone();
-    if !decision.is_granted() {
-        return Ok(WaitOutcome::Decided(decision));
-    }
-    let delay = reservation.delay();
+    let Some(delay) = reservation.delay() else { return Ok(WaitOutcome::Decided(decision)) };
     let bar = (!delay.is_zero())
         .then(|| progress(format!("{}: a token in {}", plain(take.key().as_str()), times::span(delay))));
     let disconnect = async {
@@ -61,7 +58,7 @@ pub(crate) async fn reserve_and_wait<S: Store>(
         bar.finish_and_clear();
     }
     let Some(ended) = interrupted else { return Ok(WaitOutcome::Decided(decision)) };
-    finish_in_time(give_back(reservation, take.tokens())).await;
+    finish_in_time(give_back(reservation, take.get_cost())).await;
     Ok(WaitOutcome::Interrupted(ended))
 }
 
@@ -82,10 +79,8 @@ fn is_outcome_unknown(error: &anyhow::Error) -> bool {
 
 /// Gives the tokens back, and prints how many of them count as used.
 async fn give_back<S: Store>(reservation: Reservation<S>, cost: u64) -> anyhow::Result<()> {
-    if !reservation.is_granted() {
-        return Ok(());
-    }
-    if reservation.delay().is_zero() {
+    let Some(delay) = reservation.delay() else { return Ok(()) };
+    if delay.is_zero() {
         // The scheduled time has come, so nothing is left to cancel. A refund is limited to the cost.
         reservation.refund(ALL).await?;
     } else {

@@ -7,7 +7,8 @@ use anyhow::{Context, bail};
 use sqlx::pool::PoolOptions;
 use sqlx::{MySqlPool, PgPool, Pool, SqlitePool};
 use tollgate::{
-    Admin, AnyStore, Error, Key, MySqlStore, PgStore, Quota, SqliteStore, layers::LocalReads, store::Migrate,
+    Admin, AnyStore, Error, Key, MySqlStore, PgStore, Quota, SqliteStore, admin::AdminError, layers::LocalReads,
+    store::Migrate,
 };
 use uuid::Uuid;
 
@@ -61,7 +62,7 @@ impl Database {
     }
 
     /// Creates a plan, or changes its quota.
-    pub(crate) async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+    pub(crate) async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
         match &self.engine {
             Engine::MySql(pool) => MySqlStore::from(pool.clone()).create_plan(name, quota).await,
             Engine::Postgres(pool) => PgStore::from(pool.clone()).create_plan(name, quota).await,
@@ -95,7 +96,7 @@ pub(crate) fn seconds(span: Duration) -> u128 {
     span.as_nanos().div_ceil(1_000_000_000)
 }
 
-/// Whole minutes, rounded up.
-pub(crate) fn minutes(span: Duration) -> u128 {
-    seconds(span).div_ceil(60)
+/// `in 10 min`, rounded up to whole minutes, or `never`.
+pub(crate) fn in_minutes(span: Option<Duration>) -> String {
+    span.map_or_else(|| "never".to_owned(), |span| format!("in {} min", seconds(span).div_ceil(60)))
 }

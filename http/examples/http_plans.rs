@@ -53,7 +53,10 @@ async fn serve<S: Admin>(store: S) -> anyhow::Result<()> {
 
 /// Runs only for requests with a token.
 async fn left(Extension(decision): Extension<Decision>) -> String {
-    format!("{} left\n", decision.remaining())
+    match decision.remaining() {
+        Some(tokens) => format!("{tokens} left\n"),
+        None => "no limit\n".to_owned(),
+    }
 }
 
 /// Determines the client's plan. Your service would check a session or a signature here.

@@ -1,6 +1,6 @@
 use sqlx::PgPool;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Decision, Error, Limiter, PgStore};
+use tollgate::{Error, Limiter, PgStore};
 
 /// A limiter for threads without a runtime. Share it in an `Arc`.
 pub struct BlockingLimiter {
@@ -23,7 +23,8 @@ impl BlockingLimiter {
     }
 
     /// Sleeps until a token is there. Denies at once if that is too late.
-    pub fn wait(&self, key: &str) -> Result<Decision, Error> {
-        self.runtime.block_on(self.limiter.wait(key))
+    pub fn wait(&self, key: &str) -> Result<bool, Error> {
+        let wait = self.limiter.wait(key);
+        Ok(self.runtime.block_on(wait)?.is_granted())
     }
 }

@@ -2,9 +2,10 @@
 
 use chrono::{DateTime, Utc};
 
+use crate::admin::AdminError;
 use crate::model::decide::{KeyRules, TimedMode};
 use crate::model::quota::Refill;
-use crate::model::{AdminError, Key, Mode, Quota, decide};
+use crate::model::{Key, Mode, Quota, decide};
 
 /// A quota and a mode that many buckets share.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -40,8 +40,8 @@ pub struct Explanation {
     pub available: Option<i64>,
     /// The result of a request for one token.
     pub expected_outcome: ExpectedOutcome,
-    /// When a token is available. [`Duration::MAX`]: never, or unknown.
-    pub retry_after: Duration,
+    /// The time until a token is available. `None`: never, or unknown.
+    pub retry_after: Option<Duration>,
 }
 
 /// Where a key's effective quota or mode comes from. The origin nearest to the key wins.
@@ -113,8 +113,8 @@ pub(crate) fn explain(row: Option<BucketRow>, named: Option<&Key>, chosen: &Admi
         available: available.filter(|_| known),
         expected_outcome,
         retry_after: match retry_after {
-            NEVER_NS => Duration::MAX,
-            ns => Duration::from_nanos(ns.unsigned_abs()),
+            NEVER_NS => None,
+            ns => Some(Duration::from_nanos(ns.unsigned_abs())),
         },
     }
 }

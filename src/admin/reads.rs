@@ -6,9 +6,10 @@ use std::{slice, vec};
 use chrono::{DateTime, Utc};
 
 use super::{ExpectedOutcome, Explanation, Origin};
+use crate::admin::AdminError;
 use crate::model::bucket::NEVER_NS;
 use crate::model::decide::BucketRow;
-use crate::model::{AdminError, Error, Key, Mode, Quota, Rule};
+use crate::model::{Key, Mode, Quota, Rule};
 
 /// The tokens and the quota of a bucket, at the instant when the store read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,9 +151,9 @@ impl BucketLevel {
 }
 
 /// The answer without a call of the store: neither a window nor an unlimited quota has a bucket.
-pub(crate) fn level_of_itself(key: &Key, rule: &Rule) -> Option<Result<BucketLevel, Error>> {
+pub(crate) fn level_of_itself(key: &Key, rule: &Rule) -> Option<Result<BucketLevel, AdminError>> {
     match rule {
-        Rule::Window(_) => Some(Err(AdminError::Window(key.clone()).into())),
+        Rule::Window(_) => Some(Err(AdminError::Window(key.clone()))),
         Rule::Quota(quota) if *quota == Quota::unlimited() => Some(Ok(BucketLevel::unused(key.clone(), *quota, None))),
         _ => None,
     }

@@ -343,7 +343,7 @@ impl Denial {
     /// The denial in an answer to a request that was sent at `sent`. `None` if the answer is not a denial of the store.
     fn of(take: &Take, sent: Instant, decision: &Decision) -> Option<Self> {
         let Limit { rule, .. } = take.plain().filter(|_| take.max_wait.is_zero())?;
-        let until = sent + decision.retry_after().min(MAX_AGE);
+        let until = sent + decision.retry_after().map_or(MAX_AGE, |retry_after| retry_after.min(MAX_AGE));
         // A denial that has expired when it arrives does not cover later requests.
         if decision.is_granted() || decision.source() != Source::Store || until <= Instant::now() {
             return None;

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
-use super::{Limiter, Reservation};
-use crate::admin::BucketLevel;
+use super::Limiter;
+use super::reservation::Reservation;
+use crate::admin::{AdminError, BucketLevel};
 use crate::model::{Decision, Error, Key, Source, Throttle, WindowLevel};
 use crate::requester::{MAX_PAUSE, MIN_PAUSE, TokenRequester};
 use crate::store::{AnyStore, Store};
@@ -82,7 +83,7 @@ impl<S: Store> Bound<S> {
     /// # Errors
     ///
     /// As for [`Limiter::wait`].
-    pub async fn wait(&self) -> Result<Decision, Error> {
+    pub async fn wait(&self) -> Result<Reservation<S>, Error> {
         self.limiter.wait(&self.key).await
     }
 
@@ -91,7 +92,7 @@ impl<S: Store> Bound<S> {
     /// # Errors
     ///
     /// As for [`Limiter::wait_n`].
-    pub async fn wait_n(&self, cost: u64, max_wait: Duration) -> Result<Decision, Error> {
+    pub async fn wait_n(&self, cost: u64, max_wait: Duration) -> Result<Reservation<S>, Error> {
         self.limiter.wait_n(&self.key, cost, max_wait).await
     }
 
@@ -109,7 +110,7 @@ impl<S: Store> Bound<S> {
     /// # Errors
     ///
     /// As for [`Limiter::peek`].
-    pub async fn peek(&self) -> Result<BucketLevel, Error> {
+    pub async fn peek(&self) -> Result<BucketLevel, AdminError> {
         self.limiter.peek(&self.key).await
     }
 
@@ -118,7 +119,7 @@ impl<S: Store> Bound<S> {
     /// # Errors
     ///
     /// As for [`Limiter::peek_window`].
-    pub async fn peek_window(&self) -> Result<WindowLevel, Error> {
+    pub async fn peek_window(&self) -> Result<WindowLevel, AdminError> {
         self.limiter.peek_window(&self.key).await
     }
 
@@ -126,17 +127,16 @@ impl<S: Store> Bound<S> {
     pub(crate) async fn wait_for_tokens(&self, cost: u64) -> Result<Decision, Error> {
         let max_wait = self.limiter.max_wait;
         loop {
-            let decision = self.wait_n(cost, max_wait).await?;
-            let is_for_ever = decision.retry_after() == Duration::MAX;
-            if decision.is_granted() || is_for_ever && decision.source() != Source::Fallback {
+            let decision = self.wait_n(cost, max_wait).await?.into_decision();
+            if decision.is_granted() {
                 return Ok(decision);
             }
-            let pause = match decision.retry_after().checked_sub(max_wait) {
-                // A cost that the fallback can never grant may be granted once the store is back.
-                Some(_) if is_for_ever => OUTAGE_PAUSE,
-                Some(pause) => pause,
+            let pause = match decision.retry_after() {
                 // A full window states when all of its promised requests have acted; some act before.
-                None => decision.retry_after() / 100,
+                Some(retry_after) => retry_after.checked_sub(max_wait).unwrap_or(retry_after / 100),
+                // A cost that the fallback can never grant may be granted once the store is back.
+                None if decision.source() == Source::Fallback => OUTAGE_PAUSE,
+                None => return Ok(decision),
             };
             tokio::time::sleep(pause.clamp(MIN_PAUSE, MAX_PAUSE)).await;
         }

@@ -23,7 +23,8 @@ use crate::telemetry::Decisions;
 /// let jobs = Limiter::builder(MemoryStore::new())
 ///     .min_remaining(20) // for people
 ///     .max_wait(Duration::from_secs(5))
-///     .fallback(Duration::from_millis(50), Fallback::Local(Quota::per_second(10).build()?))
+///     .deadline(Duration::from_millis(50))
+///     .fallback(Fallback::Local(Quota::per_second(10).build()?))
 ///     .build(Quota::per_second(100))?;
 /// # let _ = jobs;
 /// # Ok::<(), tollgate::Error>(())
@@ -88,15 +89,15 @@ impl<S: Store> LimiterBuilder<S> {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// Sets the [`deadline`](Self::deadline), and answers failures of the store by `fallback`. Default: failures are errors.
+    /// Answers failures of the store by `fallback`. Default: failures are errors.
     ///
     /// After sixteen failures in a row the fallback answers at once. Beside it, requests start one probe of the store at a time, so
     /// normal service resumes with the requests soon after the server accepts connections, usually within 300 ms.
     ///
-    /// Without a fallback and a deadline, each call waits for the store's own deadline (default: 5 s) while the database does
-    /// not answer.
-    pub fn fallback(self, deadline: Duration, fallback: Fallback) -> Self {
-        Self { fallback: Some(fallback), ..self.deadline(deadline) }
+    /// Also set a [`deadline`](Self::deadline): it bounds the wait for the fallback's answer. Without one, each call waits for the
+    /// store's own deadline (default: 5 s) while the database does not answer.
+    pub fn fallback(self, fallback: Fallback) -> Self {
+        Self { fallback: Some(fallback), ..self }
     }
 
     /// Makes each request call the store, even during an outage. Use it for jobs that wait rather than fail.
@@ -135,7 +136,7 @@ impl<S: Store> LimiterBuilder<S> {
     }
 
     /// Sets how many keys the [`DenyCache`](crate::layers::DenyCache) holds at most. Default: 65,536.
-    pub fn max_denials(self, keys: usize) -> Self {
+    pub fn deny_cache_capacity(self, keys: usize) -> Self {
         Self { layers: Layers { denials: Some(keys), ..self.layers }, ..self }
     }
 

@@ -54,10 +54,10 @@ impl Policy {
     }
 
     /// The answer to a call that takes no tokens, by the deadline. The circuit breaker ignores it.
-    pub(super) async fn within_deadline<T>(
+    pub(super) async fn within_deadline<T, E: From<Error>>(
         &self,
-        call: StoreCall<'_, impl Future<Output = Result<T, Error>>>,
-    ) -> Result<T, Error> {
+        call: StoreCall<'_, impl Future<Output = Result<T, E>>>,
+    ) -> Result<T, E> {
         before_deadline(self.deadline, call).await
     }
 
@@ -180,13 +180,15 @@ fn is_store_answer(error: &TakeError) -> bool {
 type StoreCall<'a, F> = Pin<&'a mut F>;
 
 /// The answer by the deadline, if there is one.
-pub(super) async fn before_deadline<T>(
+pub(super) async fn before_deadline<T, E: From<Error>>(
     deadline: Option<Duration>,
-    call: StoreCall<'_, impl Future<Output = Result<T, Error>>>,
-) -> Result<T, Error> {
+    call: StoreCall<'_, impl Future<Output = Result<T, E>>>,
+) -> Result<T, E> {
     match deadline {
         None => call.await,
-        Some(deadline) => timeout(deadline, call).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline))),
+        Some(deadline) => {
+            timeout(deadline, call).await.unwrap_or_else(|_| Err(Error::DeadlineExceeded(deadline).into()))
+        }
     }
 }
 
@@ -267,7 +269,7 @@ impl FallbackStore {
 
     fn decide(&self, take: &Take) -> Result<Decision, TakeError> {
         let decision = match &self.fallback {
-            Fallback::Open => Decision::grant(u64::MAX),
+            Fallback::Open => Decision::without_limit(),
             Fallback::Closed(retry_after) => Decision::denial(*retry_after),
             Fallback::Local(_) | Fallback::LocalBy(_) => {
                 let mut local = take.clone();
@@ -282,7 +284,7 @@ impl FallbackStore {
                 // A cost above the local capacity, or a full store of keys or ids, is a denial until the store is back.
                 self.local.decide(&local).or_else(|error| match error {
                     TakeError::ExceedsCapacity { .. } | TakeError::TooManyKeys(_) | TakeError::TooManyIds(_) => {
-                        Ok(Decision::denial(Duration::MAX))
+                        Ok(Decision::denial(None))
                     }
                     other => Err(other),
                 })?
@@ -298,7 +300,7 @@ impl FallbackStore {
         }
         let lower = |rule: &Rule| {
             let lowered = self.local.lower(limit.key(), rule, hold);
-            match (&lowered, hold.remaining_tokens()) {
+            match (&lowered, hold.get_remaining()) {
                 (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(remaining)) => {
                     self.local.lower(limit.key(), rule, Throttle::remaining(remaining))
                 }

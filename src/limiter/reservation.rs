@@ -49,10 +49,10 @@ impl<S: Store> Reservation<S> {
         self.decision.is_granted()
     }
 
-    /// Returns the time from now until the tokens can be used. [`Duration::MAX`] if they were not taken.
+    /// Returns the time from now until the tokens can be used. `None` if they were not taken.
     #[must_use]
-    pub fn delay(&self) -> Duration {
-        if self.is_granted() { self.decision.wait().saturating_sub(self.since.elapsed()) } else { Duration::MAX }
+    pub fn delay(&self) -> Option<Duration> {
+        self.is_granted().then(|| self.decision.wait().saturating_sub(self.since.elapsed()))
     }
 
     /// Sleeps until the tokens can be used. Returns at once if they were not taken.

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
@@ -68,8 +67,8 @@ impl CurrentMode {
     pub(super) fn answer(mode: Mode) -> Option<Decision> {
         let decision = match mode {
             Mode::Enforce | Mode::Shadow => return None,
-            Mode::Off => Decision::grant(u64::MAX).with_mode(Mode::Off),
-            Mode::Block => Decision::denial(Duration::MAX).with_mode(Mode::Block),
+            Mode::Off => Decision::without_limit().with_mode(Mode::Off),
+            Mode::Block => Decision::denial(None).with_mode(Mode::Block),
         };
         Some(decision.with_source(Source::Limiter))
     }

@@ -1,3 +1,5 @@
+//! Streams whose items each take a token.
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

@@ -4,9 +4,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reservation::ScheduledReservation;
+use super::Limiter;
+use super::reservation::{Reservation, ScheduledReservation};
 use super::settings::CurrentMode;
-use super::{Limiter, Reservation};
 use crate::layers::deny_cache::CacheMiss;
 use crate::model::{Checked, Decision, Error, Key, Mode, Receipt, Source, Take};
 use crate::store::Store;
@@ -98,7 +98,7 @@ impl<S: Store> Limiter<S> {
     /// # Cancel safety
     ///
     /// As for [`wait_n`](Self::wait_n).
-    pub async fn wait<K>(&self, key: K) -> Result<Decision, Error>
+    pub async fn wait<K>(&self, key: K) -> Result<Reservation<S>, Error>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
@@ -119,13 +119,13 @@ impl<S: Store> Limiter<S> {
     ///
     /// If dropped before the scheduled time, the tokens that no later request queues behind are given back. Tokens that were
     /// granted without a wait count as used.
-    pub async fn wait_n<K>(&self, key: K, cost: u64, max_wait: Duration) -> Result<Decision, Error>
+    pub async fn wait_n<K>(&self, key: K, cost: u64, max_wait: Duration) -> Result<Reservation<S>, Error>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
         let take = self.take(key.try_into()?, cost).max_wait(max_wait);
-        Ok(self.wait_all(&take).await?.into_decision())
+        self.wait_all(&take).await
     }
 
     /// Tries to take the tokens of a request that you build, for instance with several limits.
@@ -193,7 +193,7 @@ impl<S: Store> Limiter<S> {
             (None, Err(error)) => Err(Error::Take(error)),
             (None, Ok(checked)) => match self.stack.try_take(checked) {
                 Ok(outcome) => outcome.map(|decision| CurrentMode::apply_shadow(mode, decision)).map_err(Error::Take),
-                Err(_) if take.is_unlimited() => Ok(Decision::grant(u64::MAX)),
+                Err(_) if take.is_unlimited() => Ok(Decision::without_limit()),
                 Err(miss) => return Err((checked, miss)),
             },
         };

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use crate::model::bucket::{Bucket, BucketQuota, BucketRequest, GrantRecord, NEVER_NS};
 use crate::model::{Decision, Error, Key, Limit, Mode, Rule, Take, TakeError, ThrottleError};
 
@@ -113,7 +111,7 @@ impl BucketAnswer {
             (OutcomeCode::Granted | OutcomeCode::Denied | OutcomeCode::Spared, Some((limits, bucket))) => {
                 Ok(self.decision(take.request_at(place), limits, bucket))
             }
-            (OutcomeCode::Denied, None) => Ok(Decision::denial(Duration::MAX).with_mode(self.mode)),
+            (OutcomeCode::Denied, None) => Ok(Decision::denial(None).with_mode(self.mode)),
             (OutcomeCode::Granted | OutcomeCode::Spared, None) => {
                 Ok(Decision::grant(self.capacity.unwrap_or(0).unsigned_abs()).with_mode(self.mode))
             }

@@ -15,7 +15,7 @@ use crate::model::{Take, TakeError};
 /// use tollgate::{model::Checked, Key, Take, TakeError};
 ///
 /// let take = Take::from(Key::try_from("user:42")?);
-/// assert_eq!(Checked::try_from(&take)?.tokens(), 1);
+/// assert_eq!(Checked::try_from(&take)?.get_cost(), 1);
 /// assert_eq!(Checked::try_from(&take.cost(0)).unwrap_err(), TakeError::ZeroCost);
 /// # Ok::<(), tollgate::Error>(())
 /// ```

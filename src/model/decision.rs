@@ -12,6 +12,7 @@ pub struct Decision {
     mode: Mode,
     source: Source,
     attempts: u32,
+    /// `u64::MAX` if no bucket was read.
     remaining: u64,
     wait: Span,
     retry_after: Span,
@@ -54,10 +55,17 @@ impl From<Duration> for Span {
     }
 }
 
-impl From<Span> for Duration {
+impl From<Option<Duration>> for Span {
+    #[inline]
+    fn from(duration: Option<Duration>) -> Self {
+        duration.map_or(Self::NEVER, Self::from)
+    }
+}
+
+impl From<Span> for Option<Duration> {
     #[inline]
     fn from(span: Span) -> Self {
-        if span == Span::NEVER { Self::MAX } else { Self::from_nanos(span.0.max(0).unsigned_abs()) }
+        (span != Span::NEVER).then(|| Duration::from_nanos(span.0.max(0).unsigned_abs()))
     }
 }
 
@@ -99,9 +107,15 @@ impl Decision {
         }
     }
 
-    /// Creates a denial without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester).
-    pub fn denial(retry_after: Duration) -> Self {
-        let retry_after = Span::from(retry_after);
+    /// A grant without a read of a bucket.
+    pub(crate) fn without_limit() -> Self {
+        Self::grant(u64::MAX)
+    }
+
+    /// Creates a denial without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester). `None`: the request will
+    /// never pass, or no one knows when.
+    pub fn denial(retry_after: impl Into<Option<Duration>>) -> Self {
+        let retry_after = Span::from(retry_after.into());
         Self { granted: false, retry_after, reset_after: retry_after, ..Self::grant(0) }
     }
 
@@ -159,7 +173,7 @@ impl Decision {
 
     /// A grant from prefetched tokens, which cannot be given back.
     #[inline]
-    pub(crate) fn lent(remaining: u64, reset_after: Duration, limits: Option<(u64, Duration)>) -> Self {
+    pub(crate) fn lent(remaining: u64, reset_after: Option<Duration>, limits: Option<(u64, Option<Duration>)>) -> Self {
         let limits = limits.map(|(capacity, refill)| (capacity, refill.into()));
         Self { reset_after: reset_after.into(), limits, attempts: 0, source: Source::Lease, ..Self::grant(remaining) }
     }
@@ -207,7 +221,7 @@ impl Decision {
         self
     }
 
-    /// Merges the buckets' answers into one, with the longest times of all. [`limit`](Self::limit) is the bucket that
+    /// Merges the buckets' answers into one, with the longest times of all. [`limit_index`](Self::limit_index) is the bucket that
     /// denies for longest. For a grant, it is the bucket that has tokens left for the fewest equal requests.
     pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>, take: &Take) -> Option<Self> {
         // Compares remaining ÷ cost without a division.
@@ -245,7 +259,7 @@ impl Decision {
     /// let reservation = limiter.reserve_all(&limiter.request("user:42")?.cost(5).refundable()).await?;
     /// let decision = reservation.decision().clone();
     /// let given_back = reservation.refund(3).await?;
-    /// assert_eq!(decision.after_refund(given_back).remaining(), 8);
+    /// assert_eq!(decision.after_refund(given_back).remaining(), Some(8));
     /// # Ok(())
     /// # }
     /// ```
@@ -273,12 +287,12 @@ impl Decision {
         self.limits.map(|(capacity, _)| capacity)
     }
 
-    /// Returns the time from empty to full, or the sliding window's interval. [`Duration::MAX`]: the bucket never refills.
+    /// Returns the time from empty to full, or the sliding window's interval.
     ///
-    /// `None`: as for [`capacity`](Self::capacity).
+    /// `None`: the bucket never refills, or as for [`capacity`](Self::capacity).
     #[must_use]
     pub fn refill_time(&self) -> Option<Duration> {
-        self.limits.map(|(_, refill)| refill.into())
+        self.limits.and_then(|(_, refill)| refill.into())
     }
 
     /// Returns the period of the fixed window, aligned to creation or to the calendar, under the effective limit.
@@ -290,7 +304,7 @@ impl Decision {
     }
 
     /// Returns the answers of the request's buckets, in the order of the request. Unlimited buckets have no answer, so
-    /// [`limit`](Self::limit) states the place of each.
+    /// [`limit_index`](Self::limit_index) states the place of each.
     pub fn each(&self) -> &[Self] {
         if self.each.is_empty() { std::slice::from_ref(self) } else { &self.each }
     }
@@ -301,34 +315,34 @@ impl Decision {
         self.granted
     }
 
-    /// Returns the whole tokens left. With several buckets, those of [the bucket that decided](Self::limit);
+    /// Returns the whole tokens left. With several buckets, those of [the bucket that decided](Self::limit_index);
     /// [`each`](Self::each) has those of the others.
     ///
-    /// [`u64::MAX`] if no bucket was read: the quota is unlimited, or
-    /// [`Limiter::set_mode`](crate::Limiter::set_mode) or [`Fallback::Open`](crate::Fallback::Open) decided. If a
-    /// [mode](Self::mode) decided instead of the tokens, the number does not tell whether the next request passes.
+    /// `None` if no bucket was read: the quota is unlimited, or [`Limiter::set_mode`](crate::Limiter::set_mode) or
+    /// [`Fallback::Open`](crate::Fallback::Open) decided. If a [mode](Self::mode) decided instead of the tokens, the number does
+    /// not tell whether the next request passes.
     #[must_use]
-    pub fn remaining(&self) -> u64 {
-        self.remaining
+    pub fn remaining(&self) -> Option<u64> {
+        (self.remaining != u64::MAX).then_some(self.remaining)
     }
 
     /// Returns the time to wait before the tokens can be used. Zero, unless the request has a longest wait.
     #[must_use]
     pub fn wait(&self) -> Duration {
-        self.wait.into()
+        Option::from(self.wait).unwrap_or(Duration::MAX)
     }
 
     /// Returns the time until the bucket has the tokens of an equal request, provided that no other request takes them first.
     ///
-    /// A request with a longest wait is granted earlier by that wait. [`Duration::MAX`]: never, or unknown.
+    /// A request with a longest wait is granted earlier by that wait. `None`: never, or unknown.
     #[must_use]
-    pub fn retry_after(&self) -> Duration {
+    pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after.into()
     }
 
-    /// Returns the time until the bucket is full again, provided that no other request takes tokens. [`Duration::MAX`]: never.
+    /// Returns the time until the bucket is full again, provided that no other request takes tokens. `None`: never.
     #[must_use]
-    pub fn reset_after(&self) -> Duration {
+    pub fn reset_after(&self) -> Option<Duration> {
         self.reset_after.into()
     }
 
@@ -337,7 +351,7 @@ impl Decision {
     /// For a denial, the bucket that denies for longest. For a grant, the bucket that has tokens left for the fewest equal
     /// requests.
     #[must_use]
-    pub fn limit(&self) -> usize {
+    pub fn limit_index(&self) -> usize {
         self.limit
     }
 

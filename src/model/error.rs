@@ -3,7 +3,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use smol_str::SmolStr;
 #[cfg(feature = "_sql")]
 use sqlx::error::DatabaseError;
@@ -18,14 +17,8 @@ use crate::model::{Key, KeyError, ModeError, QuotaError, ThrottleError};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operator's change is not valid. Nothing was changed.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
     /// Every attempt was rolled back, because other transactions locked the bucket or were serialized first.
-    #[error(
-        "every one of {attempts} attempts was rolled back: too many requests contend for the bucket (use a lease), \
-         another transaction locks it, or the isolation level is above READ COMMITTED"
-    )]
+    #[error("every one of {attempts} attempts was rolled back: {hint}", hint = self.hint().unwrap_or_default())]
     Contended {
         /// The number of attempts.
         attempts: u32,
@@ -34,7 +27,8 @@ pub enum Error {
     },
     /// The deadline passed while the database had the request.
     #[error(
-        "no answer within {0:?}; whether the tokens were taken is unknown: ask again only with a request id, which pays once"
+        "no answer within {0:?}; whether the tokens were taken is unknown: {hint}",
+        hint = self.hint().unwrap_or_default()
     )]
     DeadlineExceeded(Duration),
     /// The database refused the statement.
@@ -51,8 +45,8 @@ pub enum Error {
     Mode(#[from] ModeError),
     /// A newer version of this crate has migrated the database, and removed objects that this version needs.
     #[error(
-        "the database is at schema version {found}, and this version of tollgate supports {known} at most: update the \
-         tollgate dependency of this service"
+        "the database is at schema version {found}, and this version of tollgate supports {known} at most: {hint}",
+        hint = self.hint().unwrap_or_default()
     )]
     NewerSchema {
         /// The database's schema version.
@@ -62,16 +56,16 @@ pub enum Error {
     },
     /// The database lacks tables or routines.
     #[error(
-        "tollgate's tables and routines are not in this database, or not all of them: \
-         run `tollgate migrate` or tollgate::migrate(&pool) once, or copy its migrations into your own"
+        "tollgate's tables and routines are not in this database, or not all of them: {hint}",
+        hint = self.hint().unwrap_or_default()
     )]
     NotMigrated(#[source] Cause),
     /// The circuit breaker is open, because the store answered none of many requests in a row. The limiter tests the store;
     /// this request did not call it. Nothing was taken.
     #[error(
-        "the circuit breaker is open: many requests in a row had no answer; the test call ends within {} s; \
-         set LimiterBuilder::fallback to answer meanwhile",
-        retry_after.as_secs() + 1
+        "the circuit breaker is open, because many requests in a row had no answer; the test call ends within {} s: {hint}",
+        retry_after.as_secs() + 1,
+        hint = self.hint().unwrap_or_default()
     )]
     CircuitOpen {
         /// The longest time until the test of the store ends.
@@ -80,32 +74,26 @@ pub enum Error {
         source: Cause,
     },
     /// The role may not call the routines.
-    #[error(
-        "this database role may not do that: `tollgate migrate --print grants` or migrations/grants makes roles that may; \
-         run it again after each upgrade. tollgate_app takes tokens, and reads keys that it names; \
-         to list keys, or to change limits and modes, a role needs tollgate_operator"
-    )]
+    #[error("this database role may not do that: {hint}", hint = self.hint().unwrap_or_default())]
     NotPermitted(#[source] Cause),
-    /// Another implementation of a trait of this crate failed.
+    /// Another implementation of a trait of this crate failed, or an operator's call was not valid (see
+    /// [`AdminError`](crate::admin::AdminError)).
     #[error(transparent)]
     Other(Cause),
     /// The connection broke while the database had the request.
     #[error(
-        "the connection broke during the request; whether the tokens were taken is unknown: ask again only with a request id, \
-         which pays once"
+        "the connection broke during the request; whether the tokens were taken is unknown: {hint}",
+        hint = self.hint().unwrap_or_default()
     )]
     OutcomeUnknown(#[source] Cause),
     /// Too many requests wait for the database in this process. Nothing was taken.
-    #[error("{0} requests wait for the database already: is it slow, or does another transaction hold their buckets?")]
+    #[error("{0} requests wait for the database already: {hint}", hint = self.hint().unwrap_or_default())]
     Overloaded(usize),
     /// The values are not a valid quota.
     #[error(transparent)]
     Quota(#[from] QuotaError),
     /// The database takes no writes. Nothing was taken.
-    #[error(
-        "the database takes no writes: it is a replica, or was the primary once, or is set read-only; \
-         decisions are made on the primary"
-    )]
+    #[error("the database takes no writes: {hint}", hint = self.hint().unwrap_or_default())]
     ReadOnly(#[source] Cause),
     /// The request can never be granted.
     #[error(transparent)]
@@ -135,13 +123,42 @@ impl Error {
         if some { Self::OutcomeUnknown(Arc::new(self)) } else { self }
     }
 
+    /// Returns what to do about the error. The message ends with it, after a colon. `None`: the message says all.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Contended { .. } => {
+                "too many requests contend for the bucket (use a lease), another transaction locks it, or the isolation level is \
+                 above READ COMMITTED"
+            }
+            Self::DeadlineExceeded(_) | Self::OutcomeUnknown(_) => "ask again only with a request id, which pays once",
+            Self::Throttle(error) => error.hint(),
+            Self::Key(error) => error.hint(),
+            Self::Mode(error) => error.hint(),
+            Self::NewerSchema { .. } => "update the tollgate dependency of this service",
+            Self::NotMigrated(_) => {
+                "run `tollgate migrate` or tollgate::migrate(&pool) once, or copy its migrations into your own"
+            }
+            Self::CircuitOpen { .. } => "set LimiterBuilder::fallback to answer meanwhile",
+            Self::NotPermitted(_) => {
+                "`tollgate migrate --print grants` or migrations/grants makes roles that may; run it again after each upgrade. \
+                 tollgate_app takes tokens, and reads keys that it names; to list keys, or to change limits and modes, a role \
+                 needs tollgate_operator"
+            }
+            Self::Overloaded(_) => "is it slow, or does another transaction hold their buckets?",
+            Self::Quota(error) => error.hint(),
+            Self::ReadOnly(_) => {
+                "it is a replica, or was the primary once, or is set read-only; decisions are made on the primary"
+            }
+            Self::Take(error) => return error.hint(),
+            Self::Database(_) | Self::Other(_) | Self::Unreadable { .. } | Self::Unavailable(_) => return None,
+        })
+    }
+
     /// Returns whether the store failed, and not the request. A [`Fallback`](crate::Fallback) answers such requests.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        !matches!(
-            self,
-            Self::Admin(_) | Self::Throttle(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_)
-        )
+        !matches!(self, Self::Throttle(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_))
     }
 
     /// Returns whether tokens may have been taken all the same. A repeated request without an [id](crate::Take::id) can
@@ -238,7 +255,10 @@ fn refusal(_: &Cause) -> Option<&str> {
 pub(crate) enum FileError {
     #[error("the database file {} is missing: put it back", .0.display())]
     Missing(PathBuf),
-    #[error("the database file {} was replaced while it was open: the store opens the new file for later calls", .0.display())]
+    #[error(
+        "the database file {} was replaced while it was open: the store opens the new file for later calls",
+        .0.display()
+    )]
     Replaced(PathBuf),
 }
 
@@ -250,7 +270,7 @@ pub type Cause = Arc<dyn StdError + Send + Sync>;
 #[non_exhaustive]
 pub enum TakeError {
     /// The bucket was provisioned with another limit than the quota or plan of the request.
-    #[error("bucket '{0}' is provisioned with another limit: take from it without a quota, or use another key")]
+    #[error("bucket '{0}' is provisioned with another limit: {hint}", hint = self.hint().unwrap_or_default())]
     Conflict(Key),
     /// The cost and the minimum remaining exceed the capacity of the bucket, or the maximum of the sliding window.
     #[error(
@@ -272,39 +292,40 @@ pub enum TakeError {
     },
     /// The store holds the maximum number of keys, and none of their buckets is full.
     #[error(
-        "there is no room for bucket '{0}': the store holds the maximum number of keys, and can remove none: raise \
-         MemoryStore::max_keys"
+        "there is no room for bucket '{0}': the store holds the maximum number of keys, and can remove none: {hint}",
+        hint = self.hint().unwrap_or_default()
     )]
     TooManyKeys(Key),
     /// The store remembers the maximum number of request ids, and none of them has expired. Nothing was taken or given
     /// back.
-    #[error("there is no room to remember request {0}: hold ids for a shorter time, or raise MemoryStore::max_keys")]
+    #[error("there is no room to remember request {0}: {hint}", hint = self.hint().unwrap_or_default())]
     TooManyIds(Uuid),
     /// The limits of the request have different costs, but one number was given to settle or refund them all.
-    #[error("the limits of the request have different costs: pass the tokens of each, to settle_each or refund_each")]
+    #[error("the limits of the request have different costs: {hint}", hint = self.hint().unwrap_or_default())]
     CostsDiffer,
     /// The request takes 0 tokens from at least one of its buckets.
     #[error("a request takes at least 1 token from each of its buckets, and this one takes 0")]
     ZeroCost,
     /// The id belongs to another request, which has other buckets or another cost, or was cancelled.
     #[error(
-        "the id {0} belongs to another request, with other buckets or another cost, or to a cancelled one: \
-         repeat a request unchanged, and give every other request a new id"
+        "the id {0} belongs to another request, with other buckets or another cost, or to a cancelled one: {hint}",
+        hint = self.hint().unwrap_or_default()
     )]
     IdReused(Uuid),
     /// The request has no id, so the store does not remember it and cannot settle it. Nothing was changed.
-    #[error("only a request with an id can be settled: give it one, and say for how long to remember it, by Take::id")]
+    #[error("only a request with an id can be settled: {hint}", hint = self.hint().unwrap_or_default())]
     MissingId,
     /// Two limits of the request have this key. A bucket has one limit.
-    #[error(
-        "two limits of the request are of bucket '{0}', which has one: give each limit its own key, such as '{0} by day'"
-    )]
+    #[error("two limits of the request are of bucket '{0}', which has one: {hint}", hint = self.hint().unwrap_or_default())]
     RepeatedKey(Key),
     /// The request has several limits, and one of them is a sliding window.
-    #[error("'{0}' is under a sliding window, which is decided by itself: ask for it in a request of its own")]
+    #[error(
+        "'{0}' is under a sliding window, which is decided by itself: {hint}",
+        hint = self.hint().unwrap_or_default()
+    )]
     WindowNotAlone(Key),
     /// The plan does not exist.
-    #[error("{}: insert its name, capacity and refill_seconds into token_plans, or call create_plan", absent(key, plan.as_ref()))]
+    #[error("{}: {hint}", absent(key, plan.as_ref()), hint = self.hint().unwrap_or_default())]
     UnknownPlan {
         /// The bucket.
         key: Key,
@@ -312,10 +333,32 @@ pub enum TakeError {
         plan: Option<Key>,
     },
     /// The bucket does not exist, and the request has no limit to create it with.
-    #[error(
-        "there is no bucket '{0}': insert its id, capacity and refill_seconds into token_buckets, or call create_bucket"
-    )]
+    #[error("there is no bucket '{0}': {hint}", hint = self.hint().unwrap_or_default())]
     UnknownBucket(Key),
+}
+
+impl TakeError {
+    /// Returns what to do about the error. The message ends with it, after a colon. `None`: the message says all.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Conflict(_) => "take from it without a quota, or use another key",
+            Self::TooManyKeys(_) => "raise MemoryStore::max_keys",
+            Self::TooManyIds(_) => "hold ids for a shorter time, or raise MemoryStore::max_keys",
+            Self::CostsDiffer => "pass the tokens of each, to settle_each or refund_each",
+            Self::IdReused(_) => "repeat a request unchanged, and give every other request a new id",
+            Self::MissingId => "give it one, and say for how long to remember it, by Take::id",
+            Self::RepeatedKey(_) => "give each limit a key of its own, such as 'user:42 by day'",
+            Self::WindowNotAlone(_) => "ask for it in a request of its own",
+            Self::UnknownPlan { .. } => {
+                "insert its name, capacity and refill_seconds into token_plans, or call create_plan"
+            }
+            Self::UnknownBucket(_) => {
+                "insert its id, capacity and refill_seconds into token_buckets, or call create_bucket"
+            }
+            Self::ExceedsCapacity { .. } | Self::ZeroCost => return None,
+        })
+    }
 }
 
 fn absent(key: &Key, plan: Option<&Key>) -> String {
@@ -323,31 +366,4 @@ fn absent(key: &Key, plan: Option<&Key>) -> String {
         Some(plan) => format!("there is no plan '{plan}', which bucket '{key}' was to follow"),
         None => format!("the plan of bucket '{key}' is not there any more"),
     }
-}
-
-/// The reason why an operator's call is not valid. No store was called.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AdminError {
-    /// The override has neither a quota nor a mode.
-    #[error("the override changes nothing: give it a quota, or a mode")]
-    ChangesNothing,
-    /// The end is in the past.
-    #[error("it would end at {0}, which is past: give a later time, or none")]
-    EndInPast(DateTime<Utc>),
-    /// The reason has more than 65,535 bytes, or a NUL. Holds the number of bytes.
-    #[error("a reason of {0} bytes, or with a NUL in it, cannot be stored: give 65535 bytes or less, without NUL")]
-    InvalidReason(usize),
-    /// The quota is unlimited, which no store can keep.
-    #[error("a quota without a limit cannot be stored: switch the mode to off instead")]
-    UnlimitedQuota,
-    /// The store cannot report levels.
-    #[error("this kind of store does not say what it holds: it has no Maintenance::level and window_level")]
-    Unsupported,
-    /// The key is under a sliding window, which has no bucket.
-    #[error("'{0}' is under a sliding window, which has no bucket to look at: peek_window says what it has counted")]
-    Window(Key),
-    /// The key is not under a sliding window.
-    #[error("'{0}' is under no sliding window: peek says what its bucket has")]
-    NoWindow(Key),
 }

@@ -193,17 +193,30 @@ pub struct KeySecretError(usize);
 #[non_exhaustive]
 pub enum KeyError {
     /// The text is empty.
-    #[error("a key has 1 to 255 bytes, and this one is empty: give it a name")]
+    #[error("a key has 1 to 255 bytes, and this one is empty: {hint}", hint = self.hint())]
     Empty,
     /// The text has a NUL, which PostgreSQL's text cannot hold. Holds its position in bytes.
-    #[error("a key has no NUL byte, and this one has one at byte {0}: encode it, or hash the key")]
+    #[error("a key has no NUL byte, and this one has one at byte {0}: {hint}", hint = self.hint())]
     Nul(usize),
     /// The text begins with U+0001, which is reserved for the receipts of windows.
-    #[error("a key does not begin with U+0001, and this one does: put something before it, or hash it")]
+    #[error("a key does not begin with U+0001, and this one does: {hint}", hint = self.hint())]
     Reserved,
     /// The text has more than 255 bytes. Holds the number of bytes.
-    #[error("a key has 1 to 255 bytes, and this one has {0}: hash it, or choose a shorter one")]
+    #[error("a key has 1 to 255 bytes, and this one has {0}: {hint}", hint = self.hint())]
     TooLong(usize),
+}
+
+impl KeyError {
+    /// Returns what to do about the error. The message ends with it, after a colon.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Empty => "give it a name",
+            Self::Nul(_) => "encode it, or hash the key",
+            Self::Reserved => "put something before it, or hash it",
+            Self::TooLong(_) => "hash it, or choose a shorter one",
+        }
+    }
 }
 
 const MAX_KEY_BYTES: usize = 255;

@@ -9,7 +9,7 @@ use crate::model::{Key, Quota, QuotaBuilder, QuotaError, Window};
 /// use tollgate::{Key, Limit, Rule};
 ///
 /// let requests = Limit::new(Key::try_from("account:requests")?, Rule::try_from("50/min")?).cost(1);
-/// assert_eq!((requests.key().as_str(), requests.tokens(), requests.required_remaining()), ("account:requests", 1, 0));
+/// assert_eq!((requests.key().as_str(), requests.get_cost(), requests.get_min_remaining()), ("account:requests", 1, 0));
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,14 +88,14 @@ impl Limit {
     /// Returns how many tokens the request takes.
     #[must_use]
     #[inline]
-    pub fn tokens(&self) -> u64 {
+    pub fn get_cost(&self) -> u64 {
         self.cost
     }
 
     /// Returns the minimum remaining.
     #[must_use]
     #[inline]
-    pub fn required_remaining(&self) -> u64 {
+    pub fn get_min_remaining(&self) -> u64 {
         self.min_remaining
     }
 

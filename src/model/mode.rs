@@ -50,8 +50,16 @@ impl FromStr for Mode {
 
 /// The word is not a [`Mode`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a mode: give \"enforce\", \"shadow\", \"off\" or \"block\"")]
+#[error("{0:?} is not a mode: {hint}", hint = self.hint())]
 pub struct ModeError(String);
+
+impl ModeError {
+    /// Returns what to do about the error. The message ends with it, after a colon.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        "give \"enforce\", \"shadow\", \"off\" or \"block\""
+    }
+}
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -466,18 +466,18 @@ pub(crate) fn nanoseconds(span: Duration) -> i64 {
 #[non_exhaustive]
 pub enum QuotaError {
     /// The capacity is more than the nanoseconds of a century.
-    #[error("a capacity of {0} tokens is too large: at most 3 155 760 000 000 000 000")]
+    #[error("a capacity of {0} tokens is too large: {hint}", hint = self.hint())]
     CapacityTooLarge(u64),
     /// The capacity is 0.
-    #[error("a capacity of 0 grants nothing: give 1 or more")]
+    #[error("a capacity of 0 grants nothing: {hint}", hint = self.hint())]
     ZeroCapacity,
     /// The refill time is 0.
-    #[error("a refill time of 0 limits nothing: give 1 nanosecond or more")]
+    #[error("a refill time of 0 limits nothing: {hint}", hint = self.hint())]
     ZeroRefillTime,
     /// The interval and the resolution are not a valid sliding window.
     #[error(
-        "a window of {interval:?} in parts of {resolution:?} is not valid: the interval is at most a year, \
-         the resolution at least 1 µs, with 1 to 1000 parts"
+        "a window of {interval:?} in parts of {resolution:?} is not valid: {hint}",
+        hint = self.hint()
     )]
     InvalidWindow {
         /// The interval given.
@@ -486,25 +486,25 @@ pub enum QuotaError {
         resolution: Duration,
     },
     /// The rate is negative or not a number.
-    #[error("a rate of {0} tokens a second is not valid: give 0 or more")]
+    #[error("a rate of {0} tokens a second is not valid: {hint}", hint = self.hint())]
     InvalidRate(f64),
     /// The time from empty to full is more than a century.
     #[error(
-        "the time from empty to full is more than 100 years (36525 days): give a smaller capacity or a higher rate"
+        "the time from empty to full is more than 100 years (36525 days): {hint}",
+        hint = self.hint()
     )]
     RefillTooLong,
     /// The text is not a valid quota.
-    #[error(
-        "'{0}' is not a quota: write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d' or '100 once'; \
-         units are ns, us, ms, s, m, h and d; \
-         '100 in 60s at 5s' is a sliding window"
-    )]
+    #[error("'{0}' is not a quota: {hint}", hint = self.hint())]
     InvalidText(String),
     /// A number or a length of time in the text is too large.
-    #[error("'{0}' is out of range: give at most 3155760000000000000 tokens, and at most 36525 days")]
+    #[error("'{0}' is out of range: {hint}", hint = self.hint())]
     OutOfRange(String),
     /// The quota refills more than one token a nanosecond.
-    #[error("{capacity} tokens in {refill_ns} ns are more than one a nanosecond: count in larger units, 1 for 1000")]
+    #[error(
+        "{capacity} tokens in {refill_ns} ns are more than one a nanosecond: {hint}",
+        hint = self.hint()
+    )]
     TooFast {
         /// The capacity given.
         capacity: i64,
@@ -513,8 +513,8 @@ pub enum QuotaError {
     },
     /// Rounding the time of one token to whole nanoseconds would slow the refill by more than 0.1 %.
     #[error(
-        "{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: count in larger \
-         units, 1 for 1000"
+        "{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: {hint}",
+        hint = self.hint()
     )]
     TooFine {
         /// The capacity given.
@@ -523,14 +523,35 @@ pub enum QuotaError {
         refill_ns: i64,
     },
     /// The text is not a valid sliding window.
-    #[error(
-        "'{0}' is not a sliding window: write '100 in 60s at 5s' for 100 in any 60 seconds, in parts of 5 seconds; \
-         units are ns, us, ms, s, m, h and d"
-    )]
+    #[error("'{0}' is not a sliding window: {hint}", hint = self.hint())]
     InvalidWindowText(String),
 }
 
 impl QuotaError {
+    /// Returns what to do about the error. The message ends with it, after a colon.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::CapacityTooLarge(_) => "give at most 3155760000000000000",
+            Self::ZeroCapacity => "give 1 or more",
+            Self::ZeroRefillTime => "give 1 nanosecond or more",
+            Self::InvalidWindow { .. } => {
+                "the interval is at most a year, the resolution at least 1 µs, with 1 to 1000 parts"
+            }
+            Self::InvalidRate(_) => "give 0 or more",
+            Self::RefillTooLong => "give a smaller capacity or a higher rate",
+            Self::InvalidText(_) => {
+                "write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d' or '100 once'; units are ns, us, \
+                 ms, s, m, h and d; '100 in 60s at 5s' is a sliding window"
+            }
+            Self::OutOfRange(_) => "give at most 3155760000000000000 tokens, and at most 36525 days",
+            Self::TooFast { .. } | Self::TooFine { .. } => "count in larger units, 1 for 1000",
+            Self::InvalidWindowText(_) => {
+                "write '100 in 60s at 5s' for 100 in any 60 seconds, in parts of 5 seconds; units are ns, us, ms, s, m, h and d"
+            }
+        }
+    }
+
     /// The error of a rate, regardless of the burst.
     fn too_fine(tokens: u64, period: Duration) -> Self {
         let (capacity, refill_ns) = (i64::try_from(tokens).unwrap_or(i64::MAX), nanoseconds(period));

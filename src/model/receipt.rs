@@ -123,7 +123,7 @@ impl Adjustment {
 
     /// Returns the longest debt that the settlement can leave: see [`max_debt`](Self::max_debt).
     #[must_use]
-    pub fn debt_limit(&self) -> Duration {
+    pub fn get_max_debt(&self) -> Duration {
         Duration::from_nanos(self.max_debt.unsigned_abs())
     }
 

@@ -18,7 +18,7 @@ use crate::model::{Key, Limit, Rule, TakeError, Window};
 ///
 /// let user = Take::from(Key::try_from("user:42")?).cost(3).min_remaining(20).max_wait(Duration::from_millis(50));
 /// let both = user.and(Key::try_from("tenant:7")?, Rule::try_from(Quota::per_day(1000))?);
-/// assert_eq!((both.keys().count(), both.tokens(), both.required_remaining()), (2, 3, 20));
+/// assert_eq!((both.keys().count(), both.get_cost(), both.get_min_remaining()), (2, 3, 20));
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,25 +185,25 @@ impl Take {
 
     /// Returns how many tokens the request takes from each bucket that has no cost of its own.
     #[must_use]
-    pub fn tokens(&self) -> u64 {
+    pub fn get_cost(&self) -> u64 {
         self.cost
     }
 
     /// Returns how many tokens must remain in each bucket that has no minimum of its own.
     #[must_use]
-    pub fn required_remaining(&self) -> u64 {
+    pub fn get_min_remaining(&self) -> u64 {
         self.min_remaining
     }
 
     /// Returns the longest wait for the tokens.
     #[must_use]
-    pub fn wait_limit(&self) -> Duration {
+    pub fn get_max_wait(&self) -> Duration {
         self.max_wait
     }
 
     /// Returns the id, if the request has one.
     #[must_use]
-    pub fn request_id(&self) -> Option<Uuid> {
+    pub fn get_id(&self) -> Option<Uuid> {
         self.id
     }
 

@@ -19,9 +19,10 @@ use crate::model::{Key, Quota, Rule};
 /// # async fn main() -> Result<(), tollgate::Error> {
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
 /// assert!(limiter.throttle("api.example.com", Throttle::remaining(3)).await?);
-/// assert_eq!(limiter.allow("api.example.com").await?.remaining(), 2);
+/// assert_eq!(limiter.allow("api.example.com").await?.remaining(), Some(2));
 /// assert!(limiter.throttle("api.example.com", Throttle::retry_after(Duration::from_secs(60))).await?);
-/// assert!(limiter.allow("api.example.com").await?.retry_after() > Duration::from_secs(59));
+/// let denied = limiter.allow("api.example.com").await?;
+/// assert!(denied.retry_after().is_some_and(|time| time > Duration::from_secs(59)));
 /// # Ok(())
 /// # }
 /// ```
@@ -83,7 +84,7 @@ impl Throttle {
 
     /// Returns the tokens to which the bucket is lowered, if the upstream states them.
     #[must_use]
-    pub fn remaining_tokens(&self) -> Option<u64> {
+    pub fn get_remaining(&self) -> Option<u64> {
         self.remaining
     }
 
@@ -104,15 +105,31 @@ impl Throttle {
 #[non_exhaustive]
 pub enum ThrottleError {
     /// The bucket never refills, so a throttle for a time would never end.
-    #[error("bucket '{0}' never refills, so it can be throttled to a number of tokens, and not for a time")]
+    #[error("bucket '{0}' never refills, so it cannot be throttled for a time: {hint}", hint = self.hint())]
     NeverRefills(Key),
     /// The quota is unlimited.
-    #[error("'{0}' has no limit that could be throttled: give it a quota")]
+    #[error("'{0}' has no limit that could be throttled: {hint}", hint = self.hint())]
     Unlimited(Key),
     /// This [`TestStore`](crate::store::TestStore) does not throttle.
-    #[error("this store does not throttle: implement TestStore::throttle for it")]
+    #[error("this store does not throttle: {hint}", hint = self.hint())]
     Unsupported,
     /// The limit is a sliding window, which counts past requests and holds no tokens.
-    #[error("'{0}' is under a sliding window, which cannot be throttled: limit it by a quota")]
+    #[error(
+        "'{0}' is under a sliding window, which cannot be throttled: {hint}",
+        hint = self.hint()
+    )]
     Window(Key),
+}
+
+impl ThrottleError {
+    /// Returns what to do about the error. The message ends with it, after a colon.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NeverRefills(_) => "throttle it to a number of tokens",
+            Self::Unlimited(_) => "give it a quota",
+            Self::Unsupported => "implement TestStore::throttle for it",
+            Self::Window(_) => "limit it by a quota",
+        }
+    }
 }

@@ -31,7 +31,7 @@ pub use usage::WindowUsage;
 /// let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
 /// assert_eq!(window, "100 in 60s at 5s".parse()?);
 /// let limiter = Limiter::new(MemoryStore::new(), window)?;
-/// assert_eq!(limiter.allow("/search").await?.remaining(), 99);
+/// assert_eq!(limiter.allow("/search").await?.remaining(), Some(99));
 /// # Ok(())
 /// # }
 /// ```

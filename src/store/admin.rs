@@ -3,8 +3,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 use crate::admin::{
-    BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page, Plan,
-    level_of_itself,
+    AdminError, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page,
+    Plan, level_of_itself,
 };
 use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, Window, WindowLevel};
 use crate::store::Store;
@@ -43,7 +43,7 @@ pub trait Admin: Store {
     /// # Errors
     ///
     /// Returns an error if the quota is unlimited, or the store is unreachable or has no room.
-    fn create_bucket(&self, key: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
+    fn create_bucket(&self, key: &Key, quota: Quota) -> impl Future<Output = Result<(), AdminError>> + Send;
 
     /// Reads a bucket, if it exists, without a lock. Takes and writes nothing.
     ///
@@ -132,7 +132,7 @@ pub trait Admin: Store {
     /// # Errors
     ///
     /// Returns an error if the quota is unlimited, the store is unreachable, or the role may not change plans.
-    fn create_plan(&self, name: &Key, quota: Quota) -> impl Future<Output = Result<(), Error>> + Send;
+    fn create_plan(&self, name: &Key, quota: Quota) -> impl Future<Output = Result<(), AdminError>> + Send;
 
     /// Sets a plan's own mode, or removes it with `None`. Returns whether the plan exists.
     ///
@@ -145,7 +145,7 @@ pub trait Admin: Store {
         mode: Option<Mode>,
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
-    ) -> impl Future<Output = Result<bool, Error>> + Send;
+    ) -> impl Future<Output = Result<bool, AdminError>> + Send;
 
     /// Reads a plan, if it exists.
     ///
@@ -179,7 +179,7 @@ pub trait Admin: Store {
         mode: Mode,
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    ) -> impl Future<Output = Result<(), AdminError>> + Send;
 
     /// Reads the mode that was set for every key. If its end is past, the mode no longer applies.
     ///
@@ -195,7 +195,7 @@ pub trait Admin: Store {
     ///
     /// Returns an error if the override changes nothing, expires in the past, or has an unlimited quota or too long a reason.
     /// Also if the store is unreachable, or the role may not change overrides.
-    fn set_override(&self, key: &Key, over: Override) -> impl Future<Output = Result<(), Error>> + Send;
+    fn set_override(&self, key: &Key, over: Override) -> impl Future<Output = Result<(), AdminError>> + Send;
 
     /// Removes a key's override. Returns whether it had one.
     ///
@@ -226,7 +226,7 @@ pub trait Admin: Store {
 }
 
 impl<T: Admin> Admin for Arc<T> {
-    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), AdminError> {
         (**self).create_bucket(key, quota).await
     }
 
@@ -258,7 +258,7 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).explain(key, plan).await
     }
 
-    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
         (**self).create_plan(name, quota).await
     }
 
@@ -268,7 +268,7 @@ impl<T: Admin> Admin for Arc<T> {
         mode: Option<Mode>,
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, AdminError> {
         (**self).set_plan_mode(name, mode, reason, until).await
     }
 
@@ -284,7 +284,7 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).delete_plan(name).await
     }
 
-    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {
         (**self).set_mode(mode, reason, until).await
     }
 
@@ -292,7 +292,7 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).mode().await
     }
 
-    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), AdminError> {
         (**self).set_override(key, over).await
     }
 
@@ -310,7 +310,7 @@ impl<T: Admin> Admin for Arc<T> {
 }
 
 /// The level that a request under a rule would find.
-pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> Result<BucketLevel, Error> {
+pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> Result<BucketLevel, AdminError> {
     if let Some(level) = level_of_itself(key, rule) {
         return level;
     }
@@ -326,9 +326,9 @@ pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> 
     };
     match quota {
         _ if explained.expected_outcome == ExpectedOutcome::UnknownPlan => {
-            Err(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }.into())
+            Err(Error::from(TakeError::UnknownPlan { key: key.clone(), plan: rule.plan().cloned() }).into())
         }
-        None => Err(TakeError::UnknownBucket(key.clone()).into()),
+        None => Err(Error::from(TakeError::UnknownBucket(key.clone())).into()),
         Some(quota) => Ok(BucketLevel { overridden, ..BucketLevel::unused(key.clone(), quota, rule.plan().cloned()) }),
     }
 }

@@ -9,7 +9,7 @@ use self::admin::Stats;
 use self::receipts::ReceiptQuota;
 use self::rules::RuleBook;
 use self::shard::{Guards, Shard};
-use crate::admin::{BucketLevel, SweepResult};
+use crate::admin::{AdminError, BucketLevel, SweepResult};
 use crate::clock::{Clock, ProcessClock};
 use crate::model::answer::{BucketAnswer, OutcomeCode, throttled};
 use crate::model::decide;
@@ -162,7 +162,7 @@ impl<C: Clock> MemoryStore<C> {
     #[inline(never)]
     fn decide_other(&self, take: Checked<&Take>) -> Outcome {
         if take.is_unlimited() {
-            return Ok(Decision::grant(u64::MAX));
+            return Ok(Decision::without_limit());
         }
         if let Some(window) = take.window() {
             return self.decide_window(&take, window);
@@ -397,12 +397,12 @@ impl<C: Clock> SharedWindows for MemoryStore<C> {
 }
 
 impl<C: Clock> Maintenance for MemoryStore<C> {
-    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel, AdminError> {
         Box::pin(level_under(self, key, rule))
     }
 
-    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
-        Box::pin(window_level_under(self, key, window))
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel, AdminError> {
+        Box::pin(async move { Ok(window_level_under(self, key, window).await?) })
     }
 
     /// Sweeps whole shards in a step: at least a 64th of the keys.

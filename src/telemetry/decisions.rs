@@ -97,7 +97,7 @@ impl Decisions {
         };
         count!(THROTTLES, 1, "limiter" => self.limiter.to_string(), "outcome" => outcome);
         let (limiter, key) = (self.limiter.as_str(), self.traces_keys.then(|| key.as_str()));
-        let (left, seconds) = (hold.remaining_tokens(), hold.wait().as_secs_f64());
+        let (left, seconds) = (hold.get_remaining(), hold.wait().as_secs_f64());
         match lowered {
             // Every answer of an upstream states the tokens left, so this is frequent.
             Ok(true) if hold.wait().is_zero() => {
@@ -188,7 +188,7 @@ impl Decisions {
     fn decided(&self, begun: DecisionTimer, take: &Take, decision: &Decision) {
         self.instruments.count(&self.limiter, self.source(decision), begun, decision);
         let (outcome, source, mode) = (decision.outcome(), self.source(decision), decision.mode().as_str());
-        let (limiter, key) = (self.limiter.as_str(), self.key(take, decision.limit()));
+        let (limiter, key) = (self.limiter.as_str(), self.key(take, decision.limit_index()));
         if decision.is_granted() {
             event!(TRACE, limiter = limiter, outcome = outcome, source = source, mode = mode, key = key, "decided");
         } else {
@@ -279,9 +279,7 @@ fn kind(error: &Error) -> &'static str {
             | TakeError::UnknownPlan { .. }
             | TakeError::WindowNotAlone(_),
         ) => NOT_SET_UP,
-        Error::Admin(_) | Error::Throttle(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
-            "invalid_request"
-        }
+        Error::Throttle(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => "invalid_request",
         Error::Other(_) => "other",
     }
 }
@@ -310,10 +308,10 @@ impl LogThrottle {
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The action of a middleware on a request for which its limiter made no decision: see
-/// [`Limiter::record`](crate::Limiter::record).
+/// [`MiddlewareHooks::record`](crate::middleware::MiddlewareHooks::record).
 ///
 /// ```
-/// use tollgate::telemetry::MiddlewareEvent;
+/// use tollgate::middleware::{MiddlewareEvent, MiddlewareHooks};
 /// use tollgate::{Limiter, MemoryStore};
 ///
 /// # fn main() -> Result<(), tollgate::Error> {

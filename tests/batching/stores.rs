@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 use tollgate::{
     Adjusted, Adjustment, Decision, Error, Key, MemoryStore, Rule, Store, Take, TakeError,
-    admin::BucketLevel,
+    admin::{AdminError, BucketLevel},
     clock::{Clock, ManualClock},
     model::Outcome,
     store::{Capabilities, Maintenance, MaintenanceFuture, TestStore},
@@ -161,7 +161,7 @@ impl TestStore for Connected {
 }
 
 impl Maintenance for Connected {
-    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel, AdminError> {
         Box::pin(async {
             let _connection = self.connections.acquire().await.map_err(Error::other)?;
             self.store.level(key, rule).await

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use tollgate::{
     Admin, Error, Key, Mode, Quota,
-    admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan},
+    admin::{AdminError, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan},
     model::WindowLevel,
 };
 
@@ -18,7 +18,7 @@ macro_rules! on_each {
 }
 
 impl Admin for AnyStore {
-    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), AdminError> {
         on_each!(self.create_bucket(key, quota))
     }
 
@@ -50,7 +50,7 @@ impl Admin for AnyStore {
         on_each!(self.explain(key, plan))
     }
 
-    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
         on_each!(self.create_plan(name, quota))
     }
 
@@ -60,7 +60,7 @@ impl Admin for AnyStore {
         mode: Option<Mode>,
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, AdminError> {
         on_each!(self.set_plan_mode(name, mode, reason, until))
     }
 
@@ -76,7 +76,7 @@ impl Admin for AnyStore {
         on_each!(self.delete_plan(name))
     }
 
-    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {
         on_each!(self.set_mode(mode, reason, until))
     }
 
@@ -84,7 +84,7 @@ impl Admin for AnyStore {
         on_each!(self.mode())
     }
 
-    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), AdminError> {
         on_each!(self.set_override(key, over))
     }
 

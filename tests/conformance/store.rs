@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{
     Adjusted, Adjustment, Error, Key, MySqlStore, PgStore, Rule, SqliteStore, Store, Take, TakeError, Throttle, Window,
-    admin::{BucketLevel, SweepResult},
+    admin::{AdminError, BucketLevel, SweepResult},
     layers::Batcher,
     model::{Checked, Outcome, WindowLevel, WindowUsage},
     store::{CallOptions, Capabilities, Maintenance, MaintenanceFuture, SharedWindows, TestStore},
@@ -180,11 +180,11 @@ impl AnyStore {
 }
 
 impl Maintenance for AnyStore {
-    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel, AdminError> {
         self.inner().level(key, rule)
     }
 
-    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel, AdminError> {
         self.inner().window_level(key, window)
     }
 

@@ -109,7 +109,7 @@ impl TestDb {
 
     /// Provisions a bucket, or changes its limits.
     pub async fn create(&self, key: &Key, quota: Quota) -> Result<(), Error> {
-        self.store().create_bucket(key, quota).await
+        Ok(self.store().create_bucket(key, quota).await?)
     }
 
     /// Sets the injected clock, in nanoseconds since 1970.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -221,7 +222,8 @@ async fn hold() -> anyhow::Result<()> {
         reservations.push(limiter.reserve().await?);
     }
     anyhow::ensure!(
-        reservations.iter().all(tollgate::Reservation::is_granted) && !reservations[2].delay().is_zero(),
+        reservations.iter().all(tollgate::Reservation::is_granted)
+            && reservations[2].delay().is_some_and(|delay| !delay.is_zero()),
         "not all are held"
     );
     let waiter = tokio::spawn(async move { limiter.wait().await });
@@ -253,7 +255,8 @@ async fn send_requests(callers: Callers, store: AnyStore, course: Course) -> any
         let mut all_denied = true;
         for (place, outcome) in places.into_iter().zip(outcomes) {
             let decision = outcome?;
-            let at = decided_at(done, decision.reset_after(), callers.period, course.anchor);
+            let reset_after = decision.reset_after().context("the bucket refills")?;
+            let at = decided_at(done, reset_after, callers.period, course.anchor);
             // A cached denial is as of some time in between.
             let is_from_store = decision.source() != Source::DenyCache;
             anyhow::ensure!(!is_from_store || sent - CLOCK_SKEW <= at, "decided at {at} and sent at {sent}");

@@ -100,8 +100,8 @@ async fn denial_is_cached_until_tokens_are_available() -> anyhow::Result<()> {
     assert!(cache.take_one(&one).await??.is_granted());
     for left in (1..=250).rev() {
         let decision = cache.take_one(&one).await??;
-        assert_eq!((decision.is_granted(), decision.retry_after()), (false, Duration::from_millis(left)));
-        assert_eq!((decision.reset_after(), decision.mode()), (Duration::from_millis(left), Mode::Enforce));
+        assert_eq!((decision.is_granted(), decision.retry_after()), (false, Some(Duration::from_millis(left))));
+        assert_eq!((decision.reset_after(), decision.mode()), (Some(Duration::from_millis(left)), Mode::Enforce));
         let (source, attempts) = if left == 250 { (Source::Store, 1) } else { (Source::DenyCache, 0) };
         assert_eq!((decision.source(), decision.attempts()), (source, attempts));
         advance(Duration::from_millis(1)).await;
@@ -116,10 +116,10 @@ async fn cached_denial_of_a_throttled_bucket_states_its_end() -> anyhow::Result<
     let (_, cache) = both();
     let one = take("a", "4/s burst 1")?;
     assert!(cache.take_one(&one).await??.is_granted());
-    assert_eq!(cache.take_one(&one).await??.retry_after(), Duration::from_millis(250));
+    assert_eq!(cache.take_one(&one).await??.retry_after(), Some(Duration::from_millis(250)));
     let hold = Throttle::retry_after(Duration::from_secs(60));
     assert!(cache.throttle(one.key(), &Rule::try_from("4/s burst 1")?, hold).await?);
-    assert_eq!(cache.take_one(&one).await??.retry_after(), Duration::from_secs(60));
+    assert_eq!(cache.take_one(&one).await??.retry_after(), Some(Duration::from_secs(60)));
     assert_eq!(cache.take_one(&one).await??.source(), Source::DenyCache);
     Ok(())
 }
@@ -172,7 +172,7 @@ async fn store_changes_reach_denied_keys_within_a_second() -> anyhow::Result<()>
     assert!(!cache.take_one(&by_plan).await??.is_granted());
     advance(Duration::from_millis(1)).await;
     // Tokens earned at the old rate are less than a whole token.
-    assert!(cache.take_one(&by_plan).await??.retry_after() <= Duration::from_millis(1));
+    assert!(cache.take_one(&by_plan).await??.retry_after().is_some_and(|time| time <= Duration::from_millis(1)));
     advance(Duration::from_millis(1)).await;
     assert!(cache.take_one(&by_plan).await??.is_granted());
     Ok(())

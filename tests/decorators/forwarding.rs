@@ -6,7 +6,7 @@ use anyhow::Context;
 use parking_lot::Mutex;
 use tollgate::{
     Adjusted, Adjustment, AnyStore, Decision, Error, Key, MemoryStore, Rule, Store, Take, TakeError, Throttle, Window,
-    admin::{BucketLevel, SweepResult},
+    admin::{AdminError, BucketLevel, SweepResult},
     layers::{Batcher, DenyCache, Lease, LocalReads},
     model::{Checked, Outcome, WindowLevel, WindowUsage},
     store::{Capabilities, Maintenance, MaintenanceFuture, SharedWindows, TestStore},
@@ -110,12 +110,12 @@ impl TestStore for Recording {
 }
 
 impl Maintenance for Recording {
-    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel, AdminError> {
         self.note("level");
         self.1.level(key, rule)
     }
 
-    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel, AdminError> {
         self.note("window_level");
         self.1.window_level(key, window)
     }

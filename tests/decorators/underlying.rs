@@ -115,7 +115,7 @@ pub struct Falling<S: Store>(Limiter<S>);
 
 impl<S: Store> Falling<S> {
     pub fn new(store: S, fallback: Fallback) -> Result<Self, Error> {
-        Ok(Self(Limiter::builder(store).fallback(Duration::from_millis(50), fallback).build("10/h")?))
+        Ok(Self(Limiter::builder(store).deadline(Duration::from_millis(50)).fallback(fallback).build("10/h")?))
     }
 }
 

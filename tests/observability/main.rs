@@ -14,7 +14,7 @@ use std::time::Duration;
 use metrics_exporter_prometheus::PrometheusHandle;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
-use tollgate::telemetry::MiddlewareEvent;
+use tollgate::middleware::{MiddlewareEvent, MiddlewareHooks};
 use tollgate::{
     Adjusted, Adjustment, Error, Fallback, Limit, Limiter, MemoryStore, Mode, Rule, SqliteStore, Take, TakeError,
     Throttle,
@@ -147,7 +147,8 @@ async fn fallback_is_counted_by_error_and_logged_once() -> anyhow::Result<()> {
     let recorder = recorder()?;
     let (handle, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
     logged::listen();
-    let broken = Limiter::builder(Broken).name("api").fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
+    let broken =
+        Limiter::builder(Broken).name("api").deadline(Duration::from_secs(1)).fallback(Fallback::Open).build("1/h")?;
     for _ in 0..3 {
         assert!(broken.allow("a").await?.is_granted());
     }
@@ -230,7 +231,7 @@ async fn keys_are_logged_only_on_request() -> anyhow::Result<()> {
     let database = Database::new().await?;
     let key = "203.0.113.7";
     let log_with_denials = async |traced: bool| {
-        let builder = Limiter::builder(database.store()).fallback(Duration::from_secs(5), Fallback::Open);
+        let builder = Limiter::builder(database.store()).deadline(Duration::from_secs(5)).fallback(Fallback::Open);
         let limiter = if traced { builder.trace_keys() } else { builder }.build("1 once")?;
         for cost in [1, 1, 1, 0, 5] {
             drop(limiter.allow_n(key, cost).await);
@@ -250,7 +251,7 @@ async fn keys_are_logged_only_on_request() -> anyhow::Result<()> {
 async fn fallback_reason_is_logged_without_keys() -> anyhow::Result<()> {
     logged::listen();
     let log_of = async |traced: bool| {
-        let builder = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open);
+        let builder = Limiter::builder(Broken).deadline(Duration::from_secs(1)).fallback(Fallback::Open);
         let limiter = if traced { builder.trace_keys() } else { builder }.build("1/h")?;
         assert!(limiter.allow("a").await?.is_granted());
         anyhow::Ok(logged::text())
@@ -311,7 +312,7 @@ async fn exercise(handle: &PrometheusHandle) -> anyhow::Result<()> {
     waited?;
     assert!(waits?.is_granted() && first?.is_granted() && !second?.is_granted());
     let _ = (limiter.allow("a").await?, limiter.allow_n("a", 0).await.is_err());
-    let broken = Limiter::builder(Broken).fallback(Duration::from_secs(1), Fallback::Open).build("1/h")?;
+    let broken = Limiter::builder(Broken).deadline(Duration::from_secs(1)).fallback(Fallback::Open).build("1/h")?;
     let failing = Limiter::new(Broken, "1/h")?;
     while value(handle, "tollgate_sweeps_total", &[("outcome", "error")]).is_none() {
         for _ in 0..256 {

@@ -4,8 +4,7 @@ use anyhow::Context;
 use chrono::{DateTime, TimeDelta, Utc};
 use tollgate::{
     Admin, Error, Key, Limiter, Mode, Quota, Rule, Store, Take, TakeError,
-    admin::{ExpectedOutcome, Origin, Override},
-    model::AdminError,
+    admin::{AdminError, ExpectedOutcome, Origin, Override},
 };
 
 use super::{START, World, left, ms, under};
@@ -70,11 +69,14 @@ pub(crate) async fn limiter_peek_shows_an_unused_bucket_as_full<W: World>(world:
     };
     let key = world.key();
     let error = refused(Rule::Provisioned, &key).await?;
-    assert!(matches!(&error, Error::Take(TakeError::UnknownBucket(of)) if *of == key), "{error:?}");
+    assert!(matches!(&error, AdminError::Store(Error::Take(TakeError::UnknownBucket(of))) if *of == key), "{error:?}");
     let error = refused(Rule::Plan(world.key()), &key).await?;
-    assert!(matches!(&error, Error::Take(TakeError::UnknownPlan { key: of, .. }) if *of == key), "{error:?}");
+    assert!(
+        matches!(&error, AdminError::Store(Error::Take(TakeError::UnknownPlan { key: of, .. })) if *of == key),
+        "{error:?}"
+    );
     let error = refused(Rule::try_from("10 in 60s at 5s")?, &key).await?;
-    assert!(matches!(&error, Error::Admin(AdminError::Window(of)) if *of == key), "{error:?}");
+    assert!(matches!(&error, AdminError::Window(of) if *of == key), "{error:?}");
     Ok(())
 }
 
@@ -232,7 +234,7 @@ pub(crate) async fn a_plans_mode_has_a_reason_and_ends<W: World>(world: &W) -> a
     let switch = store.plan(&plan).await?.expect("made").switch.expect("set");
     assert_eq!((switch.mode, switch.reason.as_deref(), switch.until), (Mode::Block, Some("ticket 7"), until));
     let denied = world.decide(of_plan(&key, &plan)).await?;
-    assert_eq!((denied.is_granted(), denied.mode(), denied.retry_after()), (false, Mode::Block, ms(1500)));
+    assert_eq!((denied.is_granted(), denied.mode(), denied.retry_after()), (false, Mode::Block, Some(ms(1500))));
     // A new quota does not change the mode.
     store.create_plan(&plan, "20/h".parse()?).await?;
     world.at_ms(LATER + 1499).await?;
@@ -280,17 +282,14 @@ pub(crate) async fn invalid_override_or_mode_is_refused<W: World>(world: &W) -> 
     world.at_ms(LATER).await?;
     let (store, key) = (world.store(), world.key());
     let past = instant(-365 * 86_400_000);
-    let refused = |result: Result<(), Error>| match result {
-        Err(Error::Admin(error)) => error,
-        other => panic!("{other:?}"),
-    };
+    let refused = |result: Result<(), AdminError>| result.expect_err("it is not valid").to_string();
     let over = Override { mode: Some(Mode::Off), expires_at: Some(past), ..Override::default() };
-    assert_eq!(refused(store.set_override(&key, over).await), AdminError::EndInPast(past));
-    assert_eq!(refused(store.set_override(&key, Override::default()).await), AdminError::ChangesNothing);
+    assert_eq!(refused(store.set_override(&key, over).await), AdminError::EndInPast(past).to_string());
+    assert_eq!(refused(store.set_override(&key, Override::default()).await), AdminError::ChangesNothing.to_string());
     let over = Override { quota: Some(Quota::unlimited()), ..Override::default() };
-    assert_eq!(refused(store.set_override(&key, over).await), AdminError::UnlimitedQuota);
+    assert_eq!(refused(store.set_override(&key, over).await), AdminError::UnlimitedQuota.to_string());
     for reason in ["x".repeat(65_536), "a\0b".to_owned()] {
-        let long = AdminError::InvalidReason(reason.len());
+        let long = AdminError::InvalidReason(reason.len()).to_string();
         let over = Override { mode: Some(Mode::Off), reason: reason.clone(), ..Override::default() };
         assert_eq!(refused(store.set_override(&key, over).await), long);
         assert_eq!(refused(store.set_mode(Mode::Off, Some(&reason), None).await), long);
@@ -302,11 +301,11 @@ pub(crate) async fn invalid_override_or_mode_is_refused<W: World>(world: &W) -> 
     store.set_override(&key, over).await?;
     assert_eq!(store.explain(&key, None).await?.override_reason, Some(longest));
     assert!(store.clear_override(&key).await?);
-    assert_eq!(refused(store.create_plan(&key, Quota::unlimited()).await), AdminError::UnlimitedQuota);
-    assert_eq!(refused(store.create_bucket(&key, Quota::unlimited()).await), AdminError::UnlimitedQuota);
-    assert_eq!(refused(store.set_mode(Mode::Off, None, Some(past)).await), AdminError::EndInPast(past));
+    assert_eq!(refused(store.create_plan(&key, Quota::unlimited()).await), AdminError::UnlimitedQuota.to_string());
+    assert_eq!(refused(store.create_bucket(&key, Quota::unlimited()).await), AdminError::UnlimitedQuota.to_string());
+    assert_eq!(refused(store.set_mode(Mode::Off, None, Some(past)).await), AdminError::EndInPast(past).to_string());
     let ended = store.set_plan_mode(&key, Some(Mode::Off), None, Some(past)).await;
-    assert_eq!(refused(ended.map(drop)), AdminError::EndInPast(past));
+    assert_eq!(refused(ended.map(drop)), AdminError::EndInPast(past).to_string());
     Ok(())
 }
 
@@ -331,23 +330,23 @@ pub(crate) async fn explain_shows_the_effective_limit_and_mode<W: World>(world: 
     let nothing = store.explain(&key, None).await?;
     assert_eq!((nothing.known, nothing.quota, nothing.available), (false, None, None));
     assert_eq!((nothing.mode, nothing.mode_from), (Mode::Enforce, None));
-    assert_eq!(
-        (nothing.expected_outcome, nothing.retry_after),
-        (ExpectedOutcome::UnknownBucket, std::time::Duration::MAX)
-    );
+    assert_eq!((nothing.expected_outcome, nothing.retry_after), (ExpectedOutcome::UnknownBucket, None));
     assert_eq!(store.explain(&key, Some(&plan)).await?.expected_outcome, ExpectedOutcome::UnknownPlan);
 
     store.create_plan(&plan, ten).await?;
     let first = store.explain(&key, Some(&plan)).await?;
     assert_eq!((first.quota, first.quota_from, first.plan.as_ref()), (Some(ten), Some(Origin::Plan), Some(&plan)));
-    assert_eq!((first.known, first.expected_outcome, first.retry_after), (false, ExpectedOutcome::Granted, ms(0)));
+    assert_eq!(
+        (first.known, first.expected_outcome, first.retry_after),
+        (false, ExpectedOutcome::Granted, Some(ms(0)))
+    );
     assert_eq!(store.peek(&key).await?, None, "it was made by looking");
 
     let _ = world.decide(of_plan(&key, &plan).cost(10)).await?;
     let empty = store.explain(&key, None).await?;
     assert_eq!((empty.known, empty.quota_from, empty.plan.as_ref()), (true, Some(Origin::Plan), Some(&plan)));
     assert_eq!((empty.available, empty.expected_outcome), (Some(0), ExpectedOutcome::Denied));
-    assert_eq!(empty.retry_after, ms(360_000));
+    assert_eq!(empty.retry_after, Some(ms(360_000)));
 
     let until = Some(instant(LATER + 60_000));
     assert!(store.set_plan_mode(&plan, Some(Mode::Shadow), Some("trial"), None).await?);
@@ -363,11 +362,11 @@ pub(crate) async fn explain_shows_the_effective_limit_and_mode<W: World>(world: 
     assert_eq!((blocked.mode, blocked.mode_from), (Mode::Block, Some(Origin::Override)));
     assert_eq!((blocked.mode_reason.as_deref(), blocked.mode_until), (Some("abuse"), until));
     assert_eq!((blocked.override_reason.as_deref(), blocked.override_until), (Some("abuse"), until));
-    assert_eq!((blocked.expected_outcome, blocked.retry_after), (ExpectedOutcome::Denied, ms(60_000)));
+    assert_eq!((blocked.expected_outcome, blocked.retry_after), (ExpectedOutcome::Denied, Some(ms(60_000))));
 
     store.set_override(&key, Override { mode: Some(Mode::Off), ..over }).await?;
     let off = store.explain(&key, None).await?;
-    assert_eq!((off.expected_outcome, off.retry_after), (ExpectedOutcome::Granted, ms(0)));
+    assert_eq!((off.expected_outcome, off.retry_after), (ExpectedOutcome::Granted, Some(ms(0))));
     world.at_ms(LATER + 60_000).await?;
     let over = store.explain(&key, None).await?;
     assert_eq!((over.mode, over.quota_from, over.override_reason), (Mode::Shadow, Some(Origin::Plan), None));

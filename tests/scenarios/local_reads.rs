@@ -48,7 +48,7 @@ async fn denied_until_left(process: &Limiter<impl Store>, key: &Key, tokens: u64
     while {
         let denied = process.allow_n(key, 20).await?;
         assert_eq!((denied.is_granted(), denied.source()), (false, Source::LocalReads));
-        denied.remaining() != tokens
+        denied.remaining() != Some(tokens)
     } {
         tokio::task::yield_now().await;
     }

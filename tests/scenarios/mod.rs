@@ -65,9 +65,9 @@ pub(crate) fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
     Ok(Take::from(key.clone()).rule(Rule::try_from(quota)?))
 }
 
-/// Whether the decision granted the request, and the remaining tokens.
+/// Whether the decision granted the request, and the remaining tokens. Fails if no bucket was read.
 pub(crate) fn left(decision: &Decision) -> (bool, u64) {
-    (decision.is_granted(), decision.remaining())
+    (decision.is_granted(), decision.remaining().expect("a bucket was read"))
 }
 
 pub(crate) const fn ms(ms: u64) -> Duration {

@@ -20,13 +20,13 @@ pub(crate) async fn several_limits_are_taken_all_or_none<W: World>(world: &W) ->
         )
     };
     let granted = world.decide(take(8)?).await?;
-    assert_eq!((left(&granted), granted.limit()), ((true, 2), 0));
+    assert_eq!((left(&granted), granted.limit_index()), ((true, 2), 0));
     let denied = world.decide(take(5)?).await?;
     assert!(!denied.is_granted());
     world.at_ms(1000).await?;
     // The denied request took nothing from the user's ten or the shared hundred.
     let granted = world.decide(take(4)?).await?;
-    assert_eq!((left(&granted), granted.limit()), ((true, 0), 1));
+    assert_eq!((left(&granted), granted.limit_index()), ((true, 0), 1));
     assert_eq!(left(&world.decide(under(&user, "10/s")?).await?), (true, 5));
     assert_eq!(left(&world.decide(Take::from(everybody.clone())).await?), (true, 95));
     Ok(())
@@ -55,7 +55,7 @@ pub(crate) async fn batch_answers_show_tokens_left_by_earlier_requests<W: World>
     ];
     let mut shown = Vec::new();
     for outcome in world.store().take(&takes).await? {
-        shown.push(outcome?.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>());
+        shown.push(outcome?.each().iter().map(left).collect::<Vec<_>>());
     }
     let expected = [
         [(true, 8), (true, 6)],
@@ -148,7 +148,7 @@ pub(crate) async fn decision_names_the_limit_with_the_longest_wait<W: World>(wor
     };
     assert!(world.decide(take()?).await?.is_granted());
     let denied = world.decide(take()?).await?;
-    assert_eq!((denied.is_granted(), denied.limit(), denied.retry_after()), (false, 1, ms(60_000)));
+    assert_eq!((denied.is_granted(), denied.limit_index(), denied.retry_after()), (false, 1, Some(ms(60_000))));
     world.at_ms(60_000).await?;
     assert!(world.decide(take()?).await?.is_granted());
     Ok(())
@@ -171,16 +171,16 @@ pub(crate) async fn any_number_of_limits_is_decided_together<W: World>(world: &W
         let all = limits[1..].iter().cloned().fold(first, |take, (key, rule)| take.and(key, rule)).cost(2);
 
         let granted = world.decide(all.clone()).await?;
-        assert_eq!((left(&granted), granted.limit()), ((true, 4), scarce), "of {count}");
+        assert_eq!((left(&granted), granted.limit_index()), ((true, 4), scarce), "of {count}");
         // A retry with the id is charged once.
         let once = all.clone().id(Uuid::new_v4(), ms(3_600_000));
         for _ in 0..2 {
             let granted = world.decide(once.clone()).await?;
-            assert_eq!((left(&granted), granted.limit()), ((true, 2), scarce), "of {count}");
+            assert_eq!((left(&granted), granted.limit_index()), ((true, 2), scarce), "of {count}");
         }
         let denied = world.decide(all.clone().cost(3)).await?;
-        assert_eq!((left(&denied), denied.limit()), ((false, 2), scarce), "of {count}");
-        assert_eq!(denied.retry_after(), ms(600_000), "of {count}");
+        assert_eq!((left(&denied), denied.limit_index()), ((false, 2), scarce), "of {count}");
+        assert_eq!(denied.retry_after(), Some(ms(600_000)), "of {count}");
         let waits = world.decide(all.clone().cost(3).max_wait(ms(600_000))).await?;
         assert_eq!((waits.is_granted(), waits.wait()), (true, ms(600_000)), "of {count}");
         // The denied request took nothing from any bucket.
@@ -239,11 +239,11 @@ pub(crate) async fn unlimited_limit_among_several_limits_nothing<W: World>(world
     let (free, limited) = (world.key(), world.key());
     let both = || anyhow::Ok(under(&free, "unlimited")?.and(limited.clone(), Rule::try_from("3/h")?).cost(2));
     let reservation = world.limits().build("1/h")?.reserve_all(&both()?).await?;
-    assert_eq!((left(reservation.decision()), reservation.decision().limit()), ((true, 1), 1));
+    assert_eq!((left(reservation.decision()), reservation.decision().limit_index()), ((true, 1), 1));
     let receipts: Vec<_> = reservation.receipts().iter().map(|receipt| receipt.key().clone()).collect();
     assert_eq!(receipts, std::slice::from_ref(&limited), "there is nothing to give back of the other");
     let denied = world.decide(both()?).await?;
-    assert_eq!((left(&denied), denied.limit()), ((false, 1), 1));
+    assert_eq!((left(&denied), denied.limit_index()), ((false, 1), 1));
     let outcome = world.store().take_one(&Take::from(free.clone())).await?;
     assert!(matches!(outcome, Err(TakeError::UnknownBucket(_))), "nobody made it: {outcome:?}");
     Ok(())
@@ -256,21 +256,20 @@ pub(crate) async fn each_limit_takes_and_keeps_its_own_number_of_tokens<W: World
         let one = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(1).min_remaining(6);
         anyhow::Ok(under(&tokens, "1000/h")?.and_limit(one).cost(cost).min_remaining(100))
     };
-    let each =
-        |decision: &Decision| decision.each().iter().map(|one| (one.is_granted(), one.remaining())).collect::<Vec<_>>();
+    let each = |decision: &Decision| decision.each().iter().map(left).collect::<Vec<_>>();
     // The first request creates the buckets, and the second one finds them.
     assert_eq!(each(&world.decide(call(300)?).await?), [(true, 700), (true, 9)]);
     assert_eq!(each(&world.decide(call(250)?).await?), [(true, 450), (true, 8)]);
     let denied = world.decide(call(351)?).await?;
-    assert_eq!((each(&denied), denied.limit()), (vec![(false, 450), (true, 8)], 0));
-    assert_eq!(denied.retry_after(), ms(3600), "for one token of a thousand an hour");
+    assert_eq!((each(&denied), denied.limit_index()), (vec![(false, 450), (true, 8)], 0));
+    assert_eq!(denied.retry_after(), Some(ms(3600)), "for one token of a thousand an hour");
     let waits = world.decide(call(351)?.max_wait(ms(3600))).await?;
     assert_eq!((waits.wait(), each(&waits)), (ms(3600), vec![(true, 99), (true, 7)]));
     let small = world.decide(call(1)?.max_wait(ms(7200))).await?;
     assert_eq!((small.is_granted(), each(&small)[1]), (true, (true, 6)));
     // Six tokens must remain, and the seventh comes in six minutes.
     let denied = world.decide(call(1)?.max_wait(ms(3_600_000 / 10 - 1))).await?;
-    assert_eq!((denied.is_granted(), denied.limit(), denied.retry_after()), (false, 1, ms(360_000)));
+    assert_eq!((denied.is_granted(), denied.limit_index(), denied.retry_after()), (false, 1, Some(ms(360_000))));
     let never = Limit::new(requests.clone(), Rule::try_from("10/h")?).cost(8).min_remaining(3);
     let outcome = world.store().take_one(&under(&tokens, "1000/h")?.and_limit(never)).await?;
     assert!(
@@ -291,7 +290,8 @@ pub(crate) async fn a_batch_takes_of_each_limit_its_own_number_of_tokens<W: Worl
         anyhow::Ok(under(&tokens, "1000/h")?.and_limit(one).cost(cost))
     };
     let outcomes = world.store().take(&[call(400)?, call(700)?, call(500)?, call(90)?, call(1)?]).await?;
-    let found: Vec<_> = outcomes.iter().flatten().map(|decision| (decision.is_granted(), decision.limit())).collect();
+    let found: Vec<_> =
+        outcomes.iter().flatten().map(|decision| (decision.is_granted(), decision.limit_index())).collect();
     // `limit` names the limit with tokens for the fewest equal requests.
     assert_eq!(found, [(true, 0), (false, 0), (true, 0), (true, 1), (false, 1)]);
     for (key, left) in [(&tokens, 10), (&requests, 0)] {
@@ -343,7 +343,7 @@ pub(crate) async fn cost_of_each_limit_is_settled_and_refunded<W: World>(world: 
     // With a single limit, its cost is the cost of the request.
     let one = Take::from(Limit::new(keys[1].clone(), Rule::try_from("1000/h")?).cost(3)).id(Uuid::new_v4(), ms(1000));
     assert_eq!(limiter.reserve_all(&one).await?.settle(1).await?, Adjusted::Done(2));
-    assert_eq!(one.clone().cost(5).limits().map(Limit::tokens).collect::<Vec<_>>(), [3], "its own stays its own");
+    assert_eq!(one.clone().cost(5).limits().map(Limit::get_cost).collect::<Vec<_>>(), [3], "its own stays its own");
     // The limits after the first one cost the same.
     let both = one.and(keys[2].clone(), Rule::try_from("500/h")?).id(Uuid::new_v4(), ms(1000));
     assert_eq!(limiter.reserve_all(&both.clone()).await?.settle(1).await?, Adjusted::Done(2));

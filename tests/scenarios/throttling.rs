@@ -22,13 +22,13 @@ pub(crate) async fn throttle_lowers_a_bucket_and_never_raises_it<W: World>(world
     assert!(!lowered(world, &take, "10/s", Throttle::remaining(4)).await?, "repeated, it was lowered again");
     assert!(!lowered(world, &take, "10/s", Throttle::remaining(5)).await?);
     let decision = world.decide(take.clone()).await?;
-    assert_eq!((left(&decision), decision.reset_after()), ((true, 3), ms(700)));
+    assert_eq!((left(&decision), decision.reset_after()), ((true, 3), Some(ms(700))));
     // Only the tokens were lowered: they come back at the bucket's rate.
     world.at_ms(100).await?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 3));
     assert!(lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
     let denied = world.decide(take).await?;
-    assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(100)));
+    assert_eq!((left(&denied), denied.retry_after()), ((false, 0), Some(ms(100))));
     Ok(())
 }
 
@@ -42,15 +42,15 @@ pub(crate) async fn throttled_bucket_grants_nothing_before_retry_after<W: World>
         assert_eq!(lowered(world, &take, "10/s", hold).await?, replica == 0);
     }
     let denied = world.decide(take.clone()).await?;
-    assert_eq!((left(&denied), denied.retry_after()), ((false, 0), ms(60_000)));
+    assert_eq!((left(&denied), denied.retry_after()), ((false, 0), Some(ms(60_000))));
     // A shorter wait does not shorten the current one.
     world.at_ms(10_000).await?;
     assert!(!lowered(world, &take, "10/s", Throttle::retry_after(ms(20_000))).await?);
     world.at_ms(59_999).await?;
-    assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(1));
+    assert_eq!(world.decide(take.clone()).await?.retry_after(), Some(ms(1)));
     world.at_ms(60_000).await?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 0));
-    assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(100));
+    assert_eq!(world.decide(take.clone()).await?.retry_after(), Some(ms(100)));
     world.at_ms(60_500).await?;
     assert_eq!(left(&world.decide(take).await?), (true, 4));
     Ok(())
@@ -61,10 +61,10 @@ pub(crate) async fn throttle_with_both_values_applies_the_stricter<W: World>(wor
     let take = under(&world.key(), "10/s")?;
     let hold = Throttle::remaining(3).and(Throttle::retry_after(ms(5000)).and(Throttle::remaining(7)));
     assert!(lowered(world, &take, "10/s", hold).await?);
-    assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(5000));
+    assert_eq!(world.decide(take.clone()).await?.retry_after(), Some(ms(5000)));
     let short = under(&world.key(), "10/s")?;
     assert!(lowered(world, &short, "10/s", Throttle::remaining(0).and(Throttle::retry_after(ms(1)))).await?);
-    assert_eq!(world.decide(short).await?.retry_after(), ms(100));
+    assert_eq!(world.decide(short).await?.retry_after(), Some(ms(100)));
     Ok(())
 }
 
@@ -77,10 +77,10 @@ pub(crate) async fn interval_tokens_come_with_the_first_period_after_the_wait<W:
         world.at_ms(300).await?;
         assert_eq!(left(&world.decide(take.clone().cost(2)).await?), (true, 3));
         assert!(lowered(world, &take, quota, Throttle::retry_after(ms(1))).await?);
-        assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(700), "{quota}");
+        assert_eq!(world.decide(take.clone()).await?.retry_after(), Some(ms(700)), "{quota}");
         assert!(!lowered(world, &take, quota, Throttle::retry_after(ms(700))).await?);
         assert!(lowered(world, &take, quota, Throttle::retry_after(ms(1701))).await?);
-        assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(2700), "{quota}");
+        assert_eq!(world.decide(take.clone()).await?.retry_after(), Some(ms(2700)), "{quota}");
         world.at_ms(2999).await?;
         assert_eq!(left(&world.decide(take.clone()).await?), (false, 0));
         world.at_ms(3000).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn unused_bucket_can_be_throttled<W: World>(world: &W) -> anyho
     for (key, rule) in &rules {
         assert!(store.throttle(key, rule, Throttle::retry_after(ms(3000))).await?);
         let decision = world.decide(Take::from(key.clone()).rule(rule.clone())).await?;
-        assert_eq!(decision.retry_after(), ms(3000), "{rule:?}");
+        assert_eq!(decision.retry_after(), Some(ms(3000)), "{rule:?}");
     }
     Ok(())
 }
@@ -121,7 +121,7 @@ pub(crate) async fn earlier_reservation_keeps_its_time_when_throttled<W: World>(
     assert_eq!(later.cancel().await?, 1);
     // Cancelling gives back exactly the reserved tokens.
     assert_eq!(waiting.cancel().await?, 5);
-    assert_eq!(world.decide(under(&key, "10/s")?).await?.retry_after(), ms(1500));
+    assert_eq!(world.decide(under(&key, "10/s")?).await?.retry_after(), Some(ms(1500)));
     drop(first);
     Ok(())
 }
@@ -138,7 +138,7 @@ pub(crate) async fn throttle_of_ten_years_is_an_hour_by_default<W: World>(world:
     ] {
         let take = under(&world.key(), "10/s")?;
         assert!(lowered(world, &take, "10/s", hold).await?);
-        assert_eq!(world.decide(take).await?.retry_after(), wait);
+        assert_eq!(world.decide(take).await?.retry_after(), Some(wait));
     }
     Ok(())
 }
@@ -200,7 +200,7 @@ pub(crate) async fn changed_limits_apply_before_a_throttle<W: World>(world: &W) 
     assert!(!lowered(world, &take, "100/s burst 20", Throttle::remaining(6)).await?);
     assert!(lowered(world, &take, "100/s burst 20", Throttle::retry_after(ms(30))).await?);
     let denied = world.decide(take).await?;
-    assert_eq!((left(&denied), denied.retry_after(), denied.reset_after()), ((false, 0), ms(30), ms(220)));
+    assert_eq!((left(&denied), denied.retry_after(), denied.reset_after()), ((false, 0), Some(ms(30)), Some(ms(220))));
     Ok(())
 }
 
@@ -209,12 +209,12 @@ pub(crate) async fn clock_set_back_does_not_extend_a_throttle<W: World>(world: &
     let take = under(&world.key(), "10/s")?;
     assert!(lowered(world, &take, "10/s", Throttle::retry_after(ms(5000))).await?);
     world.at_ms(0).await?;
-    assert_eq!(world.decide(take.clone()).await?.retry_after(), ms(100));
+    assert_eq!(world.decide(take.clone()).await?.retry_after(), Some(ms(100)));
     world.at_ms(100_000).await?;
     assert!(lowered(world, &take, "10/s", Throttle::retry_after(ms(5000))).await?);
     // Here, the throttle itself detects that the clock was set back.
     world.at_ms(0).await?;
     assert!(!lowered(world, &take, "10/s", Throttle::remaining(0)).await?);
-    assert_eq!(world.decide(take).await?.retry_after(), ms(100));
+    assert_eq!(world.decide(take).await?.retry_after(), Some(ms(100)));
     Ok(())
 }

@@ -49,7 +49,7 @@ async fn cancelled_waits_change_no_order_and_lose_no_token() -> anyhow::Result<(
         let denied = waits.limiter.allow().await?;
         let (granted, back) = (&waits.store.granted, &waits.store.given_back);
         let owed = granted.load(Ordering::SeqCst) - back.load(Ordering::SeqCst);
-        let full_at = waits.begun.elapsed() + denied.reset_after();
+        let full_at = waits.begun.elapsed() + denied.reset_after().expect("it refills");
         assert_eq!((denied.is_granted(), full_at), (false, Duration::from_millis(owed.unsigned_abs())), "seed {seed}");
         assert!(back.load(Ordering::SeqCst) > 0, "the last wait gives back its token");
 

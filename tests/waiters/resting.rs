@@ -129,7 +129,7 @@ async fn quick_errors_and_contention_open_no_circuit() -> anyhow::Result<()> {
     ] {
         let store = Failing::with(after, error.clone());
         let builder = builder(&store);
-        let builder = if falls_back { builder.fallback(2 * STALL, local()) } else { builder };
+        let builder = if falls_back { builder.deadline(2 * STALL).fallback(local()) } else { builder };
         let limiter = builder.build("1000/h")?;
         for _ in 0..2 {
             for (failure, waited) in call_at_once(&limiter, 50).await? {

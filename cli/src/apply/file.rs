@@ -7,7 +7,7 @@ use std::{fs, io, io::Read as _};
 
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Deserializer, de::Error};
-use tollgate::{Key, Mode, Quota, Rule, model::AdminError};
+use tollgate::{Key, Mode, Quota, Rule, admin::AdminError};
 use toml::{Spanned, Table, Value, value::Datetime};
 use toml_parser::lexer::{Token, TokenKind};
 
@@ -134,6 +134,7 @@ fn locate(text: &str, at: Range<usize>, message: &str) -> (String, Option<String
         let quoted = table.map(|table| format!("quote it: [{section}.\"{}\"]", dotted(name, table)));
         return (format!("{entry_name}: {message}"), quoted);
     }
+    // A deserializer keeps only the text of an error, which ends with its hint.
     let (problem, advice) = message.rsplit_once(": ").unwrap_or((message, "correct the file"));
     let field = entry.get_ref().iter().find(|(_, value)| value.span().contains(&at.start));
     let Some((field, value)) = field else { return (format!("{entry_name}: {problem}"), Some(advice.to_owned())) };
@@ -173,7 +174,7 @@ fn quota<'de, D: Deserializer<'de>>(value: D) -> Result<Quota, D::Error> {
     match Rule::deserialize(value)? {
         Rule::Quota(quota) if quota == Quota::unlimited() => Err(D::Error::custom(AdminError::UnlimitedQuota)),
         Rule::Quota(quota) => Ok(quota),
-        _ => Err(D::Error::custom(quota_args::NO_WINDOW)),
+        _ => Err(D::Error::custom(whole(&quota_args::no_window()))),
     }
 }
 
@@ -181,12 +182,17 @@ fn given_quota<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Quota>, D::
     quota(value).map(Some)
 }
 
+/// The text of an error, as the library's own: with its hint at the end.
+fn whole(refusal: &CliError) -> String {
+    format!("{}: {}", refusal.message, refusal.hint)
+}
+
 fn reason<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
     let text = String::deserialize(value)?;
     if text.contains('\0') {
         return Err(D::Error::custom(AdminError::InvalidReason(text.len())));
     }
-    quota_args::reason(&text).map(Some).map_err(D::Error::custom)
+    quota_args::reason(&text).map(Some).map_err(|refusal| D::Error::custom(whole(&refusal)))
 }
 
 /// Rounds down to microseconds, which every engine stores: a finer time would differ from the stored one in each run.

@@ -129,7 +129,7 @@ async fn decides(store: &PgStore) -> Result<(), tollgate::Error> {
     let with_id = take("id").cost(3).id(Uuid::new_v4(), 60 * second);
     let receipt = store.take(std::slice::from_ref(&with_id)).await?.remove(0).expect("a decision");
     assert!(receipt.is_granted());
-    let receipt = Receipt::new(with_id.request_id().expect("an id"), key("id"), 3);
+    let receipt = Receipt::new(with_id.get_id().expect("an id"), key("id"), 3);
     let settled = store.adjust(&[receipt.clone().settle(1), receipt.refund(0)]).await?;
     assert!(matches!(settled[0], Ok(Adjusted::Done(_))), "{settled:?}");
     assert!(store.throttle(&key("other"), &rule(), Throttle::remaining(3)).await?);
@@ -162,7 +162,7 @@ async fn administers(store: &PgStore) -> Result<(), tollgate::Error> {
     assert_eq!(store.most_denied(9).await?.len(), 1);
     assert!(store.reset(&bucket).await? && store.clear_override(&bucket).await? && store.delete_plan(&plan).await?);
     assert!(store.delete(&bucket).await?);
-    store.set_mode(Mode::Enforce, None, None).await
+    Ok(store.set_mode(Mode::Enforce, None, None).await?)
 }
 
 /// Objects of `tollgate` that were created with an object of `public`, and stay bound to it.

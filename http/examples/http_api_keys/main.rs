@@ -37,7 +37,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Without the database: for each client, in each process.
     let fallback = Fallback::Local(Quota::per_second(5).build()?);
     let limiter = Limiter::builder(PgStore::from(pool.clone()))
-        .fallback(Duration::from_millis(100), fallback)
+        .deadline(Duration::from_millis(100))
+        .fallback(fallback)
         .build(Rule::Plan(Key::try_from("free")?))?;
     let by_client = RateLimitLayer::new(limiter)
         .key(extension(|client: &Client| client.id.clone()))

@@ -115,7 +115,7 @@ async fn call(http: &ClientWithMiddleware, url: &str, estimate: u64) -> anyhow::
 fn later(error: &Error) -> Option<Duration> {
     match error {
         Error::Middleware(error) => match error.downcast_ref()? {
-            ClientLimitError::Limited { retry_after, .. } => Some(retry_after.saturating_sub(LONGEST)),
+            ClientLimitError::Limited { retry_after, .. } => Some((*retry_after)?.saturating_sub(LONGEST)),
             _ => None,
         },
         Error::Reqwest(_) => None,

@@ -17,8 +17,8 @@ pub enum ClientLimitError {
     Limited {
         /// The bucket without enough tokens.
         key: Key,
-        /// Time until a retry can succeed.
-        retry_after: Duration,
+        /// The time until a retry can succeed. `None`: never, or unknown.
+        retry_after: Option<Duration>,
     },
     /// The request has no key: no host, a host that is not a valid [`Key`], or a closure that returned `None`.
     #[error(
@@ -34,7 +34,6 @@ pub enum ClientLimitError {
     Limiter(#[from] Error),
 }
 
-fn in_time(retry_after: Duration) -> String {
-    // The time is unknown, or no retry can succeed.
-    if retry_after == Duration::MAX { String::new() } else { format!("; there could be in {retry_after:?}") }
+fn in_time(retry_after: Option<Duration>) -> String {
+    retry_after.map_or_else(String::new, |retry_after| format!("; there could be in {retry_after:?}"))
 }

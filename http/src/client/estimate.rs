@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::report::{HeaderReport, OpenEstimate};
 use super::reporter::UpstreamReporter;
+use tollgate::middleware::MiddlewareHooks;
 use tollgate::{Adjusted, Adjustment, Error, Receipt, Store, TakeError};
 
 /// Tokens that a request took from limits that are [settled later](crate::ClientLimit::settle_later).

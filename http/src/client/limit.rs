@@ -12,6 +12,7 @@ use super::scheduled_request::ScheduledRequest;
 use super::throttles::Throttles;
 use super::ticket::{PricedRequest, Ticket};
 use super::{ClientLimitError, Estimate, HeaderPreset, OutgoingRequest, UpstreamResponse};
+use tollgate::middleware::MiddlewareHooks;
 use tollgate::{AnyStore, Key, Limit, Limiter, Mode, Store, Throttle};
 
 /// Limits the requests of an HTTP client to an upstream. All processes over the same store share the limit.
@@ -300,7 +301,7 @@ impl<S: Store> ClientLimit<S> {
             priced.add(Limit::new(key, self.limiter.rule()), true, &self.reader)?;
         }
         for AdditionalLimit { limit, reader } in &self.additional {
-            let has_cost = |limit: &Limit| if limit.has_own_cost() { limit.tokens() > 0 } else { cost > 0 };
+            let has_cost = |limit: &Limit| if limit.has_own_cost() { limit.get_cost() > 0 } else { cost > 0 };
             let Some(limit) = limit(request).filter(has_cost) else { continue };
             priced.add(limit, false, reader)?;
         }
@@ -329,7 +330,7 @@ impl<S: Store> ClientLimit<S> {
             let decision = reservation.decision();
             priced.record_decision(&keys_requested, decision, reservation.receipts());
             if !decision.is_granted() {
-                let (key, retry_after) = (keys_requested[decision.limit()].clone(), decision.retry_after());
+                let (key, retry_after) = (keys_requested[decision.limit_index()].clone(), decision.retry_after());
                 return Err(ClientLimitError::Limited { key, retry_after });
             }
             scheduled = scheduled.max(reservation.scheduled());

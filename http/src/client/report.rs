@@ -59,7 +59,7 @@ impl HeaderReport {
     ) -> Option<ReportedLimit> {
         let wait = bounded(self.limit.throttle, max_throttle).wait().saturating_sub(elapsed);
         let left =
-            self.limit.throttle.remaining_tokens().filter(|_| given_back > 0 && (elapsed < MAX_AGE || !wait.is_zero()));
+            self.limit.throttle.get_remaining().filter(|_| given_back > 0 && (elapsed < MAX_AGE || !wait.is_zero()));
         let is_lower = left.is_some_and(|left| left < self.remaining.saturating_add(given_back));
         let throttle = match left {
             Some(left) if is_lower || !wait.is_zero() => Throttle::remaining(left).and(Throttle::retry_after(wait)),

@@ -90,7 +90,7 @@ fn shortened_for_window(throttle: Throttle, window: Option<Duration>) -> Throttl
     let early_by = MAX_LATENESS.min(window.saturating_sub(Duration::from_nanos(1)));
     let wait = wait.saturating_sub(early_by).max(Duration::from_nanos(1));
     let shortened = Throttle::retry_after(wait).max_wait(wait);
-    throttle.remaining_tokens().map_or(shortened, |remaining| shortened.and(Throttle::remaining(remaining)))
+    throttle.get_remaining().map_or(shortened, |remaining| shortened.and(Throttle::remaining(remaining)))
 }
 
 /// How much later than an upstream's window its stated wait can end: upstreams round seconds up, and answers travel.

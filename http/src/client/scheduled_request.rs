@@ -5,6 +5,7 @@ use std::task::Poll;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
+use tollgate::middleware::MiddlewareHooks;
 use tollgate::{Decision, Error, Key, Limiter, Receipt, Reservation, Store, Take};
 
 /// A reservation for a request that waits. If dropped before its scheduled time, gives its tokens back in a task.
@@ -21,7 +22,7 @@ impl<S: Store> ScheduledRequest<S> {
     /// Reserves through the limiter. If dropped during the call, the tokens are given back.
     pub(super) async fn reserve(limiter: &Limiter<S>, take: Take) -> Result<Self, Error> {
         let limiter = limiter.clone();
-        let is_immediate = take.wait_limit().is_zero() || limiter.store().capabilities().in_process;
+        let is_immediate = take.get_max_wait().is_zero() || limiter.store().capabilities().in_process;
         let reserving = {
             let limiter = limiter.clone();
             async move { Ok(Self::new(limiter.reserve_all(&take).await?, limiter)) }
@@ -35,10 +36,10 @@ impl<S: Store> ScheduledRequest<S> {
 
     fn new(reservation: Reservation<S>, limiter: Limiter<S>) -> Self {
         let (now, decision) = (Instant::now(), reservation.decision());
-        let waits = decision.is_granted() && !decision.wait().is_zero();
+        let delay = reservation.delay().filter(|_| !decision.wait().is_zero());
         // Tokens that were granted without a wait cannot be cancelled.
-        let unused = if waits { reservation.receipts().to_vec() } else { Vec::new() };
-        let scheduled = if waits { now.checked_add(reservation.delay()).unwrap_or(now) } else { now };
+        let unused = if delay.is_some() { reservation.receipts().to_vec() } else { Vec::new() };
+        let scheduled = delay.and_then(|delay| now.checked_add(delay)).unwrap_or(now);
         Self { limiter, reservation, scheduled, unused }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::report::{HeaderReport, OpenEstimate, ReportedLimit, UpstreamReport};
 use super::response_reader::{ResponseFn, ResponseReader};
 use super::{ClientLimitError, HeaderPreset, UpstreamResponse, headers};
+use tollgate::middleware::MiddlewareHooks;
 use tollgate::{Adjustment, Decision, Key, Limit, Limiter, Mode, Receipt, Store, Take, Throttle, model::Source};
 
 /// A request's limits, and which of their tokens it still has to take.
@@ -37,7 +38,7 @@ struct ChargedLimit {
 impl ChargedLimit {
     /// Estimates how likely this limit caused a refusal, by the tokens left in its own headers.
     fn blame(&self, reported: Option<Throttle>) -> Blame {
-        match reported.and_then(|reported| reported.remaining_tokens()) {
+        match reported.and_then(|reported| reported.get_remaining()) {
             Some(tokens) if tokens < self.cost => Blame::Exhausted,
             Some(_) => Blame::Sufficient,
             None if self.is_primary || self.reader.reads_responses() => Blame::NotReported,
@@ -72,7 +73,7 @@ impl PricedRequest {
         if self.keys().any(|key| key == limit.key()) {
             return Err(ClientLimitError::SameBucket(limit.key().clone()));
         }
-        let cost = if limit.has_own_cost() { limit.tokens() } else { self.cost };
+        let cost = if limit.has_own_cost() { limit.get_cost() } else { self.cost };
         let reader = Arc::clone(reader);
         let (is_requested, remaining, receipt, enforced, window) = (true, None, None, true, None);
         self.limits.push(ChargedLimit {
@@ -107,7 +108,7 @@ impl PricedRequest {
         let limit = first.limit.clone();
         let take = if first.is_primary { Take::from(limit) } else { limiter.request_for(limit) };
         let take = requested.fold(take, |take, limit| take.and_limit(limit.limit.clone()));
-        let take = take.min_remaining(limiter.required_remaining()).cost(self.cost).max_wait(max_wait);
+        let take = take.min_remaining(limiter.min_remaining()).cost(self.cost).max_wait(max_wait);
         let is_estimated = self.limits.iter().any(|limit| limit.is_requested && limit.reader.is_estimated());
         if is_estimated { take.fresh_id(throttle) } else { take }
     }
@@ -116,9 +117,13 @@ impl PricedRequest {
     pub(super) fn record_decision(&mut self, requested: &[Key], decision: &Decision, receipts: &[Receipt]) {
         let is_fallback = decision.source() == Source::Fallback;
         for (index, key) in requested.iter().enumerate() {
-            let limit_decision = decision.each().iter().find(|limit_decision| limit_decision.limit() == index);
+            let limit_decision = decision.each().iter().find(|limit_decision| limit_decision.limit_index() == index);
             // A bucket that was not asked cannot be lowered, and a request without a limit cannot be throttled.
-            let remaining = if is_fallback { Some(0) } else { limit_decision.map(Decision::remaining) };
+            let remaining = if is_fallback {
+                Some(0)
+            } else {
+                limit_decision.map(|decision| decision.remaining().unwrap_or(u64::MAX))
+            };
             if let Some(limit) = self.limits.iter_mut().find(|limit| limit.limit.key() == key) {
                 limit.remaining = remaining;
                 let receipt = receipts.iter().find(|receipt| receipt.key() == key);
@@ -199,7 +204,7 @@ impl Ticket {
             // The settlement must not raise the bucket above the tokens left.
             let known = remaining.saturating_add(given_back);
             let is_news = |limit_report: &ReportedLimit| {
-                limit_report.throttle.remaining_tokens().is_some_and(|tokens| tokens < known)
+                limit_report.throttle.get_remaining().is_some_and(|tokens| tokens < known)
                     || !limit_report.throttle.wait().is_zero()
             };
             report.limits.extend(limit_report.filter(|limit_report| refused || is_news(limit_report)));
@@ -248,7 +253,7 @@ mod tests {
         let take = priced.take(limiter, Duration::ZERO, Duration::ZERO);
         let requested: Vec<Key> = take.keys().cloned().collect();
         priced.record_decision(&requested, &limiter.store().decide(&take).unwrap(), &[]);
-        take.limits().map(|limit| (limit.key().to_string(), limit.tokens())).collect()
+        take.limits().map(|limit| (limit.key().to_string(), limit.get_cost())).collect()
     }
 
     /// Builds a ticket for the limiter's own limit and another one.
@@ -327,7 +332,8 @@ mod tests {
     #[tokio::test]
     async fn limit_requested_again_alone_keeps_its_fallback_quota() {
         let fallback = Fallback::Local("1 once".parse().unwrap());
-        let limiter = Limiter::builder(Down).fallback(Duration::from_secs(1), fallback).build("1000/h").unwrap();
+        let limiter =
+            Limiter::builder(Down).deadline(Duration::from_secs(1)).fallback(fallback).build("1000/h").unwrap();
         let reader = Arc::default();
         let mut priced = priced([&reader, &reader]);
         let tokens = Key::try_from("tokens").unwrap();

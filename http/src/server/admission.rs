@@ -1,6 +1,6 @@
 use http::request::Parts;
 use smallvec::SmallVec;
-use tollgate::telemetry::MiddlewareEvent;
+use tollgate::middleware::MiddlewareEvent;
 use tollgate::{Key, Limit, Take};
 
 use super::MissingKey;
@@ -27,7 +27,7 @@ impl RateLimitLayer {
                 let denied = || Refusal::Denied {
                     decision: Box::new(decided.decision.clone()),
                     limit: decided.limit().clone(),
-                    key: decided.take.keys().nth(decided.decision.limit()).cloned(),
+                    key: decided.take.keys().nth(decided.decision.limit_index()).cloned(),
                 };
                 let refusal = (!decided.decision.is_granted()).then(denied);
                 Admission { decided: Some(decided), refusal }
@@ -110,6 +110,6 @@ impl RateLimitLayer {
             self.limiter.record(MiddlewareEvent::AdmittedWithoutKey);
         }
         // These values apply to limits without their own.
-        Ok(take.map(|take| (take.min_remaining(self.limiter.required_remaining()).cost(request_cost), limits)))
+        Ok(take.map(|take| (take.min_remaining(self.limiter.min_remaining()).cost(request_cost), limits)))
     }
 }

@@ -1,6 +1,6 @@
 //! A limiter over any store, behind one type, so that the layer has no type parameters.
 
-use tollgate::telemetry::MiddlewareEvent;
+use tollgate::middleware::{MiddlewareEvent, MiddlewareHooks};
 use tollgate::{Decision, Error, Limit, Limiter, Mode, Rule, Store, Take};
 
 use super::future::BoxFuture;
@@ -17,7 +17,7 @@ pub(super) trait ErasedLimiter: Send + Sync {
     fn request(&self, limit: Limit, own: bool) -> Take;
 
     /// Returns the limiter's minimum remaining.
-    fn required_remaining(&self) -> u64;
+    fn min_remaining(&self) -> u64;
 
     /// Returns the limiter's current rule.
     fn rule(&self) -> Rule;
@@ -48,11 +48,15 @@ pub(super) type ChargedDecision = (Decision, Option<Box<dyn Charge>>);
 
 impl<S: Store> ErasedLimiter for Limiter<S> {
     fn request(&self, limit: Limit, own: bool) -> Take {
-        if own { Take::from(limit.min_remaining(self.required_remaining())) } else { self.request_for(limit) }
+        if own {
+            Take::from(limit.min_remaining(MiddlewareHooks::min_remaining(self)))
+        } else {
+            self.request_for(limit)
+        }
     }
 
-    fn required_remaining(&self) -> u64 {
-        Self::required_remaining(self)
+    fn min_remaining(&self) -> u64 {
+        MiddlewareHooks::min_remaining(self)
     }
 
     fn rule(&self) -> Rule {
@@ -60,7 +64,7 @@ impl<S: Store> ErasedLimiter for Limiter<S> {
     }
 
     fn record(&self, event: MiddlewareEvent<'_>) {
-        Self::record(self, event);
+        MiddlewareHooks::record(self, event);
     }
 
     fn id(&self) -> usize {

@@ -1,7 +1,5 @@
 //! Refusals as gRPC statuses with details.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
@@ -40,9 +38,9 @@ pub(super) fn status(refusal: &Refusal) -> Status {
     let description =
         if is_blocked(decision) { "this limit is blocked" } else { "no tokens are left under this limit" };
     let mut details = ErrorDetails::with_quota_failure_violation(&**limit, description);
-    if decision.retry_after() != Duration::MAX {
+    if let Some(retry_after) = decision.retry_after() {
         // `RetryInfo` has nanoseconds, unlike `Retry-After`, which has whole seconds.
-        details.set_retry_info(Some(decision.retry_after()));
+        details.set_retry_info(Some(retry_after));
     }
     Status::with_error_details(code, refusal.message(), details)
 }

@@ -5,7 +5,10 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use tollgate::{Decision, Mode, Quota, Rule, model::Source};
+use tollgate::{
+    Decision, Mode, Quota, Rule,
+    model::{Refill, Source},
+};
 
 /// Which answers have the headers `RateLimit` and `RateLimit-Policy`, and [`X-RateLimit-…`](super::RateLimitLayer::x_headers).
 ///
@@ -46,7 +49,7 @@ pub(super) fn add_rate_limit(
     // By the draft, `Retry-After` should not precede the end of a reported window. Here it is the time of the limits that
     // denied, so a limit that granted states no `t` in a denial.
     let shows_reset = !decision.is_granted() || !(denied || headers.contains_key(RETRY_AFTER));
-    if let Some(seconds) = whole_seconds(until).filter(|_| shows_reset) {
+    if let Some(seconds) = until.map(whole_seconds).filter(|_| shows_reset) {
         let _ = write!(item, ";t={seconds}");
     }
     add(headers, RATE_LIMIT, &item);
@@ -54,13 +57,14 @@ pub(super) fn add_rate_limit(
 
 /// The tokens left beyond the minimum remaining, and the time that they must last. If too few are left, it is the time until enough
 /// are available.
-fn left(decision: &Decision, required_remaining: u64) -> (u64, Duration) {
-    let left = if is_blocked(decision) { 0 } else { decision.remaining().saturating_sub(required_remaining) };
+fn left(decision: &Decision, required_remaining: u64) -> (u64, Option<Duration>) {
+    let remaining = decision.remaining().unwrap_or(u64::MAX);
+    let left = if is_blocked(decision) { 0 } else { remaining.saturating_sub(required_remaining) };
     if !decision.is_granted() || left == 0 {
         return (left, decision.retry_after());
     }
     // After a refund, the bucket can be full. It gets no more tokens then.
-    (left, Some(decision.reset_after()).filter(|until| !until.is_zero()).unwrap_or(Duration::MAX))
+    (left, decision.reset_after().filter(|until| !until.is_zero()))
 }
 
 /// Adds the headers `X-RateLimit-…` of the limit that decided, unless an inner layer has added them.
@@ -74,14 +78,14 @@ pub(super) fn add_x_rate_limit(headers: &mut HeaderMap, rule: &Rule, required_re
         headers.insert(X_RATE_LIMIT_LIMIT, quota.saturating_sub(required_remaining).into());
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok();
-    if let (Some(seconds), Some(now)) = (whole_seconds(until), now) {
+    if let (Some(seconds), Some(now)) = (until.map(whole_seconds), now) {
         headers.insert(X_RATE_LIMIT_RESET, (now.as_secs() + seconds).into());
     }
 }
 
 /// Whether a limit granted the request, as opposed to a mode, a fallback or an unlimited quota.
 pub(super) fn is_limited(granted: &Decision) -> bool {
-    granted.mode() == Mode::Enforce && granted.source() != Source::Fallback && granted.remaining() != u64::MAX
+    granted.mode() == Mode::Enforce && granted.source() != Source::Fallback && granted.remaining().is_some()
 }
 
 /// Whether the mode denied the request, so that the tokens left are of no use.
@@ -109,7 +113,7 @@ pub(super) fn add_policy(
         let _ = write!(item, ";qu={}", string(unit));
     }
     // The draft has no windows under a second, and rounding up to a second would state a lower rate.
-    if window >= Duration::from_secs(1) && window != Duration::MAX {
+    if let Some(window) = window.filter(|window| *window >= Duration::from_secs(1)) {
         // The refill time can exceed the requested window by a nanosecond per token, but by a thousandth at most. Such an
         // excess must not add a second.
         let min_fraction = u128::from(quota.max(1)).min(window.as_nanos() / 1000);
@@ -119,20 +123,22 @@ pub(super) fn add_policy(
     add(headers, RATE_LIMIT_POLICY, &item);
 }
 
-/// The quota and its window: those of the decision, or the request's own.
-fn effective_limit(rule: &Rule, decision: &Decision) -> Option<(u64, Duration)> {
-    match (decision.capacity().zip(decision.refill_time()), rule) {
-        (Some(effective), _) => Some(effective),
-        (None, Rule::Quota(quota)) if *quota != Quota::unlimited() => Some((quota.capacity(), quota.refill_time())),
-        (None, Rule::Window(window)) => Some((window.max_requests(), window.interval())),
+/// The quota and its window, if it has one: those of the decision, or the request's own.
+fn effective_limit(rule: &Rule, decision: &Decision) -> Option<(u64, Option<Duration>)> {
+    match (decision.capacity(), rule) {
+        (Some(capacity), _) => Some((capacity, decision.refill_time())),
+        (None, Rule::Quota(quota)) if *quota != Quota::unlimited() => {
+            Some((quota.capacity(), Some(quota.refill_time()).filter(|_| quota.refill() != Refill::Once)))
+        }
+        (None, Rule::Window(window)) => Some((window.max_requests(), Some(window.interval()))),
         _ => None,
     }
 }
 
-/// Rounds up to whole seconds, at least 1, because an earlier retry is denied again. `None`: never.
-pub(super) fn whole_seconds(span: Duration) -> Option<u64> {
+/// Rounds up to whole seconds, at least 1, because an earlier retry is denied again.
+pub(super) fn whole_seconds(span: Duration) -> u64 {
     let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
-    (span != Duration::MAX).then_some(seconds.clamp(1, MAX_RETRY_AFTER_SECONDS))
+    seconds.clamp(1, MAX_RETRY_AFTER_SECONDS)
 }
 
 /// Quotes a string for a structured field, which allows only printable ASCII. Percent-encodes other bytes.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::response;
-use tollgate::telemetry::MiddlewareEvent;
+use tollgate::middleware::MiddlewareEvent;
 use tollgate::{Error, Key, Quota, Rule};
 
 use super::erased_limiter::ErasedLimiter;

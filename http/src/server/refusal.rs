@@ -56,8 +56,8 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::Denied { decision, .. } => whole_seconds(decision.retry_after()),
-            Self::Failed(Error::CircuitOpen { retry_after, .. }) => whole_seconds(*retry_after),
+            Self::Denied { decision, .. } => decision.retry_after().map(whole_seconds),
+            Self::Failed(Error::CircuitOpen { retry_after, .. }) => Some(whole_seconds(*retry_after)),
             _ => None,
         }
     }

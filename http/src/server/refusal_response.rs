@@ -22,7 +22,7 @@ impl Refusal {
     /// - An [`Error`] of the limiter converts into a refusal through `?`.
     ///
     /// Use it for decisions of `allow` and `wait`. The tokens of a reservation can be [due later](Decision::wait). With
-    /// several limits, pass the name of [the limit that decided](Decision::limit).
+    /// several limits, pass the name of [the limit that decided](Decision::limit_index).
     ///
     /// # Examples
     ///

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Method, Request, Response, response};
-use tollgate::telemetry::MiddlewareEvent;
+use tollgate::middleware::MiddlewareEvent;
 use tower_layer::Layer;
 use tower_service::Service;
 

@@ -14,7 +14,7 @@ use super::upstream::{Answer, Upstream, answer};
 /// Returns when a request that was not sent could be sent.
 fn limited(outcome: Result<u16, ClientLimitError>) -> Duration {
     match outcome {
-        Err(ClientLimitError::Limited { retry_after, .. }) => retry_after,
+        Err(ClientLimitError::Limited { retry_after: Some(retry_after), .. }) => retry_after,
         other => panic!("{other:?}"),
     }
 }
@@ -313,7 +313,8 @@ async fn shorter_of_two_maximum_waits_applies() -> anyhow::Result<()> {
         }
         let request = Request::get("http://example.com/").body(())?;
         let answer = limit.layer(upstream).oneshot(request).await.map_err(anyhow::Error::from_boxed)?;
-        let throttle = async || anyhow::Ok(limiter.allow("example.com").await?.retry_after().as_secs());
+        let throttle = async || anyhow::Ok(limiter.allow("example.com").await?.retry_after());
+        let expected = Some(Duration::from_secs(expected));
         assert_eq!(throttle().await?, expected, "{of_closure:?} {client_error:?}");
         answer.extensions().get::<Estimate>().expect("it was served").settle(0).await?;
         assert_eq!(throttle().await?, expected, "{of_closure:?} {client_error:?}, settled");

@@ -251,7 +251,7 @@ async fn local_fallback_grants_any_number_of_estimates() -> anyhow::Result<()> {
         Arc::new(Slow { store: MemoryStore::new(), requested: Notify::new(), leave: Semaphore::new(0), up: false });
     let local = Quota::per_second(1_000_000).burst(100_000_000);
     let fallback = Fallback::Local(local.try_into()?);
-    let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback).build("1000/s")?;
+    let limiter = Limiter::builder(store).deadline(Duration::from_millis(50)).fallback(fallback).build("1000/s")?;
     let limit = of_tokens(limiter, 1).settle_later();
     for _ in 0..60_000 {
         asks(limit.clone(), &[]).await?;
@@ -398,7 +398,7 @@ async fn request_without_tokens_has_nothing_to_settle() -> anyhow::Result<()> {
     assert_eq!((estimate.settle(7).await?, estimate.receipts()), (Adjusted::Done(0), &[][..]));
     let store =
         Arc::new(Slow { store: MemoryStore::new(), requested: Notify::new(), leave: Semaphore::new(0), up: false });
-    let down = Limiter::builder(store).fallback(Duration::from_millis(50), Fallback::Open).build("1000/h")?;
+    let down = Limiter::builder(store).deadline(Duration::from_millis(50)).fallback(Fallback::Open).build("1000/h")?;
     let estimate = asks(of_tokens(down, 300).settle_later(), &[]).await?.1.expect("it was served");
     assert_eq!((estimate.settle(7).await?, estimate.receipts()), (Adjusted::Done(0), &[][..]));
     Ok(())

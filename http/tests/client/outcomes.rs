@@ -62,7 +62,7 @@ async fn bucket_that_was_not_taken_from_is_not_lowered() -> anyhow::Result<()> {
         }
     }
 
-    let limiter = Limiter::builder(Down).fallback(Duration::from_millis(50), Fallback::Open).build("10/h")?;
+    let limiter = Limiter::builder(Down).deadline(Duration::from_millis(50)).fallback(Fallback::Open).build("10/h")?;
     let limit = ClientLimit::new(limiter).read(HeaderPreset::RateLimit);
     let upstream = service_fn(async |_: Request<()>| Response::builder().header("ratelimit", "\"a\";r=5").body(()));
     for _ in 0..3 {

@@ -172,7 +172,8 @@ async fn denial_can_be_plain_json_or_a_custom_response() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_handler_sees_the_decision() -> anyhow::Result<()> {
     let left = |decision: Option<Extension<Decision>>| async move {
-        decision.map_or_else(|| "nobody asked".to_owned(), |Extension(decision)| decision.remaining().to_string())
+        let Some(Extension(decision)) = decision else { return "nobody asked".to_owned() };
+        decision.remaining().expect("a limit").to_string()
     };
     let layer = RateLimitLayer::new(three()?).exempt(|request| request.uri.query() == Some("exempt"));
     let layer = layer.cost(|request| u64::from(request.uri.query() != Some("free")));
@@ -209,9 +210,8 @@ async fn a_layer_outside_sees_why_a_request_was_refused() -> anyhow::Result<()> 
 #[tokio::test]
 async fn outer_layer_can_write_its_own_headers() -> anyhow::Result<()> {
     let tell = middleware::map_response(async |mut response: Response<Body>| {
-        if let Some(decision) = response.extensions().get::<Decision>() {
-            let left = decision.remaining().into();
-            response.headers_mut().insert("x-ratelimit-remaining", left);
+        if let Some(left) = response.extensions().get().and_then(Decision::remaining) {
+            response.headers_mut().insert("x-ratelimit-remaining", left.into());
         }
         response
     });
@@ -242,7 +242,7 @@ async fn a_failing_database_is_not_a_denial_and_never_a_grant() -> anyhow::Resul
     assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::GATEWAY_TIMEOUT);
 
     let falls_back = |fallback| {
-        let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback);
+        let limiter = Limiter::builder(Broken).deadline(Duration::from_secs(5)).fallback(fallback);
         anyhow::Ok(by(limiter.build(Quota::per_second(1000))?))
     };
     for (fallback, status) in [
@@ -371,7 +371,8 @@ async fn limits_of_a_layer_must_have_different_names() -> anyhow::Result<()> {
 #[tokio::test]
 async fn shared_limit_stays_when_the_database_stops() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::per_hour(2).build()?);
-    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
+    let limiter =
+        Limiter::builder(Broken).deadline(Duration::from_secs(5)).fallback(fallback).build(Quota::per_hour(1000))?;
     let client_id = |request: &Parts| Some(request.headers.get("x-client")?.to_str().ok()?.to_owned());
     let layer = RateLimitLayer::new(limiter).key(client_id).and("all", GlobalKey, Quota::per_hour(5))?;
     let server = Server::start(hello().layer(layer)).await?;
@@ -393,7 +394,8 @@ async fn local_fallback_by_plan_applies_in_a_layer() -> anyhow::Result<()> {
         Rule::Plan(plan) if plan.as_str() == "paid" => paid,
         _ => free,
     });
-    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
+    let limiter =
+        Limiter::builder(Broken).deadline(Duration::from_secs(5)).fallback(fallback).build(Quota::per_hour(1000))?;
     let plan = |request: &Parts| request.headers.get("x-plan")?.to_str().ok().map(ToOwned::to_owned);
     let layer = RateLimitLayer::new(limiter).key(plan).plan(move |request| plan(request).unwrap_or_default());
     let server = Server::start(hello().layer(layer)).await?;

@@ -296,7 +296,8 @@ async fn unlimited_request_has_no_headers() -> anyhow::Result<()> {
         client.get("/").await
     };
     for fallback in [Fallback::Open, Fallback::Local(Quota::per_hour(5).build()?)] {
-        let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(9))?;
+        let limiter =
+            Limiter::builder(Broken).deadline(Duration::from_secs(5)).fallback(fallback).build(Quota::per_hour(9))?;
         let open = ask(RateLimitLayer::new(limiter)).await?;
         assert_eq!((open.status, rate_limit(&open)?), (StatusCode::OK, "none | none".to_owned()));
     }

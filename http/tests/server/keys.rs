@@ -265,7 +265,8 @@ async fn missing_key_skips_only_limits_that_need_it() -> anyhow::Result<()> {
 #[tokio::test]
 async fn local_fallback_of_skipped_limit_is_not_used() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::once(1)?);
-    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build(Quota::per_hour(1000))?;
+    let limiter =
+        Limiter::builder(Broken).deadline(Duration::from_secs(5)).fallback(fallback).build(Quota::per_hour(1000))?;
     let layer = RateLimitLayer::new(limiter).key(Header::new(HeaderName::from_static("x-user"))).allow_missing_key();
     let server = Server::start(users().layer(layer.and("all", GlobalKey, Quota::once(3)?)?)).await?;
     let client = Client::new(server.address);

@@ -266,7 +266,7 @@ async fn fallback_answers_waiting_requests_during_an_outage() -> anyhow::Result<
         (Fallback::Local(Quota::per_minute(1).build()?), [200, 200, 429], 60),
     ] {
         let store = Gated::before_it_takes(); // it never answers
-        let limiter = Limiter::builder(store).fallback(Duration::from_millis(50), fallback.clone());
+        let limiter = Limiter::builder(store).deadline(Duration::from_millis(50)).fallback(fallback.clone());
         let layer =
             RateLimitLayer::new(limiter.build(Quota::per_hour(9))?).key(GlobalKey).wait(Duration::from_secs(90));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Body::empty()))));

@@ -138,8 +138,10 @@ async fn answer_is_sent_after_the_refund() -> anyhow::Result<()> {
 async fn answer_waits_for_refund_until_the_deadline() -> anyhow::Result<()> {
     let store = Gated::before_it_gives_back();
     let limiter = Limiter::builder(Arc::clone(&store)).without_deny_cache();
-    let limiter =
-        limiter.fallback(Duration::from_millis(50), Fallback::Closed(Duration::from_secs(1))).build(Quota::once(1)?)?;
+    let limiter = limiter
+        .deadline(Duration::from_millis(50))
+        .fallback(Fallback::Closed(Duration::from_secs(1)))
+        .build(Quota::once(1)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
     let service = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost).layer(inner);
     let start = tokio::time::Instant::now();
@@ -156,7 +158,7 @@ async fn answer_waits_for_refund_until_the_deadline() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn fallback_grant_is_not_given_back() -> anyhow::Result<()> {
-    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), Fallback::Local(Quota::once(2)?));
+    let limiter = Limiter::builder(Broken).deadline(Duration::from_secs(5)).fallback(Fallback::Local(Quota::once(2)?));
     let limiter = limiter.build(Quota::once(9)?)?;
     let inner = service_fn(async |_: Request<()>| anyhow::Ok(Response::new(Body::empty())));
     let service = RateLimitLayer::new(limiter).key(GlobalKey).refund(|_, cost| cost).layer(inner);

@@ -87,7 +87,7 @@ async fn head_and_options_requests_take_tokens() -> anyhow::Result<()> {
 /// The outer layer decides first. Its tokens stay taken even if the inner layer denies.
 #[tokio::test]
 async fn handler_sees_the_decision_of_the_inner_layer() -> anyhow::Result<()> {
-    let left = async |Extension(decision): Extension<Decision>| decision.remaining().to_string();
+    let left = async |Extension(decision): Extension<Decision>| decision.remaining().expect("a limit").to_string();
     let (inner, outer) = (limiter(2)?, limiter(9)?);
     let layer = |limiter: &Limiter<MemoryStore>| RateLimitLayer::new(limiter.clone()).key(GlobalKey);
     let router = Router::new().route("/", get(left)).layer(layer(&inner)).layer(layer(&outer));

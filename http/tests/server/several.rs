@@ -101,7 +101,7 @@ async fn each_limit_can_have_its_own_cost() -> anyhow::Result<()> {
 #[tokio::test]
 async fn limits_have_own_local_quotas_during_an_outage() -> anyhow::Result<()> {
     let fallback = Fallback::Local(Quota::once(9)?);
-    let limiter = Limiter::builder(Broken).fallback(Duration::from_secs(5), fallback).build("1/h")?;
+    let limiter = Limiter::builder(Broken).deadline(Duration::from_secs(5)).fallback(fallback).build("1/h")?;
     let layer = RateLimitLayer::new(limiter)
         .key(GlobalKey)
         .and("bytes", GlobalKey, Quota::per_day(1_000_000))?

@@ -70,13 +70,13 @@ impl LeaseEntry {
     pub(super) fn serve(&self, take: &Take, now: u64) -> Option<(Decision, bool)> {
         let left = self.spend(take, now)?;
         let reset_after = match self.full_at.load(Ordering::Relaxed) {
-            u64::MAX => Duration::MAX,
-            full_at => Duration::from_nanos(full_at.saturating_sub(now)),
+            u64::MAX => None,
+            full_at => Some(Duration::from_nanos(full_at.saturating_sub(now))),
         };
         let limits = match (self.capacity.load(Ordering::Relaxed), self.refill.load(Ordering::Relaxed)) {
             (0, _) => None,
-            (capacity, u64::MAX) => Some((capacity, Duration::MAX)),
-            (capacity, refill) => Some((capacity, Duration::from_nanos(refill))),
+            (capacity, u64::MAX) => Some((capacity, None)),
+            (capacity, refill) => Some((capacity, Some(Duration::from_nanos(refill)))),
         };
         let remaining = self.remaining.load(Ordering::Relaxed).saturating_add(left);
         Some((Decision::lent(remaining, reset_after, limits), left <= self.low.load(Ordering::Relaxed)))
@@ -109,14 +109,10 @@ impl LeaseEntry {
 
     /// Records the store's answer.
     pub(super) fn update(&self, decision: &Decision, now: u64) {
-        let full_at = match decision.reset_after() {
-            Duration::MAX => u64::MAX,
-            reset_after => now.saturating_add(ns(reset_after)),
-        };
-        let ns = |span: Duration| if span == Duration::MAX { u64::MAX } else { ns(span) };
+        let full_at = decision.reset_after().map_or(u64::MAX, |reset_after| now.saturating_add(ns(reset_after)));
         self.capacity.store(decision.capacity().unwrap_or(0), Ordering::Relaxed);
-        self.refill.store(decision.refill_time().map_or(0, ns), Ordering::Relaxed);
-        self.remaining.store(decision.remaining(), Ordering::Relaxed);
+        self.refill.store(decision.refill_time().map_or(u64::MAX, ns), Ordering::Relaxed);
+        self.remaining.store(decision.remaining().unwrap_or(u64::MAX), Ordering::Relaxed);
         self.full_at.store(full_at, Ordering::Relaxed);
     }
 

@@ -4,7 +4,7 @@ use std::ops::Bound;
 use chrono::{DateTime, Utc};
 
 use super::MemoryStore;
-use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan};
+use crate::admin::{AdminError, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan};
 use crate::admin::{explain, limited};
 use crate::clock::Clock;
 use crate::model::decide;
@@ -13,8 +13,8 @@ use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, WindowLevel};
 use crate::store::Admin;
 
 impl<C: Clock> Admin for MemoryStore<C> {
-    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
-        Ok(self.provision(key, limited(quota)?)?)
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), AdminError> {
+        Ok(self.provision(key, limited(quota)?).map_err(Error::from)?)
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
@@ -82,7 +82,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(explain(row, plan, &chosen, now))
     }
 
-    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
         let quota = limited(quota)?;
         self.rules.change(|choices| {
             let plan = || Plan { name: name.clone(), quota, switch: None };
@@ -97,7 +97,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         mode: Option<Mode>,
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, AdminError> {
         let switch = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.clock.now())).transpose()?;
         Ok(self.rules.change(|choices| choices.plans.get_mut(name).map(|plan| plan.switch = switch)).is_some())
     }
@@ -124,7 +124,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(self.rules.change(|choices| choices.plans.remove(name)).is_some())
     }
 
-    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {
         let switch = ModeSetting::checked(mode, reason, until, self.clock.now())?;
         self.rules.change(|choices| choices.all = switch);
         Ok(())
@@ -134,7 +134,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(self.rules.read(|choices| choices.all.clone()))
     }
 
-    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), AdminError> {
         let over = over.checked(self.clock.now())?;
         self.rules.change(|choices| choices.overrides.insert(key.clone(), over));
         Ok(())

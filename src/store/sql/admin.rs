@@ -8,15 +8,16 @@ use super::dialect::{Dialect, Operation, PageStart, RowResult};
 use super::instant::Instant;
 use crate::admin::limited;
 use crate::admin::{
-    BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page, Plan,
+    AdminError, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page,
+    Plan,
 };
 use crate::model::quota::Refill;
 use crate::model::{Error, Key, Mode, Quota, Window, WindowLevel};
 use crate::store::Admin;
 
 impl<DB: Dialect> Admin for SqlStore<DB> {
-    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), Error> {
-        self.change((key.clone(), limited(quota)?), DB::create_bucket).await
+    async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), AdminError> {
+        Ok(self.change((key.clone(), limited(quota)?), DB::create_bucket).await?)
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
@@ -51,8 +52,8 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         explained.map_err(|why| unreadable(key, why))
     }
 
-    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), Error> {
-        self.change((name.clone(), limited(quota)?), DB::create_plan).await
+    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
+        Ok(self.change((name.clone(), limited(quota)?), DB::create_plan).await?)
     }
 
     async fn set_plan_mode(
@@ -61,9 +62,9 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         mode: Option<Mode>,
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, AdminError> {
         let switch = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.now())).transpose()?;
-        self.change((name.clone(), switch), DB::set_plan_mode).await
+        Ok(self.change((name.clone(), switch), DB::set_plan_mode).await?)
     }
 
     async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
@@ -79,8 +80,8 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         self.change(name.clone(), DB::delete_plan).await
     }
 
-    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), Error> {
-        self.change(ModeSetting::checked(mode, reason, until, self.now())?, DB::set_mode).await
+    async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {
+        Ok(self.change(ModeSetting::checked(mode, reason, until, self.now())?, DB::set_mode).await?)
     }
 
     async fn mode(&self) -> Result<ModeSetting, Error> {
@@ -88,8 +89,8 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         mode.map_err(|why| unreadable(&table, why))
     }
 
-    async fn set_override(&self, key: &Key, over: Override) -> Result<(), Error> {
-        self.change((key.clone(), over.checked(self.now())?), DB::set_override).await
+    async fn set_override(&self, key: &Key, over: Override) -> Result<(), AdminError> {
+        Ok(self.change((key.clone(), over.checked(self.now())?), DB::set_override).await?)
     }
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
@@ -305,7 +306,7 @@ impl TryFrom<Explained> for Explanation {
                 "conflict" => ExpectedOutcome::Conflict,
                 other => return Err(strange("outcome", other)),
             },
-            retry_after: retry_after_ms.map_or(Duration::MAX, |ms| Duration::from_millis(ms.max(0).unsigned_abs())),
+            retry_after: retry_after_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs())),
         })
     }
 }

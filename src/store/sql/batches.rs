@@ -28,7 +28,7 @@ pub(super) fn split_into_calls(takes: Checked<&[Take]>, max_take_all: usize) -> 
     let mut outcomes: Vec<Option<Outcome>> = Vec::with_capacity(takes.len());
     for (place, take) in takes.iter().enumerate() {
         if take.is_unlimited() {
-            outcomes.push(Some(Ok(Decision::grant(u64::MAX))));
+            outcomes.push(Some(Ok(Decision::without_limit())));
             continue;
         }
         outcomes.push(None);

@@ -61,7 +61,7 @@ where
     C: Connection<Database: Dialect<Connection = C>>,
 {
     if take.is_unlimited() {
-        return Ok(Ok(Decision::grant(u64::MAX)));
+        return Ok(Ok(Decision::without_limit()));
     }
     if let Some((limited, places)) = take.limited() {
         let outcome = Box::pin(decide(connection, limited.as_ref())).await?;

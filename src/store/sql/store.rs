@@ -13,7 +13,7 @@ use super::file::DatabaseFile;
 use super::reconnect::Reconnect;
 use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish, finish_change, finish_statement};
 use super::settings::Isolation;
-use crate::admin::{BucketLevel, DenialCount, SweepResult};
+use crate::admin::{AdminError, BucketLevel, DenialCount, SweepResult};
 use crate::model::answer::throttled;
 use crate::model::error::code_of;
 use crate::model::{
@@ -278,12 +278,12 @@ impl<DB: Dialect> Store for SqlStore<DB> {
 }
 
 impl<DB: Dialect> Maintenance for SqlStore<DB> {
-    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel> {
+    fn level<'a>(&'a self, key: &'a Key, rule: &'a Rule) -> MaintenanceFuture<'a, BucketLevel, AdminError> {
         Box::pin(level_under(self, key, rule))
     }
 
-    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel> {
-        Box::pin(window_level_under(self, key, window))
+    fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel, AdminError> {
+        Box::pin(async move { Ok(window_level_under(self, key, window).await?) })
     }
 
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
@@ -320,13 +320,13 @@ impl<DB: Dialect> SharedWindows for SqlStore<DB> {
 ///
 /// Returns an error if the id is not a valid [`Key`](crate::Key), or if the database cannot be reached or has not been
 /// migrated.
-pub async fn create_bucket<DB, K>(pool: &Pool<DB>, bucket_id: K, quota: Quota) -> Result<(), Error>
+pub async fn create_bucket<DB, K>(pool: &Pool<DB>, bucket_id: K, quota: Quota) -> Result<(), AdminError>
 where
     DB: Dialect,
     K: TryInto<Key>,
     Error: From<K::Error>,
 {
-    SqlStore::from(pool.clone()).create_bucket(&bucket_id.try_into()?, quota).await
+    SqlStore::from(pool.clone()).create_bucket(&bucket_id.try_into().map_err(Error::from)?, quota).await
 }
 
 /// Ends a conversation that gets no answer, so that a server that is gone does not keep the connection.

@@ -36,14 +36,14 @@ async fn denied_request_is_granted_exactly_at_retry_after(db: TestDb) -> anyhow:
                 Take::from(key.clone()).cost(cost).min_remaining((quota.capacity() - cost) * min_remaining / 100);
             let decision = db.decide(take.clone()).await?;
             granted += if decision.is_granted() { cost } else { 0 };
-            let wait = i64::try_from(decision.retry_after().as_nanos())?;
+            let wait = i64::try_from(decision.retry_after().expect("it refills").as_nanos())?;
             ensure!(decision.is_granted() || wait > 0, "{take:?} is denied, and could be granted at once");
             if wait > 0 && now.checked_add(wait).is_some_and(|ready| ready < YEAR_2159) {
                 now += wait;
                 db.at(now - 1).await?;
                 let early = db.decide(take.clone()).await?;
                 ensure!(!early.is_granted(), "{take:?} is granted a nanosecond before {decision:?} said");
-                ensure!(early.retry_after() == Duration::from_nanos(1), "{early:?}");
+                ensure!(early.retry_after() == Some(Duration::from_nanos(1)), "{early:?}");
                 db.at(now).await?;
                 let on_time = db.decide(take.clone()).await?;
                 ensure!(on_time.is_granted() && on_time.wait().is_zero(), "{take:?}, after {decision:?}: {on_time:?}");

@@ -104,10 +104,10 @@ fn agree(outcome: &Outcome, verdict: Option<&Verdict>) -> bool {
         (Ok(decision), Some(verdict)) => {
             let ns = |ns: i64| Duration::from_nanos(ns.unsigned_abs());
             decision.is_granted() == verdict.granted
-                && decision.remaining() == verdict.remaining.unsigned_abs()
+                && decision.remaining() == Some(verdict.remaining.unsigned_abs())
                 && decision.wait() == ns(verdict.wait)
-                && decision.retry_after() == ns(verdict.retry_after)
-                && decision.reset_after() == ns(verdict.reset_after)
+                && decision.retry_after() == Some(ns(verdict.retry_after))
+                && decision.reset_after() == Some(ns(verdict.reset_after))
         }
         (Err(TakeError::ExceedsCapacity { .. }), None) => true,
         _ => false,

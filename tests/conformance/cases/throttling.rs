@@ -38,13 +38,13 @@ async fn throttle_routine_lowers_a_bucket_and_validates_its_input(db: TestDb) ->
     };
     assert_eq!(lower(&format!("4, null{rest}")).await?, 1);
     assert_eq!(lower(&format!("4, null{rest}")).await?, 0);
-    assert_eq!(db.take(&key).await?.remaining(), 3);
+    assert_eq!(db.take(&key).await?.remaining(), Some(3));
     assert_eq!(lower(&format!("null, 60000{rest}")).await?, 1);
-    assert_eq!(db.take(&key).await?.retry_after(), Duration::from_secs(60));
+    assert_eq!(db.take(&key).await?.retry_after(), Some(Duration::from_secs(60)));
     assert_eq!(lower(&format!("null, 9223372036854775807{rest}")).await?, 1);
-    assert_eq!(db.take(&key).await?.retry_after(), Throttle::DEFAULT_MAX_WAIT);
+    assert_eq!(db.take(&key).await?.retry_after(), Some(Throttle::DEFAULT_MAX_WAIT));
     assert_eq!(lower("null, 9223372036854775807, 7200000").await?, 1);
-    assert_eq!(db.take(&key).await?.retry_after(), Duration::from_hours(2));
+    assert_eq!(db.take(&key).await?.retry_after(), Some(Duration::from_hours(2)));
 
     let before = db.row(&key).await?;
     for arguments in ["null, null", "-1, null", "null, -1"] {

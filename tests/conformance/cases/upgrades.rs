@@ -108,7 +108,7 @@ impl Process {
             if decision.is_granted() {
                 return Ok(());
             }
-            let is_by_old_plan = decision.retry_after() > Duration::from_mins(1);
+            let is_by_old_plan = decision.retry_after().is_none_or(|time| time > Duration::from_mins(1));
             assert!(!is_by_old_plan || sent < self.denied + Duration::from_secs(1), "the old plan: {decision:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use tollgate::model::bucket::BucketQuota;
 use tollgate::{Decision, Rule, Store, Take, TakeError};
 
@@ -59,11 +59,11 @@ impl TryFrom<&Decision> for Expected {
     type Error = anyhow::Error;
 
     fn try_from(decision: &Decision) -> anyhow::Result<Self> {
-        let ns = |span: Duration| span.as_nanos().try_into();
+        let ns = |span: Option<Duration>| anyhow::Ok(span.context("every bucket refills")?.as_nanos().try_into()?);
         Ok(Self {
             granted: decision.is_granted(),
-            remaining: decision.remaining().try_into()?,
-            wait: ns(decision.wait())?,
+            remaining: decision.remaining().context("every request has a limit")?.try_into()?,
+            wait: ns(Some(decision.wait()))?,
             retry_after: ns(decision.retry_after())?,
             reset_after: ns(decision.reset_after())?,
         })

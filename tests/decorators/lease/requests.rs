@@ -141,7 +141,7 @@ async fn leased_reservation_has_nothing_to_give_back() -> anyhow::Result<()> {
         sleep(MS).await;
     }
     let (reservation, given_back) = (limiter.reserve().await?, store.given_back());
-    assert_eq!((reservation.decision().source(), reservation.delay()), (Source::Lease, Duration::ZERO));
+    assert_eq!((reservation.decision().source(), reservation.delay()), (Source::Lease, Some(Duration::ZERO)));
     assert!(reservation.receipts().is_empty());
     assert_eq!((reservation.refund(1).await?, store.given_back()), (0, given_back));
     Ok(())

@@ -85,7 +85,7 @@ impl HeaderPreset {
             _ => return by_names(),
         };
         // By the draft, `Retry-After` takes precedence over the window.
-        let retry_after = super::retry_after(headers, sent).zip(reported.remaining_tokens());
+        let retry_after = super::retry_after(headers, sent).zip(reported.get_remaining());
         Some(retry_after.map_or(reported, |(span, remaining)| super::throttle_of(remaining, || Some(span))))
     }
 

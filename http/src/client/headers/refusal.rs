@@ -37,7 +37,7 @@ pub(in crate::client) fn is_refusal(status: StatusCode, headers: &HeaderMap, pre
                 let sent = sent_at(headers);
                 let reported = HeaderPreset::XRateLimit.read(headers, sent);
                 retry_after(headers, sent).is_some()
-                    || reported.and_then(|reported| reported.remaining_tokens()) == Some(0)
+                    || reported.and_then(|reported| reported.get_remaining()) == Some(0)
             }
         }
         _ => false,

@@ -55,7 +55,7 @@ async fn send_requests(store: AnyStore, take: Take, steps: Arc<AtomicU64>) -> an
     loop {
         let sent = step();
         let decision = store.take_one(&take).await??;
-        let left = decision.is_granted().then(|| decision.remaining());
+        let left = decision.remaining().filter(|_| decision.is_granted());
         answers.push(Answer { sent, done: step(), left });
         if left.is_none() {
             return Ok(answers);

@@ -81,13 +81,13 @@ impl<'a> World<'a> {
         let (store, key) = (self.store.clone().deadline(deadline), &self.key);
         let other = Override { mode: Some(Mode::Block), ..Override::default() };
         match change {
-            0 => store.set_mode(Mode::Block, None, None).await,
-            1 => store.create_plan(key, "9/d".parse()?).await,
-            2 => store.set_plan_mode(key, Some(Mode::Block), None, None).await.map(drop),
+            0 => Ok(store.set_mode(Mode::Block, None, None).await?),
+            1 => Ok(store.create_plan(key, "9/d".parse()?).await?),
+            2 => Ok(store.set_plan_mode(key, Some(Mode::Block), None, None).await.map(drop)?),
             3 => store.delete_plan(key).await.map(drop),
-            4 => store.set_override(key, other).await,
+            4 => Ok(store.set_override(key, other).await?),
             5 => store.clear_override(key).await.map(drop),
-            6 => store.create_bucket(key, "9/d".parse()?).await,
+            6 => Ok(store.create_bucket(key, "9/d".parse()?).await?),
             7 => store.reset(key).await.map(drop),
             _ => store.delete(key).await.map(drop),
         }

@@ -128,14 +128,14 @@ impl TestStore for Faulty {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         let [take] = takes else { return Store::take(&self.store, takes).await };
         // A request for one token comes from a caller and not from the lease.
-        if take.tokens() == 1 || !self.is(Unheard::FirstDebit) {
+        if take.get_cost() == 1 || !self.is(Unheard::FirstDebit) {
             return Store::take(&self.store, takes).await;
         }
         self.proxy.fail(take.key().as_str(), Then::Swallow);
         let answer = Store::take(&self.proxied, takes).await;
         if let Err(error) = &answer {
             // Ignores a receiver that has ended.
-            drop(self.report_lost.send((take.tokens(), error.clone())));
+            drop(self.report_lost.send((take.get_cost(), error.clone())));
         }
         answer
     }

@@ -57,7 +57,7 @@ async fn fallback_ends_soon_after_the_outage(db: TestDb) -> anyhow::Result<()> {
     let away = db.on(elsewhere(&db, Elsewhere::Port(socket.local_addr()?.port())));
     // An open circuit breaker would answer the requests at once.
     let limiter = Limiter::builder(away.store()).without_circuit_breaker();
-    let limiter = limiter.fallback(Duration::from_millis(200), Fallback::Open).build("1000/h")?;
+    let limiter = limiter.deadline(Duration::from_millis(200)).fallback(Fallback::Open).build("1000/h")?;
     let key = db.key();
     for _ in 0..14 {
         assert_eq!(limiter.allow(&key).await?.source(), Source::Fallback);

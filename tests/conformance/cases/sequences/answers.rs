@@ -23,7 +23,7 @@ pub(super) fn outcome(answer: Result<&Decision, &Error>) -> anyhow::Result<Outco
 pub(super) fn agree(expected: &Outcome, found: &Outcome) -> anyhow::Result<()> {
     let shown = |decision: &Decision| {
         (
-            (decision.is_granted(), decision.remaining(), decision.limit(), decision.mode(), decision.source()),
+            (decision.is_granted(), decision.remaining(), decision.limit_index(), decision.mode(), decision.source()),
             (decision.wait(), decision.retry_after(), decision.reset_after()),
         )
     };
@@ -87,7 +87,7 @@ pub(super) fn same_explanation(
         expected.retry_after = found.retry_after;
     }
     for explanation in [&mut expected, &mut found] {
-        explanation.retry_after = milliseconds(explanation.retry_after);
+        explanation.retry_after = explanation.retry_after.map(milliseconds);
     }
     same("an explanation", &expected, &found)
 }

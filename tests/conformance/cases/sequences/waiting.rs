@@ -72,7 +72,7 @@ impl Waiters {
         }
         match promised {
             Ok(promised) if promised.is_granted() && !promised.decision().wait().is_zero() => {
-                let has_id = take.request_id().is_some();
+                let has_id = take.get_id().is_some();
                 let mut waiter =
                     Waiter { place, limiter, waiting, promised, has_id, started, waited: Duration::ZERO, hold };
                 waiter.sleeps()?;

@@ -39,11 +39,11 @@ async fn requests_with_truncated_arrays_of_limits_are_decided(db: TestDb) -> any
                 let decision = session.store().take_one(&all).await??;
                 assert_eq!(decision.each().len(), limits, "{setting}, {limits} limits");
                 let found: Vec<_> = decision.each().iter().map(|one| (one.is_granted(), one.remaining())).collect();
-                assert_eq!(found, vec![(true, left); limits], "{setting}, {limits} limits");
+                assert_eq!(found, vec![(true, Some(left)); limits], "{setting}, {limits} limits");
             }
             let denied = session.store().take_one(&all.and(empty.clone(), Rule::Provisioned)).await??;
             assert_eq!(
-                (denied.is_granted(), denied.limit(), denied.each().len()),
+                (denied.is_granted(), denied.limit_index(), denied.each().len()),
                 (false, limits, limits + 1),
                 "{setting}"
             );
