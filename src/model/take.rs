@@ -92,7 +92,7 @@ impl Take {
     /// let requests = Limit::new(Key::try_from("account:requests")?, Rule::try_from("50/min")?);
     /// let tokens = Limit::new(Key::try_from("account:tokens")?, Rule::try_from("40000/min")?);
     /// let call = Take::from(requests).and_limit(tokens.cost(1200));
-    /// assert_eq!(call.limits().map(Limit::tokens).collect::<Vec<_>>(), [1, 1200]);
+    /// assert_eq!(call.limits().map(Limit::get_cost).collect::<Vec<_>>(), [1, 1200]);
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     #[must_use]

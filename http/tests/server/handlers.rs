@@ -77,9 +77,9 @@ async fn refusal_hides_internal_error_details() -> anyhow::Result<()> {
 async fn a_layer_outside_finds_the_decision_and_the_refusal() -> anyhow::Result<()> {
     let router = handled(limiter(MemoryStore::new(), "2 once")?);
     let router = router.layer(middleware::map_response(async |answer: axum::response::Response| {
-        let decision = answer.extensions().get::<Decision>().map(Decision::remaining);
+        let remaining = answer.extensions().get().and_then(Decision::remaining);
         let refused = answer.extensions().get::<Refusal>().map(|refusal| refusal.status().as_u16());
-        (Extension(decision), format!("{decision:?} {refused:?}"))
+        (Extension(remaining), format!("{remaining:?} {refused:?}"))
     }));
     let ask = async |path: &str| {
         let answer = router.clone().oneshot(http::Request::get(path).body(axum::body::Body::empty())?).await?;
