@@ -1,8 +1,8 @@
 //! A limit for each user and one for their tenant. A request takes from both buckets or from none, in one round trip.
 //!
 //! ```text
-//! cargo run --example many_limits                             # on SQLite, in memory
-//! cargo run --example many_limits -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! cargo run --example many_limits # on SQLite, in memory
+//! cargo run --example many_limits --features postgres -- postgres://localhost/app # or on a database of yours; also mysql
 //! ```
 //!
 //! ```text
@@ -20,8 +20,6 @@ use anyhow::Context;
 use tollgate::{Quota, Rule, Store, Take};
 
 use common::in_minutes;
-
-mod common;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

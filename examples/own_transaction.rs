@@ -1,8 +1,8 @@
 //! A token that is taken only if the rest of your transaction commits.
 //!
 //! ```text
-//! cargo run --example own_transaction                             # on SQLite, in memory
-//! cargo run --example own_transaction -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! cargo run --example own_transaction # on SQLite, in memory
+//! cargo run --example own_transaction --features postgres -- postgres://localhost/app # or on a database of yours; also mysql
 //! ```
 //!
 //! ```text
@@ -23,14 +23,14 @@ use tollgate::{
 
 use common::Engine;
 
-mod common;
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let database = common::open().await?;
     let invoices = database.key("invoices")?;
     match database.engine() {
+        #[cfg(feature = "mysql")]
         Engine::MySql(pool) => three_invoices(pool, &invoices).await,
+        #[cfg(feature = "postgres")]
         Engine::Postgres(pool) => three_invoices(pool, &invoices).await,
         Engine::Sqlite(pool) => three_invoices(pool, &invoices).await,
     }

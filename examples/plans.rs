@@ -1,8 +1,8 @@
 //! Clients with plans: a bucket for each client, and a row for each plan. One statement changes the plan at run time.
 //!
 //! ```text
-//! cargo run --example plans                             # on SQLite, in memory
-//! cargo run --example plans -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! cargo run --example plans # on SQLite, in memory
+//! cargo run --example plans --features postgres -- postgres://localhost/app # or on a database of yours; also mysql
 //! ```
 //!
 //! ```text
@@ -21,8 +21,6 @@ use anyhow::Context;
 use tollgate::{Limiter, Quota, Rule};
 
 use common::{Database, in_minutes};
-
-mod common;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

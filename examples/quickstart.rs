@@ -1,8 +1,8 @@
 //! Five tasks start at the same time every second, and request tokens of a bucket with two tokens a second.
 //!
 //! ```text
-//! cargo run --example quickstart                             # on a SQLite database that is removed afterwards
-//! cargo run --example quickstart -- postgres://localhost/app # or on one of yours; also mysql:// and sqlite://
+//! cargo run --example quickstart # on a SQLite database that is removed afterwards
+//! cargo run --example quickstart --features postgres -- postgres://localhost/app # or on one of yours; also mysql
 //! ```
 //!
 //! Prints `done` twice and `no tokens available` three times each second. Each run creates its own bucket, so two runs at the
@@ -11,8 +11,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+#[cfg(feature = "mysql")]
+use sqlx::MySql;
+#[cfg(feature = "postgres")]
+use sqlx::Postgres;
+use sqlx::Sqlite;
 use sqlx::pool::PoolOptions;
-use sqlx::{MySql, Postgres, Sqlite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::{LimitError, Quota, SqlTokenRequester, limit, store::Migrate};
@@ -28,10 +32,12 @@ async fn main() -> anyhow::Result<()> {
         return replayed;
     };
     match url.split(':').next() {
+        #[cfg(feature = "postgres")]
         Some("postgres" | "postgresql") => replay::<Postgres>(&url).await,
+        #[cfg(feature = "mysql")]
         Some("mysql" | "mariadb") => replay::<MySql>(&url).await,
         Some("sqlite") => replay::<Sqlite>(&url).await,
-        _ => bail!("give a URL that begins with postgres://, mysql:// or sqlite://"),
+        _ => bail!("give a URL of sqlite://, or with --features postgres,mysql one of postgres:// or mysql://"),
     }
 }
 

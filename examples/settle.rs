@@ -1,8 +1,8 @@
 //! Requests whose cost is known only afterwards: take an estimate first, and settle the actual cost later.
 //!
 //! ```text
-//! cargo run --example settle                             # on SQLite, in memory
-//! cargo run --example settle -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! cargo run --example settle # on SQLite, in memory
+//! cargo run --example settle --features postgres -- postgres://localhost/app # or on a database of yours; also mysql
 //! ```
 //!
 //! ```text
@@ -22,8 +22,6 @@ use tollgate::{Adjusted, Decision, Limiter, Quota, Rule, Take};
 use uuid::Uuid;
 
 use common::in_minutes;
-
-mod common;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -1,8 +1,8 @@
 //! A sliding window: at most a maximum of requests in any interval. Decided by the database, and by local reads.
 //!
 //! ```text
-//! cargo run --example sliding_window                             # on SQLite, in memory
-//! cargo run --example sliding_window -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! cargo run --example sliding_window # on SQLite, in memory
+//! cargo run --example sliding_window --features postgres -- postgres://localhost/app # or on a database of yours; also mysql
 //! ```
 //!
 //! ```text
@@ -26,8 +26,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tollgate::{Limiter, Window};
-
-mod common;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -1,8 +1,8 @@
 //! `allow`, `reserve` and `wait`, each with and without available tokens.
 //!
 //! ```text
-//! cargo run --example three_methods                             # on SQLite, in memory
-//! cargo run --example three_methods -- postgres://localhost/app # or on a database of yours; also mysql:// and sqlite://
+//! cargo run --example three_methods # on SQLite, in memory
+//! cargo run --example three_methods --features postgres -- postgres://localhost/app # or on a database of yours; also mysql
 //! ```
 //!
 //! ```text
@@ -26,8 +26,6 @@ use anyhow::Context;
 use tollgate::{Limiter, Quota};
 
 use common::{in_minutes, seconds};
-
-mod common;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -59,20 +59,3 @@ pub use store::sql::{SqlStore, create_bucket, migrate};
 /// The version of uuid for the ids of requests: see [`Take::id`]. Its feature `v4` is on.
 #[doc(no_inline)]
 pub use uuid;
-
-/// Compiles the examples in the guides.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/start/postgres.md")]
-#[doc = include_str!("../docs/start/mysql.md")]
-#[doc = include_str!("../docs/start/sqlite.md")]
-#[doc = include_str!("../docs/start/yugabytedb.md")]
-#[doc = include_str!("../docs/concepts.md")]
-#[doc = include_str!("../docs/choosing.md")]
-#[doc = include_str!("../docs/sliding-windows.md")]
-#[doc = include_str!("../docs/recipes.md")]
-#[doc = include_str!("../docs/waiting.md")]
-#[doc = include_str!("../docs/outages.md")]
-#[doc = include_str!("../docs/operations.md")]
-#[doc = include_str!("../docs/observability.md")]
-#[doc = include_str!("../docs/testing.md")]
-struct Book;

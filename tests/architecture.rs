@@ -53,7 +53,7 @@ struct Sources {
 
 impl Sources {
     fn read(directory: &str) -> anyhow::Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(directory);
         let mut code = BTreeMap::new();
         for path in files(&root)? {
             let relative = path.strip_prefix(&root)?.with_extension("");

@@ -5,7 +5,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest, MAX_WAIT_NS, ThrottleLevel, Verdict};
-#[cfg(feature = "serde")]
 use tollgate::{Key, Mode};
 use tollgate::{Quota, Rule, Window, model::QuotaError};
 
@@ -38,7 +37,6 @@ fn every_golden_vector_holds() -> anyhow::Result<()> {
 }
 
 /// A configuration file states keys, rules and modes as text.
-#[cfg(feature = "serde")]
 #[test]
 fn configuration_states_keys_rules_and_modes_as_text() {
     #[derive(Debug, PartialEq, serde::Deserialize)]
@@ -72,7 +70,6 @@ fn configuration_states_keys_rules_and_modes_as_text() {
     }
 }
 
-#[cfg(feature = "serde")]
 #[test]
 fn invalid_quota_json_error_names_the_value() {
     for json in [
@@ -204,8 +201,7 @@ proptest! {
         for quota in [quota, other.unwrap_or(quota)] {
             let text = quota.to_string();
             prop_assert_eq!(text.parse(), Ok(quota), "{}", text);
-            #[cfg(feature = "serde")]
-            {
+                        {
                 let json = serde_json::to_string(&quota).expect("a text");
                 prop_assert_eq!(&json, &format!("\"{text}\""));
                 prop_assert_eq!(serde_json::from_str::<Quota>(&json).expect("the same"), quota);

@@ -129,5 +129,5 @@ fn run(example: &str, argument: Option<&str>) -> anyhow::Result<String> {
 }
 
 fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the repository").to_owned()
 }

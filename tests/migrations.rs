@@ -77,7 +77,7 @@ fn code(line: &str) -> String {
 
 /// Returns the names and the texts of an engine's files, in order.
 fn files(engine: &str) -> anyhow::Result<Vec<(String, String)>> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(engine);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations").join(engine);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();

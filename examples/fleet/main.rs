@@ -1,9 +1,9 @@
 //! Many processes take tokens of one bucket, and a checker verifies all answers.
 //!
 //! ```text
-//! cargo run --example fleet                                  # on a SQLite database that is removed afterwards
-//! cargo run --example fleet -- --url postgres://localhost/app --processes 8 --tasks 5 --seconds 3
-//! cargo run --example fleet -- --capacity 20 --refill-seconds 2 --refill continuous
+//! cargo run --example fleet --features fleet                                  # on a SQLite database that is removed afterwards
+//! cargo run --example fleet --features fleet -- --url postgres://localhost/app --processes 8 --tasks 5 --seconds 3
+//! cargo run --example fleet --features fleet -- --capacity 20 --refill-seconds 2 --refill continuous
 //! ```
 //!
 //! Prints the grants of each second. Fails if a window exceeded its limit, or if a token was lost to a false denial.

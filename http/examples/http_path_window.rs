@@ -14,8 +14,6 @@ use axum::Router;
 use tollgate::{Limiter, Window};
 use tollgate_http::{RateLimitHeaders, RateLimitLayer, UrlPath};
 
-#[path = "../../examples/common/mod.rs"]
-mod common;
 #[path = "common/http.rs"]
 mod http;
 

@@ -19,8 +19,6 @@ use tollgate_http::{ClientAddr, MatchedRoute, RateLimitHeaders, RateLimitLayer, 
 
 use common::Engine;
 
-#[path = "../../examples/common/mod.rs"]
-mod common;
 #[path = "common/http.rs"]
 mod http;
 

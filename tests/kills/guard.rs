@@ -58,5 +58,5 @@ impl Drop for Guard {
     }
 }
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/servers");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/servers");
 const CLEAN_UP: &str = r#"read -r; "$1" stop; rm -rf "$2""#;

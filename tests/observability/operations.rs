@@ -19,7 +19,7 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 fn read(path: &str) -> anyhow::Result<String> {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).context(path.to_owned())
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).context(path.to_owned())
 }
 
 async fn emitted() -> anyhow::Result<(BTreeSet<String>, String)> {

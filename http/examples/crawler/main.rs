@@ -25,8 +25,6 @@ use crate::host::Host;
 use crate::processes::Processes;
 use crate::replica::Orders;
 
-#[path = "../../../examples/common/mod.rs"]
-mod common;
 mod host;
 #[path = "../../../examples/common/processes.rs"]
 mod processes;

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tollgate::{Key, Limiter};
 use tollgate_http::ClientLimit;
 
-use crate::{PAGES, POLITE, REPLICAS, common, processes};
+use crate::{PAGES, POLITE, REPLICAS, processes};
 
 #[derive(Clone, Deserialize, Serialize)]
 pub(crate) struct Orders {

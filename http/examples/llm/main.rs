@@ -27,8 +27,6 @@ use tollgate_http::{ClientLimit, ClientLimitError, Estimate, HeaderPreset};
 
 use provider::Provider;
 
-#[path = "../../../examples/common/mod.rs"]
-mod common;
 mod provider;
 
 const WORKERS: u64 = 30;
