@@ -62,14 +62,14 @@ pub(crate) struct Args {
 #[derive(Clone)]
 struct Prefix(String);
 
-fn prefix(text: &str) -> Result<Prefix, &'static str> {
+fn prefix(text: &str) -> Result<Prefix, CliError> {
     let is_of_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
     let is_name =
         text.len() <= 20 && text.starts_with(|first: char| first.is_ascii_lowercase()) && text.chars().all(is_of_name);
     if !is_name {
-        Err("not a prefix of a role: give up to 20 of a-z, 0-9 and _, a letter first")
+        Err(CliError::arguments("not a prefix of a role", "give up to 20 of a-z, 0-9 and _, a letter first"))
     } else if text == "pg" || text.starts_with("pg_") {
-        Err("PostgreSQL reserves role names that begin with pg_: give another one")
+        Err(CliError::arguments("PostgreSQL reserves role names that begin with pg_", "give another one"))
     } else {
         Ok(Prefix(text.to_owned()))
     }
