@@ -86,10 +86,9 @@ impl<S: Store> Limiter<S> {
         self.reserve_all(&take).await
     }
 
-    /// Waits for a token, and takes it.
+    /// Waits for a token, and takes it. Returns the reservation when the token can be used, or at once if it is denied.
     ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait).
-    /// Default: 30 s.
+    /// Denies, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait). Default: 30 s.
     ///
     /// # Errors
     ///
@@ -106,9 +105,10 @@ impl<S: Store> Limiter<S> {
         self.wait_n(key, 1, self.max_wait).await
     }
 
-    /// Waits at most `max_wait` for `cost` tokens, and takes them.
+    /// Waits at most `max_wait` for `cost` tokens, and takes them. Returns the reservation when the tokens can be used, or at once
+    /// if they are denied.
     ///
-    /// Denies at once, and takes nothing, if the wait would be longer. The limiter calls the store once and then sleeps.
+    /// Denies, and takes nothing, if the wait would be longer. The limiter calls the store once and then sleeps.
     /// Requests that wait for one key of one limiter and its clones are served in the order of their calls.
     ///
     /// # Errors
