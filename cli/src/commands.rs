@@ -65,7 +65,6 @@ enum Offline {
     Completions(completions::Args),
     /// Print the JSON Schema of what each command prints with --json
     JsonSchema,
-    #[command(hide = true)]
     Man(man::Args),
 }
 
