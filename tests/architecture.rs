@@ -41,6 +41,22 @@ fn files_import_each_other_in_no_circle() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// `autotests` is off, because the tests lie beside the manifest: a file that it does not list would never be compiled.
+#[test]
+fn manifest_lists_every_test() -> anyhow::Result<()> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::fs::read_to_string(directory.join("Cargo.toml"))?;
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let main = if path.is_dir() { path.join("main.rs") } else { path };
+        if main.extension().is_some_and(|extension| extension == "rs") && main.exists() {
+            let name = main.strip_prefix(directory)?.display().to_string();
+            ensure!(manifest.contains(&format!("path = \"{name}\"")), "tests/Cargo.toml has no [[test]] for {name}");
+        }
+    }
+    Ok(())
+}
+
 /// A module by the parts of its path from the crate root, or a path into one.
 type ModulePath = Vec<String>;
 

@@ -17,7 +17,7 @@ use crate::telemetry::{GaugeShare, WAITERS};
 ///
 /// A reservation is a record, not a guard: if it is dropped or the process dies, its tokens stay taken.
 #[derive(Debug)]
-#[must_use = "if it was granted, its tokens are taken: wait for its delay, or cancel it"]
+#[must_use = "check is_granted: a denial is not an error, and granted tokens stay taken until they are cancelled"]
 pub struct Reservation<S: Store = AnyStore> {
     store: Arc<Stack<S>>,
     decision: Decision,

@@ -3,7 +3,6 @@
 use crate::matrix::Case;
 
 mod admin;
-mod attack;
 mod attacks;
 mod batches;
 mod bounds;
@@ -12,6 +11,7 @@ mod cancellation;
 mod charsets;
 mod clocks;
 mod concurrency;
+mod denial_flood;
 mod denials;
 mod faults;
 mod fleet;
@@ -48,47 +48,47 @@ mod windows;
 pub fn all() -> Vec<Case> {
     [
         admin::cases(),
-        attack::cases(),
         attacks::cases(),
         batches::cases(),
         bounds::cases(),
         by_hand::cases(),
-        charsets::cases(),
         cancellation::cases(),
+        charsets::cases(),
+        clocks::cases(),
         concurrency::cases(),
+        denial_flood::cases(),
         denials::cases(),
         faults::cases(),
         fleet::cases(),
-        throttling::cases(),
         host::cases(),
         interval::cases(),
-        mutants::cases(),
+        invariants::cases(),
         keys::cases(),
+        levels::cases(),
+        limit_changes::cases(),
         limits::cases(),
         locked::cases(),
-        reads::cases(),
         migrations::cases(),
+        mutants::cases(),
+        oracle::cases(),
         privileges::cases(),
+        reads::cases(),
         removal::cases(),
         requester::cases(),
-        oracle::cases(),
-        levels::cases(),
-        invariants::cases(),
-        clocks::cases(),
-        limit_changes::cases(),
-        transcripts::cases(),
-        slow_storage::cases(),
-        updates::cases(),
-        upgrades::cases(),
+        retries::cases(),
+        round_trips::cases(),
         routines::cases(),
         runbook::cases(),
         scenarios::cases(),
         sequences::cases(),
+        slow_storage::cases(),
         sweeping::cases(),
+        throttling::cases(),
+        transcripts::cases(),
+        updates::cases(),
+        upgrades::cases(),
         vectors::cases(),
         windows::cases(),
-        retries::cases(),
-        round_trips::cases(),
     ]
     .concat()
 }

@@ -57,8 +57,11 @@ macro_rules! list {
 pub(crate) use list;
 
 pub fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    for case in cases::all() {
+    let (mut trials, cases) = (Vec::new(), cases::all());
+    for listed in [WITHOUT_LAYERS, ALONE, RANDOM, LAYERED_EVERYWHERE].concat() {
+        assert!(cases.iter().any(|&case| is_listed(case, &[listed])), "no case is named {listed}");
+    }
+    for case in cases {
         for engine in ENGINES.iter().filter(|engine| engine.takes_part() && (case.needs)(engine)) {
             if case.time == Time::Injected && !engine.time_can_be_injected {
                 continue;
@@ -155,8 +158,6 @@ fn is_listed(case: Case, names: &[&str]) -> bool {
 const WITHOUT_LAYERS: &[&str] = &[
     // Sets the mode of a whole database, in a separate database, by operators' functions.
     "cases::admin",
-    // Builds a limiter with these layers, and counts its calls.
-    "cases::attack",
     // Uses SQL only, by a login of the application's role.
     "cases::attacks",
     // Calls `take` with many requests some thousand times, which no layer coalesces.
@@ -171,6 +172,8 @@ const WITHOUT_LAYERS: &[&str] = &[
     "cases::cancellation::cancelled_calls_of_every_method",
     // Waits until each request has a separate session.
     "cases::concurrency::waiters",
+    // Builds a limiter with these layers, and counts its calls.
+    "cases::denial_flood",
     // A cached denial never writes.
     "cases::denials",
     // Uses its own lease.
