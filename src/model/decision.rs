@@ -318,9 +318,10 @@ impl Decision {
     /// Returns the whole tokens left. With several buckets, those of [the bucket that decided](Self::limit_index);
     /// [`each`](Self::each) has those of the others.
     ///
-    /// `None` if no bucket was read: the quota is unlimited, or [`Limiter::set_mode`](crate::Limiter::set_mode) or
-    /// [`Fallback::Open`](crate::Fallback::Open) decided. If a [mode](Self::mode) decided instead of the tokens, the number does
-    /// not tell whether the next request passes.
+    /// `None` if no bucket was read: the quota is unlimited, the limiter's own [mode](crate::Limiter::set_mode)
+    /// [`Off`](Mode::Off) decided, or [`Fallback::Open`](crate::Fallback::Open) did. The limiter's own mode
+    /// [`Block`](Mode::Block) returns 0. If a [mode](Self::mode) decided instead of the tokens, the number does not tell
+    /// whether the next request passes.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         (self.remaining != u64::MAX).then_some(self.remaining)
