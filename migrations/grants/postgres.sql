@@ -84,7 +84,8 @@ grant execute on function
   tollgate.request_tokens_v1(text, double precision, double precision, double precision, text, uuid),
   tollgate.request_tokens_many(text[], double precision[]),
   tollgate.request_tokens_in_window(text, double precision, double precision, double precision, double precision, double precision),
-  tollgate.request_tokens_in_window_v1(text, double precision, double precision, double precision, double precision, double precision),
+  tollgate.request_tokens_in_window_v1(
+    text, double precision, double precision, double precision, double precision, double precision),
   tollgate.rate_limiting_request(text, double precision, double precision),
   tollgate.peek(text),
   tollgate.peek_window(text),

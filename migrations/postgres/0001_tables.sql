@@ -5,8 +5,8 @@
 do $$
 begin
   if current_setting('server_encoding') not in ('UTF8', 'SQL_ASCII') then
-    raise exception 'this database is encoded in %, which has not every character of a key: create database ... encoding ''UTF8'' template template0, and migrate that',
-        current_setting('server_encoding')
+    raise exception 'this database is encoded in %, which has not every character of a key: create database ... '
+                    'encoding ''UTF8'' template template0, and migrate that', current_setting('server_encoding')
       using errcode = 'feature_not_supported';
   end if;
   -- An administrator can create the schema for a role that lacks the privilege.
@@ -69,7 +69,7 @@ create table if not exists tollgate.token_buckets (
   anchor         bigint not null default tollgate.clock(),     -- nanoseconds since 1970
   full_at        bigint not null default 0,                    -- ticks: when the bucket is full again
   granted        bigint not null default 0,                    -- tokens granted since the creation of the row
-  max_granted_wait   bigint not null default 0,                -- ticks: the longest wait that was granted
+  max_granted_wait bigint not null default 0,                  -- ticks: the longest wait that was granted
   burst          bigint not null,                              -- ticks from empty to full; a trigger sets these four
   step_ns        bigint not null,
   step_ticks     bigint not null,
@@ -133,13 +133,13 @@ create table if not exists tollgate.token_overrides (
 --
 -- Rows are deleted as fast as they are inserted: vacuum runs before a fiftieth of the table is dead.
 create table if not exists tollgate.token_receipts (
-  id         uuid not null,
-  bucket     text collate "C" not null,
-  cost       bigint not null,           -- tokens
-  granted    bigint not null,           -- the bucket's granted after this grant
-  scheduled_at    bigint not null,      -- when the tokens can be used, in nanoseconds since 1970
-  state      text collate "C" not null, -- 'open', 'cancelled', 'refunded', 'settled'
-  expires_at bigint not null,           -- in nanoseconds since 1970; an expired receipt can no longer be adjusted
+  id           uuid not null,
+  bucket       text collate "C" not null,
+  cost         bigint not null,           -- tokens
+  granted      bigint not null,           -- the bucket's granted after this grant
+  scheduled_at bigint not null,           -- when the tokens can be used, in nanoseconds since 1970
+  state        text collate "C" not null, -- 'open', 'cancelled', 'refunded', 'settled'
+  expires_at   bigint not null,           -- in nanoseconds since 1970; an expired receipt can no longer be adjusted
   primary key (id, bucket)
 )
 with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -154,7 +154,7 @@ create index if not exists token_receipts_open on tollgate.token_receipts (bucke
 -- Pages keep free space for new versions of some rows, so that updates are heap-only: a row grows with the number of counts.
 create table if not exists tollgate.token_windows (
   id            text collate "C" primary key,   -- 1 to 255 bytes
-  max_requests          bigint not null,        -- the limits of the last counted request: requests in any interval
+  max_requests  bigint not null,                -- the limits of the last counted request: requests in any interval
   interval_ns   bigint not null,
   resolution_ns bigint not null,
   ends          bigint[] not null default '{}', -- ends of the sub-intervals, oldest first, in nanoseconds since 1970

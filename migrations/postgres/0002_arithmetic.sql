@@ -39,7 +39,7 @@ begin
       then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
     when v_refill_ns < p_capacity
       then pg_catalog.format('%s tokens in %s s are more than one a nanosecond: count in larger units, 1 for 1000',
-                  p_capacity, p_refill_seconds)
+                             p_capacity, p_refill_seconds)
   end;
   if v_error is null and p_refill = 'continuous' then
     step_ns := 1;
@@ -48,7 +48,7 @@ begin
     v_error := case
       when token_ticks::numeric * p_capacity > v_refill_ns * 1.001
         then pg_catalog.format('%s tokens in %s s, in whole nanoseconds a token, would be over 0.1 %% slower: '
-                    'count in larger units, 1 for 1000', p_capacity, p_refill_seconds)
+                               'count in larger units, 1 for 1000', p_capacity, p_refill_seconds)
       when token_ticks::numeric * p_capacity > 3155760000000000000::numeric
         then pg_catalog.format('refill_seconds is %s: give a century (3155760000) or less', p_refill_seconds)
     end;

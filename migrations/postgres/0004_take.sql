@@ -3,23 +3,24 @@ do $$
 begin
   if to_regtype('tollgate.taken_v1') is null then
     create type tollgate.taken_v1 as (
-      outcome     text,
-      mode        text,
-      now         bigint,
-      scheduled_at     bigint,
-      full_at     bigint,
-      granted     bigint,
-      burst       bigint,
-      anchor      bigint,
-      step_ns     bigint,
-      step_ticks  bigint,
-      token_ticks bigint
+      outcome      text,
+      mode         text,
+      now          bigint,
+      scheduled_at bigint,
+      full_at      bigint,
+      granted      bigint,
+      burst        bigint,
+      anchor       bigint,
+      step_ns      bigint,
+      step_ticks   bigint,
+      token_ticks  bigint
     );
   end if;
 end
 $$;
 
--- take_v1: decides one request exactly. All routines that take tokens are built on take_v1.
+-- take_v1: decides one request exactly. grant_batch, make_batch, take_equal_v1 and the take_all routines have statements of
+-- their own. take_each_v1 and the request routines call take_v1.
 --
 -- Arguments: p_id             the bucket
 --            p_cost           tokens to take, 1 or more
@@ -68,7 +69,7 @@ declare
   v_outcome      text;
   v_mode         text;
   v_wait         bigint;  -- p_max_wait, or 0 with mode 'shadow'
-  c_stale        constant bigint := 2000000;
+  c_stale        constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
   if (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens

@@ -4,20 +4,20 @@ do $$
 begin
   if to_regtype('tollgate.answers_v1') is null then
     create type tollgate.answers_v1 as (
-      entries     bigint[],  -- positions of the requests among those of the call, from 1
+      entries      bigint[],  -- positions of the requests among those of the call, from 1
       -- The others have one element per entry, or one that stands for all entries.
-      times       bigint[],  -- number of equal requests of each entry; the state is that after the last one
-      outcome     text,      -- the columns of taken_v1
-      mode        text,
-      now         bigint[],
-      scheduled_at     bigint[],  -- null: the values of now
-      full_at     bigint[],
-      granted     bigint[],
-      burst       bigint[],
-      anchor      bigint[],
-      step_ns     bigint[],
-      step_ticks  bigint[],
-      token_ticks bigint[]
+      times        bigint[],  -- number of equal requests of each entry; the state is that after the last one
+      outcome      text,      -- the columns of taken_v1
+      mode         text,
+      now          bigint[],
+      scheduled_at bigint[],  -- null: the values of now
+      full_at      bigint[],
+      granted      bigint[],
+      burst        bigint[],
+      anchor       bigint[],
+      step_ns      bigint[],
+      step_ticks   bigint[],
+      token_ticks  bigint[]
     );
   end if;
 end
@@ -150,6 +150,7 @@ begin
        and u.place not in (select d.place from unnest(p_done) d (place))
        and case when u.cost <= t.burst / t.token_ticks - u.min_remaining  -- within the capacity
              then tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now) >= 1 end
+    -- 2000000 is c_stale of take_v1.
     returning u.place, u.times as wanted, t.granted_requests as times,
               tollgate.clock() - c.now > 2000000 as late, c.now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns,
               t.step_ticks, t.token_ticks)
@@ -263,6 +264,7 @@ begin
           array_agg(m.token_ticks))::tollgate.answers_v1,
          array_agg(n.place) filter (where n.times < n.wanted),
          -- Entries that waited for another session's row, whose insert was rolled back, and those that emptied their bucket.
+         -- 2000000 is c_stale of take_v1.
          array_agg(n.place) filter (
            where n.times < n.wanted
                  or (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
@@ -518,7 +520,7 @@ declare
   v_granted    bigint;
   v_more       bigint;
   v_full_at    bigint;
-  c_stale      constant bigint := 2000000;
+  c_stale      constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
 begin
   for v_attempt in 1 .. 3 loop
     exit when (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens

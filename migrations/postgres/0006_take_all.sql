@@ -102,7 +102,7 @@ begin
     perform from tollgate.token_buckets l where l.id = v_first.id for no key update;
     if not found then
       perform tollgate.rule(v_first.id, v_first.capacity, v_first.refill_seconds, v_first.refill, v_first.plan,
-                               tollgate.clock(), false);
+                            tollgate.clock(), false);
       perform from tollgate.token_buckets l where l.id = v_first.id for no key update;
     end if;
   end loop;
@@ -247,8 +247,8 @@ begin
         select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
           into v_refused, v_mode, v_until, v_made, v_capacity
           from tollgate.rule(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
-                                p_refills[v_place], p_plans[v_place], v_now,
-                                p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
+                             p_refills[v_place], p_plans[v_place], v_now,
+                             p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
         -- Another session created the bucket since the rows were locked: it has to be locked, too.
         v_made := v_made or (b.id is null and v_refused is null and v_mode is distinct from 'off');
         v_changed := v_changed or v_made;

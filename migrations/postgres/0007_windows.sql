@@ -134,7 +134,7 @@ begin
       outcome       text,
       mode          text,
       now           bigint,
-      scheduled_at       bigint,
+      scheduled_at  bigint,
       ends          bigint[],
       counts        bigint[],
       resolution_ns bigint
@@ -164,8 +164,8 @@ $$;
 -- Errors:    22023 arguments out of range
 -- Locks:     the window's row, then the receipt. A denied request writes nothing, once the window exists.
 create or replace function tollgate.take_window_v1(
-  p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint, p_max_requests bigint, p_interval bigint, p_resolution bigint,
-  p_receipt uuid, p_hold bigint, p_counting boolean)
+  p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint, p_max_requests bigint, p_interval bigint,
+  p_resolution bigint, p_receipt uuid, p_hold bigint, p_counting boolean)
 returns tollgate.window_taken_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -164,7 +164,7 @@ begin
       w := tollgate.window_step_back(w, v_now);
     end if;
     w := tollgate.window_count(w, w.interval_ns, w.resolution_ns, -given_back, v_now,
-                                  greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns));
+                               greatest(v_now, w.ends[array_length(w.ends, 1)] - w.resolution_ns));
   else
     -- Requests of a dropped sub-interval cannot be given back in another one. Otherwise, their sub-interval is the first one
     -- that ends after they act, or a later one.

@@ -87,7 +87,8 @@ select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
      from unnest(w.ends, w.counts) as u (e, c)) c
  where w.granted <> 0;
 
-comment on view tollgate.token_window_levels is 'Each sliding window: its limits, the current count, and when the next request passes';
+comment on view tollgate.token_window_levels is
+  'Each sliding window: its limits, the current count, and when the next request passes';
 
 -- taken_clock(p_taken) -> the time of the bucket's own clock at the decision, in ticks.
 create or replace function tollgate.taken_clock(p_taken tollgate.taken_v1) returns bigint
@@ -154,12 +155,12 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  t         tollgate.taken_v1;
-  v_tokens  bigint;
-  v_min_remaining    bigint;
-  c_day     constant bigint := 86400000000000;
-  c_year_ms constant bigint := 31622400000;
-  c_inexact constant double precision := 9007199254740992;
+  t               tollgate.taken_v1;
+  v_tokens        bigint;
+  v_min_remaining bigint;
+  c_day           constant bigint := 86400000000000;
+  c_year_ms       constant bigint := 31622400000;
+  c_inexact       constant double precision := 9007199254740992;
 begin
   if (p_id is not null and p_tokens >= 1 and p_tokens < c_inexact and p_tokens = trunc(p_tokens)
       and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)

@@ -20,7 +20,7 @@ begin
   if abs(round(p_refill_seconds, 9)) >= 10000000000 then
     -- Exceeds the column: bucket_limits raises the error that the trigger would raise.
     perform tollgate.bucket_limits('bucket ' || quote_nullable(left(p_id, 255)), p_capacity,
-                              round(p_refill_seconds, 9), p_refill);
+                                   round(p_refill_seconds, 9), p_refill);
   end if;
   insert into tollgate.token_buckets as b (id, capacity, refill_seconds, refill)
   values (p_id, p_capacity, p_refill_seconds, p_refill)
@@ -66,7 +66,7 @@ begin
   if abs(round(p_refill_seconds, 9)) >= 10000000000 then
     -- Exceeds the column: bucket_limits raises the error that the trigger would raise.
     perform tollgate.bucket_limits('plan ' || quote_nullable(left(p_name, 255)), p_capacity,
-                              round(p_refill_seconds, 9), p_refill);
+                                   round(p_refill_seconds, 9), p_refill);
   end if;
   insert into tollgate.token_plans as p (name, capacity, refill_seconds, refill)
   values (p_name, p_capacity, p_refill_seconds, p_refill)
