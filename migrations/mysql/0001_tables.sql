@@ -4,7 +4,7 @@ create table if not exists token_migrations (
   version    bigint not null primary key,
   name       varchar(64) not null,
   applied_at datetime(6) null default (utc_timestamp(6))
-) engine = InnoDB comment = 'The ledger of tollgate''s migrations';
+) engine = InnoDB comment = 'The migrations that have run';
 
 -- One row per bucket. To provision a bucket, set the first three columns. tollgate maintains the others.
 --
@@ -31,12 +31,12 @@ create table if not exists token_buckets (
   refill_seconds decimal(19, 9) not null comment 'from empty to full',
   refill         varchar(10) character set ascii collate ascii_bin not null default 'interval'
                  comment 'how tokens come back',
-  plan           varbinary(255) null comment 'the plan that it follows, if any',
-  provisioned    boolean not null default true comment 'false: made by its first request, may be swept',
-  under_capacity bigint not null default (capacity) comment 'the limits of the state: its own, or those of a plan or override',
+  plan           varbinary(255) null comment 'the plan that the bucket follows, or null',
+  provisioned    boolean not null default true comment 'false: created by its first request, can be swept',
+  under_capacity bigint not null default (capacity) comment 'the limits that the state is under: its own, or an override''s',
   under_seconds  decimal(19, 9) not null default (refill_seconds),
   under_refill   varchar(10) character set ascii collate ascii_bin not null default (refill),
-  overridden     boolean not null default false comment 'whether these are an override''s, if equal to its own, too',
+  overridden     boolean not null default false comment 'whether the state is under an override''s limits',
   step_ns        bigint not null default (
                    case refill when 'continuous' then 1 when 'once' then 9223372036854775807
                      else greatest(cast(least(refill_seconds, 9000000000) * 1000000000 as signed), 1) end),
@@ -50,13 +50,14 @@ create table if not exists token_buckets (
   anchor         bigint not null default (
                    if(refill = 'calendar', 0,
                       timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) * 1000 mod step_ns))
-                 comment 'nanoseconds since 1970: the first step of its clock',
-  full_at        bigint not null default 0 comment 'ticks: when it is full again',
-  granted        bigint not null default 0 comment 'tokens, ever',
-  max_granted_wait   bigint not null default 0 comment 'ticks: the longest that was granted',
+                 comment 'nanoseconds since 1970: start of the bucket''s clock',
+  full_at        bigint not null default 0 comment 'ticks: when the bucket is full again',
+  granted        bigint not null default 0 comment 'tokens granted since the creation of the row',
+  max_granted_wait bigint not null default 0 comment 'ticks: the longest wait that was granted',
   constraint token_bucket_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_bucket_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_bucket_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
+  -- The same bounds as token_bucket_limits.
   constraint token_bucket_capacity_is_1_or_more check (capacity >= 1),
   constraint token_bucket_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
   constraint token_bucket_refill_is_interval_calendar_continuous_or_once check (
@@ -84,12 +85,13 @@ create table if not exists token_plans (
   refill_seconds decimal(19, 9) not null comment 'from empty to full',
   refill         varchar(10) character set ascii collate ascii_bin not null default 'continuous'
                  comment 'as in token_buckets',
-  mode           varchar(7) character set ascii collate ascii_bin null comment 'null: what token_mode says',
+  mode           varchar(7) character set ascii collate ascii_bin null comment 'null: the mode of token_mode',
   mode_reason    text character set utf8mb4 null,
-  mode_until     datetime(6) null comment 'in UTC; null: until it is changed',
+  mode_until     datetime(6) null comment 'in UTC; null: until the mode is changed',
   constraint token_plan_name_has_1_to_255_bytes check (length(name) >= 1 and locate(x'00', name) = 0),
   constraint token_plan_name_is_utf_8 check (cast(convert(name using utf8mb4) as binary) <=> name),
   constraint token_plan_name_does_not_begin_with_u0001 check (left(name, 1) <> x'01'),
+  -- The same bounds as token_bucket_limits.
   constraint token_plan_capacity_is_1_or_more check (capacity >= 1),
   constraint token_plan_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
   constraint token_plan_refill_is_interval_calendar_continuous_or_once check (
@@ -103,7 +105,7 @@ create table if not exists token_plans (
     or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
        <= least(refill_seconds * 1001000000, 3155760000000000000)),
   constraint token_plan_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
-) engine = InnoDB comment = 'Plans that token buckets follow';
+) engine = InnoDB comment = 'Plans: the limits of the buckets that follow them';
 
 -- The mode of every key whose plan and override set none. One row; if the row is missing, the mode is 'enforce'.
 --
@@ -116,10 +118,10 @@ create table if not exists token_mode (
   one    boolean not null default true primary key,
   mode   varchar(7) character set ascii collate ascii_bin not null default 'enforce',
   reason text character set utf8mb4 null,
-  until  datetime(6) null comment 'in UTC; null: until it is changed',
+  until  datetime(6) null comment 'in UTC; null: until the mode is changed',
   constraint token_mode_has_one_row check (one = true),
   constraint token_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
-) engine = InnoDB comment = 'What holds for all token buckets';
+) engine = InnoDB comment = 'The mode of all keys whose plan and override set none';
 
 -- Inserts the one row of token_mode.
 insert ignore into token_mode (one) values (true);
@@ -130,19 +132,20 @@ insert ignore into token_mode (one) values (true);
 --   values ('user:42', 1000, 60, 'load test, ticket 7', utc_timestamp() + interval 1 day);
 create table if not exists token_overrides (
   id             varbinary(255) not null primary key comment 'the bucket; it need not exist yet',
-  capacity       bigint null comment 'null: the limits stay, and only the mode changes',
+  capacity       bigint null comment 'null: the limits do not change, only the mode does',
   refill_seconds decimal(19, 9) null,
   refill         varchar(10) character set ascii collate ascii_bin not null default 'continuous'
                  comment 'as in token_buckets',
-  mode           varchar(7) character set ascii collate ascii_bin null comment 'null: what the plan or token_mode says',
+  mode           varchar(7) character set ascii collate ascii_bin null comment 'null: the mode of the plan or of token_mode',
   reason         text character set utf8mb4 not null,
-  expires_at     datetime(6) null comment 'in UTC; null: until it is deleted; once past, it rules nothing',
+  expires_at     datetime(6) null comment 'in UTC; null: until the row is deleted; an expired row has no effect',
   constraint token_override_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_override_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_override_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   constraint token_override_has_both_capacity_and_refill_seconds_or_neither check (
     (capacity is null) = (refill_seconds is null)),
   constraint token_override_changes_the_limits_or_the_mode check (capacity is not null or mode is not null),
+  -- The same bounds as token_bucket_limits.
   constraint token_override_capacity_is_1_or_more check (capacity >= 1),
   constraint token_override_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
   constraint token_override_refill_is_interval_calendar_continuous_or_once check (
@@ -158,35 +161,35 @@ create table if not exists token_overrides (
        <= least(refill_seconds * 1001000000, 3155760000000000000)),
   constraint token_override_mode_is_enforce_shadow_off_or_block check (
     cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
-) engine = InnoDB comment = 'What holds for single token buckets, for a time';
+) engine = InnoDB comment = 'Limits or modes that replace those of single keys, for a time';
 
 -- One row per grant that tollgate must remember. A request with an id has a row, so that a retry is not charged twice. So does
 -- a reservation that was cancelled or refunded, or that can still be settled.
 create table if not exists token_receipts (
-  id         binary(16) not null,
-  bucket     varbinary(256) not null comment 'of a sliding window: x''01'' and its id',
-  cost       bigint not null comment 'tokens',
-  granted    bigint not null comment 'the bucket''s granted after it',
-  scheduled_at    bigint not null comment 'when the tokens may be used, in nanoseconds since 1970',
-  state      varchar(9) character set ascii collate ascii_bin not null comment 'open, cancelled, refunded, settled',
-  expires_at bigint not null comment 'in nanoseconds since 1970; from then on what it says stands',
+  id           binary(16) not null,
+  bucket       varbinary(256) not null comment 'of a sliding window: x''01'' and its id',
+  cost         bigint not null comment 'tokens',
+  granted      bigint not null comment 'the bucket''s granted after this grant',
+  scheduled_at bigint not null comment 'when the tokens can be used, in nanoseconds since 1970',
+  state        varchar(9) character set ascii collate ascii_bin not null comment 'open, cancelled, refunded, settled',
+  expires_at   bigint not null comment 'in nanoseconds since 1970; an expired receipt can no longer be adjusted',
   primary key (id, bucket),
-  key token_receipts_open (bucket, state, expires_at) comment 'a sweep asks for any that can be settled still'
-) engine = InnoDB comment = 'Grants that must be known again';
+  key token_receipts_open (bucket, state, expires_at) comment 'the sweep looks for receipts that can still be settled'
+) engine = InnoDB comment = 'Grants that tollgate must remember';
 
 -- One row per sliding window: the number of requests granted in each sub-interval that still counts. tollgate maintains the
 -- rows: request_tokens_in_window creates them, and the sweep deletes a row that has been empty for a minute.
 create table if not exists token_windows (
   id            varbinary(255) not null primary key,
-  max_requests          bigint not null comment 'the limits of the last count: requests in any interval',
+  max_requests  bigint not null comment 'the limits of the last counted request: requests in any interval',
   interval_ns   bigint not null,
   resolution_ns bigint not null,
   counts        longtext character set ascii not null
                 comment 'a JSON array of [end of the sub-interval in nanoseconds since 1970, granted in it]',
-  newest        bigint not null default 0 comment 'the newest sub-interval''s end',
-  granted       bigint not null default 0 comment 'requests, ever',
-  last_wait     bigint not null default 0 comment 'nanoseconds: of the request that was counted last',
-  since         bigint not null default 0 comment 'nanoseconds since 1970: what acted before is perhaps not counted any more',
+  newest        bigint not null default 0 comment 'end of the newest sub-interval, in nanoseconds since 1970',
+  granted       bigint not null default 0 comment 'requests granted since the creation of the row',
+  last_wait     bigint not null default 0 comment 'nanoseconds: wait of the last counted request',
+  since         bigint not null default 0 comment 'nanoseconds since 1970: earlier requests can be missing in counts',
   constraint token_window_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_window_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_window_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01')
@@ -196,9 +199,9 @@ create table if not exists token_windows (
 -- keys that each process denied most, up to its last report.
 create table if not exists token_stats (
   hour           datetime not null comment 'in UTC',
-  id             varbinary(255) not null comment 'the bucket; it need not exist any more',
+  id             varbinary(255) not null comment 'the bucket, which can be deleted by now',
   denied         bigint not null comment 'requests',
-  last_denied_at datetime(6) not null comment 'in UTC: when it was last reported',
+  last_denied_at datetime(6) not null comment 'in UTC: when the last denial was reported',
   primary key (hour, id),
   constraint token_stats_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_stats_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
@@ -209,8 +212,8 @@ create table if not exists token_stats (
 create table if not exists token_sweep_position (
   one      boolean not null default true primary key,
   swept_to varbinary(300) null
-           comment 'a table, and behind which of its rows the next step begins; null: it begins anew',
+           comment 'a table and the row after which the next step starts; null: the sweep starts again',
   constraint token_sweep_position_has_one_row check (one = true)
-) engine = InnoDB comment = 'How far the sweep has come';
+) engine = InnoDB comment = 'The position of the sweep, shared by all sessions';
 
 insert into token_migrations (version, name) values (1, '0001_tables') on duplicate key update applied_at = utc_timestamp(6);

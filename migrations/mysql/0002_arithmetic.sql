@@ -27,10 +27,11 @@ select (cast(conv(concat(substr(u.uuid, 16, 3), substr(u.uuid, 10, 4), left(u.uu
  limit 1
 ;
 
--- token_require_whole_number: refuses a number with a fraction, which the server would round silently.
+-- token_require_whole_number: raises the error for a number with a fraction, which the server would round silently. The caller
+-- checks first, and calls it only for such a number.
 --
 -- Arguments: p_routine, p_argument: names that the caller knows
---            p_number: the number
+--            p_number: the number, which has a fraction
 -- Result:    none
 -- Errors:    22023 always
 -- Locks:     none
@@ -50,7 +51,7 @@ end;
 -- token_check_id: refuses an invalid id of a bucket or window, or an invalid plan name.
 --
 -- Arguments: p_subject  name in the error, such as 'bucket id'
---            p_id    bytes of the id
+--            p_id       bytes of the id
 -- Result:    none
 -- Errors:    22023 the id is not 1 to 255 bytes of UTF-8, starts with U+0001 or contains NUL
 -- Locks:     none
@@ -93,6 +94,7 @@ begin
     default trim(trailing '.' from trim(trailing '0' from p_refill_seconds));
   declare v_message text character set utf8mb4;
 
+  -- token_plans, token_overrides and token_buckets check the same bounds. So do token_make_batch and token_take_uniform_v1.
   set v_message = case
     when p_capacity is null or p_refill_seconds is null or p_refill is null
       then 'give capacity, refill_seconds and refill'

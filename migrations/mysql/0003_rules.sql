@@ -12,6 +12,11 @@
 --            o_capacity    tokens, of the effective limits
 -- Errors:    22023 invalid id · 23514 invalid limits
 -- Locks:     the bucket's row; the caller has a transaction, and already holds the lock of an existing bucket
+--
+-- Variables: b_  columns of the bucket
+--            u_  limits that its state is under
+--            r_  requested limits, of the request or its plan
+--            w_  limits of an override
 drop procedure if exists token_rule;
 create procedure token_rule(
   in p_id varbinary(1024), in p_capacity bigint, in p_refill_seconds decimal(19, 9),
@@ -23,26 +28,26 @@ modifies sql data
 sql security definer
 begin
   declare b_capacity, b_anchor, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
-  declare u_capacity bigint;  -- u_: the limits that the state is under
-  declare b_seconds, u_seconds, c_seconds, v_seconds, w_seconds decimal(19, 9);
-  declare b_refill, u_refill, c_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
-  declare b_plan, c_plan varbinary(1024);
+  declare u_capacity, w_capacity bigint;
+  declare b_seconds, u_seconds, r_seconds, v_seconds, w_seconds decimal(19, 9);
+  declare b_refill, u_refill, r_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
+  declare b_plan, r_plan varbinary(1024);
   declare b_provisioned, b_overridden boolean;
-  declare c_capacity bigint default p_capacity;  -- c_: the requested limits, of the request or its plan
-  declare w_capacity bigint;                     -- w_: an override's limits
+  declare r_capacity bigint default p_capacity;
   declare v_capacity, v_until, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_own boolean default false;
 
   set o_outcome = null, o_mode = null, o_mode_until = null, o_changed = false, o_capacity = null;
-  set c_seconds = p_refill_seconds, c_refill = p_refill;
+  set r_seconds = p_refill_seconds, r_refill = p_refill;
   rule: begin
-    -- A column or a constraint refused the limits: raises the error that names the invalid value.
+    -- A column or a constraint refused the limits: raises the error that names the invalid value. 1048: null; 1264, 1292: out of a
+    -- column's range or type; 1690, 1916 (MariaDB): overflow in an expression or cast; 3819, 4025 (MariaDB): a check failed.
     declare exit handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025
     begin
       call token_check_id('bucket id', p_id);
-      call token_bucket_limits('bucket', p_id, c_capacity, c_seconds, c_refill,
-                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      call token_bucket_limits('bucket', p_id, r_capacity, r_seconds, r_refill,
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       resignal;
     end;
 
@@ -58,14 +63,14 @@ begin
       set o_mode = v_mode, o_mode_until = v_until;
     end if;
     if p_capacity is null then
-      set c_plan = coalesce(p_plan, b_plan);
+      set r_plan = coalesce(p_plan, b_plan);
     end if;
-    if c_plan is not null then
+    if r_plan is not null then
       select capacity, refill_seconds, refill, mode,
              if(mode_until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', mode_until) * 1000, null)
-        into c_capacity, c_seconds, c_refill, v_mode, v_until
-        from token_plans where name = c_plan;
-      if c_capacity is null then
+        into r_capacity, r_seconds, r_refill, v_mode, v_until
+        from token_plans where name = r_plan;
+      if r_capacity is null then
         set o_outcome = 'unplanned', o_mode = null, o_mode_until = null;
         leave rule;
       end if;
@@ -73,8 +78,8 @@ begin
         set o_mode = v_mode, o_mode_until = v_until;
       end if;
     end if;
-    if c_refill = 'once' and b_refill = 'once' then
-      set c_seconds = b_seconds;  -- has no effect with 'once'
+    if r_refill = 'once' and b_refill = 'once' then
+      set r_seconds = b_seconds;  -- has no effect with 'once'
     end if;
     set v_mode = null;
     select capacity, refill_seconds, refill, mode,
@@ -87,42 +92,42 @@ begin
       set o_mode = v_mode, o_mode_until = v_until;
     end if;
     set o_mode = nullif(o_mode, 'enforce');
-    set o_capacity = coalesce(w_capacity, c_capacity, b_capacity);
+    set o_capacity = coalesce(w_capacity, r_capacity, b_capacity);
 
     if o_mode = 'off' then
       leave rule;
-    elseif b_capacity is null and c_capacity is null then
+    elseif b_capacity is null and r_capacity is null then
       set o_outcome = 'unknown';
       leave rule;
     elseif b_capacity is null then
       -- Without strict mode, the server would truncate a longer id, and a MariaDB session can disable the table's checks.
       call token_check_id('bucket id', p_id);
-      call token_bucket_limits('bucket', p_id, c_capacity, c_seconds, c_refill,
-                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      call token_bucket_limits('bucket', p_id, r_capacity, r_seconds, r_refill,
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
-      values (p_id, c_capacity, c_seconds, c_refill, c_plan, false, 0)
+      values (p_id, r_capacity, r_seconds, r_refill, r_plan, false, 0)
       on duplicate key update id = token_buckets.id;
       set o_changed = true;
       leave rule;
     elseif b_provisioned
            and (if(p_capacity is null, p_plan <> coalesce(b_plan, ''),
-                   not (p_capacity = b_capacity and c_seconds = b_seconds and p_refill = b_refill))) then
+                   not (p_capacity = b_capacity and r_seconds = b_seconds and p_refill = b_refill))) then
       set o_outcome = 'conflict';
       leave rule;
     end if;
 
     -- While an override is in force, the bucket's own limits do not change.
-    set v_own = w_capacity is null and c_capacity is not null
-                and not (c_capacity = b_capacity and c_seconds = b_seconds and c_refill = b_refill);
+    set v_own = w_capacity is null and r_capacity is not null
+                and not (r_capacity = b_capacity and r_seconds = b_seconds and r_refill = b_refill);
     if v_own then
-      set b_capacity = c_capacity, b_seconds = c_seconds, b_refill = c_refill;
+      set b_capacity = r_capacity, b_seconds = r_seconds, b_refill = r_refill;
     end if;
-    if c_capacity is not null and not b_provisioned and not b_plan <=> c_plan then
-      set b_plan = c_plan, v_own = true;
+    if r_capacity is not null and not b_provisioned and not b_plan <=> r_plan then
+      set b_plan = r_plan, v_own = true;
     end if;
     if v_own then
       call token_bucket_limits('bucket', p_id, b_capacity, b_seconds, b_refill,
-                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       update token_buckets set capacity = b_capacity, refill_seconds = b_seconds, refill = b_refill, plan = b_plan
        where id = p_id;
     end if;
@@ -135,9 +140,9 @@ begin
            and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
                > b_burst + b_max_granted_wait + (1000000000 div b_step_ns + 1) * b_step_ticks) then
       call token_bucket_limits('bucket', p_id, v_capacity, v_seconds, v_refill,
-                          v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       call token_settle(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
-                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
+                        b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
       update token_buckets
          set under_capacity = v_capacity, under_seconds = v_seconds, under_refill = v_refill,
              overridden = w_capacity is not null,

@@ -13,7 +13,7 @@ create procedure token_make_batch(
 modifies sql data
 sql security definer
 begin
-  -- A value out of a column's range: the statement creates no bucket.
+  -- Invalid limits: the statement creates no bucket. token_rule explains the numbers.
   declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
 
   insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
@@ -35,6 +35,7 @@ begin
      -- Repeats the table's checks, because a MariaDB session can disable them.
      and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01' and locate(x'00', r.id) = 0
      and cast(convert(r.id using utf8mb4) as binary) <=> r.id
+  -- The same bounds as token_bucket_limits.
   having new_capacity between 1 and 3155760000000000000
      and new_refill in ('interval', 'calendar', 'continuous', 'once')
      and (new_refill = 'once'
@@ -75,10 +76,10 @@ sql security definer
 begin
   declare v_own boolean default false;
   declare v_made, v_taken, v_reevaluated, v_evaluated boolean default false;
-  declare v_sql_safe_updates boolean default @@sql_safe_updates;
-  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_length bigint unsigned default @@group_concat_max_len;
+  declare v_sql_safe_updates boolean default @@sql_safe_updates;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_plan varbinary(1024) default cast(p_plan as binary);
   declare v_capacity bigint default p_capacity;
   declare v_seconds decimal(19, 9) default p_refill_seconds;
@@ -104,7 +105,9 @@ begin
     end if;
     set v_token_ticks = if(v_refill = 'continuous',
                            (least(v_seconds, 9000000000) * 1000000000 - 1) div greatest(v_capacity, 1) + 1, 1);
-    if ((p_plan is null or p_capacity is null) and p_min_remaining between 0 and v_capacity and p_cost between 1 and v_capacity - p_min_remaining
+    -- The same bounds as token_bucket_limits.
+    if ((p_plan is null or p_capacity is null) and p_min_remaining between 0 and v_capacity
+        and p_cost between 1 and v_capacity - p_min_remaining
         and v_capacity <= 3155760000000000000 and v_refill in ('interval', 'calendar', 'continuous', 'once')
         and (v_refill = 'once' or v_seconds <= 3155760000 and v_seconds * 1000000000 >= v_capacity)
         and (v_refill <> 'continuous'
@@ -178,10 +181,10 @@ begin
           leave by_tokens;
         end if;
         if v_new = v_requests then
-          -- Inserts all buckets with their tokens taken, because no row is locked yet. A bucket that another session created
-          -- meanwhile is marked, and counts twice.
+          -- Inserts all buckets with their tokens taken, because no row is locked yet. -1 - granted is negative: it marks a bucket
+          -- that another session created meanwhile, which row_count() counts twice. The UPDATE below restores granted.
           begin
-            -- A value out of a column's range: the statement creates no bucket.
+            -- Invalid limits: the statement creates no bucket. token_rule explains the numbers.
             declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
             insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted)
             select unhex(r.id), v_capacity, v_seconds, v_refill, v_plan, false, 0,
@@ -287,9 +290,9 @@ begin
   declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
   declare v_done, v_made, v_reevaluated, v_evaluated boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_sql_safe_updates boolean default @@sql_safe_updates;
   declare v_sql_big_selects boolean default @@sql_big_selects;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_requests, v_ids, v_unbatchable, v_missing, v_planned bigint;
   declare v_grants, v_undecided bigint default 0;
   declare v_answers, v_debits, v_one_by_one json;  -- v_one_by_one: positions of the requests to decide one by one; null: all
@@ -464,9 +467,9 @@ begin
       while v_times > 0 do
         set v_equal = 1;
         call token_take_v1(convert(v_id using utf8mb4), v_cost, v_max_wait, v_min_remaining, v_capacity, v_refill_seconds,
-                             v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, false, v_equal,
-                             v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
-                             v_step_ticks, v_token_ticks);
+                           v_refill, convert(v_plan using utf8mb4), v_receipt, v_hold, true, false, v_equal,
+                           v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                           v_step_ticks, v_token_ticks);
         -- After a grant, the next equal request finds fewer tokens. Otherwise all get the same answer.
         set v_equal = if(v_outcome = 'granted' and v_mode is null, 1, v_times);
         set v_each = concat(v_each, ',"', concat_ws(

@@ -52,14 +52,14 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
+    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
   -- A join can exceed the session's max_join_size.
-  set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
+  set innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait), sql_big_selects = 1;
   by_tokens: loop
     if (p_receipt is null and p_max_wait between 0 and c_year) is not true then
       leave by_tokens;
@@ -184,10 +184,10 @@ begin
       if v_done then leave decide; end if;
       set v_times = 1;
       call token_take_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_min_remaining, v_capacity, v_refill_seconds,
-                           v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
-                           v_pass = 3, false, v_times,
-                           v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
-                           v_step_ticks, v_token_ticks);
+                         v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
+                         v_pass = 3, false, v_times,
+                         v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                         v_step_ticks, v_token_ticks);
       set v_done = false;
       set v_spare = v_spare or (v_pass > 1 and v_outcome <> 'granted');
       set v_all = v_all and v_outcome = 'granted';
@@ -211,7 +211,7 @@ begin
   if not v_spare and v_taken then
     release savepoint tollgate_decide_all;
   end if;
-  set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
   if v_spare then
     set o_answers = replace(o_answers, ' granted ', ' spared ');
@@ -247,9 +247,9 @@ begin
   declare c_max_tokens bigint default 4611686018427387903;
   declare v_own boolean default false;
   declare v_made, v_reevaluated boolean default false;
+  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_sql_safe_updates boolean default @@sql_safe_updates;
   declare v_sql_big_selects boolean default @@sql_big_selects;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_mode_rules, v_overrides boolean;
   declare v_now, v_after, v_limits, v_requests, v_missing, v_denials bigint;
   declare v_first bigint;  -- the first request that more than the tokens decides

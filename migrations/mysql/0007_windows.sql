@@ -184,13 +184,13 @@ begin
   decide: begin
     declare exit handler for sqlexception
     begin
-      set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
+      set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
     -- A join can exceed the session's max_join_size.
-    set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
+    set innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait), sql_big_selects = 1;
     set o_outcome = 'granted', o_counts = '[]', o_resolution = p_resolution, v_newest = 0;
     call token_clock(o_now);
     set o_scheduled_at = o_now;
@@ -204,7 +204,8 @@ begin
     select mode, if(until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', until) * 1000, null) into o_mode, v_until
       from token_mode
      where one = true and (until is null or timestampdiff(microsecond, '1970-01-01', least(until, '2262-01-01')) * 1000 > o_now);
-    select mode, if(expires_at < '2262-01-01', timestampdiff(microsecond, '1970-01-01', expires_at) * 1000, null) into v_mode, v_over_until
+    select mode, if(expires_at < '2262-01-01', timestampdiff(microsecond, '1970-01-01', expires_at) * 1000, null)
+      into v_mode, v_over_until
       from token_overrides
      where id = v_id and mode is not null
        and (expires_at is null or timestampdiff(microsecond, '1970-01-01', least(expires_at, '2262-01-01')) * 1000 > o_now);
@@ -216,7 +217,8 @@ begin
       leave decide;
     end if;
 
-    if v_last_wait is null and p_receipt is null and not p_counting and not o_mode <=> 'block' and p_cost > p_max_requests - p_min_remaining then
+    if v_last_wait is null and p_receipt is null and not p_counting and not o_mode <=> 'block'
+       and p_cost > p_max_requests - p_min_remaining then
       -- A request that exceeds the maximum creates no row.
       set o_outcome = 'never';
       leave decide;
@@ -242,8 +244,8 @@ begin
         declare v_cost, v_granted, v_scheduled_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
         call token_claim(p_receipt, concat(x'01', v_id), p_cost, 0, o_now,
-                            o_now + least(greatest(coalesce(p_hold, 0), 0), c_year), o_now,
-                            v_state, v_cost, v_granted, v_scheduled_at, v_expires_at);
+                         o_now + least(greatest(coalesce(p_hold, 0), 0), c_year), o_now,
+                         v_state, v_cost, v_granted, v_scheduled_at, v_expires_at);
         if v_state is not null then
           set o_outcome = if(v_cost = p_cost and v_state <> 'cancelled', 'granted', 'reused'),
               o_mode = null, o_scheduled_at = greatest(v_scheduled_at, o_now);
@@ -261,7 +263,7 @@ begin
         set o_scheduled_at = greatest(o_now, v_newest - o_resolution);
       else
         call token_window_earliest(o_counts, v_newest, o_resolution, p_interval, p_max_requests - p_cost - p_min_remaining, o_now,
-                                      o_scheduled_at);
+                                   o_scheduled_at);
         if o_scheduled_at between o_now + 1 and o_now + p_max_wait
            and v_newest < (o_scheduled_at div p_resolution + 1) * p_resolution
            and (select count(*) from json_table(o_counts, '$[*]' columns (e bigint path '$[0]')) as j where e > o_now)
@@ -273,7 +275,7 @@ begin
         set o_mode = if(p_counting, o_mode, null);
         if p_cost > 0 then
           call token_window_count(v_id, p_max_requests, p_interval, p_resolution, p_cost, o_now, o_scheduled_at, o_counts,
-                                     v_newest, o_resolution);
+                                  v_newest, o_resolution);
         end if;
         if p_counting then
           set o_scheduled_at = o_now;
@@ -289,7 +291,7 @@ begin
     end if;
   end decide;
 
-  set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
 end;
 

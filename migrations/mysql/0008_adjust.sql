@@ -1,9 +1,10 @@
--- token_adjust: runs token_adjust_v1 in the caller's transaction.
+-- token_adjust: cancels, refunds or settles a granted request, in the caller's transaction. token_adjust_v1 and
+-- token_adjust_batch_v1 call it.
 --
 -- Arguments: p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens: as for token_adjust_v1
 --            p_max_debt    'settle': longest wait for the next token, in nanoseconds; at least the wait of an empty bucket;
 --                          null: one year, the maximum
--- Result:    o_outcome, o_given_back: the columns of token_adjust_v1
+-- Result:    o_outcome, o_given_back: as the columns of token_adjust_v1
 -- Errors:    22023 arguments out of range
 -- Locks:     the bucket's row, then the receipt
 drop procedure if exists token_adjust;
@@ -48,8 +49,8 @@ adjust: begin
     end if;
   else
     call token_claim(p_receipt, v_id, p_cost, p_granted, p_scheduled_at,
-                        least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year), 0,
-                        v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
+                     least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year), 0,
+                     v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
     -- The receipt takes precedence over the caller's arguments.
     set v_new = v_state is null, p_granted = v_known_granted, p_scheduled_at = v_known_acts_at;
   end if;
@@ -153,16 +154,17 @@ begin
   call token_begin(p_own, v_own);
   if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
   call token_adjust(p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens, null, v_outcome,
-                           v_given_back);
+                    v_given_back);
   if p_own then set innodb_lock_wait_timeout = v_wait; end if;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
 
--- token_adjust_window: runs token_adjust_window_v1 in the caller's transaction.
+-- token_adjust_window: cancels, refunds or settles a granted request of a sliding window, in the caller's transaction.
+-- token_adjust_window_v1 and token_adjust_batch_v1 call it.
 --
 -- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as for token_adjust_v1
--- Result:    o_outcome, o_given_back: the columns of token_adjust_window_v1
+-- Result:    o_outcome, o_given_back: as the columns of token_adjust_window_v1
 -- Errors:    22023 arguments out of range, or group_concat_max_len is too small (MariaDB)
 -- Locks:     the window's row, then the receipt
 drop procedure if exists token_adjust_window;
@@ -228,7 +230,7 @@ adjust: begin
       update token_windows set since = greatest(since, v_end) where id = v_id;
     end if;
     call token_window_count(v_id, null, v_interval, v_resolution, -o_given_back, v_now,
-                               greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
+                            greatest(v_now, v_newest - v_resolution), v_counts, v_newest, v_resolution);
     leave adjust;
   end if;
   -- Requests of a dropped sub-interval cannot be given back in another one. Otherwise, their sub-interval is the first one that
@@ -276,7 +278,7 @@ begin
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
-    set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
+    set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -289,9 +291,9 @@ begin
   end if;
   call token_begin(p_own, v_own);
   -- A join can exceed the session's max_join_size.
-  set sql_big_selects = 1, innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait);
+  set innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait), sql_big_selects = 1;
   call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
-  set sql_big_selects = v_sql_big_selects, innodb_lock_wait_timeout = v_wait;
+  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
@@ -366,10 +368,10 @@ begin
     end if;
     if v_in_window then
       call token_adjust_window(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_scheduled_at, v_tokens,
-                                         v_outcome, v_given_back);
+                               v_outcome, v_given_back);
     else
       call token_adjust(v_kind, v_receipt, convert(v_id using utf8mb4), v_cost, v_granted, v_scheduled_at, v_tokens,
-                               v_max_debt, v_outcome, v_given_back);
+                        v_max_debt, v_outcome, v_given_back);
     end if;
     set v_done = false;
     set o_answers = concat(o_answers, if(o_answers = '[', '"', ',"'), v_place, ' ', v_outcome, ' ', v_given_back, '"');
@@ -435,7 +437,7 @@ begin
       call token_clock(v_now);
       -- p_least exceeds every capacity, so that token_rule skips the check for a clock that was set back. The check is below.
       call token_rule(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), v_now,
-                         c_max_tokens, o_outcome, v_mode, v_until, v_changed, v_capacity);
+                      c_max_tokens, o_outcome, v_mode, v_until, v_changed, v_capacity);
       -- A bucket that was missing can exist by now, but none of its columns have been read.
       if v_changed or v_burst is null and o_outcome is null and not v_mode <=> 'off' then
         set v_attempt = v_attempt + 1;

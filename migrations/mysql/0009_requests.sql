@@ -91,9 +91,9 @@ begin
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a minimum remaining of 0 or more';
   end if;
   call token_take_v1(p_id, least(v_tokens, c_max_tokens), least(v_max_wait_ms, 31622400000) * 1000000,
-                       least(v_min_remaining, c_max_tokens), null, null, null, p_plan, p_request, c_day, true, false,
-                       v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
-                       v_step_ticks, v_token_ticks);
+                     least(v_min_remaining, c_max_tokens), null, null, null, p_plan, p_request, c_day, true, false,
+                     v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                     v_step_ticks, v_token_ticks);
   if v_outcome = 'unknown' then
     set v_message = concat('tollgate: no bucket ''', left(p_id, 36),
                            ''': call token_create_bucket(id, capacity, refill_seconds, refill)');
@@ -320,8 +320,8 @@ begin
       'tollgate: rate_limiting_request takes an id, 1 to 10^9 tokens a second and a window of 1 s to a century';
   end if;
   call token_take_v1(p_rate_id, 1, 0, 0, v_rate * v_window, v_window, 'continuous', null, null, null, true, false,
-                       v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
-                       v_step_ticks, v_token_ticks);
+                     v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                     v_step_ticks, v_token_ticks);
   if v_outcome = 'conflict' then
     signal sqlstate '22023' set message_text =
       'tollgate: this bucket was provisioned with other limits: take its tokens with request_token';
@@ -396,8 +396,8 @@ begin
   end if;
   set v_interval = p_interval_seconds * 1000000000;
   call token_take_window_v1(p_id, least(v_tokens, c_max_tokens), v_max_wait_ms * 1000000, 0, v_max_requests,
-                              v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
-                              v_outcome, v_mode, v_now, v_scheduled_at, v_counts, v_resolution);
+                            v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
+                            v_outcome, v_mode, v_now, v_scheduled_at, v_counts, v_resolution);
   if v_outcome = 'never' then
     signal sqlstate '22023' set message_text = 'tollgate: the request exceeds the maximum of this window: request fewer tokens';
   end if;
@@ -473,8 +473,8 @@ begin
       'tollgate: token_throttle takes an id, and a number of tokens, a wait in ms, or both, of 0 or more';
   end if;
   call token_throttle_v1(p_id, v_remaining,
-                      least(coalesce(v_retry_after_ms, 0), coalesce(v_longest_ms, 3600000), 31622400000) * 1000000,
-                      null, null, null, null, false, v_outcome);
+                         least(coalesce(v_retry_after_ms, 0), coalesce(v_longest_ms, 3600000), 31622400000) * 1000000,
+                         null, null, null, null, false, v_outcome);
   if v_outcome in ('unknown', 'unplanned') then
     set v_message = concat('tollgate: no bucket ''', left(p_id, 36), ''', or no plan for it',
                            ': call token_create_bucket or token_create_plan');

@@ -41,7 +41,8 @@ begin
          if(min(s.c) < 0, null, cast(coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed)) as counted,
          cast(s.max_requests - coalesce(sum(if(s.e > s.now - s.interval_ns, s.c, 0)), 0) as signed) as available, s.granted,
          (greatest(s.now, s.newest - s.resolution_ns,
-                   coalesce(cast(max(if(s.so_far > s.max_requests - 1, s.e, null)) as decimal(20)) + s.interval_ns, 0)) - s.now + 999999)
+                   coalesce(cast(max(if(s.so_far > s.max_requests - 1, s.e, null)) as decimal(20)) + s.interval_ns, 0))
+          - s.now + 999999)
            div 1000000 as retry_after_ms, s.id as id_bytes
     from (select w.id, w.max_requests, w.interval_ns, w.resolution_ns, w.newest, w.granted, j.e, j.c,
                  sum(j.c) over (partition by w.id order by j.e desc) as so_far,
@@ -97,7 +98,7 @@ begin
 
   call token_check_id('bucket id', v_id);
   call token_bucket_limits('bucket', v_id, p_capacity, p_refill_seconds, p_refill,
-                      v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
   call token_begin(false, v_own);
   begin
     declare exit handler for sqlexception
@@ -121,7 +122,7 @@ begin
       from token_buckets where id = v_id for update;
     if v_settles then
       call token_settle(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
-                           b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
+                        b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
     end if;
     update token_buckets
        set provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill,
@@ -156,7 +157,7 @@ begin
 
   call token_check_id('plan name', v_name);
   call token_bucket_limits('plan', v_name, p_capacity, p_refill_seconds, p_refill,
-                      v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
   insert into token_plans (name, capacity, refill_seconds, refill)
   values (v_name, p_capacity, p_refill_seconds, p_refill)
   on duplicate key update capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
@@ -193,7 +194,7 @@ begin
   if exists (select 1 from token_buckets where id = cast(p_id as binary) for update) then
     -- A request that takes nothing converts the bucket's state to the effective limits.
     call token_take_v1(p_id, 1, 0, 0, null, null, null, null, null, 0, false, false, v_times, v_outcome, v_outcome,
-                         v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number);
+                       v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number, v_number);
   end if;
   call token_clock(v_now);
   update token_buckets
@@ -246,7 +247,7 @@ end;
 --            p_plan          plan that the request would name; null: the bucket's own
 -- Result:    one row
 --            known           whether the bucket exists
---            limits_from      'override', 'plan' or 'bucket'; null: no limits found
+--            limits_from     'override', 'plan' or 'bucket'; null: no limits found
 --            plan            the plan that the bucket follows
 --            capacity, refill_seconds, refill: the limits
 --            mode            'enforce', 'shadow', 'off' or 'block'
@@ -326,12 +327,14 @@ begin
                  end as until
             from (select 1 as one) n
             left join (select m.*, m.until is null
-                                   or timestampdiff(microsecond, '1970-01-01', least(m.until, '2262-01-01')) * 1000 > v_now as in_force
+                                   or timestampdiff(microsecond, '1970-01-01', least(m.until, '2262-01-01')) * 1000 > v_now
+                                   as in_force
                          from token_mode m) g on true
             left join token_buckets b on b.id = v_id
             left join (select t.*, t.mode is not null
                                    and (t.mode_until is null
-                                        or timestampdiff(microsecond, '1970-01-01', least(t.mode_until, '2262-01-01')) * 1000 > v_now)
+                                        or timestampdiff(microsecond, '1970-01-01', least(t.mode_until, '2262-01-01')) * 1000
+                                           > v_now)
                                    as in_force
                          from token_plans t) p on p.name = v_plan
             left join token_overrides o
@@ -618,7 +621,8 @@ begin
           from json_table(p_denials, '$[*]' columns (
                  id varchar(1024) character set ascii path '$[0]', denied bigint path '$[1]')) as d
          where length(unhex(d.id)) between 1 and 255 and left(unhex(d.id), 1) <> x'01' and locate(x'00', unhex(d.id)) = 0
-           and cast(convert(unhex(d.id) using utf8mb4) as binary) <=> unhex(d.id) and d.denied between 1 and 1000000000000000)) is not true then
+           and cast(convert(unhex(d.id) using utf8mb4) as binary) <=> unhex(d.id)
+           and d.denied between 1 and 1000000000000000)) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: token_count_denials_v1 takes a JSON array of up to 1000 [hex of a valid id, denials]: [["6b", 5]]';
   end if;
