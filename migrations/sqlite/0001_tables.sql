@@ -20,6 +20,8 @@ create table if not exists token_migrations (
 --
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
 -- With 'continuous', a tick is a nanosecond. With the others, a tick is a token and a step is the whole period, or never ends.
+--
+-- Uses julianday, because other clients from SQLite 3.38 on also run defaults and views. unixepoch('subsec') needs 3.42.
 create table if not exists token_buckets (
   id             text not null primary key,
   capacity       integer not null,                 -- tokens
@@ -34,7 +36,7 @@ create table if not exists token_buckets (
                  default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000000),
   full_at        integer not null default 0,       -- ticks: when the bucket is full again
   granted        integer not null default 0,       -- tokens granted since the creation of the row
-  max_granted_wait   integer not null default 0,   -- ticks: the longest wait that was granted
+  max_granted_wait integer not null default 0,     -- ticks: the longest wait that was granted
   refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
   step_ns        integer as (
                    case coalesce(over_refill, refill)
@@ -168,13 +170,13 @@ create table if not exists token_overrides (
 -- One row per grant that tollgate must remember. A request with an id has a row, so that a retry is not charged twice. So does
 -- a reservation that was cancelled or refunded, or that can still be settled.
 create table if not exists token_receipts (
-  id         text not null,         -- a UUID, hyphenated
-  bucket     text not null,
-  cost       integer not null,      -- tokens
-  granted    integer not null,      -- the bucket's granted after this grant
-  scheduled_at    integer not null, -- when the tokens can be used, in nanoseconds since 1970
-  state      text not null,         -- 'open', 'cancelled', 'refunded', 'settled'
-  expires_at integer not null,      -- in nanoseconds since 1970; an expired receipt can no longer be adjusted
+  id           text not null,    -- a UUID, hyphenated
+  bucket       text not null,
+  cost         integer not null, -- tokens
+  granted      integer not null, -- the bucket's granted after this grant
+  scheduled_at integer not null, -- when the tokens can be used, in nanoseconds since 1970
+  state        text not null,    -- 'open', 'cancelled', 'refunded', 'settled'
+  expires_at   integer not null, -- in nanoseconds since 1970; an expired receipt can no longer be adjusted
   primary key (id, bucket)
 ) strict, without rowid;
 
@@ -185,7 +187,7 @@ create index if not exists token_receipts_open on token_receipts (bucket, expire
 -- rows: the first request creates a row, and the sweep deletes a row that has been empty for a minute.
 create table if not exists token_windows (
   id            text not null primary key,
-  max_requests          integer not null,   -- the limits of the last counted request
+  max_requests  integer not null,           -- the limits of the last counted request
   interval_ns   integer not null,
   resolution_ns integer not null,
   counts        text not null,              -- 'end count, ...': end of each sub-interval, in nanoseconds since 1970

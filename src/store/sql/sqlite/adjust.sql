@@ -1,5 +1,7 @@
 -- Reads all rows that adjustments need, as one text, like read.sql.
 -- ?1 keys of buckets, ?2 keys of windows, ?3 arrays of a receipt's id and its bucket, each once: JSON arrays
+--
+-- AdjustmentRows::enter of adjust.rs parses a row by ResultRow of rows.rs: a bucket has the places of read.sql.
 select group_concat(line, ',')
   from (
 select format('bucket %s %s %s %s %s %s %s %s %s %s %s %s %s',

@@ -1,6 +1,7 @@
 -- Reads all rows that decide requests, as one text: in SQLite, each separate value would cost as much as a whole row.
 -- ?1 keys, each once; ?2 plans that requests name; ?3 keys of requests under the bucket's own plan: JSON arrays
 -- Result: rows separated by commas, with the columns below separated by spaces. Null is empty, and plan names are hexadecimal.
+-- Locked::enter of take.rs parses a row by ResultRow of rows.rs, which counts the columns from 0.
 select group_concat(format('%s %s %s %s %s %s %s %s %s %s %s %s %s %s',
                            row_of, place, anchor_or_until, full_at, granted, max_granted_wait, capacity, refill_ns, refill,
                            provisioned, hex(plan), over_capacity, over_refill_ns, over_refill_or_mode), ',')

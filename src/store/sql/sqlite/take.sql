@@ -7,6 +7,9 @@
 -- ?8, ?9, ?10  capacity, refill_ns and refill of the quota passed, or null
 -- Result: the instant of a grant or null, whether a mode or an override can apply, and the bucket.
 --
+-- Aliases: over is a row of token_overrides, from_all a row of a table that is searched as a whole.
+--
+-- Only the linked library runs this statement, so unixepoch('subsec'), of SQLite 3.42, is available.
 -- A statement that waited for the lock decides by the time after the wait. Milliseconds are truncated, so a grant is at
 -- most 3 ms older than the lock.
 with clock(now) as (
