@@ -99,7 +99,7 @@ impl System {
     pub(crate) fn missing(self) -> Option<String> {
         match (self.kind, self.server) {
             (Kind::Flexible, _) if std::env::var_os("TOLLGATE_FLEXIBLE").is_none() => {
-                Some("node or the npm package is not to be had".to_owned())
+                Some("node or the npm package cannot be found".to_owned())
             }
             (_, Some(server)) if !server.is_there() => Some(format!("{} does not run", server.name())),
             _ => None,
