@@ -400,7 +400,7 @@ mod tests {
     const BATCH_CALLS: usize = 2;
 
     #[derive(Clone, Copy, Debug, PartialEq)]
-    struct Ask {
+    struct NumberedRequest {
         key: u8,
         kind: u8,
         cost: u8,
@@ -408,7 +408,7 @@ mod tests {
         is_cancelled: bool,
     }
 
-    impl Queued for Ask {
+    impl Queued for NumberedRequest {
         type Key = u8;
         type Kind = u8;
 
@@ -460,23 +460,23 @@ mod tests {
 
     /// A queue, the calls in flight, and the requests of each key in the order of their answers.
     struct Model {
-        queue: Queue<Ask>,
-        flying: Vec<Batch<Ask>>,
+        queue: Queue<NumberedRequest>,
+        flying: Vec<Batch<NumberedRequest>>,
         /// The call that waits to be filled.
-        empty: Option<Batch<Ask>>,
+        empty: Option<Batch<NumberedRequest>>,
         answered: HashMap<u8, Vec<usize>>,
     }
 
     impl Model {
-        fn start(&mut self, batch: Batch<Ask>) {
+        fn start(&mut self, batch: Batch<NumberedRequest>) {
             if batch.requests.is_empty() {
                 assert!(self.empty.replace(batch).is_none(), "one empty call at a time");
                 return;
             }
             let Batch { requests, flight } = &batch;
             assert!((1..=MAX_BATCH).contains(&requests.len()));
-            assert!(requests.iter().all(|ask| ask.kind == requests[0].kind), "{requests:?}");
-            let joins = |[one, next]: &[Ask; 2]| one.key != next.key || one.cost == next.cost;
+            assert!(requests.iter().all(|request| request.kind == requests[0].kind), "{requests:?}");
+            let joins = |[one, next]: &[NumberedRequest; 2]| one.key != next.key || one.cost == next.cost;
             assert!(requests.array_windows().all(joins), "{requests:?}");
             let flies = |key| self.flying.iter().any(|other| other.flight.keys.contains(key));
             assert!(!flight.keys.iter().any(flies), "one call for a key at a time");
@@ -500,8 +500,8 @@ mod tests {
 
         fn answer(&mut self, at: usize) {
             let Batch { requests, flight } = self.flying.swap_remove(at);
-            for ask in requests {
-                self.answered.entry(ask.key).or_default().push(ask.number);
+            for request in requests {
+                self.answered.entry(request.key).or_default().push(request.number);
             }
             if let Some(refilled) = self.queue.refill(flight) {
                 self.start(refilled);
@@ -512,7 +512,7 @@ mod tests {
         fn step(&mut self, number: usize, step: Step) {
             match step {
                 Step::Push { key, kind, cost, is_cancelled } => {
-                    self.queue.push(Ask { key, kind, cost, number, is_cancelled });
+                    self.queue.push(NumberedRequest { key, kind, cost, number, is_cancelled });
                     self.start_all();
                 }
                 Step::Fill => self.fill(),
@@ -557,8 +557,8 @@ mod tests {
         }
     }
 
-    fn ask(key: u8, number: usize) -> Ask {
-        Ask { key, kind: 0, cost: 1, number, is_cancelled: false }
+    fn request(key: u8, number: usize) -> NumberedRequest {
+        NumberedRequest { key, kind: 0, cost: 1, number, is_cancelled: false }
     }
 
     /// A request that is cancelled as soon as the queue has checked it.
@@ -607,14 +607,15 @@ mod tests {
     #[test]
     fn rolled_back_requests_go_first_and_key_by_key() {
         let mut queue = Queue::new(BATCH_CALLS);
-        for ask in [ask(1, 0), ask(2, 1), ask(1, 2)] {
-            queue.push(ask);
+        for request in [request(1, 0), request(2, 1), request(1, 2)] {
+            queue.push(request);
         }
         let Batch { requests, flight } = queue.batch().expect("two keys");
-        queue.push(ask(1, 3));
+        queue.push(request(1, 3));
         queue.roll_back(flight, requests);
-        let numbers =
-            |batch: Option<Batch<Ask>>| batch.map(|batch| batch.requests.iter().map(|ask| ask.number).collect());
+        let numbers = |batch: Option<Batch<NumberedRequest>>| {
+            batch.map(|batch| batch.requests.iter().map(|request| request.number).collect())
+        };
         assert_eq!(numbers(queue.next()), Some(vec![0, 2, 3]));
         assert_eq!(numbers(queue.next()), Some(vec![1]));
     }
@@ -622,8 +623,8 @@ mod tests {
     #[test]
     fn few_keys_are_called_alone_and_many_together() {
         let mut queue = Queue::new(BATCH_CALLS);
-        let push = |queue: &mut Queue<Ask>, key| {
-            queue.push(ask(key, 0));
+        let push = |queue: &mut Queue<NumberedRequest>, key| {
+            queue.push(request(key, 0));
             queue.next()
         };
         let alone: Vec<_> = (1..=4).filter_map(|key| push(&mut queue, key)).collect();
@@ -648,11 +649,11 @@ mod tests {
     fn old_calls_do_not_reduce_the_share_of_a_batch() {
         let mut queue = Queue::new(BATCH_CALLS);
         for key in 0..MAX_OLD_CALLS {
-            queue.push(ask(u8::try_from(key).expect("few"), 0));
+            queue.push(request(u8::try_from(key).expect("few"), 0));
             let Batch { mut flight, .. } = queue.next().expect("a call of its own");
             queue.mark_old(&mut flight);
         }
-        (10..14).for_each(|key| queue.push(ask(key, 0)));
+        (10..14).for_each(|key| queue.push(request(key, 0)));
         let empty = queue.next().expect("there is room");
         let batch = queue.refill(empty.flight).expect("requests wait");
         assert_eq!(batch.requests.len(), (4 + MAX_OLD_CALLS) / BATCH_CALLS);
@@ -662,7 +663,7 @@ mod tests {
     fn rolled_back_requests_are_isolated_until_the_last() {
         let mut queue = Queue::new(BATCH_CALLS);
         // Requests of this kind are isolated one at a time.
-        let alone = |number| Ask { kind: 1, ..ask(1, number) };
+        let alone = |number| NumberedRequest { kind: 1, ..request(1, number) };
         (0..3).for_each(|number| queue.push(alone(number)));
         let Batch { requests, flight } = queue.next().expect("one key");
         queue.push(alone(3));
@@ -679,18 +680,18 @@ mod tests {
     fn locked_keys_that_were_called_alone_leave_room_for_others() {
         let mut queue = Queue::new(BATCH_CALLS);
         for key in 0..10 {
-            queue.push(ask(key, 0));
+            queue.push(request(key, 0));
             let Batch { mut flight, .. } = queue.next().expect("a call of its own");
             queue.mark_old(&mut flight);
         }
-        queue.push(ask(10, 0));
+        queue.push(request(10, 0));
         assert!(queue.next().is_some_and(|Batch { requests, .. }| requests.len() == 1));
     }
 
     #[test]
     fn full_queue_makes_room_once_many_callers_have_gone() {
         let mut queue = Queue::new(BATCH_CALLS);
-        let cancelled = |number| Ask { is_cancelled: true, ..ask(1, number) };
+        let cancelled = |number| NumberedRequest { is_cancelled: true, ..request(1, number) };
         (0..1000).for_each(|number| queue.push(cancelled(number)));
         assert_eq!(queue.full(&1, 1000), Some(1000));
         assert_eq!(queue.full(&1, 2000), Some(1000), "half of it is one key's");

@@ -172,7 +172,7 @@ mod tests {
         Window::stored(most, interval * MS, resolution * MS)
     }
 
-    fn ask(ring: &mut Ring, window: &Window, now: i64, cost: i64, max_wait: i64) -> Option<i64> {
+    fn take(ring: &mut Ring, window: &Window, now: i64, cost: i64, max_wait: i64) -> Option<i64> {
         ring.step_back(now);
         ring.take(window, now, BucketRequest { cost, min_remaining: 0, max_wait })
     }
@@ -198,7 +198,7 @@ mod tests {
                 };
                 let cost = random.i64(1..3);
                 let max_wait = [0, 0, 3 * MS, 90_000 * MS][random.usize(..if mixed { 3 } else { 4 })];
-                if let Some(at) = ask(&mut ring, window, now, cost, max_wait) {
+                if let Some(at) = take(&mut ring, window, now, cost, max_wait) {
                     let counted =
                         turns.iter().filter(|(other, _)| *other > at - window.interval_ns).map(|(_, cost)| cost);
                     let counted: i64 = counted.sum();
@@ -228,7 +228,7 @@ mod tests {
     fn reservations_need_at_most_a_thousand_parts() {
         let (window, mut ring) = (window(2, 10, 10), Ring::default());
         let mut turns = Vec::new();
-        while let Some(at) = ask(&mut ring, &window, START, 1, 3_600_000 * MS) {
+        while let Some(at) = take(&mut ring, &window, START, 1, 3_600_000 * MS) {
             turns.push(at);
         }
         assert_eq!(
@@ -236,8 +236,8 @@ mod tests {
             (MAX_SUB_INTERVALS_AHEAD, 2 * MAX_SUB_INTERVALS_AHEAD),
             "the last part is promised in full"
         );
-        assert_eq!(ask(&mut ring, &window, START + 9 * MS, 1, 3_600_000 * MS), None);
-        assert!(ask(&mut ring, &window, START + 10 * MS, 1, 3_600_000 * MS).is_some(), "one has passed");
+        assert_eq!(take(&mut ring, &window, START + 9 * MS, 1, 3_600_000 * MS), None);
+        assert!(take(&mut ring, &window, START + 10 * MS, 1, 3_600_000 * MS).is_some(), "one has passed");
         for at in turns.into_iter().filter(|at| *at > START) {
             assert_eq!(ring.give_back(at, 1), 1);
         }
@@ -247,10 +247,10 @@ mod tests {
     fn merged_parts_count_a_sixteenth_longer_at_most() {
         let (long, fine) = (window(i64::MAX, 3_600_000, 60_000), window(1_000_000, 1000, 1));
         let (mut ring, mut turns, mut now) = (Ring::default(), Vec::new(), START);
-        assert!(ask(&mut ring, &long, now, 1, 0).is_some());
+        assert!(take(&mut ring, &long, now, 1, 0).is_some());
         for _ in 0..15_000 {
             now += 500 * MS;
-            assert!(ask(&mut ring, &fine, now, 1, 0).is_some());
+            assert!(take(&mut ring, &fine, now, 1, 0).is_some());
             turns.push(now);
         }
         assert_eq!(ring.counts.len(), MAX_SUB_INTERVALS_KEPT);
@@ -266,19 +266,19 @@ mod tests {
     fn forgotten_part_gives_nothing_back_in_a_later_part() {
         let (fine, coarse) = (window(10, 10_000, 1000), window(10, 10_000, 10_000));
         let mut ring = Ring::default();
-        let first = ask(&mut ring, &fine, START + 500 * MS, 1, 0).expect("the first");
-        assert!(ask(&mut ring, &fine, START + 1500 * MS, 9, 0).is_some());
-        assert!(ask(&mut ring, &coarse, START + 11_200 * MS, 1, 0).is_some());
+        let first = take(&mut ring, &fine, START + 500 * MS, 1, 0).expect("the first");
+        assert!(take(&mut ring, &fine, START + 1500 * MS, 9, 0).is_some());
+        assert!(take(&mut ring, &coarse, START + 11_200 * MS, 1, 0).is_some());
         assert_eq!(ring.give_back(first, 1), 0);
-        assert_eq!(ask(&mut ring, &coarse, START + 11_400 * MS, 1, 0), None);
+        assert_eq!(take(&mut ring, &coarse, START + 11_400 * MS, 1, 0), None);
     }
 
     #[test]
     fn grants_under_a_coarser_resolution_are_given_back() {
         let (fine, coarse) = (window(10, 10_000, 1000), window(10, 10_000, 10_000));
         let mut ring = Ring::default();
-        let first = ask(&mut ring, &coarse, START, 4, 0).expect("the first");
-        assert!(ask(&mut ring, &fine, START + 10_500 * MS, 1, 0).is_some());
+        let first = take(&mut ring, &coarse, START, 4, 0).expect("the first");
+        assert!(take(&mut ring, &fine, START + 10_500 * MS, 1, 0).is_some());
         assert_eq!(ring.resolution_ns, fine.resolution_ns);
         assert_eq!(ring.give_back(first, 4), 4);
     }
@@ -288,11 +288,11 @@ mod tests {
         let (window, hour) = (window(1, 1000, 100), 3_600_000 * MS);
         let mut ring = Ring::default();
         for _ in 0..900 {
-            assert!(ask(&mut ring, &window, START, 1, 2 * hour).is_some());
+            assert!(take(&mut ring, &window, START, 1, 2 * hour).is_some());
         }
         let later = START + 1000 * hour;
-        assert!(ask(&mut ring, &window, later, 1, 0).is_some());
-        assert_eq!(ask(&mut ring, &window, later - hour / 4, 1, 0), None);
+        assert!(take(&mut ring, &window, later, 1, 0).is_some());
+        assert_eq!(take(&mut ring, &window, later - hour / 4, 1, 0), None);
         let next = ring.earliest(&window, 0, later - hour / 4) - (later - hour / 4);
         assert!(next <= 1100 * MS, "{next} ns");
     }
@@ -301,11 +301,11 @@ mod tests {
     fn refund_from_before_a_clock_set_back_frees_nothing_later() {
         let window = window(10, 60_000, 1000);
         let mut ring = Ring { since: START, ..Ring::default() };
-        let first = ask(&mut ring, &window, START, 10, 0).expect("there is room");
-        assert_eq!(ask(&mut ring, &window, START - 100_000 * MS, 10, 0), None);
-        assert!(ask(&mut ring, &window, START + 200 * MS, 10, 0).is_some());
+        let first = take(&mut ring, &window, START, 10, 0).expect("there is room");
+        assert_eq!(take(&mut ring, &window, START - 100_000 * MS, 10, 0), None);
+        assert!(take(&mut ring, &window, START + 200 * MS, 10, 0).is_some());
         assert_eq!(ring.give_back(first, 10), 0);
-        assert_eq!(ask(&mut ring, &window, START + 300 * MS, 1, 0), None);
+        assert_eq!(take(&mut ring, &window, START + 300 * MS, 1, 0), None);
     }
 
     #[test]

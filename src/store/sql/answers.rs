@@ -29,9 +29,9 @@ pub(super) type AnswerColumns = (
     Option<i64>,
 );
 
-/// An answer, its request (from 1), and for how many equal requests the answer stands.
+/// An answer, the position of its request (from 1), and for how many equal requests the answer stands.
 pub(super) struct Entry {
-    pub(super) request: i64,
+    pub(super) position: i64,
     pub(super) times: i64,
     pub(super) answer: BucketAnswer,
 }
@@ -45,14 +45,14 @@ pub(super) fn entries(rows: Vec<AnswerColumns>) -> Result<Vec<Entry>, sqlx::Erro
 /// already.
 pub(super) fn in_order(
     mut entries: Vec<Entry>,
-    request: impl Fn(usize) -> Option<BucketRequest>,
+    amounts_at: impl Fn(usize) -> Option<BucketRequest>,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-    entries.sort_by_key(|entry| entry.request);
+    entries.sort_by_key(|entry| entry.position);
     let mut answers = Vec::with_capacity(entries.len());
-    for Entry { request: place, times, answer } in entries {
-        let unknown = || sqlx::Error::Protocol(format!("an answer to the request {place}"));
-        let request = usize::try_from(place - 1).ok().and_then(&request).ok_or_else(unknown)?;
-        answers.extend((0..times).rev().map(|later| answer.before(later, request)));
+    for Entry { position, times, answer } in entries {
+        let unknown = || sqlx::Error::Protocol(format!("an answer to the request {position}"));
+        let amounts = usize::try_from(position - 1).ok().and_then(&amounts_at).ok_or_else(unknown)?;
+        answers.extend((0..times).rev().map(|later| answer.before(later, amounts)));
     }
     Ok(answers)
 }
@@ -62,7 +62,7 @@ impl TryFrom<AnswerColumns> for Entry {
 
     fn try_from(columns: AnswerColumns) -> Result<Self, sqlx::Error> {
         let (
-            request,
+            position,
             times,
             outcome,
             mode,
@@ -78,7 +78,7 @@ impl TryFrom<AnswerColumns> for Entry {
         ) = columns;
         let answer = BucketAnswer { now, scheduled_at, capacity: burst, ..answer(&outcome, mode.as_deref())? };
         let state = [full_at, granted, burst, anchor, step_ns, step_ticks, ticks];
-        Ok(Self { request, times, answer: BucketAnswer { state: parse_state(state), ..answer } })
+        Ok(Self { position, times, answer: BucketAnswer { state: parse_state(state), ..answer } })
     }
 }
 
@@ -149,7 +149,7 @@ fn outcome_code(text: &str) -> Result<OutcomeCode, sqlx::Error> {
 ///
 /// For most requests, the routine only returns the buckets' states before the batch.
 pub(super) struct AllAnswers<'a> {
-    asks: &'a [SqlRequest],
+    requests: &'a [SqlRequest],
     /// By the request, and by the bucket's place in it.
     answers: Vec<Vec<Option<BucketAnswer>>>,
     /// Whether the routine decided the request by itself, so that the answers are its outcome.
@@ -157,9 +157,9 @@ pub(super) struct AllAnswers<'a> {
 }
 
 impl<'a> AllAnswers<'a> {
-    pub(super) fn new(asks: &'a [SqlRequest]) -> Self {
-        let answers = asks.iter().map(|ask| vec![None; ask.take.limits.len()]).collect();
-        Self { asks, answers, decided: vec![false; asks.len()] }
+    pub(super) fn new(requests: &'a [SqlRequest]) -> Self {
+        let answers = requests.iter().map(|request| vec![None; request.take.limits.len()]).collect();
+        Self { requests, answers, decided: vec![false; requests.len()] }
     }
 
     /// Adds an answer about a bucket: its state before the batch (`is_state`), or the outcome of a request that the
@@ -186,34 +186,34 @@ impl<'a> AllAnswers<'a> {
     /// those that come later in this order.
     pub(super) fn in_request_order(self) -> Vec<BucketAnswer> {
         let mut buckets: HashMap<&str, Balance> = HashMap::new();
-        let mut requests = Vec::with_capacity(self.asks.len());
-        for ((ask, known), decided) in self.asks.iter().zip(self.answers).zip(self.decided) {
+        let mut completed = Vec::with_capacity(self.requests.len());
+        for ((request, known), decided) in self.requests.iter().zip(self.answers).zip(self.decided) {
             let known: Vec<BucketAnswer> = known.into_iter().flatten().collect();
             let granted = known.iter().all(|answer| answer.code == OutcomeCode::Granted);
-            for (place, key) in ask.take.keys().enumerate().filter(|_| granted && !decided) {
-                buckets.entry(key.as_str()).or_default().behind += ask.request_at(place).cost;
+            for (place, key) in request.take.keys().enumerate().filter(|_| granted && !decided) {
+                buckets.entry(key.as_str()).or_default().behind += request.request_at(place).cost;
             }
-            requests.push((ask, known, decided, granted));
+            completed.push((request, known, decided, granted));
         }
         let mut answers = Vec::new();
-        for (ask, mut known, decided, granted) in requests {
-            for (place, (answer, key)) in known.iter_mut().zip(ask.take.keys()).enumerate() {
+        for (request, mut known, decided, granted) in completed {
+            for (place, (answer, key)) in known.iter_mut().zip(request.take.keys()).enumerate() {
                 let bucket = buckets.entry(key.as_str()).or_default();
-                let request = ask.request_at(place);
+                let amounts = request.request_at(place);
                 if decided {
                     // A bucket in mode `off` grants without taking tokens.
-                    bucket.taken += if answer.took() { request.cost } else { 0 };
+                    bucket.taken += if answer.took() { amounts.cost } else { 0 };
                     answer.debit(-bucket.behind);
                     continue;
                 }
-                let cost = if granted { request.cost } else { 0 };
+                let cost = if granted { amounts.cost } else { 0 };
                 bucket.taken += cost;
                 bucket.behind -= cost;
                 if !granted && answer.code == OutcomeCode::Granted {
                     answer.spare(None);
                 }
                 answer.debit(bucket.taken);
-                if answer.code == OutcomeCode::Spared && !answer.has(request) {
+                if answer.code == OutcomeCode::Spared && !answer.has(amounts) {
                     answer.code = OutcomeCode::Denied;
                 }
             }

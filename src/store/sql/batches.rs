@@ -272,7 +272,7 @@ mod tests {
         };
         let TakeBatch { requests, places } = TakeBatch::of(takes.iter().map(request).enumerate().collect());
         (
-            requests.iter().map(|request| (request.key().to_string(), request.request.cost, request.times)).collect(),
+            requests.iter().map(|request| (request.key().to_string(), request.amounts.cost, request.times)).collect(),
             places,
         )
     }

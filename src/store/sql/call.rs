@@ -15,8 +15,8 @@ use crate::model::{
 /// A request as a call passes it to the database.
 #[derive(Clone, Debug)]
 pub struct SqlRequest {
-    /// The request for the first bucket, in the arithmetic's units.
-    pub(super) request: BucketRequest,
+    /// The amounts for the first bucket, in the arithmetic's units.
+    pub(super) amounts: BucketRequest,
     pub(super) take: Take,
     /// How many equal requests this one stands for. The database decides them one after the other.
     pub(super) times: i64,
@@ -50,7 +50,7 @@ impl SqlRequest {
     /// A request that the database only counts. A cost of 0 reads the window.
     pub(super) fn counting(key: &Key, window: &Window, cost: i64) -> Self {
         let take = Take::from(key.clone()).rule(Rule::Window(*window));
-        Self { request: BucketRequest { cost, max_wait: 0, min_remaining: 0 }, take, times: 1 }
+        Self { amounts: BucketRequest { cost, max_wait: 0, min_remaining: 0 }, take, times: 1 }
     }
 
     /// Whether another request equals this one, and neither waits nor has an id.
@@ -61,13 +61,14 @@ impl SqlRequest {
     /// Whether requests, sorted by key, are for different buckets and otherwise differ only in `times`. None waits or has an
     /// id, and all name the same quota or plan.
     #[cfg(feature = "mysql")]
-    pub(super) fn are_alike(asks: &[Self]) -> bool {
-        let is_plain =
-            |ask: &Self| ask.take.is_momentary() && matches!(ask.take.limits[0].rule, Rule::Quota(_) | Rule::Plan(_));
-        let alike = |[one, next]: &[Self; 2]| {
-            one.request == next.request && one.take.limits[0].rule == next.take.limits[0].rule && one.key() < next.key()
+    pub(super) fn are_alike(requests: &[Self]) -> bool {
+        let is_plain = |request: &Self| {
+            request.take.is_momentary() && matches!(request.take.limits[0].rule, Rule::Quota(_) | Rule::Plan(_))
         };
-        asks.iter().all(is_plain) && asks.array_windows().all(alike)
+        let alike = |[one, next]: &[Self; 2]| {
+            one.amounts == next.amounts && one.take.limits[0].rule == next.take.limits[0].rule && one.key() < next.key()
+        };
+        requests.iter().all(is_plain) && requests.array_windows().all(alike)
     }
 
     pub(super) fn id(&self) -> Option<Uuid> {
@@ -89,7 +90,7 @@ impl SqlRequest {
 impl From<Checked<&Take>> for SqlRequest {
     /// Clones the request, because a call can outlive its caller.
     fn from(take: Checked<&Take>) -> Self {
-        Self { request: take.request_at(0), take: take.get().clone(), times: 1 }
+        Self { amounts: take.request_at(0), take: take.get().clone(), times: 1 }
     }
 }
 
@@ -136,8 +137,8 @@ impl RoutineCall {
     /// How many requests the call carries.
     pub(super) fn requests(&self) -> u64 {
         match self {
-            Self::Each(asks) => asks.iter().map(|ask| ask.times.unsigned_abs()).sum(),
-            Self::All(asks) => asks.len() as u64,
+            Self::Each(requests) => requests.iter().map(|request| request.times.unsigned_abs()).sum(),
+            Self::All(requests) => requests.len() as u64,
             Self::Adjust(adjustments) => adjustments.len() as u64,
             Self::Window(..) => 1,
         }
@@ -173,13 +174,17 @@ pub type AdjustedColumns = (String, i64);
 
 /// The outcomes of requests for one bucket each, in their order. A [`SqlRequest`] has as many outcomes as the equal
 /// requests that it stands for.
-pub(super) fn of_each(answers: Vec<BucketAnswer>, asks: &[SqlRequest], attempts: u32) -> Result<Vec<Outcome>, Error> {
-    complete(answers.len(), asks.iter().map(|ask| ask.times).sum())?;
+pub(super) fn of_each(
+    answers: Vec<BucketAnswer>,
+    requests: &[SqlRequest],
+    attempts: u32,
+) -> Result<Vec<Outcome>, Error> {
+    complete(answers.len(), requests.iter().map(|request| request.times).sum())?;
     let mut answers = answers.into_iter();
     let mut outcomes = Vec::with_capacity(answers.len());
-    for ask in asks {
-        for answer in answers.by_ref().take(usize::try_from(ask.times).unwrap_or(usize::MAX)) {
-            let outcome = answer.outcome(&ask.take, 0);
+    for request in requests {
+        for answer in answers.by_ref().take(usize::try_from(request.times).unwrap_or(usize::MAX)) {
+            let outcome = answer.outcome(&request.take, 0);
             outcomes.push(outcome.map(|decision| decision.with_attempts(attempts)));
         }
     }
@@ -187,26 +192,30 @@ pub(super) fn of_each(answers: Vec<BucketAnswer>, asks: &[SqlRequest], attempts:
 }
 
 /// The outcomes of requests for several buckets each, in their order.
-pub(super) fn of_all(answers: Vec<BucketAnswer>, asks: &[SqlRequest], attempts: u32) -> Result<Vec<Outcome>, Error> {
-    let limits: usize = asks.iter().map(|ask| ask.take.limits.len()).sum();
+pub(super) fn of_all(
+    answers: Vec<BucketAnswer>,
+    requests: &[SqlRequest],
+    attempts: u32,
+) -> Result<Vec<Outcome>, Error> {
+    let limits: usize = requests.iter().map(|request| request.take.limits.len()).sum();
     complete(answers.len(), limits.try_into().unwrap_or(i64::MAX))?;
     let mut answers = answers.into_iter();
-    let outcome = |ask: &SqlRequest| {
+    let outcome = |request: &SqlRequest| {
         // Takes all answers of this request, even if the first is an error.
-        let own: Vec<BucketAnswer> = answers.by_ref().take(ask.take.limits.len()).collect();
+        let own: Vec<BucketAnswer> = answers.by_ref().take(request.take.limits.len()).collect();
         let decisions = own
             .into_iter()
             .enumerate()
-            .map(|(place, answer)| answer.outcome(&ask.take, place).map(|decision| (place, decision)));
+            .map(|(place, answer)| answer.outcome(&request.take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
-        Ok(Decision::of_all(decisions, &ask.take).expect("a request names a bucket").with_attempts(attempts))
+        Ok(Decision::of_all(decisions, &request.take).expect("a request names a bucket").with_attempts(attempts))
     };
-    Ok(asks.iter().map(outcome).collect())
+    Ok(requests.iter().map(outcome).collect())
 }
 
 /// The outcome of a request under a sliding window.
 pub(super) fn of_window(reply: RoutineReply, request: &SqlRequest, attempts: u32) -> Result<Outcome, Error> {
-    let outcome = reply.counted()?.outcome(&request.take, request.window().map_err(Error::other)?, request.request);
+    let outcome = reply.counted()?.outcome(&request.take, request.window().map_err(Error::other)?, request.amounts);
     Ok(outcome.map(|decision| decision.with_attempts(attempts)))
 }
 

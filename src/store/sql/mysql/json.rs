@@ -6,35 +6,35 @@ use crate::store::sql::answers::AnswerColumns;
 use crate::store::sql::call::SqlRequest;
 
 /// The argument of `token_take_batch_v1`. Nothing in the array needs escaping.
-pub(super) fn requests(asks: &[SqlRequest]) -> String {
-    array(asks.iter().map(|ask| {
-        let BucketRequest { cost, max_wait, min_remaining } = ask.request;
-        let (quota, plan) = (quota_json(ask.quota(0)), hex(ask.plan(0)));
-        let id = ask.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
-        let key = hex(Some(ask.key().as_str()));
-        format!("[{key},{cost},{max_wait},{min_remaining},{quota},{plan},{id},{},{}]", ask.hold(), ask.times)
+pub(super) fn requests(requests: &[SqlRequest]) -> String {
+    array(requests.iter().map(|request| {
+        let BucketRequest { cost, max_wait, min_remaining } = request.amounts;
+        let (quota, plan) = (quota_json(request.quota(0)), hex(request.plan(0)));
+        let id = request.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
+        let key = hex(Some(request.key().as_str()));
+        format!("[{key},{cost},{max_wait},{min_remaining},{quota},{plan},{id},{},{}]", request.hold(), request.times)
     }))
 }
 
 /// The first argument of `token_take_uniform_v1`.
-pub(super) fn ids(asks: &[SqlRequest]) -> String {
-    array(asks.iter().map(|ask| match (hex(Some(ask.key().as_str())), ask.times) {
+pub(super) fn ids(requests: &[SqlRequest]) -> String {
+    array(requests.iter().map(|request| match (hex(Some(request.key().as_str())), request.times) {
         (key, 1) => key,
         (key, times) => format!("[{key},{times}]"),
     }))
 }
 
 /// The argument of `token_take_all_batch_v1`.
-pub(super) fn requests_for_several(asks: &[SqlRequest]) -> String {
-    array(asks.iter().map(|ask| limits(ask, 0..ask.take.limits.len())))
+pub(super) fn requests_for_several(requests: &[SqlRequest]) -> String {
+    array(requests.iter().map(|request| limits(request, 0..request.take.limits.len())))
 }
 
 /// The first argument of `token_take_all_v1`: the limits at these places.
-pub(super) fn limits(ask: &SqlRequest, places: impl IntoIterator<Item = usize>) -> String {
+pub(super) fn limits(request: &SqlRequest, places: impl IntoIterator<Item = usize>) -> String {
     array(places.into_iter().map(|place| {
-        let (quota, plan) = (quota_json(ask.quota(place)), hex(ask.plan(place)));
-        let BucketRequest { cost, min_remaining, .. } = ask.request_at(place);
-        format!("[{},{cost},{min_remaining},{quota},{plan}]", hex(Some(ask.take.limits[place].key().as_str())))
+        let (quota, plan) = (quota_json(request.quota(place)), hex(request.plan(place)));
+        let BucketRequest { cost, min_remaining, .. } = request.request_at(place);
+        format!("[{},{cost},{min_remaining},{quota},{plan}]", hex(Some(request.take.limits[place].key().as_str())))
     }))
 }
 

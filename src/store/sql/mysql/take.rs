@@ -14,32 +14,32 @@ use crate::store::sql::dialect::Decisions;
 impl Decisions for MySql {
     async fn take(
         connection: &mut MySqlConnection,
-        asks: &[SqlRequest],
+        requests: &[SqlRequest],
         owner: &TransactionOwner,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
         // Each call fetches all rows: the next statement would read unread rows of a CALL as its own.
-        let columns: Vec<AnswerColumns> = match asks {
-            [ask] => take_one(connection, ask, *owner).await?,
-            _ => take_many(connection, asks, *owner).await?,
+        let columns: Vec<AnswerColumns> = match requests {
+            [request] => take_one(connection, request, *owner).await?,
+            _ => take_many(connection, requests, *owner).await?,
         };
-        answers::in_order(answers::entries(columns)?, |place| asks.get(place).map(|ask| ask.request))
+        answers::in_order(answers::entries(columns)?, |place| requests.get(place).map(|request| request.amounts))
     }
 
     async fn take_all(
         connection: &mut MySqlConnection,
-        asks: &[SqlRequest],
+        requests: &[SqlRequest],
         owner: &TransactionOwner,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take_all(connection, asks, *owner).await
+        take_all(connection, requests, *owner).await
     }
 
     async fn take_window(
         connection: &mut MySqlConnection,
-        ask: &SqlRequest,
+        request: &SqlRequest,
         counting: Counting,
         owner: &TransactionOwner,
     ) -> Result<WindowUsage, sqlx::Error> {
-        take_window(connection, ask, counting, *owner).await
+        take_window(connection, request, counting, *owner).await
     }
 
     async fn adjust(
@@ -77,24 +77,24 @@ type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>,
 /// select them.
 async fn take_one(
     connection: &mut MySqlConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     owner: TransactionOwner,
 ) -> Result<Vec<AnswerColumns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
     let mut call =
         sqlx::query_as("call token_take_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-            .bind(bytes(ask.key()))
-            .bind(ask.request.cost)
-            .bind(ask.request.max_wait)
-            .bind(ask.request.min_remaining)
-            .bind(ask.quota(0).map(Quota::capacity_i64))
-            .bind(ask.quota(0).map(Quota::refill_seconds))
-            .bind(ask.quota(0).map(refill))
-            .bind(ask.plan(0).map(str::as_bytes))
-            .bind(ask.id_text())
-            .bind(ask.hold())
+            .bind(bytes(request.key()))
+            .bind(request.amounts.cost)
+            .bind(request.amounts.max_wait)
+            .bind(request.amounts.min_remaining)
+            .bind(request.quota(0).map(Quota::capacity_i64))
+            .bind(request.quota(0).map(Quota::refill_seconds))
+            .bind(request.quota(0).map(refill))
+            .bind(request.plan(0).map(str::as_bytes))
+            .bind(request.id_text())
+            .bind(request.hold())
             .bind(owner.is_own())
-            .bind(ask.times);
+            .bind(request.times);
     for _ in 0..OUT_PARAMETERS {
         call = call.bind(None::<i64>);
     }
@@ -117,7 +117,7 @@ async fn take_one(
     let (outcome, mode) = (text(outcome), mode.map(text));
     let columns = (
         1,
-        ask.times,
+        request.times,
         outcome,
         mode,
         now,
@@ -135,20 +135,20 @@ async fn take_one(
 
 async fn take_many(
     connection: &mut MySqlConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     owner: TransactionOwner,
 ) -> Result<Vec<AnswerColumns>, sqlx::Error> {
-    if let Some(columns) = take_uniform(connection, asks, owner).await? {
+    if let Some(columns) = take_uniform(connection, requests, owner).await? {
         return Ok(columns);
     }
     let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_batch_v1(?, ?, ?)")
-        .bind(json::requests(asks))
+        .bind(json::requests(requests))
         .bind(owner.is_own())
         .bind(None::<String>)
         .fetch_all(connection)
         .await?;
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let mut columns = Vec::with_capacity(asks.len());
+    let mut columns = Vec::with_capacity(requests.len());
     for text in json::texts(&text(answers)) {
         let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
         let mut words = text.splitn(3, ' ');
@@ -177,17 +177,17 @@ fn parts(granted_times: i64, mut others: AnswerColumns) -> impl Iterator<Item = 
 /// them.
 async fn take_uniform(
     connection: &mut MySqlConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     owner: TransactionOwner,
 ) -> Result<Option<Vec<AnswerColumns>>, sqlx::Error> {
-    let Some(first) = asks.first().filter(|_| SqlRequest::are_alike(asks)) else {
+    let Some(first) = requests.first().filter(|_| SqlRequest::are_alike(requests)) else {
         return Ok(None);
     };
-    let (request, quota) = (first.request, first.quota(0));
+    let (amounts, quota) = (first.amounts, first.quota(0));
     let rows: Vec<UniformRow> = sqlx::query_as("call token_take_uniform_v1(?, ?, ?, ?, ?, ?, ?, ?)")
-        .bind(json::ids(asks))
-        .bind(request.cost)
-        .bind(request.min_remaining)
+        .bind(json::ids(requests))
+        .bind(amounts.cost)
+        .bind(amounts.min_remaining)
         .bind(quota.map(Quota::capacity_i64))
         .bind(quota.map(Quota::refill_seconds))
         .bind(quota.map(refill))
@@ -200,19 +200,19 @@ async fn take_uniform(
     else {
         return Ok(None);
     };
-    let mut columns = Vec::with_capacity(asks.len());
+    let mut columns = Vec::with_capacity(requests.len());
     for text in answers.split_terminator(';') {
         let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
         let mut words = text.split(' ').map(|word| word.parse::<i64>().map_err(|_| unread()));
         let mut word = || words.next().ok_or_else(unread)?;
         let (place, granted_times, full_at, granted) = (word()?, word()?, word()?, word()?);
-        let ask = usize::try_from(place - 1).ok().and_then(|place| asks.get(place)).ok_or_else(unread)?;
-        let tokens = granted_times * request.cost;
+        let request = usize::try_from(place - 1).ok().and_then(|place| requests.get(place)).ok_or_else(unread)?;
+        let tokens = granted_times * amounts.cost;
         columns.extend(parts(
             granted_times,
             (
                 place,
-                ask.times,
+                request.times,
                 "denied".to_owned(),
                 None,
                 now,
@@ -237,29 +237,29 @@ type UniformRow = (Option<i64>, Option<i64>, Option<i64>, Option<i64>, Option<i6
 /// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
 async fn take_all(
     connection: &mut MySqlConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     owner: TransactionOwner,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-    match asks {
-        [ask] => take_all_one(connection, ask, owner).await,
-        _ => take_all_many(connection, asks, owner).await,
+    match requests {
+        [request] => take_all_one(connection, request, owner).await,
+        _ => take_all_many(connection, requests, owner).await,
     }
 }
 
 async fn take_all_one(
     connection: &mut MySqlConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     owner: TransactionOwner,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     // In the order of ids, as everywhere: so requests that lock several rows cannot deadlock.
-    let mut places: Vec<usize> = (0..ask.take.limits.len()).collect();
-    places.sort_unstable_by_key(|place| ask.take.limits[*place].key().as_str());
+    let mut places: Vec<usize> = (0..request.take.limits.len()).collect();
+    places.sort_unstable_by_key(|place| request.take.limits[*place].key().as_str());
     // The placeholder is for the OUT parameter, which the server answers as a row.
     let rows: Vec<(Vec<u8>,)> = sqlx::query_as("call token_take_all_v1(?, ?, ?, ?, ?, ?)")
-        .bind(json::limits(ask, places.iter().copied()))
-        .bind(ask.request.max_wait)
-        .bind(ask.id_text())
-        .bind(ask.hold())
+        .bind(json::limits(request, places.iter().copied()))
+        .bind(request.amounts.max_wait)
+        .bind(request.id_text())
+        .bind(request.hold())
         .bind(owner.is_own())
         .bind(None::<String>)
         .fetch_all(connection)
@@ -267,7 +267,7 @@ async fn take_all_one(
     let (answers,) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
     let columns = json::texts(&text(answers)).map(json::parse_columns).collect::<Result<_, _>>()?;
     let answers =
-        answers::in_order(answers::entries(columns)?, |answered| Some(ask.request_at(*places.get(answered)?)))?;
+        answers::in_order(answers::entries(columns)?, |answered| Some(request.request_at(*places.get(answered)?)))?;
     let mut answers: Vec<(usize, BucketAnswer)> = places.into_iter().zip(answers).collect();
     answers.sort_unstable_by_key(|(place, _)| *place);
     Ok(answers.into_iter().map(|(_, answer)| answer).collect())
@@ -275,18 +275,18 @@ async fn take_all_one(
 
 async fn take_all_many(
     connection: &mut MySqlConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     owner: TransactionOwner,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let rows: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("call token_take_all_batch_v1(?, ?, ?, ?)")
-        .bind(json::requests_for_several(asks))
+        .bind(json::requests_for_several(requests))
         .bind(owner.is_own())
         .bind(None::<String>)
         .bind(None::<String>)
         .fetch_all(connection)
         .await?;
     let (standing, rest) = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let mut collected = AllAnswers::new(asks);
+    let mut collected = AllAnswers::new(requests);
     collect(&mut collected, true, &text(standing))?;
     collect(&mut collected, false, &text(rest))?;
     Ok(collected.in_request_order())
@@ -297,9 +297,9 @@ fn collect(collected: &mut AllAnswers<'_>, standing: bool, array: &str) -> Resul
     for text in json::texts(array) {
         let unread = || sqlx::Error::Protocol(format!("the answer {text:?}"));
         let (request, text) = text.split_once(' ').ok_or_else(unread)?;
-        let Entry { request: place, answer, .. } = json::parse_columns(text)?.try_into()?;
+        let Entry { position, answer, .. } = json::parse_columns(text)?.try_into()?;
         let request: usize = request.parse().map_err(|_| unread())?;
-        let (request, place) = (request.checked_sub(1), usize::try_from(place - 1).ok());
+        let (request, place) = (request.checked_sub(1), usize::try_from(position - 1).ok());
         collected.add(request.zip(place).ok_or_else(unread)?, standing, answer)?;
     }
     Ok(())
@@ -308,23 +308,23 @@ fn collect(collected: &mut AllAnswers<'_>, standing: bool, array: &str) -> Resul
 /// Decides a request under a sliding window, or counts it.
 async fn take_window(
     connection: &mut MySqlConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     counting: Counting,
     owner: TransactionOwner,
 ) -> Result<WindowUsage, sqlx::Error> {
-    let window = ask.window()?;
+    let window = request.window()?;
     // The placeholders are for the OUT parameters, which the server answers as a row.
     let rows: Vec<WindowOutParameters> =
         sqlx::query_as("call token_take_window_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-            .bind(bytes(ask.key()))
-            .bind(ask.request.cost)
-            .bind(ask.request.max_wait)
-            .bind(ask.request.min_remaining)
+            .bind(bytes(request.key()))
+            .bind(request.amounts.cost)
+            .bind(request.amounts.max_wait)
+            .bind(request.amounts.min_remaining)
             .bind(window.signed_max_requests())
             .bind(window.interval_ns())
             .bind(window.resolution_ns())
-            .bind(ask.id_text())
-            .bind(ask.hold())
+            .bind(request.id_text())
+            .bind(request.hold())
             .bind(counting == Counting::Count)
             .bind(owner.is_own())
             .bind(None::<i64>)

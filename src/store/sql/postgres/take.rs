@@ -14,53 +14,53 @@ use crate::store::sql::dialect::Decisions;
 impl Decisions for Postgres {
     async fn take(
         connection: &mut PgConnection,
-        asks: &[SqlRequest],
+        requests: &[SqlRequest],
         timeout: &LockTimeout,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        let entries = match asks {
-            [ask @ SqlRequest { times: 1, .. }] => {
+        let entries = match requests {
+            [request @ SqlRequest { times: 1, .. }] => {
                 let columns: AnswerColumns = sqlx::query_as(concat!(
                     "select 1::bigint, 1::bigint, t.*
            from tollgate.take_v1(",
                     locking!("$1", "$11"),
                     ", $2, $3, $4, $5, $6::pg_catalog.text::numeric, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
                 ))
-                .bind(ask.key().as_str())
-                .bind(ask.request.cost)
-                .bind(ask.request.max_wait)
-                .bind(ask.request.min_remaining)
-                .bind(ask.quota(0).map(Quota::capacity_i64))
-                .bind(ask.quota(0).map(Quota::refill_seconds))
-                .bind(ask.quota(0).map(refill))
-                .bind(ask.plan(0))
-                .bind(ask.id_text())
-                .bind(ask.hold())
+                .bind(request.key().as_str())
+                .bind(request.amounts.cost)
+                .bind(request.amounts.max_wait)
+                .bind(request.amounts.min_remaining)
+                .bind(request.quota(0).map(Quota::capacity_i64))
+                .bind(request.quota(0).map(Quota::refill_seconds))
+                .bind(request.quota(0).map(refill))
+                .bind(request.plan(0))
+                .bind(request.id_text())
+                .bind(request.hold())
                 .bind(timeout.0.as_deref())
                 .fetch_one(connection)
                 .await?;
                 vec![columns.try_into()?]
             }
-            [ask] => take_times(connection, ask, timeout).await?,
-            _ => take_many(connection, asks, timeout).await?,
+            [request] => take_times(connection, request, timeout).await?,
+            _ => take_many(connection, requests, timeout).await?,
         };
-        answers::in_order(entries, |place| asks.get(place).map(|ask| ask.request))
+        answers::in_order(entries, |place| requests.get(place).map(|request| request.amounts))
     }
 
     async fn take_all(
         connection: &mut PgConnection,
-        asks: &[SqlRequest],
+        requests: &[SqlRequest],
         timeout: &LockTimeout,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        take_all(connection, asks, timeout).await
+        take_all(connection, requests, timeout).await
     }
 
     async fn take_window(
         connection: &mut PgConnection,
-        ask: &SqlRequest,
+        request: &SqlRequest,
         counting: Counting,
         timeout: &LockTimeout,
     ) -> Result<WindowUsage, sqlx::Error> {
-        take_window(connection, ask, counting, timeout).await
+        take_window(connection, request, counting, timeout).await
     }
 
     async fn adjust(
@@ -75,7 +75,7 @@ impl Decisions for Postgres {
 /// Decides equal requests, which have no id and do not wait.
 async fn take_times(
     connection: &mut PgConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
     let rows = sqlx::query_as(concat!(
@@ -83,14 +83,14 @@ async fn take_times(
         locking!("$1", "$9"),
         ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7, $8) t"
     ))
-    .bind(ask.key().as_str())
-    .bind(ask.request.cost)
-    .bind(ask.request.min_remaining)
-    .bind(ask.quota(0).map(Quota::capacity_i64))
-    .bind(ask.quota(0).map(Quota::refill_seconds))
-    .bind(ask.quota(0).map(refill))
-    .bind(ask.plan(0))
-    .bind(ask.times)
+    .bind(request.key().as_str())
+    .bind(request.amounts.cost)
+    .bind(request.amounts.min_remaining)
+    .bind(request.quota(0).map(Quota::capacity_i64))
+    .bind(request.quota(0).map(Quota::refill_seconds))
+    .bind(request.quota(0).map(refill))
+    .bind(request.plan(0))
+    .bind(request.times)
     .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
@@ -100,33 +100,33 @@ async fn take_times(
 /// Decides plain requests for different buckets by a few statements for all, and others one by one.
 async fn take_many(
     connection: &mut PgConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
     // The order in which the database locks the buckets.
-    let mut places: Vec<usize> = (0..asks.len()).collect();
-    places.sort_by_key(|place| asks[*place].key());
-    let is_shared = |[one, next]: &[usize; 2]| asks[*one].key() == asks[*next].key();
-    if places.array_windows().any(is_shared) || !asks.iter().all(|ask| ask.take.is_momentary()) {
-        return take_each(connection, asks, timeout).await;
+    let mut places: Vec<usize> = (0..requests.len()).collect();
+    places.sort_by_key(|place| requests[*place].key());
+    let is_shared = |[one, next]: &[usize; 2]| requests[*one].key() == requests[*next].key();
+    if places.array_windows().any(is_shared) || !requests.iter().all(|request| request.take.is_momentary()) {
+        return take_each(connection, requests, timeout).await;
     }
-    take_batch(connection, asks, &places, timeout).await
+    take_batch(connection, requests, &places, timeout).await
 }
 
 /// Decides the requests in the order of `places`.
 async fn take_batch(
     connection: &mut PgConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     places: &[usize],
     timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
-    let sorted = || places.iter().map(|place| &asks[*place]);
+    let sorted = || places.iter().map(|place| &requests[*place]);
     // The number of the rule of each request.
     let mut one_per_rule: Vec<&SqlRequest> = Vec::new();
-    let rules = column(sorted(), |ask| {
-        let known = one_per_rule.iter().position(|other| other.take.limits[0].rule == ask.take.limits[0].rule);
+    let rules = column(sorted(), |request| {
+        let known = one_per_rule.iter().position(|other| other.take.limits[0].rule == request.take.limits[0].rule);
         known.unwrap_or_else(|| {
-            one_per_rule.push(ask);
+            one_per_rule.push(request);
             one_per_rule.len() - 1
         })
     });
@@ -135,22 +135,23 @@ async fn take_batch(
         locking!("$1::pg_catalog.text[]", "$10"),
         ", $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9) t"
     ))
-    .bind(column(sorted(), |ask| ask.key().as_str()))
-    .bind(column(sorted(), |ask| ask.times))
-    .bind(column(sorted(), |ask| ask.request.cost))
-    .bind(column(sorted(), |ask| ask.request.min_remaining))
+    .bind(column(sorted(), |request| request.key().as_str()))
+    .bind(column(sorted(), |request| request.times))
+    .bind(column(sorted(), |request| request.amounts.cost))
+    .bind(column(sorted(), |request| request.amounts.min_remaining))
     .bind(rules.iter().map(|rule| number(*rule)).collect::<Vec<_>>())
-    .bind(column(one_per_rule.iter().copied(), |ask| ask.quota(0).map(Quota::capacity_i64)))
-    .bind(column(one_per_rule.iter().copied(), |ask| ask.quota(0).map(Quota::refill_seconds)))
-    .bind(column(one_per_rule.iter().copied(), |ask| ask.quota(0).map(refill)))
-    .bind(column(one_per_rule.iter().copied(), |ask| ask.plan(0)))
+    .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(Quota::capacity_i64)))
+    .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(Quota::refill_seconds)))
+    .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(refill)))
+    .bind(column(one_per_rule.iter().copied(), |request| request.plan(0)))
     .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
     let mut entries = array_entries(rows)?;
-    for Entry { request, .. } in &mut entries {
-        let place = usize::try_from(*request - 1).ok().and_then(|nth| places.get(nth));
-        *request = number(*place.ok_or_else(|| sqlx::Error::Protocol(format!("an answer to the request {request}")))?);
+    for Entry { position, .. } in &mut entries {
+        let place = usize::try_from(*position - 1).ok().and_then(|nth| places.get(nth));
+        let unknown = || sqlx::Error::Protocol(format!("an answer to the request {position}"));
+        *position = number(*place.ok_or_else(unknown)?);
     }
     Ok(entries)
 }
@@ -163,7 +164,7 @@ fn number(place: usize) -> i64 {
 /// Decides the requests one by one.
 async fn take_each(
     connection: &mut PgConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
     let rows = sqlx::query_as(concat!(
@@ -172,77 +173,79 @@ async fn take_each(
         locking!("array(select pg_catalog.generate_series(1, pg_catalog.cardinality($1)))", "$12"),
         ", $1, $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9, $10::pg_catalog.text[]::pg_catalog.uuid[], $11) t"
     ))
-    .bind(column(asks, |ask| ask.key().as_str()))
-    .bind(column(asks, |ask| ask.times))
-    .bind(column(asks, |ask| ask.request.cost))
-    .bind(column(asks, |ask| ask.request.min_remaining))
-    .bind(column(asks, |ask| ask.request.max_wait))
-    .bind(column(asks, |ask| ask.quota(0).map(Quota::capacity_i64)))
-    .bind(column(asks, |ask| ask.quota(0).map(Quota::refill_seconds)))
-    .bind(column(asks, |ask| ask.quota(0).map(refill)))
-    .bind(column(asks, |ask| ask.plan(0)))
-    .bind(column(asks, SqlRequest::id_text))
-    .bind(column(asks, SqlRequest::hold))
+    .bind(column(requests, |request| request.key().as_str()))
+    .bind(column(requests, |request| request.times))
+    .bind(column(requests, |request| request.amounts.cost))
+    .bind(column(requests, |request| request.amounts.min_remaining))
+    .bind(column(requests, |request| request.amounts.max_wait))
+    .bind(column(requests, |request| request.quota(0).map(Quota::capacity_i64)))
+    .bind(column(requests, |request| request.quota(0).map(Quota::refill_seconds)))
+    .bind(column(requests, |request| request.quota(0).map(refill)))
+    .bind(column(requests, |request| request.plan(0)))
+    .bind(column(requests, SqlRequest::id_text))
+    .bind(column(requests, SqlRequest::hold))
     .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
     array_entries(rows)
 }
 
-fn column<'a, T>(asks: impl IntoIterator<Item = &'a SqlRequest>, value: impl FnMut(&'a SqlRequest) -> T) -> Vec<T> {
-    asks.into_iter().map(value).collect()
+fn column<'a, T>(requests: impl IntoIterator<Item = &'a SqlRequest>, value: impl FnMut(&'a SqlRequest) -> T) -> Vec<T> {
+    requests.into_iter().map(value).collect()
 }
 
 /// Decides requests for several buckets each, and answers for each bucket of each request, in their order.
 async fn take_all(
     connection: &mut PgConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     timeout: &LockTimeout,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-    match asks {
-        [ask] => take_all_one(connection, ask, timeout).await,
-        _ => take_all_many(connection, asks, timeout).await,
+    match requests {
+        [request] => take_all_one(connection, request, timeout).await,
+        _ => take_all_many(connection, requests, timeout).await,
     }
 }
 
 async fn take_all_one(
     connection: &mut PgConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     timeout: &LockTimeout,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-    let places = 0..ask.take.limits.len();
+    let places = 0..request.take.limits.len();
     let rows: Vec<AnswerColumns> = sqlx::query_as(concat!(
         "select t.entry, 1::bigint, (t.taken).*
            from tollgate.take_all_v1(",
         locking!("$1::pg_catalog.text[]", "$11"),
         ", $2, $3, $4, $5::pg_catalog.text[]::numeric[], $6, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
     ))
-    .bind(ask.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.request_at(place).cost).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.request_at(place).min_remaining).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| ask.quota(place).map(refill)).collect::<Vec<_>>())
-    .bind(places.map(|place| ask.plan(place).map(str::to_owned)).collect::<Vec<_>>())
-    .bind(ask.request.max_wait)
-    .bind(ask.id_text())
-    .bind(ask.hold())
+    .bind(request.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| request.request_at(place).cost).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| request.request_at(place).min_remaining).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| request.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| request.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
+    .bind(places.clone().map(|place| request.quota(place).map(refill)).collect::<Vec<_>>())
+    .bind(places.map(|place| request.plan(place).map(str::to_owned)).collect::<Vec<_>>())
+    .bind(request.amounts.max_wait)
+    .bind(request.id_text())
+    .bind(request.hold())
     .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
-    answers::in_order(answers::entries(rows)?, |place| (place < ask.take.limits.len()).then(|| ask.request_at(place)))
+    answers::in_order(answers::entries(rows)?, |place| {
+        (place < request.take.limits.len()).then(|| request.request_at(place))
+    })
 }
 
 async fn take_all_many(
     connection: &mut PgConnection,
-    asks: &[SqlRequest],
+    requests: &[SqlRequest],
     timeout: &LockTimeout,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     // The place of each request, from 0, with the place of each of its buckets.
-    let places: Vec<(usize, usize)> = asks
+    let places: Vec<(usize, usize)> = requests
         .iter()
         .enumerate()
-        .flat_map(|(request, ask)| (0..ask.take.limits.len()).map(move |place| (request, place)))
+        .flat_map(|(nth, request)| (0..request.take.limits.len()).map(move |place| (nth, place)))
         .collect();
     let rows = sqlx::query(concat!(
         "select t.standing, (t.answers).*
@@ -250,55 +253,59 @@ async fn take_all_many(
         locking!("$1::bigint[]", "$9"),
         ", $2, $3, $4, $5, $6::pg_catalog.text[]::numeric[], $7, $8) t"
     ))
-    .bind(places.iter().map(|(request, _)| i64::try_from(*request).unwrap_or(i64::MAX)).collect::<Vec<_>>())
-    .bind(bucket_column(asks, &places, |ask, place| ask.take.limits[place].key.as_str().to_owned()))
-    .bind(bucket_column(asks, &places, |ask, place| ask.request_at(place).cost))
-    .bind(bucket_column(asks, &places, |ask, place| ask.request_at(place).min_remaining))
-    .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(Quota::capacity_i64)))
-    .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(Quota::refill_seconds)))
-    .bind(bucket_column(asks, &places, |ask, place| ask.quota(place).map(refill)))
-    .bind(bucket_column(asks, &places, |ask, place| ask.plan(place).map(str::to_owned)))
+    .bind(places.iter().map(|(nth, _)| i64::try_from(*nth).unwrap_or(i64::MAX)).collect::<Vec<_>>())
+    .bind(bucket_column(requests, &places, |request, place| request.take.limits[place].key.as_str().to_owned()))
+    .bind(bucket_column(requests, &places, |request, place| request.request_at(place).cost))
+    .bind(bucket_column(requests, &places, |request, place| request.request_at(place).min_remaining))
+    .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(Quota::capacity_i64)))
+    .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(Quota::refill_seconds)))
+    .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(refill)))
+    .bind(bucket_column(requests, &places, |request, place| request.plan(place).map(str::to_owned)))
     .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
-    let mut collected = AllAnswers::new(asks);
+    let mut collected = AllAnswers::new(requests);
     for row in &rows {
         let standing = row.try_get("standing")?;
-        for Entry { request: entry, answer, .. } in AnswerArrays::from_row(row)?.entries()? {
-            let unasked = || sqlx::Error::Protocol(format!("an answer to the place {entry}"));
-            let place = usize::try_from(entry - 1).ok().and_then(|entry| places.get(entry)).ok_or_else(unasked)?;
+        for Entry { position, answer, .. } in AnswerArrays::from_row(row)?.entries()? {
+            let unknown = || sqlx::Error::Protocol(format!("an answer to the place {position}"));
+            let place = usize::try_from(position - 1).ok().and_then(|nth| places.get(nth)).ok_or_else(unknown)?;
             collected.add(*place, standing, answer)?;
         }
     }
     Ok(collected.in_request_order())
 }
 
-fn bucket_column<T>(asks: &[SqlRequest], places: &[(usize, usize)], value: impl Fn(&SqlRequest, usize) -> T) -> Vec<T> {
-    places.iter().map(|(request, place)| value(&asks[*request], *place)).collect()
+fn bucket_column<T>(
+    requests: &[SqlRequest],
+    places: &[(usize, usize)],
+    value: impl Fn(&SqlRequest, usize) -> T,
+) -> Vec<T> {
+    places.iter().map(|(nth, place)| value(&requests[*nth], *place)).collect()
 }
 
 /// Decides a request under a sliding window, or counts it.
 async fn take_window(
     connection: &mut PgConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     counting: Counting,
     timeout: &LockTimeout,
 ) -> Result<WindowUsage, sqlx::Error> {
-    let window = ask.window()?;
+    let window = request.window()?;
     let (outcome, mode, now, scheduled_at, ends, counts, resolution) = sqlx::query_as(concat!(
         "select t.* from tollgate.take_window_v1(",
         locking!("$1", "$11"),
         ", $2, $3, $4, $5, $6, $7, $8::pg_catalog.text::pg_catalog.uuid, $9, $10) t"
     ))
-    .bind(ask.key().as_str())
-    .bind(ask.request.cost)
-    .bind(ask.request.max_wait)
-    .bind(ask.request.min_remaining)
+    .bind(request.key().as_str())
+    .bind(request.amounts.cost)
+    .bind(request.amounts.max_wait)
+    .bind(request.amounts.min_remaining)
     .bind(window.signed_max_requests())
     .bind(window.interval_ns())
     .bind(window.resolution_ns())
-    .bind(ask.id_text())
-    .bind(ask.hold())
+    .bind(request.id_text())
+    .bind(request.hold())
     .bind(counting == Counting::Count)
     .bind(timeout.0.as_deref())
     .fetch_one(connection)
@@ -355,7 +362,7 @@ impl AnswerArrays {
             let scheduled_at = self.scheduled_at.as_ref().map_or(Some(now), |column| value_at(column, place));
             let answer =
                 BucketAnswer { now, scheduled_at, capacity: state[2], state: answers::parse_state(state), ..all };
-            Entry { request: self.entries[place], times: value_at(&self.times, place), answer }
+            Entry { position: self.entries[place], times: value_at(&self.times, place), answer }
         }))
     }
 }

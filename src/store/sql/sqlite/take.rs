@@ -27,20 +27,20 @@ use crate::model::{Adjustment, Key, Limit, Mode, Quota, Rule, WindowUsage};
 impl Decisions for Sqlite {
     async fn take(
         connection: &mut SqliteConnection,
-        asks: &[SqlRequest],
+        requests: &[SqlRequest],
         clock: &HostClock,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        if let [ask] = asks
-            && let Some(answers) = take_now(connection, ask, clock).await?
+        if let [request] = requests
+            && let Some(answers) = take_now(connection, request, clock).await?
         {
             return Ok(answers);
         }
-        let limits = asks.iter().map(|ask| &ask.take.limits[0]);
+        let limits = requests.iter().map(|request| &request.take.limits[0]);
         let mut locked = Locked::read(connection, limits, clock).await?;
-        let mut answers = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let mut decided = locked.decide(ask, 0).await?;
-            let mut left = ask.times - 1;
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let mut decided = locked.decide(request, 0).await?;
+            let mut left = request.times - 1;
             while left > 0 && decided.answer.code == OutcomeCode::Granted {
                 answers.push(decided.answer);
                 decided.again();
@@ -48,7 +48,7 @@ impl Decisions for Sqlite {
             }
             // A request that was not granted takes nothing, so its equals have the same outcome.
             answers.extend((0..=left).map(|_| decided.answer));
-            locked.take(decided, ask).await?;
+            locked.take(decided, request).await?;
         }
         locked.write().await?;
         Ok(answers)
@@ -56,16 +56,16 @@ impl Decisions for Sqlite {
 
     async fn take_all(
         connection: &mut SqliteConnection,
-        asks: &[SqlRequest],
+        requests: &[SqlRequest],
         clock: &HostClock,
     ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
-        let limits = asks.iter().flat_map(|ask| &ask.take.limits);
+        let limits = requests.iter().flat_map(|request| &request.take.limits);
         let mut locked = Locked::read(connection, limits, clock).await?;
-        let mut answers = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let mut decisions = Vec::with_capacity(ask.take.limits.len());
-            for place in 0..ask.take.limits.len() {
-                decisions.push(locked.decide(ask, place).await?);
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let mut decisions = Vec::with_capacity(request.take.limits.len());
+            for place in 0..request.take.limits.len() {
+                decisions.push(locked.decide(request, place).await?);
             }
             let all = decisions.iter().all(|decided| decided.answer.code == OutcomeCode::Granted);
             for decided in decisions {
@@ -73,7 +73,7 @@ impl Decisions for Sqlite {
                     answers.push(locked.spare(decided));
                 } else {
                     answers.push(decided.answer);
-                    locked.take(decided, ask).await?;
+                    locked.take(decided, request).await?;
                 }
             }
         }
@@ -83,12 +83,12 @@ impl Decisions for Sqlite {
 
     async fn take_window(
         connection: &mut SqliteConnection,
-        ask: &SqlRequest,
+        request: &SqlRequest,
         counting: Counting,
         clock: &HostClock,
     ) -> Result<WindowUsage, sqlx::Error> {
         let mut transaction = super::begin(connection).await?;
-        let counted = windows::take(&mut transaction, ask, counting, clock.now()).await?;
+        let counted = windows::take(&mut transaction, request, counting, clock.now()).await?;
         transaction.commit().await?;
         Ok(counted)
     }
@@ -106,40 +106,40 @@ impl Decisions for Sqlite {
 /// some would be granted and others denied.
 async fn take_now(
     connection: &mut SqliteConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     clock: &HostClock,
 ) -> Result<Option<Vec<BucketAnswer>>, sqlx::Error> {
-    let Some(cost) = ask.request.cost.checked_mul(ask.times) else { return Ok(None) };
-    if ask.plan(0).is_some() || ask.id().is_some() {
+    let Some(cost) = request.amounts.cost.checked_mul(request.times) else { return Ok(None) };
+    if request.plan(0).is_some() || request.id().is_some() {
         return Ok(None);
     }
-    let whole = BucketRequest { cost, ..ask.request };
-    let Some(found) = run_take(connection, ask, whole, clock.into()).await? else {
+    let whole = BucketRequest { cost, ..request.amounts };
+    let Some(found) = run_take(connection, request, whole, clock.into()).await? else {
         return Ok(None);
     };
     let answer = match found.granted {
         Some(now) => Some(granted(&found, whole, now)),
-        None => evaluated(&found, ask, clock.now()).filter(|answer| answer.code != OutcomeCode::Granted),
+        None => evaluated(&found, request, clock.now()).filter(|answer| answer.code != OutcomeCode::Granted),
     };
-    Ok(answer.map(|answer| (0..ask.times).rev().map(|later| answer.before(later, ask.request)).collect()))
+    Ok(answer.map(|answer| (0..request.times).rev().map(|later| answer.before(later, request.amounts)).collect()))
 }
 
 /// The answer of a grant, from the bucket after it.
-fn granted(FoundBucket { row, .. }: &FoundBucket, request: BucketRequest, now: i64) -> BucketAnswer {
+fn granted(FoundBucket { row, .. }: &FoundBucket, amounts: BucketRequest, now: i64) -> BucketAnswer {
     let limits = row.limits();
-    let due = row.bucket.full_at + request.min_remaining * limits.token_ticks - limits.burst();
+    let due = row.bucket.full_at + amounts.min_remaining * limits.token_ticks - limits.burst();
     let is_available = due <= limits.clock(row.bucket.anchor, now);
     let scheduled_at = if is_available { now } else { limits.instant(row.bucket.anchor, due).max(now) };
     BucketAnswer::granted(now, scheduled_at, limits, row.bucket)
 }
 
 /// The answer to a request from the bucket as it is, unless more than the bucket's own limits apply.
-fn evaluated(found: &FoundBucket, ask: &SqlRequest, now: i64) -> Option<BucketAnswer> {
+fn evaluated(found: &FoundBucket, request: &SqlRequest, now: i64) -> Option<BucketAnswer> {
     let FoundBucket { row, has_settings, .. } = found;
-    let own = ask.quota(0).is_none_or(|quota| *quota == row.own);
+    let own = request.quota(0).is_none_or(|quota| *quota == row.own);
     let plain = !has_settings && row.plan.is_none() && row.over.is_none() && own;
     (plain && !row.bucket.stepped_back(&row.limits(), now))
-        .then(|| decide::take_by_tokens(&mut row.clone(), ask.request, now))
+        .then(|| decide::take_by_tokens(&mut row.clone(), request.amounts, now))
 }
 
 /// A bucket, as `take.sql` answers it.
@@ -154,21 +154,21 @@ struct FoundBucket {
 /// Runs `take.sql`: returns the bucket after a grant, or else the bucket as it is.
 async fn run_take(
     connection: &mut SqliteConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     BucketRequest { cost, max_wait, min_remaining }: BucketRequest,
     ClockReading { now, at_ms, good_for_ms }: ClockReading,
 ) -> Result<Option<FoundBucket>, sqlx::Error> {
     let query = sqlx::query(include_str!("take.sql"))
-        .bind(ask.key().as_str())
+        .bind(request.key().as_str())
         .bind(cost)
         .bind(min_remaining)
         .bind(now)
         .bind(max_wait)
         .bind(at_ms)
         .bind(good_for_ms)
-        .bind(ask.quota(0).map(Quota::capacity_i64))
-        .bind(ask.quota(0).map(Quota::refill_ns))
-        .bind(ask.quota(0).map(|quota| quota.refill().as_str()));
+        .bind(request.quota(0).map(Quota::capacity_i64))
+        .bind(request.quota(0).map(Quota::refill_ns))
+        .bind(request.quota(0).map(|quota| quota.refill().as_str()));
     let rows = of_first(connection, query).await?;
     let found = |columns: &SqliteRow| {
         Ok(FoundBucket {
@@ -177,7 +177,7 @@ async fn run_take(
             row: rows::of_columns(columns, 2)?,
         })
     };
-    rows.first().map(found).transpose().map_err(rows::unreadable(ask.key()))
+    rows.first().map(found).transpose().map_err(rows::unreadable(request.key()))
 }
 
 /// Returns the rows of the first statement that has any. Does not run the next statement: its error would repeat the
@@ -251,7 +251,7 @@ struct LockedBucket<'a> {
 /// The decision about one bucket of a request. Nothing is taken yet.
 struct DecidedRequest {
     answer: BucketAnswer,
-    request: BucketRequest,
+    amounts: BucketRequest,
     place: usize,
     effective: Option<EffectiveBucket>,
     /// The bucket under its effective limits, before anything is taken.
@@ -291,24 +291,24 @@ impl<'c, 'a> Locked<'c, 'a> {
     }
 
     /// Decides a request for the bucket at one of its places.
-    async fn decide(&mut self, ask: &SqlRequest, place: usize) -> Result<DecidedRequest, sqlx::Error> {
-        let Limit { key, rule, .. } = &ask.take.limits[place];
-        let request = ask.request_at(place);
+    async fn decide(&mut self, request: &SqlRequest, place: usize) -> Result<DecidedRequest, sqlx::Error> {
+        let Limit { key, rule, .. } = &request.take.limits[place];
+        let amounts = request.request_at(place);
         let place = self.places[key];
         let refused = BucketAnswer::refused(OutcomeCode::Unknown, self.now);
         let mut decided =
-            DecidedRequest { answer: refused, request, place, effective: None, before: None, stored: None };
+            DecidedRequest { answer: refused, amounts, place, effective: None, before: None, stored: None };
         match self.rule(place, rule) {
             Err(code) => decided.answer.code = code,
             Ok(mut effective) => {
-                decided.before = effective.unchanged_by(request, self.now);
-                if let (Some(id), true) = (ask.id(), effective.mode != Mode::Off) {
+                decided.before = effective.unchanged_by(amounts, self.now);
+                if let (Some(id), true) = (request.id(), effective.mode != Mode::Off) {
                     let stored = rows::find_receipt(self.lock.connection(), id, key).await?;
                     decided.stored = stored.filter(|stored| stored.expires_at > self.now);
                 }
                 decided.answer = match decided.stored {
-                    Some(stored) => stored.again(request, decide::unchanged(&effective, self.now)),
-                    None => decide::take(&mut effective, request, self.now),
+                    Some(stored) => stored.again(amounts, decide::unchanged(&effective, self.now)),
+                    None => decide::take(&mut effective, amounts, self.now),
                 };
                 decided.effective = Some(effective);
             }
@@ -317,13 +317,13 @@ impl<'c, 'a> Locked<'c, 'a> {
     }
 
     /// Applies a decision. Brings the bucket to its effective limits even if nothing was taken.
-    async fn take(&mut self, decided: DecidedRequest, ask: &SqlRequest) -> Result<(), sqlx::Error> {
-        let DecidedRequest { answer, request, place, effective, before, stored } = decided;
+    async fn take(&mut self, decided: DecidedRequest, request: &SqlRequest) -> Result<(), sqlx::Error> {
+        let DecidedRequest { answer, amounts, place, effective, before, stored } = decided;
         let bucket = &mut self.buckets[place];
         let after = if stored.is_some() { before } else { effective.and_then(|effective| effective.row) };
         bucket.row = after.or_else(|| bucket.row.take());
-        if let (Some(id), Some(receipt), None) = (ask.id(), answer.receipt(request), stored) {
-            let expires_at = answer.now.saturating_add(ask.hold());
+        if let (Some(id), Some(receipt), None) = (request.id(), answer.receipt(amounts), stored) {
+            let expires_at = answer.now.saturating_add(request.hold());
             let stored = StoredReceipt { receipt, state: State::Open, expires_at };
             rows::write_receipt(self.lock.connection(), id, bucket.key, &stored).await?;
         }
@@ -409,7 +409,7 @@ impl DecidedRequest {
     /// Decides an equal request, after this one.
     fn again(&mut self) {
         if let Some(effective) = &mut self.effective {
-            self.answer = decide::take(effective, self.request, self.answer.now);
+            self.answer = decide::take(effective, self.amounts, self.answer.now);
         }
     }
 }

@@ -19,14 +19,14 @@ use crate::model::{Key, Mode, Window, WindowUsage};
 /// Decides a request, or counts it, while the transaction locks the database.
 pub(super) async fn take(
     connection: &mut SqliteConnection,
-    ask: &SqlRequest,
+    request: &SqlRequest,
     counting: Counting,
     now: i64,
 ) -> Result<WindowUsage, sqlx::Error> {
-    let (key, window) = (ask.key(), ask.window()?);
+    let (key, window) = (request.key(), request.window()?);
     let chosen = rules::find(connection, key, None).await?.map_err(rows::unreadable(key))?;
     let mode = KeyRules::from(&chosen).mode(None, now);
-    let stored = match ask.id() {
+    let stored = match request.id() {
         Some(id) => {
             rows::find_receipt(connection, id, &key.of_window()).await?.filter(|stored| stored.expires_at > now)
         }
@@ -35,18 +35,18 @@ pub(super) async fn take(
     let found = find(connection, key).await?;
     let mut row = found.clone().unwrap_or_else(|| WindowRow::new(*window, now));
     let counted = match counting {
-        Counting::Count => row.count_now(window, mode, ask.request.cost, now),
-        Counting::Decide => decide(&mut row, window, ask.request, mode, stored, now),
+        Counting::Count => row.count_now(window, mode, request.amounts.cost, now),
+        Counting::Decide => decide(&mut row, window, request.amounts, mode, stored, now),
     };
     // The first request creates the window, even if denied, unless the mode is off.
     if found.map_or(mode.0 != Mode::Off, |found| found.ring != row.ring) {
         write(connection, key, &row).await?;
     }
     let took = counted.code == OutcomeCode::Granted && counted.mode == Mode::Enforce;
-    if let (Some(id), None, true) = (ask.id(), stored, took) {
+    if let (Some(id), None, true) = (request.id(), stored, took) {
         let scheduled_at = counted.scheduled_at.unwrap_or(now);
-        let receipt = GrantRecord { cost: ask.request.cost, granted: 0, scheduled_at };
-        let stored = StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(ask.hold()) };
+        let receipt = GrantRecord { cost: request.amounts.cost, granted: 0, scheduled_at };
+        let stored = StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(request.hold()) };
         rows::write_receipt(connection, id, &key.of_window(), &stored).await?;
     }
     Ok(counted)
