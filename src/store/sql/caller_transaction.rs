@@ -101,5 +101,5 @@ where
 
 async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: RoutineCall) -> Result<RoutineReply, Error> {
     let failed = |error| Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX);
-    send::<DB>(connection, &call, &DB::within(&DB::Clock::default())).await.map_err(failed)
+    send::<DB>(connection, &call, &DB::in_callers_transaction(&DB::CallContext::default())).await.map_err(failed)
 }

@@ -60,7 +60,7 @@ pub trait Engine: Decisions {
 
     /// Whether the server closes the connection after an error that it reported.
     #[must_use]
-    fn closes(_: &dyn DatabaseError) -> bool {
+    fn is_fatal(_: &dyn DatabaseError) -> bool {
         false
     }
 
@@ -73,19 +73,22 @@ pub trait Engine: Decisions {
     /// Makes a connection fit for the pool again after an error. If that fails, the caller closes the connection.
     fn clean_up(connection: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// The clock for calls in a transaction of the caller's instead of their own.
-    fn within(clock: &Self::Clock) -> Self::Clock {
-        clock.clone()
+    /// The context of calls in a transaction of the caller's instead of their own.
+    fn in_callers_transaction(context: &Self::CallContext) -> Self::CallContext {
+        context.clone()
     }
 
-    /// The clock for calls whose caller waits for `left` at most: the server's waits for locks end earlier.
-    fn bounded(clock: &Self::Clock, _left: Duration) -> Self::Clock {
-        clock.clone()
+    /// The context of calls whose caller waits for `left` at most: the server's waits for locks end earlier.
+    fn with_time_left(context: &Self::CallContext, _left: Duration) -> Self::CallContext {
+        context.clone()
     }
 
     /// Whether the server still works on a call of this role that began at least `age` ago.
     #[must_use]
-    fn works_since(_: &mut Self::Connection, _age: Duration) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+    fn is_call_running(
+        _: &mut Self::Connection,
+        _age: Duration,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
         std::future::ready(Ok(false))
     }
 
@@ -101,14 +104,14 @@ pub trait Engine: Decisions {
         connection: &mut Self::Connection,
         operation: Operation<Self, A, T>,
         arguments: &A,
-        clock: &Self::Clock,
+        context: &Self::CallContext,
         time: ChangeTime<'_>,
     ) -> impl Future<Output = Result<T, sqlx::Error>> + Send {
         async move {
             let begin = Self::begin(Isolation::ReadCommitted).unwrap_or(SqlStr::from_static("begin immediate"));
             let mut transaction = connection.begin_with(begin).await?;
-            Self::limit(&mut transaction, time.left).await?;
-            let answer = operation(&mut transaction, arguments, clock).await?;
+            Self::set_timeouts(&mut transaction, time.left).await?;
+            let answer = operation(&mut transaction, arguments, context).await?;
             if time.commit_claim.claim() {
                 transaction.commit().await?;
             } else {
@@ -120,7 +123,7 @@ pub trait Engine: Decisions {
 
     /// Has the server end a transaction's statements within a duration, if it can.
     #[must_use]
-    fn limit(_: &mut Self::Connection, _: Duration) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+    fn set_timeouts(_: &mut Self::Connection, _: Duration) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
     }
 
@@ -133,8 +136,11 @@ pub trait Engine: Decisions {
 
 /// One of an operator's statements, with its arguments.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
-pub type Operation<DB, A, T> =
-    for<'c> fn(&'c mut <DB as Database>::Connection, &'c A, &'c <DB as Operations>::Clock) -> OperationFuture<'c, T>;
+pub type Operation<DB, A, T> = for<'c> fn(
+    &'c mut <DB as Database>::Connection,
+    &'c A,
+    &'c <DB as Operations>::CallContext,
+) -> OperationFuture<'c, T>;
 
 /// How much longer the caller of a change waits, and the right to commit the change.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
@@ -168,7 +174,7 @@ pub trait Decisions: Operations {
     fn take(
         connection: &mut Self::Connection,
         requests: &[SqlRequest],
-        clock: &Self::Clock,
+        context: &Self::CallContext,
     ) -> impl Future<Output = Result<Vec<BucketAnswer>, sqlx::Error>> + Send;
 
     /// Decides requests for several buckets each, which all grant a request or none. Answers for each bucket, in their
@@ -176,7 +182,7 @@ pub trait Decisions: Operations {
     fn take_all(
         connection: &mut Self::Connection,
         requests: &[SqlRequest],
-        clock: &Self::Clock,
+        context: &Self::CallContext,
     ) -> impl Future<Output = Result<Vec<BucketAnswer>, sqlx::Error>> + Send;
 
     /// Decides a request under a sliding window, or counts it.
@@ -184,14 +190,14 @@ pub trait Decisions: Operations {
         connection: &mut Self::Connection,
         request: &SqlRequest,
         counting: Counting,
-        clock: &Self::Clock,
+        context: &Self::CallContext,
     ) -> impl Future<Output = Result<WindowUsage, sqlx::Error>> + Send;
 
     /// Refunds or charges what grants took, in one round trip, and answers in their order.
     fn adjust(
         connection: &mut Self::Connection,
         adjustments: &[Adjustment],
-        clock: &Self::Clock,
+        context: &Self::CallContext,
     ) -> impl Future<Output = Result<Vec<AdjustedColumns>, sqlx::Error>> + Send;
 }
 
@@ -199,137 +205,138 @@ pub trait Decisions: Operations {
 /// can run and repeat them all.
 #[allow(unreachable_pub, reason = "it seals a public trait")]
 pub trait Operations: Database {
-    /// The clock that decides. For the server's own clock, `()` or what else each call must pass.
-    type Clock: Clone + Debug + Default + Send + Sync;
+    /// A value that each call passes on: the lock timeout on PostgreSQL, the owner of the transaction on MySQL, and the
+    /// clock on SQLite.
+    type CallContext: Clone + Debug + Default + Send + Sync;
 
     /// The time that checks an operator's ends before the database is called: the host's, if the server has a clock of
     /// its own.
-    fn now(clock: &Self::Clock) -> i64;
+    fn now(context: &Self::CallContext) -> i64;
 
     /// Provisions a bucket, or changes its quota.
     fn create_bucket<'c>(
         connection: &'c mut Self::Connection,
         bucket: &'c (Key, Quota),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ()>;
 
     /// A bucket, if it exists.
     fn peek<'c>(
         connection: &'c mut Self::Connection,
         key: &'c Key,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, Option<RowResult<BucketLevel>>>;
 
     /// A window, if anything was counted in it.
     fn peek_window<'c>(
         connection: &'c mut Self::Connection,
         key: &'c Key,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, Option<RowResult<WindowLevel>>>;
 
     /// A page of buckets, in the order of their keys.
     fn list<'c>(
         connection: &'c mut Self::Connection,
         page: &'c (Filter, PageStart, u32),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, Vec<RowResult<BucketLevel>>>;
 
     /// A page of windows in which anything was counted, in the order of their keys.
     fn windows<'c>(
         connection: &'c mut Self::Connection,
         page: &'c (Filter, PageStart, u32),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, Vec<RowResult<WindowLevel>>>;
 
     /// Makes a bucket full.
     fn reset<'c>(
         connection: &'c mut Self::Connection,
         key: &'c Key,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, bool>;
 
     /// Deletes a bucket.
     fn delete<'c>(
         connection: &'c mut Self::Connection,
         key: &'c Key,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, bool>;
 
     /// The rules that apply to a key, under a plan if one is named.
     fn explain<'c>(
         connection: &'c mut Self::Connection,
         key_and_plan: &'c (Key, Option<Key>),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, RowResult<Explanation>>;
 
     /// Creates a plan, or changes its quota.
     fn create_plan<'c>(
         connection: &'c mut Self::Connection,
         plan: &'c (Key, Quota),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ()>;
 
     /// Sets or clears the mode of a plan.
     fn set_plan_mode<'c>(
         connection: &'c mut Self::Connection,
         plan: &'c (Key, Option<ModeSetting>),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, bool>;
 
     /// A plan, if it exists.
     fn plan<'c>(
         connection: &'c mut Self::Connection,
         name: &'c Key,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, Option<RowResult<Plan>>>;
 
     /// A page of plans, in the order of their names.
     fn plans<'c>(
         connection: &'c mut Self::Connection,
         page: &'c (PageStart, u32),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, Vec<RowResult<Plan>>>;
 
     /// Deletes a plan.
     fn delete_plan<'c>(
         connection: &'c mut Self::Connection,
         name: &'c Key,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, bool>;
 
     /// Sets the mode of every key.
     fn set_mode<'c>(
         connection: &'c mut Self::Connection,
         switch: &'c ModeSetting,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ()>;
 
     /// The mode of every key.
     fn mode<'c>(
         connection: &'c mut Self::Connection,
         nothing: &'c (),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, RowResult<ModeSetting>>;
 
     /// Creates or replaces an override.
     fn set_override<'c>(
         connection: &'c mut Self::Connection,
         over: &'c (Key, Override),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ()>;
 
     /// Deletes an override.
     fn clear_override<'c>(
         connection: &'c mut Self::Connection,
         key: &'c Key,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, bool>;
 
     /// A page of overrides, in the order of their keys.
     fn overrides<'c>(
         connection: &'c mut Self::Connection,
         page: &'c (PageStart, u32),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, Vec<RowResult<(Key, Override)>>>;
 
     #[expect(clippy::ptr_arg, reason = "the arguments are one value")]
@@ -337,21 +344,21 @@ pub trait Operations: Database {
     fn count_denials<'c>(
         connection: &'c mut Self::Connection,
         denials: &'c Vec<(Key, i64)>,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ()>;
 
     /// The keys with the most denials.
     fn most_denied<'c>(
         connection: &'c mut Self::Connection,
         page: &'c (PageStart, u32),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, Vec<RowResult<DenialCount>>>;
 
     /// Deletes expired rows in one step.
     fn sweep<'c>(
         connection: &'c mut Self::Connection,
         limit: &'c u32,
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, SweepResult>;
 
     /// Lowers a bucket, and returns whether it held more, or `None` if it never refills. Creates the bucket if its rule
@@ -359,7 +366,7 @@ pub trait Operations: Database {
     fn throttle<'c>(
         connection: &'c mut Self::Connection,
         what: &'c (Key, Rule, ThrottleLevel),
-        clock: &'c Self::Clock,
+        context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ThrottleOutcome>;
 }
 

@@ -108,12 +108,12 @@ impl Engine for MySql {
 
     /// Counts each statement of the account in the database: the server shows the innermost statement of a call, which can
     /// be a trigger's.
-    async fn works_since(connection: &mut MySqlConnection, age: Duration) -> Result<bool, sqlx::Error> {
-        let works = "select exists (
+    async fn is_call_running(connection: &mut MySqlConnection, age: Duration) -> Result<bool, sqlx::Error> {
+        let is_running = "select exists (
                select 1 from information_schema.processlist
                 where user = substring_index(user(), '@', 1) and db = database() and id <> connection_id()
                   and command in ('Query', 'Execute') and time >= ?)";
-        sqlx::query_scalar(works).bind(age.as_secs()).fetch_one(connection).await
+        sqlx::query_scalar(is_running).bind(age.as_secs()).fetch_one(connection).await
     }
 
     /// Rolls back: a lock wait that times out rolls back only its statement, and a killed procedure leaves its
@@ -122,7 +122,7 @@ impl Engine for MySql {
         sqlx::raw_sql("rollback and no chain no release").execute(connection).await.map(drop)
     }
 
-    fn within(_: &TransactionOwner) -> TransactionOwner {
+    fn in_callers_transaction(_: &TransactionOwner) -> TransactionOwner {
         TransactionOwner::Callers
     }
 

@@ -46,7 +46,7 @@ pub struct LockTimeout(Option<String>);
 
 impl LockTimeout {
     /// A little shorter than the caller's wait, so that the server does not queue for a lock after the caller has left.
-    fn within(left: Duration) -> Self {
+    fn shorter_than(left: Duration) -> Self {
         Self(Some(format!("{}ms", (left.as_millis() * 8 / 10).clamp(1, MAX_TIMEOUT_MS))))
     }
 }
@@ -106,7 +106,7 @@ impl Engine for Postgres {
         }
     }
 
-    fn closes(error: &dyn DatabaseError) -> bool {
+    fn is_fatal(error: &dyn DatabaseError) -> bool {
         let error = error.try_downcast_ref::<PgDatabaseError>();
         error.is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic))
     }
@@ -120,12 +120,12 @@ impl Engine for Postgres {
         Ok(())
     }
 
-    fn bounded(_: &LockTimeout, left: Duration) -> LockTimeout {
-        LockTimeout::within(left)
+    fn with_time_left(_: &LockTimeout, left: Duration) -> LockTimeout {
+        LockTimeout::shorter_than(left)
     }
 
     /// Behind a pooler, the sessions are the pooler's.
-    async fn works_since(connection: &mut PgConnection, age: Duration) -> Result<bool, sqlx::Error> {
+    async fn is_call_running(connection: &mut PgConnection, age: Duration) -> Result<bool, sqlx::Error> {
         let mut transaction = connection.begin().await?;
         sqlx::query("set local search_path = pg_catalog, pg_temp").execute(&mut *transaction).await?;
         sqlx::query_scalar(
@@ -140,13 +140,13 @@ impl Engine for Postgres {
         .await
     }
 
-    async fn limit(connection: &mut PgConnection, left: Duration) -> Result<(), sqlx::Error> {
+    async fn set_timeouts(connection: &mut PgConnection, left: Duration) -> Result<(), sqlx::Error> {
         // A statement can wait for several locks, so it has a timeout of its own.
         let statement = (left.as_millis() * 9 / 10).clamp(1, MAX_TIMEOUT_MS).to_string();
         sqlx::query(
             "select pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true)",
         )
-        .bind(LockTimeout::within(left).0)
+        .bind(LockTimeout::shorter_than(left).0)
         .bind(statement)
         .execute(connection)
         .await

@@ -79,14 +79,14 @@ impl Reconnect {
 
     /// Returns whether the server still works on a call that was sent at least `age` ago. An unreachable server counts as
     /// working: until it can be reached, nothing can replace the connection of the call.
-    pub(super) async fn works_since<DB: Dialect>(&self, pool: &Pool<DB>, age: Duration) -> bool {
+    pub(super) async fn is_call_running<DB: Dialect>(&self, pool: &Pool<DB>, age: Duration) -> bool {
         let _one_at_a_time = self.0.watching.lock().await;
         let options = pool.connect_options();
         let asking = async {
             let mut connection = DB::Connection::connect_with(&options).await?;
-            let works = DB::works_since(&mut connection, age).await;
+            let is_running = DB::is_call_running(&mut connection, age).await;
             drop(connection.close().await);
-            works
+            is_running
         };
         // A closed pool waits for its connections.
         DB::HAS_SERVER && !pool.is_closed() && !matches!(timeout(CONNECT_TIMEOUT, asking).await, Ok(Ok(false)))

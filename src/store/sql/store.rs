@@ -34,7 +34,7 @@ use crate::telemetry::ObservedCall;
 #[derive(Debug)]
 pub struct SqlStore<DB: Dialect> {
     pub(super) pool: Pool<DB>,
-    clock: DB::Clock,
+    context: DB::CallContext,
     isolation: Option<Isolation>,
     retry: Retry,
     reconnect: Reconnect,
@@ -66,14 +66,14 @@ impl<DB: Dialect> SqlStore<DB> {
         self
     }
 
-    pub(super) fn with(pool: Pool<DB>, clock: DB::Clock) -> Self {
+    pub(super) fn with(pool: Pool<DB>, context: DB::CallContext) -> Self {
         let file = DatabaseFile::of(&pool);
-        Self { pool, clock, isolation: None, retry: Retry::default(), reconnect: Reconnect::default(), file }
+        Self { pool, context, isolation: None, retry: Retry::default(), reconnect: Reconnect::default(), file }
     }
 
     /// The time that checks an operator's ends.
     pub(super) fn now(&self) -> i64 {
-        DB::now(&self.clock)
+        DB::now(&self.context)
     }
 
     /// Makes an operator's change. A change that was not committed by the deadline is rolled back.
@@ -84,14 +84,14 @@ impl<DB: Dialect> SqlStore<DB> {
     {
         let arguments = Arc::new(arguments);
         let attempt = |deadline| {
-            let (arguments, clock) = (Arc::clone(&arguments), DB::within(&self.clock));
+            let (arguments, context) = (Arc::clone(&arguments), DB::in_callers_transaction(&self.context));
             async move {
                 let mut connection = self.acquire(deadline).await?;
                 let watch = self.watch(deadline);
                 finish_change(deadline, async move |commit_claim: CommitClaim| {
                     let left = deadline.duration_since(Instant::now());
                     let time = ChangeTime { left, commit_claim: &commit_claim };
-                    let conversation = DB::change(&mut connection, operation, &arguments, &clock, time);
+                    let conversation = DB::change(&mut connection, operation, &arguments, &context, time);
                     let result = watch.finish(conversation).await;
                     settle(connection, result).await
                 })
@@ -122,11 +122,11 @@ impl<DB: Dialect> SqlStore<DB> {
             let arguments = Arc::clone(&arguments);
             async move {
                 let mut connection = self.acquire(deadline).await?;
-                let (clock, watch) = (self.bounded_clock(deadline), self.watch(deadline));
+                let (context, watch) = (self.context_until(deadline), self.watch(deadline));
                 finish(deadline, async move {
                     let conversation = async {
                         let is_left_open = !ends_itself && DB::begin_operation(&mut connection).await?;
-                        let answer = operation(&mut connection, &arguments, &clock).await?;
+                        let answer = operation(&mut connection, &arguments, &context).await?;
                         if is_left_open {
                             DB::end_operation(&mut connection).await?;
                         }
@@ -182,9 +182,9 @@ impl<DB: Dialect> SqlStore<DB> {
         }
     }
 
-    /// The clock for a call whose caller waits until `deadline`.
-    fn bounded_clock(&self, deadline: Instant) -> DB::Clock {
-        DB::bounded(&self.clock, deadline.duration_since(Instant::now()))
+    /// The context of a call whose caller waits until `deadline`.
+    fn context_until(&self, deadline: Instant) -> DB::CallContext {
+        DB::with_time_left(&self.context, deadline.duration_since(Instant::now()))
     }
 
     fn watch(&self, deadline: Instant) -> Watch<DB> {
@@ -194,14 +194,14 @@ impl<DB: Dialect> SqlStore<DB> {
 
     async fn attempt(&self, call: RoutineCall, deadline: Instant) -> Result<RoutineReply, Failure> {
         let mut connection = self.acquire(deadline).await?;
-        let (clock, begin) = (self.bounded_clock(deadline), self.isolation.and_then(DB::begin));
+        let (context, begin) = (self.context_until(deadline), self.isolation.and_then(DB::begin));
         let watch = self.watch(deadline);
         let one_statement = DB::ONE_STATEMENT && begin.is_none();
         let conversation = async move {
             let result = watch.finish(async {
                 match begin {
-                    None => send::<DB>(&mut connection, &call, &clock).await,
-                    Some(begin) => in_transaction::<DB>(&mut connection, begin, &call, &clock).await,
+                    None => send::<DB>(&mut connection, &call, &context).await,
+                    Some(begin) => in_transaction::<DB>(&mut connection, begin, &call, &context).await,
                 }
             });
             let result = result.await;
@@ -221,14 +221,14 @@ type Conversing<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + 
 
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
-        let (pool, clock, reconnect) = (self.pool.clone(), self.clock.clone(), self.reconnect.clone());
-        Self { pool, clock, reconnect, file: self.file.clone(), ..*self }
+        let (pool, context, reconnect) = (self.pool.clone(), self.context.clone(), self.reconnect.clone());
+        Self { pool, context, reconnect, file: self.file.clone(), ..*self }
     }
 }
 
 impl<DB: Dialect> From<Pool<DB>> for SqlStore<DB> {
     fn from(pool: Pool<DB>) -> Self {
-        Self::with(pool, DB::Clock::default())
+        Self::with(pool, DB::CallContext::default())
     }
 }
 
@@ -349,7 +349,7 @@ impl<DB: Dialect> Watch<DB> {
         loop {
             match timeout_at(until, &mut conversation).await {
                 Ok(answer) => return answer,
-                Err(elapsed) if !self.reconnect.works_since(&self.pool, self.age).await => {
+                Err(elapsed) if !self.reconnect.is_call_running(&self.pool, self.age).await => {
                     return Err(sqlx::Error::Io(elapsed.into()));
                 }
                 Err(_) => until = Instant::now() + WATCH_INTERVAL,
@@ -368,7 +368,7 @@ async fn settle<DB: Dialect, T>(
         Err(error) => error,
     };
     let class = classify::<DB>(&error);
-    let is_closed = error.as_database_error().is_some_and(DB::closes);
+    let is_closed = error.as_database_error().is_some_and(DB::is_fatal);
     // A demoted server stays read-only, and another server may be behind its name by now.
     if is_closed
         || matches!(class, ErrorClass::ReadOnly | ErrorClass::Unknown)
@@ -384,16 +384,16 @@ async fn settle<DB: Dialect, T>(
 pub(super) async fn send<DB: Dialect>(
     connection: &mut DB::Connection,
     call: &RoutineCall,
-    clock: &DB::Clock,
+    context: &DB::CallContext,
 ) -> Result<RoutineReply, sqlx::Error> {
     match call {
-        RoutineCall::Each(requests) => DB::take(connection, requests, clock).await.map(RoutineReply::Answers),
-        RoutineCall::All(requests) => DB::take_all(connection, requests, clock).await.map(RoutineReply::Answers),
+        RoutineCall::Each(requests) => DB::take(connection, requests, context).await.map(RoutineReply::Answers),
+        RoutineCall::All(requests) => DB::take_all(connection, requests, context).await.map(RoutineReply::Answers),
         RoutineCall::Adjust(adjustments) => {
-            DB::adjust(connection, adjustments, clock).await.map(RoutineReply::Adjusted)
+            DB::adjust(connection, adjustments, context).await.map(RoutineReply::Adjusted)
         }
         RoutineCall::Window(request, counting) => {
-            DB::take_window(connection, request, *counting, clock).await.map(RoutineReply::WindowUsage)
+            DB::take_window(connection, request, *counting, context).await.map(RoutineReply::WindowUsage)
         }
     }
 }
@@ -402,10 +402,10 @@ async fn in_transaction<DB: Dialect>(
     connection: &mut DB::Connection,
     begin: SqlStr,
     call: &RoutineCall,
-    clock: &DB::Clock,
+    context: &DB::CallContext,
 ) -> Result<RoutineReply, sqlx::Error> {
     let mut transaction = connection.begin_with(begin).await?;
-    let reply = send::<DB>(&mut transaction, call, &DB::within(clock)).await?;
+    let reply = send::<DB>(&mut transaction, call, &DB::in_callers_transaction(context)).await?;
     transaction.commit().await?;
     Ok(reply)
 }

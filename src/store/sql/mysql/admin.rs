@@ -16,7 +16,7 @@ use crate::model::bucket::ThrottleLevel;
 use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
 
 impl Operations for MySql {
-    type Clock = TransactionOwner;
+    type CallContext = TransactionOwner;
 
     fn now(_: &TransactionOwner) -> i64 {
         SystemClock.now()

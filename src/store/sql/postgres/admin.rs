@@ -61,7 +61,7 @@ macro_rules! planned {
 }
 
 impl Operations for Postgres {
-    type Clock = LockTimeout;
+    type CallContext = LockTimeout;
 
     fn now(_: &LockTimeout) -> i64 {
         SystemClock.now()

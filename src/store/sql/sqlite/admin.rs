@@ -13,7 +13,7 @@ use crate::model::decide::{BucketRow, KeyRules};
 use crate::model::{Key, Quota, Rule, WindowLevel};
 
 impl Operations for Sqlite {
-    type Clock = HostClock;
+    type CallContext = HostClock;
 
     fn now(clock: &HostClock) -> i64 {
         clock.now()

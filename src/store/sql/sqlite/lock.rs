@@ -11,14 +11,14 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 /// end, the transaction is rolled back.
 pub(super) struct Lock<'c> {
     connection: &'c mut SqliteConnection,
-    within: bool,
+    is_nested: bool,
     is_open: bool,
 }
 
-/// Statements that begin or end a transaction of their own (`alone`), or a savepoint in the caller's (`within`).
+/// Statements that begin or end a transaction of their own (`alone`), or a savepoint in the caller's (`nested`).
 pub(super) struct Script {
     alone: &'static str,
-    within: &'static str,
+    nested: &'static str,
 }
 
 /// A [`Script`] that begins a transaction, and runs the SQL of a file.
@@ -53,9 +53,9 @@ impl<'c> Lock<'c> {
         script: &Script,
         arguments: [String; N],
     ) -> Result<(Self, Vec<SqliteRow>), sqlx::Error> {
-        let within = connection.is_in_transaction();
-        let mut lock = Self { connection, within, is_open: true };
-        let rows = run(lock.connection, script.of(within), arguments).await;
+        let is_nested = connection.is_in_transaction();
+        let mut lock = Self { connection, is_nested, is_open: true };
+        let rows = run(lock.connection, script.statements(is_nested), arguments).await;
         // After this error the caller's transaction is open, which sqlx does not know of.
         lock.is_open =
             !matches!(&rows, Err(sqlx::Error::Database(error)) if error.message().contains(NESTED_TRANSACTION));
@@ -68,7 +68,7 @@ impl<'c> Lock<'c> {
         script: &Script,
         arguments: [String; N],
     ) -> Result<(), sqlx::Error> {
-        run(self.connection, script.of(self.within), arguments).await?;
+        run(self.connection, script.statements(self.is_nested), arguments).await?;
         self.is_open = false;
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Drop for Lock<'_> {
     fn drop(&mut self) {
         if self.is_open {
             let undo: &[&'static str] =
-                if self.within { &["rollback to tollgate", "release tollgate"] } else { &["rollback"] };
+                if self.is_nested { &["rollback to tollgate", "release tollgate"] } else { &["rollback"] };
             for undo in undo {
                 // The first poll sends the statement. No need to wait: the connection runs later statements after it.
                 let sent = pin!(sqlx::query(*undo).execute(&mut *self.connection));
@@ -94,12 +94,12 @@ impl Drop for Lock<'_> {
 }
 
 impl Script {
-    pub(super) const fn new(alone: &'static str, within: &'static str) -> Self {
-        Self { alone, within }
+    pub(super) const fn new(alone: &'static str, nested: &'static str) -> Self {
+        Self { alone, nested }
     }
 
-    fn of(&self, within: bool) -> &'static str {
-        if within { self.within } else { self.alone }
+    fn statements(&self, is_nested: bool) -> &'static str {
+        if is_nested { self.nested } else { self.alone }
     }
 }
 
