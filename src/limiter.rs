@@ -164,12 +164,12 @@ impl<S: Store> Limiter<S> {
     ///
     /// Returns an error if the rule is a sliding window or unlimited, or if a bucket that never refills is throttled for a time
     /// alone. Also if there is no answer; then a [local fallback](Fallback::Local) of this process is throttled.
-    pub async fn throttle<K>(&self, key: K, hold: Throttle) -> Result<bool, Error>
+    pub async fn throttle<K>(&self, key: K, throttle: Throttle) -> Result<bool, Error>
     where
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.throttle_under(&Limit::new(key.try_into()?, self.rule()), true, hold).await
+        self.throttle_under(&Limit::new(key.try_into()?, self.rule()), true, throttle).await
     }
 
     /// Lowers a bucket under another limit than the limiter's, such as an additional limit of a request. See
@@ -180,32 +180,32 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// As for [`throttle`](Self::throttle).
-    pub async fn throttle_limit(&self, limit: &Limit, hold: Throttle) -> Result<bool, Error> {
+    pub async fn throttle_limit(&self, limit: &Limit, throttle: Throttle) -> Result<bool, Error> {
         let own = limit.local.is_none() && *limit.rule() == self.rule();
-        self.throttle_under(limit, own, hold).await
+        self.throttle_under(limit, own, throttle).await
     }
 
     /// Lowers the bucket of a limit. `own`: the limit is the limiter's.
-    async fn throttle_under(&self, limit: &Limit, own: bool, mut hold: Throttle) -> Result<bool, Error> {
+    async fn throttle_under(&self, limit: &Limit, own: bool, mut throttle: Throttle) -> Result<bool, Error> {
         let (key, rule) = (limit.key(), limit.rule());
         if CurrentMode::answer(self.mode()).is_some() {
             return Ok(false);
         }
         let lowering = async {
-            let lowered = self.stack.throttle(key, rule, hold).await;
+            let lowered = self.stack.throttle(key, rule, throttle).await;
             // The bucket cannot be lowered for a time, but to a number of tokens.
             let (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(remaining)) =
-                (&lowered, hold.get_remaining())
+                (&lowered, throttle.get_remaining())
             else {
                 return lowered;
             };
-            hold = Throttle::remaining(remaining);
-            self.stack.throttle(key, rule, hold).await
+            throttle = Throttle::remaining(remaining);
+            self.stack.throttle(key, rule, throttle).await
         };
         let lowered = self.policy.within_deadline(pin!(lowering)).await;
-        self.decisions.throttled(key, hold, lowered.as_ref().copied());
+        self.decisions.throttled(key, throttle, lowered.as_ref().copied());
         if let Some(fallback) = lowered.as_ref().err().and_then(|error| self.policy.fallback_for(error)) {
-            fallback.throttle(limit, own, hold);
+            fallback.throttle(limit, own, throttle);
         }
         lowered
     }

@@ -265,28 +265,28 @@ proptest! {
                 return Ok(());
             }
             let remaining = percent.map(|percent| i64::try_from(i128::from(limits.capacity) * i128::from(percent) / 100));
-            let hold = ThrottleLevel { remaining: remaining.transpose().expect("at most 2³²"), wait };
+            let level = ThrottleLevel { remaining: remaining.transpose().expect("at most 2³²"), wait };
             let one = BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 };
             let free = |bucket: &Bucket, at| bucket.verdict(&limits, at, BucketRequest { cost: 0, ..one }, false).remaining;
             let (mut unthrottled, mut throttled) = (before.bucket, before.bucket);
             if throttled.stepped_back(&limits, now) {
-                unthrottled.settle(&limits, &limits, now);
+                unthrottled.convert_limits(&limits, &limits, now);
             }
-            let lowered = throttled.throttle(&limits, now, hold);
+            let lowered = throttled.throttle(&limits, now, level);
             prop_assert_eq!(lowered, throttled != unthrottled);
             prop_assert!(throttled.full_at >= unthrottled.full_at, "it was raised");
             prop_assert_eq!((throttled.granted, throttled.anchor), (unthrottled.granted, unthrottled.anchor));
             prop_assert!(!throttled.stepped_back(&limits, now));
-            prop_assert!(hold.remaining.is_none_or(|remaining| free(&throttled, now) <= remaining));
+            prop_assert!(level.remaining.is_none_or(|remaining| free(&throttled, now) <= remaining));
             let mut again = throttled;
-            prop_assert!(!again.throttle(&limits, now, hold) && again == throttled, "repeated, it changed something");
+            prop_assert!(!again.throttle(&limits, now, level) && again == throttled, "repeated, it changed something");
             if wait > 0 && now + wait < YEAR_2159 {
                 prop_assert!(!throttled.clone().take(&limits, now + wait - 1, one).granted);
             }
             // One tick less would leave more tokens than stated, or grant a token before the stated time.
             if lowered {
                 let earlier = Bucket { full_at: throttled.full_at - 1, ..throttled };
-                let more = hold.remaining.is_some_and(|remaining| {
+                let more = level.remaining.is_some_and(|remaining| {
                     (limits.burst() - earlier.full_at + limits.clock(earlier.anchor, now)) > remaining * limits.token_ticks
                 });
                 let early = wait > 0 && earlier.clone().take(&limits, now + wait - 1, one).granted;

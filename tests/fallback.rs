@@ -265,8 +265,8 @@ async fn throttle_applies_locally_during_an_outage() -> anyhow::Result<()> {
     let limiter = limiter(Broken, Fallback::Local(Quota::per_hour(9).build()?))?;
     assert_eq!(limiter.allow("asked before").await?.remaining(), Some(8));
     for key in ["asked before", "new"] {
-        let hold = Throttle::retry_after(Duration::from_mins(30)).and(Throttle::remaining(0));
-        assert!(limiter.throttle(key, hold).await.is_err(), "no other process is throttled");
+        let throttle = Throttle::retry_after(Duration::from_mins(30)).and(Throttle::remaining(0));
+        assert!(limiter.throttle(key, throttle).await.is_err(), "no other process is throttled");
         let denied = limiter.allow(key).await?;
         assert!(
             !denied.is_granted() && denied.retry_after().is_some_and(|time| time > Duration::from_mins(29)),
@@ -276,10 +276,10 @@ async fn throttle_applies_locally_during_an_outage() -> anyhow::Result<()> {
     assert!(limiter.allow("another").await?.is_granted());
 
     // Throttles an additional limit, under its own rule.
-    let (tokens, hold) =
+    let (tokens, throttle) =
         (Key::try_from("tokens")?, Throttle::retry_after(Duration::from_secs(60)).and(Throttle::remaining(0)));
     let rule = Rule::try_from("40000/min")?;
-    assert!(limiter.throttle_limit(&Limit::new(tokens.clone(), rule.clone()), hold).await.is_err());
+    assert!(limiter.throttle_limit(&Limit::new(tokens.clone(), rule.clone()), throttle).await.is_err());
     let denied = limiter.decide(&limiter.request("calls")?.and_limit(Limit::new(tokens, rule).cost(1200))).await?;
     assert!(!denied.is_granted(), "{denied:?}");
     let soon = Duration::from_secs(59)..Duration::from_secs(63);
@@ -290,13 +290,13 @@ async fn throttle_applies_locally_during_an_outage() -> anyhow::Result<()> {
     let limit = Limit::new(bytes.clone(), rule.clone()).cost(1).fallback_quota(Quota::per_minute(60).build()?);
     let request = limiter.request("uploads")?.and_limit(limit);
     assert!(limiter.decide(&request).await?.is_granted());
-    assert!(limiter.throttle_limit(&Limit::new(bytes.clone(), rule.clone()), hold).await.is_err());
+    assert!(limiter.throttle_limit(&Limit::new(bytes.clone(), rule.clone()), throttle).await.is_err());
     let denied = limiter.decide(&request).await?;
     assert!(!denied.is_granted() && denied.retry_after().is_some_and(|time| soon.contains(&time)), "{denied:?}");
 
     let once = self::limiter(Broken, Fallback::Local(Quota::once(9)?))?;
     assert!(once.allow("a").await?.is_granted());
-    assert!(once.throttle("a", hold).await.is_err());
+    assert!(once.throttle("a", throttle).await.is_err());
     assert!(!once.allow("a").await?.is_granted(), "the throttle empties the bucket");
     Ok(())
 }

@@ -246,9 +246,9 @@ async fn unsettled_receipt_is_kept_until_its_end() -> anyhow::Result<()> {
     memory.at_ms(0).await?;
     let limiter = Limiter::new(memory.store(), "1000/s")?;
     let window = Rule::Window("10 in 1s at 1s".parse()?);
-    let hold = Duration::from_hours(1);
-    let of_bucket = limiter.reserve_all(&limiter.request("a")?.cost(100).id(Uuid::new_v4(), hold)).await?;
-    let of_window = Take::from(Key::try_from("b")?).rule(window).id(Uuid::new_v4(), hold);
+    let remember_for = Duration::from_hours(1);
+    let of_bucket = limiter.reserve_all(&limiter.request("a")?.cost(100).id(Uuid::new_v4(), remember_for)).await?;
+    let of_window = Take::from(Key::try_from("b")?).rule(window).id(Uuid::new_v4(), remember_for);
     let of_window = limiter.reserve_all(&of_window).await?;
     let without_id = limiter.reserve_all(&limiter.request("c")?.cost(5)).await?;
     memory.at_ms(10_000).await?;

@@ -121,7 +121,7 @@ impl BucketLevel {
 
     /// The level after the next request under a rule has changed the bucket to its effective quota: the tokens stay, up to the
     /// capacity. Unchanged if such a request would fail or touch no bucket.
-    pub(crate) fn settled(self, rule: &Rule, explained: &Explanation) -> Self {
+    pub(crate) fn after_next_request(self, rule: &Rule, explained: &Explanation) -> Self {
         let overridden = explained.quota_from == Some(Origin::Override);
         let own = match rule {
             Rule::Provisioned => explained.quota,

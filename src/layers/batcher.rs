@@ -129,8 +129,8 @@ impl<S: Store> Store for Batcher<S> {
         }
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        self.calls.store.throttle(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        self.calls.store.throttle(key, rule, throttle).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

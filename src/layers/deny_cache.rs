@@ -206,8 +206,8 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     /// Forgets the key: its denials now last longer.
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        let lowered = self.store.throttle(key, rule, hold).await;
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        let lowered = self.store.throttle(key, rule, throttle).await;
         self.denials.forget(key);
         lowered
     }

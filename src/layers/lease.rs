@@ -195,10 +195,10 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
     }
 
     /// Gives back the held tokens of the key first, and serves no token that was taken before.
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
         let _lowering = ThrottleGuard(&self.lender, key);
         self.lender.forget(key).await;
-        self.lender.store.throttle(key, rule, hold).await
+        self.lender.store.throttle(key, rule, throttle).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

@@ -169,8 +169,8 @@ impl<S: SharedWindows> Store for LocalReads<S> {
         self.store.adjust_with(adjustments, options).await
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        self.store.throttle(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        self.store.throttle(key, rule, throttle).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

@@ -101,8 +101,8 @@ impl<S: Store> Bound<S> {
     /// # Errors
     ///
     /// As for [`Limiter::throttle`].
-    pub async fn throttle(&self, hold: Throttle) -> Result<bool, Error> {
-        self.limiter.throttle(&self.key, hold).await
+    pub async fn throttle(&self, throttle: Throttle) -> Result<bool, Error> {
+        self.limiter.throttle(&self.key, throttle).await
     }
 
     /// Reads the key's tokens without taking any: see [`Limiter::peek`].

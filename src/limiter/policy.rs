@@ -294,13 +294,13 @@ impl FallbackStore {
     }
 
     /// Lowers the local bucket of a limit to what an upstream states. `own`: the limit is the limiter's.
-    pub(super) fn throttle(&self, limit: &Limit, own: bool, hold: Throttle) {
+    pub(super) fn throttle(&self, limit: &Limit, own: bool, throttle: Throttle) {
         if matches!(self.fallback, Fallback::Open | Fallback::Closed(_)) {
             return;
         }
         let lower = |rule: &Rule| {
-            let lowered = self.local.lower(limit.key(), rule, hold);
-            match (&lowered, hold.get_remaining()) {
+            let lowered = self.local.lower(limit.key(), rule, throttle);
+            match (&lowered, throttle.get_remaining()) {
                 (Err(Error::Throttle(ThrottleError::NeverRefills(_))), Some(remaining)) => {
                     self.local.lower(limit.key(), rule, Throttle::remaining(remaining))
                 }

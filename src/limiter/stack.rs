@@ -104,10 +104,10 @@ impl<S: Store> Stack<S> {
         }
     }
 
-    pub(super) async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+    pub(super) async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
         match &self.layers {
-            StackedLayers::Cached(cache) => cache.throttle(key, rule, hold).await,
-            StackedLayers::Uncached(calls) => calls.throttle(key, rule, hold).await,
+            StackedLayers::Cached(cache) => cache.throttle(key, rule, throttle).await,
+            StackedLayers::Uncached(calls) => calls.throttle(key, rule, throttle).await,
         }
     }
 
@@ -171,8 +171,8 @@ impl<S: Store> Store for StoreCalls<S> {
         on!(self, layer => layer.adjust_with(adjustments, options).await)
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        on!(self, layer => layer.throttle(key, rule, hold).await)
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        on!(self, layer => layer.throttle(key, rule, throttle).await)
     }
 }
 

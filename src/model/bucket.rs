@@ -167,7 +167,7 @@ impl Bucket {
     #[inline]
     pub fn take(&mut self, limits: &BucketQuota, now: i64, request: BucketRequest) -> Verdict {
         if self.stepped_back(limits, now) {
-            self.settle(limits, limits, now);
+            self.convert_limits(limits, limits, now);
         }
         let clock = limits.clock(self.anchor, now);
         let due = self.full_at + (request.cost + request.min_remaining - limits.capacity) * limits.token_ticks;
@@ -229,7 +229,7 @@ impl Bucket {
     ///
     /// The bucket keeps its tokens and fractions of tokens, up to the new capacity. If the clock was set back, the
     /// bucket becomes empty, so that callers wait for one refill at most.
-    pub fn settle(&mut self, old: &BucketQuota, new: &BucketQuota, now: i64) {
+    pub fn convert_limits(&mut self, old: &BucketQuota, new: &BucketQuota, now: i64) {
         let owed = self.full_at - old.clock(self.anchor, now);
         let available = if self.stepped_back(old, now) { 0 } else { i128::from(old.burst() - owed.max(0)) };
         let kept = match old.token_ticks {
@@ -275,7 +275,7 @@ impl Bucket {
     /// The wait for the next token is then at most `max_debt`, or the wait of an empty bucket if that is longer.
     pub fn charge(&mut self, limits: &BucketQuota, now: i64, tokens: i64, max_debt: i64) {
         if self.stepped_back(limits, now) {
-            self.settle(limits, limits, now);
+            self.convert_limits(limits, limits, now);
         }
         let clock = limits.clock(self.anchor, now);
         let furthest = (clock + limits.burst()).max(self.none_before(limits, now, max_debt));
@@ -289,14 +289,14 @@ impl Bucket {
     ///
     /// Tokens come with the steps of the clock, so an interval quota's come with the first period after the wait.
     /// Granted requests keep their scheduled times.
-    pub fn throttle(&mut self, limits: &BucketQuota, now: i64, hold: ThrottleLevel) -> bool {
+    pub fn throttle(&mut self, limits: &BucketQuota, now: i64, level: ThrottleLevel) -> bool {
         if self.stepped_back(limits, now) {
-            self.settle(limits, limits, now);
+            self.convert_limits(limits, limits, now);
         }
         let clock = limits.clock(self.anchor, now);
         let left =
-            hold.remaining.map(|tokens| clock + limits.burst() - tokens.min(limits.capacity) * limits.token_ticks);
-        let wait = (hold.wait > 0).then(|| self.none_before(limits, now, hold.wait));
+            level.remaining.map(|tokens| clock + limits.burst() - tokens.min(limits.capacity) * limits.token_ticks);
+        let wait = (level.wait > 0).then(|| self.none_before(limits, now, level.wait));
         let Some(full_at) = left.max(wait).filter(|full_at| *full_at > self.full_at.max(clock)) else {
             return false;
         };

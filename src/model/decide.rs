@@ -131,10 +131,10 @@ pub(crate) fn effective_bucket(
 /// Makes a bucket full under its effective quota.
 pub(crate) fn reset(row: &mut BucketRow, rules: &KeyRules, now: i64) {
     // A bucket whose plan was deleted keeps its quota.
-    if let Ok(EffectiveBucket { row: Some(settled), .. }) =
+    if let Ok(EffectiveBucket { row: Some(converted), .. }) =
         effective_bucket(Some(row.clone()), &Rule::Provisioned, rules, now)
     {
-        *row = settled;
+        *row = converted;
     }
     row.bucket.reset(&row.limits(), now);
 }
@@ -211,7 +211,7 @@ impl BucketRow {
     pub(crate) fn step_back(&mut self, now: i64) {
         let limits = self.limits();
         if self.bucket.stepped_back(&limits, now) {
-            self.bucket.settle(&limits, &limits, now);
+            self.bucket.convert_limits(&limits, &limits, now);
         }
     }
 
@@ -220,9 +220,9 @@ impl BucketRow {
         !self.provisioned && self.bucket.full_at <= self.limits().clock(self.bucket.anchor, now)
     }
 
-    /// Settles the bucket under an override's quota. Without an override, under the quota asked for, if there is one.
+    /// Converts the bucket to the quota of an override. Without an override, to the requested quota, if there is one.
     ///
-    /// An override leaves the bucket's own quota unchanged, so that only one change needs settling.
+    /// An override leaves the bucket's own quota unchanged, so that only one change needs a conversion.
     pub(crate) fn follow(&mut self, requested: Option<Quota>, over: Option<Quota>, now: i64) {
         let old = self.limits();
         if over.is_none() {
@@ -231,7 +231,7 @@ impl BucketRow {
         self.over = over.map(Box::new);
         let new = self.limits();
         if old != new {
-            self.bucket.settle(&old, &new, now);
+            self.bucket.convert_limits(&old, &new, now);
         }
     }
 }
@@ -277,12 +277,12 @@ pub(crate) fn take(effective: &mut EffectiveBucket, request: BucketRequest, now:
 }
 
 /// Lowers a bucket, and returns whether it held more. `None` if the bucket would never have a token again.
-pub(crate) fn throttle(effective: &mut EffectiveBucket, hold: ThrottleLevel, now: i64) -> Option<bool> {
+pub(crate) fn throttle(effective: &mut EffectiveBucket, level: ThrottleLevel, now: i64) -> Option<bool> {
     let Some(row) = effective.row.as_mut().filter(|_| effective.mode != Mode::Off) else {
         return Some(false);
     };
     let limits = row.limits();
-    (hold.wait == 0 || limits.step_ns != NEVER_NS).then(|| row.bucket.throttle(&limits, now, hold))
+    (level.wait == 0 || limits.step_ns != NEVER_NS).then(|| row.bucket.throttle(&limits, now, level))
 }
 
 /// A receipt as a store keeps it.

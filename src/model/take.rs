@@ -30,7 +30,7 @@ pub struct Take {
     /// The minimum remaining of the limits that have none of their own.
     pub(crate) min_remaining: u64,
     pub(crate) id: Option<Uuid>,
-    pub(crate) hold: Duration,
+    pub(crate) remember_for: Duration,
     pub(crate) id_of: IdOf,
     /// Whether the first bucket is under the limiter's own rule, and not under a limit that the request adds.
     pub(crate) own: bool,
@@ -117,8 +117,8 @@ impl Take {
         }
     }
 
-    /// Gives the request an id, which the store remembers for `hold`, at most 366 days. Until then, a repeated request takes
-    /// nothing more, and the request can be settled. Repeat a request if its outcome is unknown.
+    /// Gives the request an id, which the store remembers for `remember_for`: at most 366 days. Until then, a repeated
+    /// request takes nothing more, and the request can be settled. Repeat a request if its outcome is unknown.
     ///
     /// A grant writes one more row for each bucket. A denial is not remembered.
     ///
@@ -127,8 +127,8 @@ impl Take {
     /// If a wait with an id ends by a deadline, or if its future is dropped, the tokens are not given back. A repeated request
     /// keeps the scheduled time.
     #[must_use]
-    pub fn id(self, id: Uuid, hold: Duration) -> Self {
-        Self { id: Some(id), hold, id_of: IdOf::Caller, ..self }
+    pub fn id(self, id: Uuid, remember_for: Duration) -> Self {
+        Self { id: Some(id), remember_for, id_of: IdOf::Caller, ..self }
     }
 
     /// Whether the id was made for this request alone, so that no caller repeats it.
@@ -136,7 +136,7 @@ impl Take {
         self.id_of == IdOf::Crate
     }
 
-    /// Gives the request a random [id](Self::id), so that it can be settled until `hold` has passed.
+    /// Gives the request a random [id](Self::id), so that it can be settled until `remember_for` has passed.
     ///
     /// Use it for requests that you do not repeat: a repeated request, also a clone, takes nothing. A
     /// [`MemoryStore`](crate::MemoryStore) forgets the id after the settlement. A [local fallback](crate::Fallback::Local)
@@ -156,8 +156,8 @@ impl Take {
     /// # }
     /// ```
     #[must_use]
-    pub fn fresh_id(self, hold: Duration) -> Self {
-        Self { id: Some(random_id()), hold, id_of: IdOf::Crate, ..self }
+    pub fn fresh_id(self, remember_for: Duration) -> Self {
+        Self { id: Some(random_id()), remember_for, id_of: IdOf::Crate, ..self }
     }
 
     /// Makes the tokens refundable, for instance for work that can fail.
@@ -299,8 +299,8 @@ impl Take {
     }
 
     /// How long the id is remembered, in nanoseconds.
-    pub(crate) fn hold_ns(&self) -> i64 {
-        nanoseconds(self.hold).min(MAX_WAIT_NS)
+    pub(crate) fn remember_for_ns(&self) -> i64 {
+        nanoseconds(self.remember_for).min(MAX_WAIT_NS)
     }
 }
 
@@ -319,7 +319,7 @@ impl Take {
             min_remaining: limit.min_remaining,
             limits: SmallVec::from_buf([limit]),
             id: None,
-            hold: Duration::ZERO,
+            remember_for: Duration::ZERO,
             id_of: IdOf::Caller,
             own: true,
             refundable: false,

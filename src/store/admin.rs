@@ -316,7 +316,7 @@ pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> 
     }
     let (level, explained) = (store.peek(key).await?, store.explain(key, rule.plan()).await?);
     if let Some(level) = level {
-        return Ok(level.settled(rule, &explained));
+        return Ok(level.after_next_request(rule, &explained));
     }
     let overridden = explained.quota_from == Some(Origin::Override);
     let quota = match rule {

@@ -82,8 +82,8 @@ impl Store for AnyStore {
         self.store.adjust_with(adjustments, options).await
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        self.store.throttle(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        self.store.throttle(key, rule, throttle).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -107,7 +107,7 @@ trait Erased: Send + Sync {
         adjustments: &'a [Adjustment],
         options: CallOptions,
     ) -> ErasedFuture<'a, Vec<Result<Adjusted, TakeError>>>;
-    fn throttle<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: Throttle) -> ErasedFuture<'a, bool>;
+    fn throttle<'a>(&'a self, key: &'a Key, rule: &'a Rule, throttle: Throttle) -> ErasedFuture<'a, bool>;
     fn maintenance(&self) -> Option<&dyn Maintenance>;
 }
 
@@ -134,8 +134,8 @@ impl<S: Store> Erased for S {
         Box::pin(Store::adjust_with(self, adjustments, options))
     }
 
-    fn throttle<'a>(&'a self, key: &'a Key, rule: &'a Rule, hold: Throttle) -> ErasedFuture<'a, bool> {
-        Box::pin(Store::throttle(self, key, rule, hold))
+    fn throttle<'a>(&'a self, key: &'a Key, rule: &'a Rule, throttle: Throttle) -> ErasedFuture<'a, bool> {
+        Box::pin(Store::throttle(self, key, rule, throttle))
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

@@ -112,7 +112,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     ///
     /// Returns an error if the limit cannot be lowered, or as for [`take`](Self::take). The bucket may have been
     /// lowered then.
-    fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> impl Future<Output = Result<bool, Error>> + Send;
+    fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Returns the interface that reads, sweeps and counts, if this kind of store has one. A layer returns that of the
     /// underlying store. Default: `None`.
@@ -203,8 +203,8 @@ impl<S: Store> Store for Arc<S> {
         (**self).adjust_with(adjustments, options).await
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        (**self).throttle(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        (**self).throttle(key, rule, throttle).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

@@ -221,7 +221,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), stored) {
                 let receipts = &mut guards.shard(self.shard_of(key)).receipts;
-                receipts.grant(id, key, receipt, take.id_of, now.saturating_add(take.hold_ns()));
+                receipts.grant(id, key, receipt, take.id_of, now.saturating_add(take.remember_for_ns()));
             }
         }
         let decisions = answers
@@ -253,7 +253,7 @@ impl<C: Clock> MemoryStore<C> {
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, stored)
             && let Some((_, receipt)) = decision.taken().next()
         {
-            shard.receipts.grant(id, &of, receipt, take.id_of, now.saturating_add(take.hold_ns()));
+            shard.receipts.grant(id, &of, receipt, take.id_of, now.saturating_add(take.remember_for_ns()));
         }
         outcome
     }
@@ -280,8 +280,8 @@ impl<C: Clock> MemoryStore<C> {
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }
 
-    pub(crate) fn lower(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        let hold = hold.of(key, rule)?;
+    pub(crate) fn lower(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        let level = throttle.of(key, rule)?;
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
@@ -289,7 +289,7 @@ impl<C: Clock> MemoryStore<C> {
         let lowered = match decide::effective_bucket(row, rule, &settings, now) {
             Err(code) => Err(code),
             Ok(mut effective) => {
-                let lowered = decide::throttle(&mut effective, hold, now);
+                let lowered = decide::throttle(&mut effective, level, now);
                 if let Some(row) = effective.row {
                     shard.insert(key.clone(), row, now)?;
                 }
@@ -374,8 +374,8 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(adjustments.iter().map(|adjustment| self.adjust_one(adjustment)).collect())
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        self.lower(key, rule, hold)
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        self.lower(key, rule, throttle)
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

@@ -87,8 +87,8 @@ pub trait TestStore: Send + Sync + 'static {
     /// # Errors
     ///
     /// As for [`Store::throttle`].
-    fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> impl Future<Output = Result<bool, Error>> + Send {
-        let _ = (key, rule, hold);
+    fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> impl Future<Output = Result<bool, Error>> + Send {
+        let _ = (key, rule, throttle);
         async { Err(ThrottleError::Unsupported.into()) }
     }
 
@@ -123,8 +123,8 @@ impl<T: TestStore> Store for T {
         TestStore::adjust_with(self, adjustments, options).await
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        TestStore::throttle(self, key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        TestStore::throttle(self, key, rule, throttle).await
     }
 
     fn try_take(&self, take: Checked<&Take>) -> Option<Outcome> {

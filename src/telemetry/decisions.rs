@@ -89,7 +89,7 @@ impl Decisions {
     }
 
     /// Reports a throttled bucket.
-    pub(crate) fn throttled(&self, key: &Key, hold: Throttle, lowered: Result<bool, &Error>) {
+    pub(crate) fn throttled(&self, key: &Key, throttle: Throttle, lowered: Result<bool, &Error>) {
         let outcome = match lowered {
             Ok(true) => "lowered",
             Ok(false) => "unchanged",
@@ -97,10 +97,10 @@ impl Decisions {
         };
         count!(THROTTLES, 1, "limiter" => self.limiter.to_string(), "outcome" => outcome);
         let (limiter, key) = (self.limiter.as_str(), self.traces_keys.then(|| key.as_str()));
-        let (left, seconds) = (hold.get_remaining(), hold.wait().as_secs_f64());
+        let (left, seconds) = (throttle.get_remaining(), throttle.wait().as_secs_f64());
         match lowered {
             // Every answer of an upstream states the tokens left, so this is frequent.
-            Ok(true) if hold.wait().is_zero() => {
+            Ok(true) if throttle.wait().is_zero() => {
                 event!(DEBUG, limiter = limiter, left = left, seconds = seconds, key = key, "throttled");
             }
             Ok(true) => event!(INFO, limiter = limiter, left = left, seconds = seconds, key = key, "throttled"),

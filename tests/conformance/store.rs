@@ -124,8 +124,8 @@ impl TestStore for AnyStore {
         call_store!(self.adjust_with(adjustments, options))
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        call_store!(self.throttle(key, rule, hold))
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        call_store!(self.throttle(key, rule, throttle))
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
@@ -158,8 +158,8 @@ impl<M: Store, P: Store, L: Store> TestStore for AnyOf<M, P, L> {
         on!(self, store => Store::adjust_with(store, adjustments, options).await)
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        on!(self, store => store.throttle(key, rule, hold).await)
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        on!(self, store => store.throttle(key, rule, throttle).await)
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {

@@ -117,8 +117,8 @@ async fn cached_denial_of_a_throttled_bucket_states_its_end() -> anyhow::Result<
     let one = take("a", "4/s burst 1")?;
     assert!(cache.take_one(&one).await??.is_granted());
     assert_eq!(cache.take_one(&one).await??.retry_after(), Some(Duration::from_millis(250)));
-    let hold = Throttle::retry_after(Duration::from_secs(60));
-    assert!(cache.throttle(one.key(), &Rule::try_from("4/s burst 1")?, hold).await?);
+    let throttle = Throttle::retry_after(Duration::from_secs(60));
+    assert!(cache.throttle(one.key(), &Rule::try_from("4/s burst 1")?, throttle).await?);
     assert_eq!(cache.take_one(&one).await??.retry_after(), Some(Duration::from_secs(60)));
     assert_eq!(cache.take_one(&one).await??.source(), Source::DenyCache);
     Ok(())

@@ -101,10 +101,10 @@ impl TestStore for Noting {
         Ok(adjusted)
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
         // Delays the call and its answer.
         self.delay().await;
-        let lowered = self.memory.throttle(key, rule, hold).await;
+        let lowered = self.memory.throttle(key, rule, throttle).await;
         self.delay().await;
         lowered
     }

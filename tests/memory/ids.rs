@@ -16,7 +16,7 @@ async fn full_id_table_forgets_no_id_early() -> anyhow::Result<()> {
     let key = Key::try_from("one")?;
     let (bucket, window) = ("1000000/d".parse::<Quota>()?, "1000000 in 1d at 1h".parse::<Window>()?);
     for rule in [Rule::Quota(bucket), Rule::Window(window)] {
-        let take = |id, hold| Take::from(key.clone()).rule(rule.clone()).id(id, hold);
+        let take = |id, remember_for| Take::from(key.clone()).rule(rule.clone()).id(id, remember_for);
         // One key uses all of its room for ids. Only the last id expires.
         let (kept, expiring) = (Uuid::new_v4(), Uuid::new_v4());
         let store = store_of(&clock, 2);

@@ -37,7 +37,7 @@ impl Model {
     /// Changes the quota of the bucket, if it differs.
     pub(crate) fn change(&mut self, quota: Quota, now: i64) {
         if self.quota != quota {
-            self.bucket.settle(&self.limits(), &BucketQuota::from(&quota), now);
+            self.bucket.convert_limits(&self.limits(), &BucketQuota::from(&quota), now);
             self.quota = quota;
         }
     }

@@ -25,7 +25,7 @@ async fn receipt<W: World>(world: &W, take: Take) -> anyhow::Result<Receipt> {
 impl History {
     async fn new<W: World>(world: &W) -> anyhow::Result<Self> {
         world.at_ms(0).await?;
-        let once = |take: Take, hold| take.id(Uuid::new_v4(), hold);
+        let once = |take: Take, remember_for| take.id(Uuid::new_v4(), remember_for);
         let (buckets, window, gone) = ([world.key(), world.key()], world.key(), world.key());
         let [a, b] = [under(&buckets[0], "10/h")?, under(&buckets[1], "10/h")?];
         let counted = under(&window, "10/h")?.rule(Rule::try_from("10 in 1h at 1min")?);

@@ -34,8 +34,8 @@ pub(super) use refusal::{is_refusal, refusal};
 ///
 /// let mut headers = HeaderMap::new();
 /// headers.insert("retry-after", HeaderValue::from_static("30"));
-/// let hold = read_throttle(StatusCode::TOO_MANY_REQUESTS, &headers, &[]);
-/// assert_eq!(hold.map(|hold| hold.wait()), Some(Duration::from_secs(30)));
+/// let throttle = read_throttle(StatusCode::TOO_MANY_REQUESTS, &headers, &[]);
+/// assert_eq!(throttle.map(|throttle| throttle.wait()), Some(Duration::from_secs(30)));
 /// assert_eq!(read_throttle(StatusCode::OK, &headers, &[]), None);
 /// ```
 #[must_use = "give it to a limiter, if there is one"]

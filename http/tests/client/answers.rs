@@ -304,8 +304,8 @@ async fn shorter_of_two_maximum_waits_applies() -> anyhow::Result<()> {
         let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::default()), "10/s")?;
         let mut limit = ClientLimit::new(limiter.clone())
             .read_with(move |_| {
-                let hold = Throttle::retry_after(Duration::from_secs(8000)).and(Throttle::remaining(0));
-                Some(of_closure.map_or(hold, |seconds| hold.max_wait(Duration::from_secs(seconds))))
+                let throttle = Throttle::retry_after(Duration::from_secs(8000)).and(Throttle::remaining(0));
+                Some(of_closure.map_or(throttle, |seconds| throttle.max_wait(Duration::from_secs(seconds))))
             })
             .settle_later();
         if let Some(seconds) = client_error {

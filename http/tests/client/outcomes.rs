@@ -107,10 +107,10 @@ impl TestStore for Slow {
         self.store.adjust(adjustments).await
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
         self.requested.notify_one();
         self.leave.acquire().await.map_err(Error::other)?.forget();
-        let lowered = self.store.throttle(key, rule, hold).await;
+        let lowered = self.store.throttle(key, rule, throttle).await;
         self.requested.notify_one();
         lowered
     }

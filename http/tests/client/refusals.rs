@@ -302,7 +302,7 @@ async fn tokens_refused_after_reservation_are_not_given_back() -> anyhow::Result
     assert!(matches!(outcomes[..], [(Err(ClientLimitError::Limited { .. }), 150)]), "{outcomes:?}");
     limiter.close().await?;
     let level = limiter.store().peek(&tokens).await?.expect("it was asked for");
-    assert_eq!(level.granted(), 2, "its turn would end the hold before its time");
+    assert_eq!(level.granted(), 2, "its turn would end the throttle before its time");
     Ok(())
 }
 

@@ -83,7 +83,7 @@ impl TestStore for Slow {
         adjusted
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        self.store.throttle(key, rule, hold).await
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        self.store.throttle(key, rule, throttle).await
     }
 }

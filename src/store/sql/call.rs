@@ -82,8 +82,8 @@ impl SqlRequest {
     }
 
     /// How long the database remembers the id, in nanoseconds.
-    pub(super) fn hold(&self) -> i64 {
-        self.take.hold_ns()
+    pub(super) fn remember_for_ns(&self) -> i64 {
+        self.take.remember_for_ns()
     }
 }
 

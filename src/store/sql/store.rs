@@ -93,7 +93,7 @@ impl<DB: Dialect> SqlStore<DB> {
                     let time = ChangeTime { left, commit_claim: &commit_claim };
                     let conversation = DB::change(&mut connection, operation, &arguments, &context, time);
                     let result = watch.finish(conversation).await;
-                    settle(connection, result).await
+                    return_connection(connection, result).await
                 })
                 .await
             }
@@ -133,7 +133,7 @@ impl<DB: Dialect> SqlStore<DB> {
                         Ok(answer)
                     };
                     let result = watch.finish(conversation).await;
-                    settle(connection, result).await
+                    return_connection(connection, result).await
                 })
                 .await
             }
@@ -205,7 +205,7 @@ impl<DB: Dialect> SqlStore<DB> {
                 }
             });
             let result = result.await;
-            settle(connection, result).await
+            return_connection(connection, result).await
         };
         if one_statement {
             finish_statement(deadline, conversation).await
@@ -267,8 +267,8 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         Ok(adjusted)
     }
 
-    async fn throttle(&self, key: &Key, rule: &Rule, hold: Throttle) -> Result<bool, Error> {
-        let lowered = self.conduct((key.clone(), rule.clone(), hold.of(key, rule)?), DB::throttle, true).await?;
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        let lowered = self.conduct((key.clone(), rule.clone(), throttle.of(key, rule)?), DB::throttle, true).await?;
         throttled(lowered, key, rule)
     }
 
@@ -359,7 +359,7 @@ impl<DB: Dialect> Watch<DB> {
 }
 
 /// Returns the connection to the pool if it is fit for the next caller, and classifies an error.
-async fn settle<DB: Dialect, T>(
+async fn return_connection<DB: Dialect, T>(
     mut connection: PoolConnection<DB>,
     result: Result<T, sqlx::Error>,
 ) -> Result<T, Failure> {

@@ -316,13 +316,13 @@ impl Operations for MySql {
 
     fn throttle<'c>(
         connection: &'c mut MySqlConnection,
-        (key, rule, hold): &'c (Key, Rule, ThrottleLevel),
+        (key, rule, level): &'c (Key, Rule, ThrottleLevel),
         owner: &'c TransactionOwner,
     ) -> OperationFuture<'c, ThrottleOutcome> {
         let lower = sqlx::query_scalar("call token_throttle_v1(?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(bytes(key))
-            .bind(hold.remaining)
-            .bind(hold.wait)
+            .bind(level.remaining)
+            .bind(level.wait)
             .bind(rule.quota().map(Quota::capacity_i64))
             .bind(rule.quota().map(Quota::refill_seconds))
             .bind(rule.quota().map(refill))

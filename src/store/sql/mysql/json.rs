@@ -12,7 +12,11 @@ pub(super) fn requests(requests: &[SqlRequest]) -> String {
         let (quota, plan) = (quota_json(request.quota(0)), hex(request.plan(0)));
         let id = request.id().map_or_else(|| "null".to_owned(), |id| format!("\"{}\"", id.hyphenated()));
         let key = hex(Some(request.key().as_str()));
-        format!("[{key},{cost},{max_wait},{min_remaining},{quota},{plan},{id},{},{}]", request.hold(), request.times)
+        format!(
+            "[{key},{cost},{max_wait},{min_remaining},{quota},{plan},{id},{},{}]",
+            request.remember_for_ns(),
+            request.times
+        )
     }))
 }
 

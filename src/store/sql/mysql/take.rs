@@ -92,7 +92,7 @@ async fn take_one(
             .bind(request.quota(0).map(refill))
             .bind(request.plan(0).map(str::as_bytes))
             .bind(request.id_text())
-            .bind(request.hold())
+            .bind(request.remember_for_ns())
             .bind(owner.is_own())
             .bind(request.times);
     for _ in 0..OUT_PARAMETERS {
@@ -259,7 +259,7 @@ async fn take_all_one(
         .bind(json::limits(request, places.iter().copied()))
         .bind(request.amounts.max_wait)
         .bind(request.id_text())
-        .bind(request.hold())
+        .bind(request.remember_for_ns())
         .bind(owner.is_own())
         .bind(None::<String>)
         .fetch_all(connection)
@@ -324,7 +324,7 @@ async fn take_window(
             .bind(window.interval_ns())
             .bind(window.resolution_ns())
             .bind(request.id_text())
-            .bind(request.hold())
+            .bind(request.remember_for_ns())
             .bind(counting == Counting::Count)
             .bind(owner.is_own())
             .bind(None::<i64>)

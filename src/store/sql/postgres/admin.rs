@@ -385,7 +385,7 @@ impl Operations for Postgres {
 
     fn throttle<'c>(
         connection: &'c mut PgConnection,
-        (key, rule, hold): &'c (Key, Rule, ThrottleLevel),
+        (key, rule, level): &'c (Key, Rule, ThrottleLevel),
         timeout: &'c LockTimeout,
     ) -> OperationFuture<'c, ThrottleOutcome> {
         let lower = sqlx::query_scalar(concat!(
@@ -394,8 +394,8 @@ impl Operations for Postgres {
             ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7)"
         ))
         .bind(key.as_str())
-        .bind(hold.remaining)
-        .bind(hold.wait)
+        .bind(level.remaining)
+        .bind(level.wait)
         .bind(rule.quota().map(Quota::capacity_i64))
         .bind(rule.quota().map(Quota::refill_seconds))
         .bind(rule.quota().map(refill))

@@ -34,7 +34,7 @@ impl Decisions for Postgres {
                 .bind(request.quota(0).map(refill))
                 .bind(request.plan(0))
                 .bind(request.id_text())
-                .bind(request.hold())
+                .bind(request.remember_for_ns())
                 .bind(timeout.0.as_deref())
                 .fetch_one(connection)
                 .await?;
@@ -183,7 +183,7 @@ async fn take_each(
     .bind(column(requests, |request| request.quota(0).map(refill)))
     .bind(column(requests, |request| request.plan(0)))
     .bind(column(requests, SqlRequest::id_text))
-    .bind(column(requests, SqlRequest::hold))
+    .bind(column(requests, SqlRequest::remember_for_ns))
     .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
@@ -227,7 +227,7 @@ async fn take_all_one(
     .bind(places.map(|place| request.plan(place).map(str::to_owned)).collect::<Vec<_>>())
     .bind(request.amounts.max_wait)
     .bind(request.id_text())
-    .bind(request.hold())
+    .bind(request.remember_for_ns())
     .bind(timeout.0.as_deref())
     .fetch_all(connection)
     .await?;
@@ -305,7 +305,7 @@ async fn take_window(
     .bind(window.interval_ns())
     .bind(window.resolution_ns())
     .bind(request.id_text())
-    .bind(request.hold())
+    .bind(request.remember_for_ns())
     .bind(counting == Counting::Count)
     .bind(timeout.0.as_deref())
     .fetch_one(connection)

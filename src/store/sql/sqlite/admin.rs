@@ -244,7 +244,7 @@ impl Operations for Sqlite {
 
     fn throttle<'c>(
         connection: &'c mut SqliteConnection,
-        (key, rule, hold): &'c (Key, Rule, ThrottleLevel),
+        (key, rule, level): &'c (Key, Rule, ThrottleLevel),
         clock: &'c HostClock,
     ) -> OperationFuture<'c, ThrottleOutcome> {
         Box::pin(async move {
@@ -261,7 +261,7 @@ impl Operations for Sqlite {
                 Ok(effective) => effective,
                 Err(code) => return Ok(Err(code)),
             };
-            let lowered = decide::throttle(&mut effective, *hold, now);
+            let lowered = decide::throttle(&mut effective, *level, now);
             if let Some(row) = effective.row.filter(|row| Some(row) != found.as_ref()) {
                 rows::write(&mut transaction, key, &row).await?;
             }

@@ -323,7 +323,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         let after = if stored.is_some() { before } else { effective.and_then(|effective| effective.row) };
         bucket.row = after.or_else(|| bucket.row.take());
         if let (Some(id), Some(receipt), None) = (request.id(), answer.receipt(amounts), stored) {
-            let expires_at = answer.now.saturating_add(request.hold());
+            let expires_at = answer.now.saturating_add(request.remember_for_ns());
             let stored = StoredReceipt { receipt, state: State::Open, expires_at };
             rows::write_receipt(self.lock.connection(), id, bucket.key, &stored).await?;
         }

@@ -46,7 +46,8 @@ pub(super) async fn take(
     if let (Some(id), None, true) = (request.id(), stored, took) {
         let scheduled_at = counted.scheduled_at.unwrap_or(now);
         let receipt = GrantRecord { cost: request.amounts.cost, granted: 0, scheduled_at };
-        let stored = StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(request.hold()) };
+        let stored =
+            StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(request.remember_for_ns()) };
         rows::write_receipt(connection, id, &key.of_window(), &stored).await?;
     }
     Ok(counted)
