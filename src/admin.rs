@@ -10,7 +10,7 @@ pub use changes::{ModeSetting, Override, Plan};
 pub use error::AdminError;
 pub(crate) use explain::explain;
 pub use explain::{ExpectedOutcome, Explanation, Origin};
-pub(crate) use reads::level_of_itself;
+pub(crate) use reads::fixed_level;
 pub use reads::{BucketLevel, DenialCount, Filter, Page};
 
 /// The result of one step of a sweep.

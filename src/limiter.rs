@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admin::{AdminError, BucketLevel, level_of_itself};
+use crate::admin::{AdminError, BucketLevel, fixed_level};
 use crate::model::{
     Adjusted, Adjustment, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle, ThrottleError, WindowLevel,
 };
@@ -254,7 +254,7 @@ impl<S: Store> Limiter<S> {
         Error: From<K::Error>,
     {
         let key = key.try_into().map_err(Error::from)?;
-        match level_of_itself(&key, rule) {
+        match fixed_level(&key, rule) {
             Some(level) => level,
             None => self.policy.within_deadline(pin!(self.maintenance()?.level(&key, rule))).await,
         }

@@ -88,7 +88,7 @@ pub(crate) struct AdminSettings {
 impl From<&AdminSettings> for KeyRules {
     fn from(chosen: &AdminSettings) -> Self {
         Self {
-            all: TimedMode::of_all(&chosen.all),
+            all: TimedMode::from_setting(&chosen.all),
             plan: chosen.plan.as_ref().map(decide::PlanRules::from),
             over: chosen.over.as_ref().map(decide::OverrideRules::from),
         }
@@ -114,7 +114,7 @@ impl TimedMode {
     }
 
     /// The mode of every key, unless it is the default.
-    pub(crate) fn of_all(switch: &ModeSetting) -> Self {
+    pub(crate) fn from_setting(switch: &ModeSetting) -> Self {
         Self::new((switch.mode != Mode::Enforce).then_some(switch.mode), switch.until)
     }
 }

@@ -151,7 +151,7 @@ impl BucketLevel {
 }
 
 /// The answer without a call of the store: neither a window nor an unlimited quota has a bucket.
-pub(crate) fn level_of_itself(key: &Key, rule: &Rule) -> Option<Result<BucketLevel, AdminError>> {
+pub(crate) fn fixed_level(key: &Key, rule: &Rule) -> Option<Result<BucketLevel, AdminError>> {
     match rule {
         Rule::Window(_) => Some(Err(AdminError::Window(key.clone()))),
         Rule::Quota(quota) if *quota == Quota::unlimited() => Some(Ok(BucketLevel::unused(key.clone(), *quota, None))),
@@ -332,10 +332,10 @@ pub struct DenialCount {
 
 impl DenialCount {
     /// Bounds the counts so that no sum overflows, and sorts them by key so that processes cannot deadlock.
-    pub(crate) fn sound(counted: &[(Key, u64)]) -> Vec<(Key, i64)> {
-        let bounded =
+    pub(crate) fn bounded(counted: &[(Key, u64)]) -> Vec<(Key, i64)> {
+        let bound =
             |(key, denied): &(Key, u64)| (key.clone(), i64::try_from(*denied).unwrap_or(MAX_DENIALS).min(MAX_DENIALS));
-        let mut counted: Vec<_> = counted.iter().map(bounded).filter(|(_, denied)| *denied > 0).collect();
+        let mut counted: Vec<_> = counted.iter().map(bound).filter(|(_, denied)| *denied > 0).collect();
         counted.sort_unstable();
         counted
     }

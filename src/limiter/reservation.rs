@@ -130,7 +130,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// As for [`cancel`](Self::cancel).
     pub async fn refund(self, unused: u64) -> Result<u64, Error> {
-        self.of_one_cost()?;
+        self.require_one_cost()?;
         self.refund_each(|_| unused).await
     }
 
@@ -166,7 +166,7 @@ impl<S: Store> Reservation<S> {
     ///
     /// As for [`cancel`](Self::cancel).
     pub async fn settle(self, used: u64) -> Result<Adjusted, Error> {
-        self.of_one_cost()?;
+        self.require_one_cost()?;
         self.settle_each(|_| Some(used)).await
     }
 
@@ -207,7 +207,7 @@ impl<S: Store> Reservation<S> {
     }
 
     /// Checks that one number of tokens can apply to all buckets.
-    fn of_one_cost(&self) -> Result<(), TakeError> {
+    fn require_one_cost(&self) -> Result<(), TakeError> {
         if self.has_own_costs { Err(TakeError::CostsDiffer) } else { Ok(()) }
     }
 

@@ -223,7 +223,7 @@ impl Decision {
 
     /// Merges the buckets' answers into one, with the longest times of all. [`limit_index`](Self::limit_index) is the bucket that
     /// denies for longest. For a grant, it is the bucket that has tokens left for the fewest equal requests.
-    pub(crate) fn of_all(decisions: impl IntoIterator<Item = (usize, Self)>, take: &Take) -> Option<Self> {
+    pub(crate) fn combine(decisions: impl IntoIterator<Item = (usize, Self)>, take: &Take) -> Option<Self> {
         // Compares remaining ÷ cost without a division.
         let suffices = |one: &Self, other: &Self| one.remaining.saturating_mul(take.limits[other.limit].cost);
         let mut decisions: Vec<Self> =

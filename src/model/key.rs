@@ -31,7 +31,7 @@ impl std::hash::Hash for Key {
 
 impl Key {
     /// The key of the receipts of a key's window, apart from those of its bucket. No caller can have this key.
-    pub(crate) fn of_window(&self) -> Self {
+    pub(crate) fn window_receipt_key(&self) -> Self {
         Self(format_smolstr!("{WINDOW_PREFIX}{}", self.0))
     }
 

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use crate::admin::{
     AdminError, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page,
-    Plan, level_of_itself,
+    Plan, fixed_level,
 };
 use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, Window, WindowLevel};
 use crate::store::Store;
@@ -311,7 +311,7 @@ impl<T: Admin> Admin for Arc<T> {
 
 /// The level that a request under a rule would find.
 pub(crate) async fn level_under<S: Admin>(store: &S, key: &Key, rule: &Rule) -> Result<BucketLevel, AdminError> {
-    if let Some(level) = level_of_itself(key, rule) {
+    if let Some(level) = fixed_level(key, rule) {
         return level;
     }
     let (level, explained) = (store.peek(key).await?, store.explain(key, rule.plan()).await?);

@@ -229,7 +229,7 @@ impl<C: Clock> MemoryStore<C> {
             .enumerate()
             .map(|(place, answer)| answer.outcome(take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
-        Ok(Decision::of_all(decisions, take).expect("a request names a bucket"))
+        Ok(Decision::combine(decisions, take).expect("a request names a bucket"))
     }
 
     /// Decides a request under a sliding window.
@@ -239,11 +239,11 @@ impl<C: Clock> MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let mode = self.rules.of(key, &take.limits[0].rule, None).mode(None, now);
-        let of = key.of_window();
+        let receipt_key = key.window_receipt_key();
         if let Some(id) = take.id {
-            shard.receipts.make_room(id, &of, now)?;
+            shard.receipts.make_room(id, &receipt_key, now)?;
         }
-        let stored = take.id.and_then(|id| shard.receipts.get(id, &of, now));
+        let stored = take.id.and_then(|id| shard.receipts.get(id, &receipt_key, now));
         let counted = if mode.0 == Mode::Off {
             window::decide(&mut shard.known_window(key, window, now), window, request, mode, stored, now)
         } else {
@@ -253,7 +253,7 @@ impl<C: Clock> MemoryStore<C> {
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, stored)
             && let Some((_, receipt)) = decision.taken().next()
         {
-            shard.receipts.grant(id, &of, receipt, take.id_of, now.saturating_add(take.remember_for_ns()));
+            shard.receipts.grant(id, &receipt_key, receipt, take.id_of, now.saturating_add(take.remember_for_ns()));
         }
         outcome
     }
@@ -262,11 +262,11 @@ impl<C: Clock> MemoryStore<C> {
         let Adjustment { receipt, kind, .. } = adjustment;
         let mut shard = self.shard(&receipt.key).lock();
         let now = self.clock.now();
-        let of = if receipt.window { receipt.key.of_window() } else { receipt.key.clone() };
-        let stored = shard.receipts.find(receipt.id, &of);
+        let receipt_key = if receipt.window { receipt.key.window_receipt_key() } else { receipt.key.clone() };
+        let stored = shard.receipts.find(receipt.id, &receipt_key);
         let may_be_repeated = receipt.id_of == IdOf::Caller && !matches!(kind, AdjustmentKind::Settle(_));
         if stored.is_none() && may_be_repeated {
-            shard.receipts.make_room(receipt.id, &of, now)?;
+            shard.receipts.make_room(receipt.id, &receipt_key, now)?;
         }
         let (adjusted, stored) = if receipt.window {
             decide::adjust(adjustment, stored, shard.window_of(&receipt.key), now)
@@ -275,7 +275,7 @@ impl<C: Clock> MemoryStore<C> {
         };
         shard.given_back(&receipt.key);
         if let Some(stored) = stored {
-            shard.receipts.write(receipt.id, &of, stored, receipt.id_of);
+            shard.receipts.write(receipt.id, &receipt_key, stored, receipt.id_of);
         }
         adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
     }

@@ -183,7 +183,7 @@ impl Stats {
     /// Adds counts, up to the limit of keys, and forgets counts that are older than two days.
     pub(super) fn count(&mut self, denials: &[(Key, u64)], now: i64) {
         let hour = self.hours.entry(now.div_euclid(HOUR)).or_default();
-        for (key, denied) in DenialCount::sound(denials) {
+        for (key, denied) in DenialCount::bounded(denials) {
             if hour.len() < MAX_DENIED_KEYS || hour.contains_key(&key) {
                 let (sum, last) = hour.entry(key).or_insert((0, now));
                 *sum = sum.saturating_add(denied);

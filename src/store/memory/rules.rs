@@ -61,7 +61,7 @@ impl RuleBook {
             Rule::Quota(_) | Rule::Window(_) => None,
         };
         self.read(|choices| KeyRules {
-            all: TimedMode::of_all(&choices.all),
+            all: TimedMode::from_setting(&choices.all),
             plan: plan.and_then(|plan| choices.plans.get(plan)).map(decide::PlanRules::from),
             over: choices.overrides.get(key).map(decide::OverrideRules::from),
         })

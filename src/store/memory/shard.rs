@@ -148,7 +148,7 @@ impl Shard {
         self.windows.retain(|key, row| {
             row.ring.step_back(now);
             earliest = earliest.min(row.ring.empty_at(&row.window));
-            !row.is_empty(now) || (!open.is_empty() && open.contains(&key.of_window()))
+            !row.is_empty(now) || (!open.is_empty() && open.contains(&key.window_receipt_key()))
         });
         self.none_full_before = earliest;
     }

@@ -119,7 +119,7 @@ impl CallBatch {
             Self::Each(batch) => batch.enter(reply.answers(), attempts, outcomes),
             Self::All(batch) => batch.enter(reply.answers(), attempts, outcomes),
             Self::Window(place, request) => {
-                outcomes[place] = Some(call::of_window(reply, &request, attempts)?);
+                outcomes[place] = Some(call::window_outcome(reply, &request, attempts)?);
                 Ok(())
             }
         }
@@ -156,7 +156,7 @@ impl TakeBatch {
         attempts: u32,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
-        for (place, outcome) in self.places.into_iter().zip(call::of_each(answers, &self.requests, attempts)?) {
+        for (place, outcome) in self.places.into_iter().zip(call::each_outcomes(answers, &self.requests, attempts)?) {
             outcomes[place] = Some(outcome);
         }
         Ok(())
@@ -197,7 +197,7 @@ impl TakeAllBatch {
         attempts: u32,
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
-        let decided = call::of_all(answers, &self.requests, attempts)?;
+        let decided = call::all_outcomes(answers, &self.requests, attempts)?;
         for (RequestPlace { place, limits }, outcome) in self.origins.into_iter().zip(decided) {
             outcomes[place] = Some(outcome.map(|decision| match limits {
                 None => decision,

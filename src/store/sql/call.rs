@@ -174,7 +174,7 @@ pub type AdjustedColumns = (String, i64);
 
 /// The outcomes of requests for one bucket each, in their order. A [`SqlRequest`] has as many outcomes as the equal
 /// requests that it stands for.
-pub(super) fn of_each(
+pub(super) fn each_outcomes(
     answers: Vec<BucketAnswer>,
     requests: &[SqlRequest],
     attempts: u32,
@@ -192,7 +192,7 @@ pub(super) fn of_each(
 }
 
 /// The outcomes of requests for several buckets each, in their order.
-pub(super) fn of_all(
+pub(super) fn all_outcomes(
     answers: Vec<BucketAnswer>,
     requests: &[SqlRequest],
     attempts: u32,
@@ -208,13 +208,13 @@ pub(super) fn of_all(
             .enumerate()
             .map(|(place, answer)| answer.outcome(&request.take, place).map(|decision| (place, decision)));
         let decisions = decisions.collect::<Result<Vec<_>, TakeError>>()?;
-        Ok(Decision::of_all(decisions, &request.take).expect("a request names a bucket").with_attempts(attempts))
+        Ok(Decision::combine(decisions, &request.take).expect("a request names a bucket").with_attempts(attempts))
     };
     Ok(requests.iter().map(outcome).collect())
 }
 
 /// The outcome of a request under a sliding window.
-pub(super) fn of_window(reply: RoutineReply, request: &SqlRequest, attempts: u32) -> Result<Outcome, Error> {
+pub(super) fn window_outcome(reply: RoutineReply, request: &SqlRequest, attempts: u32) -> Result<Outcome, Error> {
     let outcome = reply.counted()?.outcome(&request.take, request.window().map_err(Error::other)?, request.amounts);
     Ok(outcome.map(|decision| decision.with_attempts(attempts)))
 }

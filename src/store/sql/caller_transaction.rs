@@ -71,15 +71,15 @@ where
     if take.window().is_some() {
         let request = Arc::new(request);
         let call = RoutineCall::Window(Arc::clone(&request), Counting::Decide);
-        return call::of_window(converse::<C::Database>(connection, call).await?, &request, 1);
+        return call::window_outcome(converse::<C::Database>(connection, call).await?, &request, 1);
     }
     let requests: Arc<[SqlRequest]> = Arc::new([request]);
     let mut outcomes = if take.limits.len() > 1 {
         let reply = converse::<C::Database>(connection, RoutineCall::All(Arc::clone(&requests))).await?;
-        call::of_all(reply.answers(), &requests, 1)?
+        call::all_outcomes(reply.answers(), &requests, 1)?
     } else {
         let reply = converse::<C::Database>(connection, RoutineCall::Each(Arc::clone(&requests))).await?;
-        call::of_each(reply.answers(), &requests, 1)?
+        call::each_outcomes(reply.answers(), &requests, 1)?
     };
     outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }

@@ -292,7 +292,7 @@ impl<DB: Dialect> Maintenance for SqlStore<DB> {
 
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
         Box::pin(async {
-            for denials in DenialCount::sound(denials).chunks(MAX_DENIALS) {
+            for denials in DenialCount::bounded(denials).chunks(MAX_DENIALS) {
                 self.operate(denials.to_vec(), DB::count_denials).await?;
             }
             Ok(())

@@ -70,7 +70,7 @@ impl AdjustmentRows {
     fn places(&mut self, Adjustment { receipt, .. }: &Adjustment) -> Places {
         let key = receipt.key.clone();
         let (account, bucket) = if receipt.window {
-            (self.windows.place(key), receipt.key.of_window())
+            (self.windows.place(key), receipt.key.window_receipt_key())
         } else {
             (self.buckets.place(key), receipt.key.clone())
         };
@@ -90,26 +90,26 @@ impl AdjustmentRows {
     fn enter(&mut self, line: &ResultRow<'_>) -> Result<(), sqlx::Error> {
         match line.word(0) {
             "bucket" => self.buckets.enter(line.number(1)?, line.bucket(), |key| key),
-            "window" => self.windows.enter(line.number(1)?, windows::of_line(line), |key| key),
-            _ => self.receipts.enter(line.number(1)?, rows::receipt_of_line(line), |(_, key)| key),
+            "window" => self.windows.enter(line.number(1)?, windows::window_from_line(line), |key| key),
+            _ => self.receipts.enter(line.number(1)?, rows::receipt_from_line(line), |(_, key)| key),
         }
     }
 
     fn adjust(
         &mut self,
         adjustment: &Adjustment,
-        (account, of_receipt): Places,
+        (account, receipt_place): Places,
         now: i64,
     ) -> Result<Adjusted, OutcomeCode> {
-        let (receipt, stored) = (&adjustment.receipt, self.receipts.rows[of_receipt].1);
+        let (receipt, stored) = (&adjustment.receipt, self.receipts.rows[receipt_place].1);
         let (adjusted, stored) = if receipt.window {
             decide::adjust(adjustment, stored, self.windows.rows[account].1.as_mut(), now)
         } else {
             decide::adjust(adjustment, stored, self.buckets.rows[account].1.as_mut(), now)
         };
         if stored.is_some() {
-            self.receipts.rows[of_receipt].1 = stored;
-            self.receipts.rows[of_receipt].2 = true;
+            self.receipts.rows[receipt_place].1 = stored;
+            self.receipts.rows[receipt_place].2 = true;
             let is_changed =
                 if receipt.window { &mut self.windows.rows[account].2 } else { &mut self.buckets.rows[account].2 };
             *is_changed = true;

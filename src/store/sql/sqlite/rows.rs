@@ -19,12 +19,12 @@ pub(super) async fn peek(
     connection: &mut SqliteConnection,
     key: &Key,
 ) -> Result<Option<RowResult<BucketRow>>, sqlx::Error> {
-    Ok(columns(connection, key).await?.map(|columns| sound(of_columns(&columns, 0)?)))
+    Ok(columns(connection, key).await?.map(|columns| require_bounded(bucket_from_columns(&columns, 0)?)))
 }
 
 pub(super) async fn find(connection: &mut SqliteConnection, key: &Key) -> Result<Option<BucketRow>, sqlx::Error> {
     let found = columns(connection, key).await?;
-    found.map(|columns| of_columns(&columns, 0)).transpose().map_err(unreadable(key))
+    found.map(|columns| bucket_from_columns(&columns, 0)).transpose().map_err(unreadable(key))
 }
 
 /// Names the key of a row that cannot be decoded.
@@ -52,7 +52,7 @@ async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<
 }
 
 /// Rejects a row whose numbers would overflow a computation.
-fn sound(row: BucketRow) -> RowResult<BucketRow> {
+fn require_bounded(row: BucketRow) -> RowResult<BucketRow> {
     const MAX: i64 = i64::MAX / 2;
     let (limits, Bucket { anchor, full_at, granted, max_granted_wait }) = (row.limits(), row.bucket);
     let steps = i128::from(full_at).div_euclid(i128::from(limits.step_ticks.max(1))) + 1;
@@ -91,7 +91,10 @@ pub(super) async fn page(
     .bind(after.skip)
     .fetch_all(connection)
     .await?;
-    Ok(rows.iter().map(|columns| Ok((key(columns.try_get(0)?)?, sound(of_columns(columns, 1)?)?))).collect())
+    Ok(rows
+        .iter()
+        .map(|columns| Ok((key(columns.try_get(0)?)?, require_bounded(bucket_from_columns(columns, 1)?)?)))
+        .collect())
 }
 
 /// Writes a whole bucket.
@@ -133,7 +136,7 @@ pub(super) fn push_state(states: &mut Array, key: &Key, BucketRow { bucket, .. }
 }
 
 /// Reads a bucket from the columns that begin at a place.
-pub(super) fn of_columns(columns: &SqliteRow, first: usize) -> Result<BucketRow, sqlx::Error> {
+pub(super) fn bucket_from_columns(columns: &SqliteRow, first: usize) -> Result<BucketRow, sqlx::Error> {
     let number = |place: usize| columns.try_get::<i64, _>(first + place);
     let plan: Option<String> = columns.try_get(first + 8)?;
     let over = match columns.try_get::<Option<i64>, _>(first + 9)? {
@@ -186,7 +189,7 @@ pub(super) async fn find_receipt(
 }
 
 /// Reads a receipt from a row of `adjust.sql`.
-pub(super) fn receipt_of_line(line: &ResultRow<'_>) -> Result<StoredReceipt, sqlx::Error> {
+pub(super) fn receipt_from_line(line: &ResultRow<'_>) -> Result<StoredReceipt, sqlx::Error> {
     stored_receipt(line.number(2)?, line.number(3)?, line.number(4)?, line.word(5), line.number(6)?)
 }
 

@@ -39,12 +39,14 @@ pub(super) async fn find(
         None => None,
         Some(plan) => find_plan(connection, plan).await?,
     };
-    let over = over.as_ref().map(|row| of_columns(OverrideColumns::from_row(row)?));
+    let over = over.as_ref().map(|row| override_from_columns(OverrideColumns::from_row(row)?));
     let chosen = || Ok(AdminSettings { all: all?, plan: plan.transpose()?, over: over.transpose()? });
     Ok(chosen())
 }
 
-fn of_columns((capacity, refill_ns, refill, mode, reason, expires): OverrideColumns) -> Result<Override, sqlx::Error> {
+fn override_from_columns(
+    (capacity, refill_ns, refill, mode, reason, expires): OverrideColumns,
+) -> Result<Override, sqlx::Error> {
     over((capacity, refill_ns, refill, mode, reason, expires.and_then(Instant::from_millis)))
 }
 
@@ -118,7 +120,7 @@ pub(super) async fn overrides(
     .await?;
     let one = |row: &SqliteRow| {
         let (id, capacity, refill_ns, refill, mode, reason, expires) = Overridden::from_row(row)?;
-        Ok((key(id)?, of_columns((capacity, refill_ns, refill, mode, reason, expires))?))
+        Ok((key(id)?, override_from_columns((capacity, refill_ns, refill, mode, reason, expires))?))
     };
     Ok(rows.iter().map(one).collect())
 }

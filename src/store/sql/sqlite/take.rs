@@ -169,12 +169,12 @@ async fn run_take(
         .bind(request.quota(0).map(Quota::capacity_i64))
         .bind(request.quota(0).map(Quota::refill_ns))
         .bind(request.quota(0).map(|quota| quota.refill().as_str()));
-    let rows = of_first(connection, query).await?;
+    let rows = first_rows(connection, query).await?;
     let found = |columns: &SqliteRow| {
         Ok(FoundBucket {
             granted: columns.try_get(0)?,
             has_settings: columns.try_get(1)?,
-            row: rows::of_columns(columns, 2)?,
+            row: rows::bucket_from_columns(columns, 2)?,
         })
     };
     rows.first().map(found).transpose().map_err(rows::unreadable(request.key()))
@@ -182,7 +182,7 @@ async fn run_take(
 
 /// Returns the rows of the first statement that has any. Does not run the next statement: its error would repeat the
 /// first one's effect.
-async fn of_first(
+async fn first_rows(
     connection: &mut SqliteConnection,
     query: Query<'_, Sqlite, SqliteArguments>,
 ) -> Result<Vec<SqliteRow>, sqlx::Error> {

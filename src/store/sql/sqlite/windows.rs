@@ -27,9 +27,9 @@ pub(super) async fn take(
     let chosen = rules::find(connection, key, None).await?.map_err(rows::unreadable(key))?;
     let mode = KeyRules::from(&chosen).mode(None, now);
     let stored = match request.id() {
-        Some(id) => {
-            rows::find_receipt(connection, id, &key.of_window()).await?.filter(|stored| stored.expires_at > now)
-        }
+        Some(id) => rows::find_receipt(connection, id, &key.window_receipt_key())
+            .await?
+            .filter(|stored| stored.expires_at > now),
         None => None,
     };
     let found = find(connection, key).await?;
@@ -48,7 +48,7 @@ pub(super) async fn take(
         let receipt = GrantRecord { cost: request.amounts.cost, granted: 0, scheduled_at };
         let stored =
             StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(request.remember_for_ns()) };
-        rows::write_receipt(connection, id, &key.of_window(), &stored).await?;
+        rows::write_receipt(connection, id, &key.window_receipt_key(), &stored).await?;
     }
     Ok(counted)
 }
@@ -117,7 +117,7 @@ fn row(window: Window, counts: &str, granted: i64, last_wait: i64, since: i64) -
 }
 
 /// Reads a window from a row of `adjust.sql`.
-pub(super) fn of_line(line: &ResultRow<'_>) -> Result<WindowRow, sqlx::Error> {
+pub(super) fn window_from_line(line: &ResultRow<'_>) -> Result<WindowRow, sqlx::Error> {
     let window = Window::stored(line.number(2)?, line.number(3)?, line.number(4)?);
     row(window, line.word(5), line.number(6)?, line.number(7)?, line.number(8)?)
 }
