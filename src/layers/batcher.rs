@@ -42,7 +42,7 @@ use ticket::{Kind, TakeAnswer, Ticket};
 /// the tokens. Tokens that the caller would have had to wait for are given back. Adjustments are always made.
 #[derive(Debug)]
 pub struct Batcher<S: Store> {
-    calls: Arc<BatcherState<S>>,
+    state: Arc<BatcherState<S>>,
 }
 
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl<S: Store> Batcher<S> {
     /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &S {
-        &self.calls.store
+        &self.state.store
     }
 
     /// Creates a batcher whose calls run in tasks of a tracker.
@@ -76,7 +76,7 @@ impl<S: Store> Batcher<S> {
         let concurrent_calls = concurrent_calls.clamp(1, 64);
         let (queue, gauge) = (Mutex::new(Queue::new(concurrent_calls)), Mutex::new(GaugeShare::of(QUEUE)));
         let (tasks, isolates_keys) = (tasks.clone(), concurrent_calls > 1);
-        Self { calls: Arc::new(BatcherState { store, queue, gauge, tasks, max_take_all, isolates_keys }) }
+        Self { state: Arc::new(BatcherState { store, queue, gauge, tasks, max_take_all, isolates_keys }) }
     }
 }
 
@@ -91,31 +91,31 @@ impl<S: Store> sealed::Sealed for Batcher<S> {}
 impl<S: Store> Store for Batcher<S> {
     /// Returns the store's capabilities, but never `in_process`, because requests queue.
     fn capabilities(&self) -> Capabilities {
-        Capabilities { in_process: false, ..self.calls.store.capabilities() }
+        Capabilities { in_process: false, ..self.state.store.capabilities() }
     }
 
     async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
         match takes.one() {
             Some(take) => Ok(vec![self.take_one_checked(take, options).await?]),
-            None => self.calls.store.take_checked(takes, options).await,
+            None => self.state.store.take_checked(takes, options).await,
         }
     }
 
     async fn take_one_checked(&self, take: Checked<&Take>, options: CallOptions) -> Result<Outcome, Error> {
         if take.is_unlimited() || (take.window().is_some() && take.max_wait.is_zero()) {
-            return self.calls.store.take_one_checked(take, options).await;
+            return self.state.store.take_one_checked(take, options).await;
         }
         let overdue_at = overdue_at(&take);
         // Takes from several buckets share calls only if they do not wait. So a request that can wait is first decided without
         // its wait.
-        if !take.max_wait.is_zero() && take.limits.len() > 1 && self.calls.max_take_all > 1 && take.id.is_none() {
+        if !take.max_wait.is_zero() && take.limits.len() > 1 && self.state.max_take_all > 1 && take.id.is_none() {
             let without_wait = take.cloned().max_wait(Duration::ZERO);
-            let outcome = self.calls.enqueue(without_wait.as_ref(), overdue_at).await?;
+            let outcome = self.state.enqueue(without_wait.as_ref(), overdue_at).await?;
             if !outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
                 return Ok(outcome);
             }
         }
-        self.calls.enqueue(take, overdue_at).await
+        self.state.enqueue(take, overdue_at).await
     }
 
     async fn adjust_with(
@@ -124,17 +124,17 @@ impl<S: Store> Store for Batcher<S> {
         options: CallOptions,
     ) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         match adjustments {
-            [] => self.calls.store.adjust_with(adjustments, options).await,
-            _ => self.calls.adjust(adjustments).await,
+            [] => self.state.store.adjust_with(adjustments, options).await,
+            _ => self.state.adjust(adjustments).await,
         }
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
-        self.calls.store.throttle(key, rule, throttle).await
+        self.state.store.throttle(key, rule, throttle).await
     }
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
-        self.calls.store.maintenance()
+        self.state.store.maintenance()
     }
 }
 
@@ -152,7 +152,7 @@ impl<S: Store> BatcherState<S> {
             queue.push(ticket);
             self.start_calls(queue);
         }
-        let mut pending = Pending { calls: self, take: take.get(), receiver, is_answered: false };
+        let mut pending = Pending { state: self, take: take.get(), receiver, is_answered: false };
         let answer = (&mut pending.receiver).await;
         pending.is_answered = true;
         answer.unwrap_or_else(|dropped| Err(Error::OutcomeUnknown(Arc::new(dropped))))
@@ -206,7 +206,7 @@ impl<S: Store> BatcherState<S> {
         // Outside a runtime, requests wait until another call starts or ends inside one.
         if let Ok(runtime) = Handle::try_current() {
             while let Some(Batch { requests, flight }) = queue.next() {
-                let call = CallTask { calls: Arc::clone(self), tickets: requests, flight: Some(flight) };
+                let call = CallTask { state: Arc::clone(self), tickets: requests, flight: Some(flight) };
                 // A runtime that is shutting down drops the task at once, and the drop locks the queue.
                 MutexGuard::unlocked(&mut queue, || self.tasks.spawn_on(call.run(), &runtime));
             }
@@ -217,7 +217,7 @@ impl<S: Store> BatcherState<S> {
 
 /// A caller that waits for its answer.
 struct Pending<'a, S: Store> {
-    calls: &'a Arc<BatcherState<S>>,
+    state: &'a Arc<BatcherState<S>>,
     take: &'a Take,
     receiver: oneshot::Receiver<TakeAnswer>,
     is_answered: bool,
@@ -233,11 +233,11 @@ impl<S: Store> Drop for Pending<'_, S> {
             Ok(Ok(Ok(decision))) => {
                 let refunds: Vec<Adjustment> = refunds(self.take, &decision).collect();
                 if !refunds.is_empty() {
-                    self.calls.give_back(refunds);
+                    self.state.give_back(refunds);
                 }
             }
             Ok(_) => {}
-            Err(_) => self.calls.queue.lock().count_cancelled(),
+            Err(_) => self.state.queue.lock().count_cancelled(),
         }
     }
 }
@@ -258,7 +258,7 @@ fn refunds(take: &Take, decision: &Decision) -> impl Iterator<Item = Adjustment>
 /// A task that makes calls while requests wait. If the store panics or the runtime ends, the keys of the task are free for the
 /// next call.
 struct CallTask<S: Store> {
-    calls: Arc<BatcherState<S>>,
+    state: Arc<BatcherState<S>>,
     /// Not sent yet.
     tickets: Vec<Ticket>,
     flight: Option<Flight<Key>>,
@@ -287,7 +287,7 @@ impl<S: Store> CallTask<S> {
                     }
                     // Takes from several buckets can differ in all but their first bucket, so one key can be split, too.
                     let can_split = tickets.len() > 1 && (keys > 1 || tickets[0].kind() == Kind::TakeAll);
-                    let options = CallOptions { fail_fast_on_lock: can_split && self.calls.isolates_keys };
+                    let options = CallOptions { fail_fast_on_lock: can_split && self.state.isolates_keys };
                     let called = match tickets[0].kind() {
                         Kind::Adjust => self.adjust(tickets, options).await,
                         _ => self.take(tickets, options).await,
@@ -312,8 +312,8 @@ impl<S: Store> CallTask<S> {
             takes.push(take);
             replies.push(reply);
         }
-        let calls = Arc::clone(&self.calls);
-        let mut call = Box::pin(calls.store.take_checked(takes.as_slice(), options));
+        let state = Arc::clone(&self.state);
+        let mut call = Box::pin(state.store.take_checked(takes.as_slice(), options));
         let called = if let Ok(called) = timeout(OLD_CALL_AGE, &mut call).await {
             called
         } else {
@@ -338,7 +338,7 @@ impl<S: Store> CallTask<S> {
             }
         }
         if !abandoned.is_empty() {
-            self.calls.give_back(abandoned);
+            self.state.give_back(abandoned);
         }
         Ok(())
     }
@@ -346,8 +346,8 @@ impl<S: Store> CallTask<S> {
     async fn adjust(&mut self, tickets: Vec<Ticket>, options: CallOptions) -> Result<(), (Error, Vec<Ticket>)> {
         let (adjustments, replies): (Vec<Adjustment>, Vec<_>) =
             tickets.into_iter().filter_map(Ticket::into_adjustment).unzip();
-        let calls = Arc::clone(&self.calls);
-        let mut call = Box::pin(calls.store.adjust_with(&adjustments, options));
+        let state = Arc::clone(&self.state);
+        let mut call = Box::pin(state.store.adjust_with(&adjustments, options));
         let called = if let Ok(called) = timeout(OLD_CALL_AGE, &mut call).await {
             called
         } else {
@@ -369,15 +369,15 @@ impl<S: Store> CallTask<S> {
     /// Lets other calls start beside this one, which is [old](OLD_CALL_AGE).
     fn mark_old(&mut self) {
         if let Some(flight) = &mut self.flight {
-            let mut queue = self.calls.queue.lock();
+            let mut queue = self.state.queue.lock();
             queue.mark_old(flight);
-            self.calls.start_calls(queue);
+            self.state.start_calls(queue);
         }
     }
 
     /// Answers the requests of a failed call, unless the call is repeated key by key.
     fn fail(&self, error: &Error, tickets: Vec<Ticket>, options: CallOptions) -> CallEnd {
-        let is_locked = self.calls.isolates_keys && matches!(error, Error::Contended { .. });
+        let is_locked = self.state.isolates_keys && matches!(error, Error::Contended { .. });
         if options.fail_fast_on_lock && (is_locked || matches!(error, Error::Database(_))) {
             return CallEnd::RolledBack(tickets);
         }
@@ -394,9 +394,9 @@ impl<S: Store> CallTask<S> {
     fn fail_overdue(&self, error: &Error) {
         let now = Instant::now();
         let keys = self.flight.as_ref().map_or(&[][..], |flight| &flight.keys);
-        let mut queue = self.calls.queue.lock();
+        let mut queue = self.state.queue.lock();
         let overdue = queue.remove_overdue(keys, |ticket| ticket.is_overdue(now));
-        self.calls.gauge.lock().set(queue.len());
+        self.state.gauge.lock().set(queue.len());
         drop(queue);
         // These requests were not part of the call, so their outcome is known.
         let known =
@@ -408,10 +408,10 @@ impl<S: Store> CallTask<S> {
 
     /// Yields until the callers that were just answered have asked again, because larger calls cost less per request.
     async fn coalesce(&self, answered: usize) {
-        let mut waiting = self.calls.queue.lock().len();
+        let mut waiting = self.state.queue.lock().len();
         for _ in 0..MAX_YIELDS {
             yield_now().await;
-            let before = std::mem::replace(&mut waiting, self.calls.queue.lock().len());
+            let before = std::mem::replace(&mut waiting, self.state.queue.lock().len());
             if waiting >= answered && waiting == before {
                 break;
             }
@@ -421,7 +421,7 @@ impl<S: Store> CallTask<S> {
     /// Ends the call and prepares the next one. `may_refill`: whether requests have been coalesced for the next one.
     fn finish_call(&mut self, ended: CallEnd, may_refill: bool) {
         let Some(flight) = self.flight.take() else { return };
-        let mut queue = self.calls.queue.lock();
+        let mut queue = self.state.queue.lock();
         let refilled = match ended {
             CallEnd::Answered if may_refill => queue.refill(flight),
             CallEnd::Answered | CallEnd::Locked => {
@@ -436,7 +436,7 @@ impl<S: Store> CallTask<S> {
         if let Some(Batch { requests, flight }) = refilled.or_else(|| queue.next()) {
             (self.tickets, self.flight) = (requests, Some(flight));
         }
-        self.calls.start_calls(queue);
+        self.state.start_calls(queue);
     }
 }
 
@@ -444,14 +444,14 @@ impl<S: Store> Drop for CallTask<S> {
     fn drop(&mut self) {
         let Some(flight) = self.flight.take() else { return };
         let is_made = self.tickets.is_empty() && !flight.keys.is_empty();
-        let mut queue = self.calls.queue.lock();
+        let mut queue = self.state.queue.lock();
         queue.finish(flight, false);
         if is_made {
-            return self.calls.start_calls(queue);
+            return self.state.start_calls(queue);
         }
         // The call was not sent, so the runtime runs no more tasks.
         let waiting = queue.drain();
-        self.calls.gauge.lock().set(queue.len());
+        self.state.gauge.lock().set(queue.len());
         drop(queue);
         self.tickets.drain(..).chain(waiting).for_each(|ticket| ticket.fail(stopped()));
     }

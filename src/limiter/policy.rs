@@ -33,7 +33,7 @@ struct CountedFallback {
 #[derive(Debug)]
 struct StoreHealth {
     /// Whether it was logged that the store does not answer.
-    fails: AtomicBool,
+    is_down: AtomicBool,
     decisions: Arc<Decisions>,
     /// `None` if every request calls the store.
     circuit_breaker: Option<Arc<CircuitBreaker>>,
@@ -47,9 +47,9 @@ impl Policy {
         breaks: bool,
     ) -> Self {
         let counted = |fallback| CountedFallback { store: FallbackStore::new(fallback), count: AtomicU64::new(0) };
-        let (fails, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
+        let (is_down, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
         let circuit_breaker = breaks.then(|| Arc::new(CircuitBreaker::new(deadline)));
-        let health = StoreHealth { fails, decisions, circuit_breaker };
+        let health = StoreHealth { is_down, decisions, circuit_breaker };
         Self { deadline, fallback: fallback.map(counted).map(Arc::new), health: Arc::new(health) }
     }
 
@@ -120,7 +120,7 @@ impl Policy {
         }
         match answer {
             Ok(Ok(decision)) if decision.attempts() > 0 => self.health.answers(),
-            Err(error) if self.fallback.is_none() && error.is_failure() => self.health.fails(error),
+            Err(error) if self.fallback.is_none() && error.is_failure() => self.health.record_failure(error),
             // Answers from memory and requests that can never be granted do not show whether the store answers.
             Ok(_) | Err(_) => {}
         }
@@ -132,7 +132,7 @@ impl Policy {
             return Err(error);
         };
         fallback.count.fetch_add(1, Ordering::Relaxed);
-        let is_first = !self.health.fails.swap(true, Ordering::Relaxed);
+        let is_first = !self.health.is_down.swap(true, Ordering::Relaxed);
         self.health.decisions.fell_back(&error, is_first);
         Ok(fallback.store.decide(take)?)
     }
@@ -146,24 +146,24 @@ impl Policy {
 impl StoreHealth {
     #[inline]
     fn answers(&self) {
-        if self.fails.load(Ordering::Relaxed) {
+        if self.is_down.load(Ordering::Relaxed) {
             self.answers_again();
         }
     }
 
     #[cold]
     fn answers_again(&self) {
-        if self.fails.swap(false, Ordering::Relaxed) {
+        if self.is_down.swap(false, Ordering::Relaxed) {
             self.decisions.answers_again();
         }
     }
 
     /// Logs a failure without a fallback. A contended or overloaded store does answer.
     #[cold]
-    fn fails(&self, error: &Error) {
+    fn record_failure(&self, error: &Error) {
         let answers = matches!(error, Error::Contended { .. } | Error::Overloaded(_));
-        if !answers && !self.fails.load(Ordering::Relaxed) && self.decisions.fails(error) {
-            self.fails.store(true, Ordering::Relaxed);
+        if !answers && !self.is_down.load(Ordering::Relaxed) && self.decisions.log_failure(error) {
+            self.is_down.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -73,7 +73,7 @@ impl Decisions {
     }
 
     /// Reports a failure without a fallback. Returns whether it was logged, which is seldom, so that logs do not fill up.
-    pub(crate) fn fails(&self, error: &Error) -> bool {
+    pub(crate) fn log_failure(&self, error: &Error) -> bool {
         let is_logged = self.failures.is_due();
         if is_logged {
             event!(

@@ -17,16 +17,16 @@ use crate::store::Admin;
 
 impl<DB: Dialect> Admin for SqlStore<DB> {
     async fn create_bucket(&self, key: &Key, quota: Quota) -> Result<(), AdminError> {
-        Ok(self.change((key.clone(), limited(quota)?), DB::create_bucket).await?)
+        Ok(self.run_change((key.clone(), limited(quota)?), DB::create_bucket).await?)
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<BucketLevel>, Error> {
-        let found = self.operate(key.clone(), DB::peek).await?;
+        let found = self.run_operation(key.clone(), DB::peek).await?;
         found.map(|row| row.map_err(|why| unreadable(key, why))).transpose()
     }
 
     async fn peek_window(&self, key: &Key) -> Result<Option<WindowLevel>, Error> {
-        let found = self.operate(key.clone(), DB::peek_window).await?;
+        let found = self.run_operation(key.clone(), DB::peek_window).await?;
         found.map(|row| row.map_err(|why| unreadable(key, why))).transpose()
     }
 
@@ -40,20 +40,20 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        self.change(key.clone(), DB::reset).await
+        self.run_change(key.clone(), DB::reset).await
     }
 
     async fn delete(&self, key: &Key) -> Result<bool, Error> {
-        self.change(key.clone(), DB::delete).await
+        self.run_change(key.clone(), DB::delete).await
     }
 
     async fn explain(&self, key: &Key, plan: Option<&Key>) -> Result<Explanation, Error> {
-        let explained = self.operate((key.clone(), plan.cloned()), DB::explain).await?;
+        let explained = self.run_operation((key.clone(), plan.cloned()), DB::explain).await?;
         explained.map_err(|why| unreadable(key, why))
     }
 
     async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
-        Ok(self.change((name.clone(), limited(quota)?), DB::create_plan).await?)
+        Ok(self.run_change((name.clone(), limited(quota)?), DB::create_plan).await?)
     }
 
     async fn set_plan_mode(
@@ -64,11 +64,11 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         until: Option<DateTime<Utc>>,
     ) -> Result<bool, AdminError> {
         let switch = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.now())).transpose()?;
-        Ok(self.change((name.clone(), switch), DB::set_plan_mode).await?)
+        Ok(self.run_change((name.clone(), switch), DB::set_plan_mode).await?)
     }
 
     async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
-        let found = self.operate(name.clone(), DB::plan).await?;
+        let found = self.run_operation(name.clone(), DB::plan).await?;
         found.map(|row| row.map_err(|why| unreadable(name, why))).transpose()
     }
 
@@ -77,24 +77,24 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
-        self.change(name.clone(), DB::delete_plan).await
+        self.run_change(name.clone(), DB::delete_plan).await
     }
 
     async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {
-        Ok(self.change(ModeSetting::checked(mode, reason, until, self.now())?, DB::set_mode).await?)
+        Ok(self.run_change(ModeSetting::checked(mode, reason, until, self.now())?, DB::set_mode).await?)
     }
 
     async fn mode(&self) -> Result<ModeSetting, Error> {
-        let (table, mode) = (Key::try_from("token_mode")?, self.operate((), DB::mode).await?);
+        let (table, mode) = (Key::try_from("token_mode")?, self.run_operation((), DB::mode).await?);
         mode.map_err(|why| unreadable(&table, why))
     }
 
     async fn set_override(&self, key: &Key, over: Override) -> Result<(), AdminError> {
-        Ok(self.change((key.clone(), over.checked(self.now())?), DB::set_override).await?)
+        Ok(self.run_change((key.clone(), over.checked(self.now())?), DB::set_override).await?)
     }
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
-        self.change(key.clone(), DB::clear_override).await
+        self.run_change(key.clone(), DB::clear_override).await
     }
 
     async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
@@ -121,7 +121,7 @@ impl<DB: Dialect> SqlStore<DB> {
     {
         let (mut page, mut after) = (Page::default(), PageStart { key: after.cloned(), skip: 0 });
         loop {
-            let rows = self.operate(arguments(after.clone()), operation).await?;
+            let rows = self.run_operation(arguments(after.clone()), operation).await?;
             let is_last = rows.len() < limit as usize;
             for row in rows {
                 if page.len() == limit as usize {

@@ -8,7 +8,7 @@ use sqlx::Connection;
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
 use super::dialect::Dialect;
 use super::retry::Failure;
-use super::store::{classify, send};
+use super::store::{classify, run_routine};
 use crate::model::{Adjusted, Adjustment, Checked, Decision, Error, Outcome, Take, TakeError};
 
 /// Decides a request on the caller's connection, in the transaction that is open on it.
@@ -71,14 +71,14 @@ where
     if take.window().is_some() {
         let request = Arc::new(request);
         let call = RoutineCall::Window(Arc::clone(&request), Counting::Decide);
-        return call::window_outcome(converse::<C::Database>(connection, call).await?, &request, 1);
+        return call::window_outcome(call_routine::<C::Database>(connection, call).await?, &request, 1);
     }
     let requests: Arc<[SqlRequest]> = Arc::new([request]);
     let mut outcomes = if take.limits.len() > 1 {
-        let reply = converse::<C::Database>(connection, RoutineCall::All(Arc::clone(&requests))).await?;
+        let reply = call_routine::<C::Database>(connection, RoutineCall::All(Arc::clone(&requests))).await?;
         call::all_outcomes(reply.answers(), &requests, 1)?
     } else {
-        let reply = converse::<C::Database>(connection, RoutineCall::Each(Arc::clone(&requests))).await?;
+        let reply = call_routine::<C::Database>(connection, RoutineCall::Each(Arc::clone(&requests))).await?;
         call::each_outcomes(reply.answers(), &requests, 1)?
     };
     outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
@@ -94,12 +94,12 @@ where
     C: Connection<Database: Dialect<Connection = C>>,
 {
     let adjustments = [adjustment.clone()];
-    let reply = converse::<C::Database>(connection, RoutineCall::Adjust(Arc::new(adjustments.clone()))).await?;
+    let reply = call_routine::<C::Database>(connection, RoutineCall::Adjust(Arc::new(adjustments.clone()))).await?;
     let mut adjusted = call::adjusted(reply.adjusted(), &adjustments)?;
     adjusted.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 
-async fn converse<DB: Dialect>(connection: &mut DB::Connection, call: RoutineCall) -> Result<RoutineReply, Error> {
+async fn call_routine<DB: Dialect>(connection: &mut DB::Connection, call: RoutineCall) -> Result<RoutineReply, Error> {
     let failed = |error| Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX);
-    send::<DB>(connection, &call, &DB::in_callers_transaction(&DB::CallContext::default())).await.map_err(failed)
+    run_routine::<DB>(connection, &call, &DB::in_callers_transaction(&DB::CallContext::default())).await.map_err(failed)
 }

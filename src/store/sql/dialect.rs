@@ -100,7 +100,7 @@ pub trait Engine: Decisions {
     }
 
     /// Makes a change in a transaction. Commits if it claims `CommitClaim`, and rolls back otherwise.
-    fn change<A: Sync, T: Send>(
+    fn run_change<A: Sync, T: Send>(
         connection: &mut Self::Connection,
         operation: Operation<Self, A, T>,
         arguments: &A,

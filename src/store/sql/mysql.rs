@@ -132,7 +132,7 @@ impl Engine for MySql {
     }
 
     /// Uses its own isolation level, as the routines do, and does not depend on the session's `completion_type`.
-    async fn change<A: Sync, T: Send>(
+    async fn run_change<A: Sync, T: Send>(
         connection: &mut MySqlConnection,
         operation: Operation<Self, A, T>,
         arguments: &A,

@@ -151,7 +151,7 @@ pub enum ErrorClass {
 /// Waits for a conversation that owns its connection.
 ///
 /// The conversation runs in a task of its own, so that it completes even if the caller is cancelled or stops polling.
-pub(super) async fn finish<T: Send + 'static>(
+pub(super) async fn finish_conversation<T: Send + 'static>(
     deadline: Instant,
     conversation: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {

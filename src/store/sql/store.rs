@@ -11,7 +11,7 @@ use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
 use super::dialect::{ChangeTime, Dialect, Operation};
 use super::file::DatabaseFile;
 use super::reconnect::Reconnect;
-use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish, finish_change, finish_statement};
+use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish_change, finish_conversation, finish_statement};
 use super::settings::Isolation;
 use crate::admin::{AdminError, BucketLevel, DenialCount, SweepResult};
 use crate::model::answer::throttled;
@@ -77,7 +77,7 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     /// Makes an operator's change. A change that was not committed by the deadline is rolled back.
-    pub(super) async fn change<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
+    pub(super) async fn run_change<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
     where
         A: Send + Sync + 'static,
         T: Send + 'static,
@@ -91,28 +91,33 @@ impl<DB: Dialect> SqlStore<DB> {
                 finish_change(deadline, async move |commit_claim: CommitClaim| {
                     let left = deadline.duration_since(Instant::now());
                     let time = ChangeTime { left, commit_claim: &commit_claim };
-                    let conversation = DB::change(&mut connection, operation, &arguments, &context, time);
-                    let result = watch.finish(conversation).await;
+                    let conversation = DB::run_change(&mut connection, operation, &arguments, &context, time);
+                    let result = watch.await_answer(conversation).await;
                     return_connection(connection, result).await
                 })
                 .await
             }
         };
-        self.observe(attempt).await
+        self.retry_observed(attempt).await
     }
 
     /// Runs an operator's read, or a statement that can complete after the deadline.
-    pub(super) async fn operate<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
+    pub(super) async fn run_operation<A, T>(&self, arguments: A, operation: Operation<DB, A, T>) -> Result<T, Error>
     where
         A: Send + Sync + 'static,
         T: Send + 'static,
     {
-        self.conduct(arguments, operation, false).await
+        self.run_statement(arguments, operation, false).await
     }
 
     /// Runs an operator's statement. `ends_itself` says that the statement leaves no transaction open, under any
     /// settings of the session.
-    async fn conduct<A, T>(&self, arguments: A, operation: Operation<DB, A, T>, ends_itself: bool) -> Result<T, Error>
+    async fn run_statement<A, T>(
+        &self,
+        arguments: A,
+        operation: Operation<DB, A, T>,
+        ends_itself: bool,
+    ) -> Result<T, Error>
     where
         A: Send + Sync + 'static,
         T: Send + 'static,
@@ -123,7 +128,7 @@ impl<DB: Dialect> SqlStore<DB> {
             async move {
                 let mut connection = self.acquire(deadline).await?;
                 let (context, watch) = (self.context_until(deadline), self.watch(deadline));
-                finish(deadline, async move {
+                finish_conversation(deadline, async move {
                     let conversation = async {
                         let is_left_open = !ends_itself && DB::begin_operation(&mut connection).await?;
                         let answer = operation(&mut connection, &arguments, &context).await?;
@@ -132,34 +137,34 @@ impl<DB: Dialect> SqlStore<DB> {
                         }
                         Ok(answer)
                     };
-                    let result = watch.finish(conversation).await;
+                    let result = watch.await_answer(conversation).await;
                     return_connection(connection, result).await
                 })
                 .await
             }
         };
-        self.observe(attempt).await
+        self.retry_observed(attempt).await
     }
 
     /// Makes and records the attempts at an operator's statement.
-    async fn observe<T, F>(&self, attempt: impl Fn(Instant) -> F + Send + Sync) -> Result<T, Error>
+    async fn retry_observed<T, F>(&self, attempt: impl Fn(Instant) -> F + Send + Sync) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Failure>> + Send,
         T: Send,
     {
         let observed = ObservedCall::begin(DB::URL_SCHEMES[0], "operate", 0);
         let attempts = self.retry.run(CallOptions::default(), attempt);
-        let conversing: Conversing<'_, T> = Box::pin(observed.in_span(attempts));
-        let result = conversing.await;
+        let attempts_future: AttemptsFuture<'_, T> = Box::pin(observed.in_span(attempts));
+        let result = attempts_future.await;
         observed.end(result.is_ok());
         result.map(|(answer, _)| answer)
     }
 
-    async fn converse(&self, call: RoutineCall, options: CallOptions) -> Result<(RoutineReply, u32), Error> {
+    async fn call_routine(&self, call: RoutineCall, options: CallOptions) -> Result<(RoutineReply, u32), Error> {
         let observed = ObservedCall::begin(DB::URL_SCHEMES[0], call.name(), call.requests());
-        let attempts = self.retry.run(options, |deadline| self.attempt(call.clone(), deadline));
-        let conversing: Conversing<'_, RoutineReply> = Box::pin(observed.in_span(attempts));
-        let result = conversing.await;
+        let attempts = self.retry.run(options, |deadline| self.attempt_call(call.clone(), deadline));
+        let attempts_future: AttemptsFuture<'_, RoutineReply> = Box::pin(observed.in_span(attempts));
+        let result = attempts_future.await;
         observed.end(result.is_ok());
         result
     }
@@ -192,15 +197,15 @@ impl<DB: Dialect> SqlStore<DB> {
         Watch { pool: self.pool.clone(), reconnect: self.reconnect.clone(), begins: deadline + age, age }
     }
 
-    async fn attempt(&self, call: RoutineCall, deadline: Instant) -> Result<RoutineReply, Failure> {
+    async fn attempt_call(&self, call: RoutineCall, deadline: Instant) -> Result<RoutineReply, Failure> {
         let mut connection = self.acquire(deadline).await?;
         let (context, begin) = (self.context_until(deadline), self.isolation.and_then(DB::begin));
         let watch = self.watch(deadline);
         let one_statement = DB::ONE_STATEMENT && begin.is_none();
         let conversation = async move {
-            let result = watch.finish(async {
+            let result = watch.await_answer(async {
                 match begin {
-                    None => send::<DB>(&mut connection, &call, &context).await,
+                    None => run_routine::<DB>(&mut connection, &call, &context).await,
                     Some(begin) => in_transaction::<DB>(&mut connection, begin, &call, &context).await,
                 }
             });
@@ -210,14 +215,14 @@ impl<DB: Dialect> SqlStore<DB> {
         if one_statement {
             finish_statement(deadline, conversation).await
         } else {
-            finish(deadline, conversation).await
+            finish_conversation(deadline, conversation).await
         }
     }
 }
 
 /// The future of an answer and the number of attempts. The box keeps callers' futures small, and the compiler need not
 /// look through a driver and its TLS to know that they are `Send`.
-type Conversing<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + Send + 'a>>;
+type AttemptsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>> + Send + 'a>>;
 
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
@@ -244,7 +249,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         let (groups, mut outcomes) = split_into_calls(takes, MAX_TAKE_ALL);
         for (before, group) in groups.into_iter().enumerate() {
             let batch = CallBatch::of(group);
-            let answered = self.converse(batch.call(), options).await;
+            let answered = self.call_routine(batch.call(), options).await;
             let entered = answered.and_then(|(reply, attempts)| batch.enter(reply, attempts, &mut outcomes));
             entered.map_err(|error| error.after(before > 0))?;
         }
@@ -260,7 +265,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         let mut adjusted = Vec::with_capacity(adjustments.len());
         for chunk in adjustments.chunks(MAX_ADJUSTMENTS) {
             let is_partial = !adjusted.is_empty();
-            let answered = self.converse(RoutineCall::Adjust(chunk.into()), options).await;
+            let answered = self.call_routine(RoutineCall::Adjust(chunk.into()), options).await;
             let answered = answered.and_then(|(reply, _)| call::adjusted(reply.adjusted(), chunk));
             adjusted.extend(answered.map_err(|error| error.after(is_partial))?);
         }
@@ -268,7 +273,8 @@ impl<DB: Dialect> Store for SqlStore<DB> {
     }
 
     async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
-        let lowered = self.conduct((key.clone(), rule.clone(), throttle.of(key, rule)?), DB::throttle, true).await?;
+        let lowered =
+            self.run_statement((key.clone(), rule.clone(), throttle.of(key, rule)?), DB::throttle, true).await?;
         throttled(lowered, key, rule)
     }
 
@@ -287,13 +293,13 @@ impl<DB: Dialect> Maintenance for SqlStore<DB> {
     }
 
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
-        Box::pin(self.operate(limit.max(1), DB::sweep))
+        Box::pin(self.run_operation(limit.max(1), DB::sweep))
     }
 
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {
         Box::pin(async {
             for denials in DenialCount::bounded(denials).chunks(MAX_DENIALS) {
-                self.operate(denials.to_vec(), DB::count_denials).await?;
+                self.run_operation(denials.to_vec(), DB::count_denials).await?;
             }
             Ok(())
         })
@@ -304,7 +310,8 @@ impl<DB: Dialect> SharedWindows for SqlStore<DB> {
     async fn count(&self, key: &Key, window: &Window, cost: u64) -> Result<WindowUsage, Error> {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(crate::model::window::MAX_REQUESTS);
         let request = Arc::new(SqlRequest::counting(key, window, cost));
-        let (reply, _) = self.converse(RoutineCall::Window(request, Counting::Count), CallOptions::default()).await?;
+        let (reply, _) =
+            self.call_routine(RoutineCall::Window(request, Counting::Count), CallOptions::default()).await?;
         reply.counted()
     }
 }
@@ -343,7 +350,10 @@ struct Watch<DB: Dialect> {
 }
 
 impl<DB: Dialect> Watch<DB> {
-    async fn finish<T>(self, conversation: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+    async fn await_answer<T>(
+        self,
+        conversation: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, sqlx::Error> {
         let mut conversation = pin!(conversation);
         let mut until = self.begins;
         loop {
@@ -381,7 +391,7 @@ async fn return_connection<DB: Dialect, T>(
 }
 
 /// Calls a routine on a connection.
-pub(super) async fn send<DB: Dialect>(
+pub(super) async fn run_routine<DB: Dialect>(
     connection: &mut DB::Connection,
     call: &RoutineCall,
     context: &DB::CallContext,
@@ -405,7 +415,7 @@ async fn in_transaction<DB: Dialect>(
     context: &DB::CallContext,
 ) -> Result<RoutineReply, sqlx::Error> {
     let mut transaction = connection.begin_with(begin).await?;
-    let reply = send::<DB>(&mut transaction, call, &DB::in_callers_transaction(context)).await?;
+    let reply = run_routine::<DB>(&mut transaction, call, &DB::in_callers_transaction(context)).await?;
     transaction.commit().await?;
     Ok(reply)
 }
