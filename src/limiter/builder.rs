@@ -7,7 +7,7 @@ use super::Limiter;
 use super::denial_reporter::DenialReporter;
 use super::policy::{Fallback, Policy};
 use super::settings::{CurrentMode, CurrentRule};
-use super::stack::{Layers, Stack};
+use super::stack::{LayerOptions, Stack};
 use super::sweeper::Sweeper;
 use crate::layers::LeaseOptions;
 use crate::model::{Error, Mode, Rule};
@@ -37,7 +37,7 @@ pub struct LimiterBuilder<S: Store> {
     max_wait: Duration,
     deadline: Option<Duration>,
     fallback: Option<Fallback>,
-    layers: Layers,
+    layers: LayerOptions,
     sweeper: Option<Arc<Sweeper>>,
     mode: Option<Mode>,
     denials: Option<Arc<DenialReporter>>,
@@ -54,7 +54,7 @@ impl<S: Store> LimiterBuilder<S> {
             max_wait: Duration::from_secs(30),
             deadline: None,
             fallback: None,
-            layers: Layers::default(),
+            layers: LayerOptions::default(),
             sweeper: Some(Arc::default()),
             mode: None,
             denials: None,
@@ -124,7 +124,7 @@ impl<S: Store> LimiterBuilder<S> {
     ///
     /// Without batching, a caller that is dropped while its call is in flight loses the tokens.
     pub fn without_batching(self) -> Self {
-        Self { layers: Layers { batches: false, ..self.layers }, ..self }
+        Self { layers: LayerOptions { batches: false, ..self.layers }, ..self }
     }
 
     /// Makes requests call the store even if it has just denied the key.
@@ -132,12 +132,12 @@ impl<S: Store> LimiterBuilder<S> {
     /// Default: a key that was just denied is denied from memory for at most a second, so that an attack hardly loads the
     /// database. See [`DenyCache`](crate::layers::DenyCache).
     pub fn without_deny_cache(self) -> Self {
-        Self { layers: Layers { denials: None, ..self.layers }, ..self }
+        Self { layers: LayerOptions { denials: None, ..self.layers }, ..self }
     }
 
     /// Sets how many keys the [`DenyCache`](crate::layers::DenyCache) holds at most. Default: 65,536.
     pub fn deny_cache_capacity(self, keys: usize) -> Self {
-        Self { layers: Layers { denials: Some(keys), ..self.layers }, ..self }
+        Self { layers: LayerOptions { denials: Some(keys), ..self.layers }, ..self }
     }
 
     /// Prefetches tokens of busy buckets, and serves requests from them in this process. Default: no tokens are prefetched.
@@ -145,7 +145,7 @@ impl<S: Store> LimiterBuilder<S> {
     /// [`Lease`](crate::layers::Lease) states the bound on the loss of exactness. [`close`](Limiter::close) the limiter before
     /// the process ends.
     pub fn lease(self, options: LeaseOptions) -> Self {
-        Self { layers: Layers { lease: Some(options), ..self.layers }, ..self }
+        Self { layers: LayerOptions { lease: Some(options), ..self.layers }, ..self }
     }
 
     /// Leaves the cleanup of expired rows to other processes.

@@ -18,19 +18,20 @@ pub(super) struct Stack<S: Store> {
     pub(super) deadline: Option<Duration>,
     /// The tasks that run without a caller.
     pub(super) tasks: TaskTracker,
-    layers: StackedLayers<S>,
+    layers: OuterLayer<S>,
 }
 
+/// The deny cache, if the limiter has one, over the inner layers.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a limiter has one")]
-enum StackedLayers<S: Store> {
-    Cached(DenyCache<StoreCalls<S>>),
-    Uncached(StoreCalls<S>),
+enum OuterLayer<S: Store> {
+    Cached(DenyCache<InnerLayers<S>>),
+    Uncached(InnerLayers<S>),
 }
 
-/// The layers below the deny cache.
+/// The layers below the deny cache, and the store.
 #[derive(Debug)]
-enum StoreCalls<S: Store> {
+enum InnerLayers<S: Store> {
     Batched(Batcher<S>),
     Direct(Arc<S>),
     LeasedAndBatched(Lease<Batcher<S>>),
@@ -39,34 +40,34 @@ enum StoreCalls<S: Store> {
 
 /// The layers between a limiter and its store.
 #[derive(Clone, Debug)]
-pub(super) struct Layers {
+pub(super) struct LayerOptions {
     pub(super) denials: Option<usize>,
     pub(super) lease: Option<LeaseOptions>,
     pub(super) batches: bool,
 }
 
-impl Default for Layers {
+impl Default for LayerOptions {
     fn default() -> Self {
         Self { denials: Some(DenyCache::<()>::MAX_KEYS), lease: None, batches: true }
     }
 }
 
 impl<S: Store> Stack<S> {
-    pub(super) fn new(store: S, layers: Layers, deadline: Option<Duration>) -> Self {
+    pub(super) fn new(store: S, layers: LayerOptions, deadline: Option<Duration>) -> Self {
         let (store, tasks) = (Arc::new(store), TaskTracker::new());
-        let Layers { denials, lease, batches } =
+        let LayerOptions { denials, lease, batches } =
             // A store in this process has no calls to save.
-            if store.capabilities().in_process { Layers { denials: None, lease: None, batches: false } } else { layers };
+            if store.capabilities().in_process { LayerOptions { denials: None, lease: None, batches: false } } else { layers };
         let batcher = || Batcher::tracked(Arc::clone(&store), &tasks);
-        let calls = match (lease, batches) {
-            (None, true) => StoreCalls::Batched(batcher()),
-            (None, false) => StoreCalls::Direct(Arc::clone(&store)),
-            (Some(options), true) => StoreCalls::LeasedAndBatched(Lease::with_options(batcher(), options)),
-            (Some(options), false) => StoreCalls::LeasedDirect(Lease::with_options(Arc::clone(&store), options)),
+        let inner = match (lease, batches) {
+            (None, true) => InnerLayers::Batched(batcher()),
+            (None, false) => InnerLayers::Direct(Arc::clone(&store)),
+            (Some(options), true) => InnerLayers::LeasedAndBatched(Lease::with_options(batcher(), options)),
+            (Some(options), false) => InnerLayers::LeasedDirect(Lease::with_options(Arc::clone(&store), options)),
         };
         let layers = match denials {
-            Some(max_keys) => StackedLayers::Cached(DenyCache::new(calls).max_keys(max_keys)),
-            None => StackedLayers::Uncached(calls),
+            Some(max_keys) => OuterLayer::Cached(DenyCache::new(inner).max_keys(max_keys)),
+            None => OuterLayer::Uncached(inner),
         };
         Self { store, deadline, tasks, layers }
     }
@@ -84,45 +85,45 @@ impl<S: Store> Stack<S> {
             return self.store.try_take(take).ok_or(CacheMiss::Unknown);
         }
         match &self.layers {
-            StackedLayers::Cached(cache) => cache.try_take_or_miss(take),
-            StackedLayers::Uncached(calls) => calls.try_take(take).ok_or(CacheMiss::Unknown),
+            OuterLayer::Cached(cache) => cache.try_take_or_miss(take),
+            OuterLayer::Uncached(inner) => inner.try_take(take).ok_or(CacheMiss::Unknown),
         }
     }
 
     /// Decides a request that [`try_take`](Self::try_take) did not decide.
     pub(super) async fn take_one(&self, take: Checked<&Take>, miss: CacheMiss) -> Result<Outcome, Error> {
         match &self.layers {
-            StackedLayers::Cached(cache) => cache.take_after_miss(take, miss, CallOptions::default()).await,
-            StackedLayers::Uncached(calls) => calls.take_one_checked(take, CallOptions::default()).await,
+            OuterLayer::Cached(cache) => cache.take_after_miss(take, miss, CallOptions::default()).await,
+            OuterLayer::Uncached(inner) => inner.take_one_checked(take, CallOptions::default()).await,
         }
     }
 
     pub(super) async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         match &self.layers {
-            StackedLayers::Cached(cache) => cache.adjust(adjustments).await,
-            StackedLayers::Uncached(calls) => calls.adjust(adjustments).await,
+            OuterLayer::Cached(cache) => cache.adjust(adjustments).await,
+            OuterLayer::Uncached(inner) => inner.adjust(adjustments).await,
         }
     }
 
     pub(super) async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
         match &self.layers {
-            StackedLayers::Cached(cache) => cache.throttle(key, rule, throttle).await,
-            StackedLayers::Uncached(calls) => calls.throttle(key, rule, throttle).await,
+            OuterLayer::Cached(cache) => cache.throttle(key, rule, throttle).await,
+            OuterLayer::Uncached(inner) => inner.throttle(key, rule, throttle).await,
         }
     }
 
     /// Gives back prefetched tokens, and returns how many. Reports the last denial counts, and waits for running tasks.
     pub(super) async fn close(&self, report: impl Future<Output = ()>) -> Result<u64, Error> {
-        let calls = match &self.layers {
-            StackedLayers::Cached(cache) => cache.store(),
-            StackedLayers::Uncached(calls) => calls,
+        let inner = match &self.layers {
+            OuterLayer::Cached(cache) => cache.store(),
+            OuterLayer::Uncached(inner) => inner,
         };
         let latest = Instant::now() + CLOSE_TIMEOUT;
         let closing = async {
-            match calls {
-                StoreCalls::LeasedAndBatched(lease) => lease.close().await,
-                StoreCalls::LeasedDirect(lease) => lease.close().await,
-                StoreCalls::Batched(_) | StoreCalls::Direct(_) => Ok(0),
+            match inner {
+                InnerLayers::LeasedAndBatched(lease) => lease.close().await,
+                InnerLayers::LeasedDirect(lease) => lease.close().await,
+                InnerLayers::Batched(_) | InnerLayers::Direct(_) => Ok(0),
             }
         };
         let given_back = timeout_at(latest, closing).await.unwrap_or(Err(Error::DeadlineExceeded(CLOSE_TIMEOUT)));
@@ -135,21 +136,21 @@ impl<S: Store> Stack<S> {
     }
 }
 
-/// Expands an expression for the outermost layer.
+/// Expands an expression for the outermost of the inner layers.
 macro_rules! on {
-    ($calls:ident, $layer:ident => $body:expr) => {
-        match $calls {
-            StoreCalls::Batched($layer) => $body,
-            StoreCalls::Direct($layer) => $body,
-            StoreCalls::LeasedAndBatched($layer) => $body,
-            StoreCalls::LeasedDirect($layer) => $body,
+    ($inner:ident, $layer:ident => $body:expr) => {
+        match $inner {
+            InnerLayers::Batched($layer) => $body,
+            InnerLayers::Direct($layer) => $body,
+            InnerLayers::LeasedAndBatched($layer) => $body,
+            InnerLayers::LeasedDirect($layer) => $body,
         }
     };
 }
 
-impl<S: Store> sealed::Sealed for StoreCalls<S> {}
+impl<S: Store> sealed::Sealed for InnerLayers<S> {}
 
-impl<S: Store> Store for StoreCalls<S> {
+impl<S: Store> Store for InnerLayers<S> {
     async fn take_checked(&self, takes: Checked<&[Take]>, options: CallOptions) -> Result<Vec<Outcome>, Error> {
         on!(self, layer => layer.take_checked(takes, options).await)
     }
