@@ -57,8 +57,8 @@ impl BucketAnswer {
 
     /// The answer to an earlier one of equal requests: takes the tokens of the `later` requests out of the state.
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn before(mut self, later: i64, request: BucketRequest) -> Self {
-        if let (true, Some((limits, bucket))) = (self.took(), &mut self.state) {
+    pub(crate) fn earlier_answer(mut self, later: i64, request: BucketRequest) -> Self {
+        if let (true, Some((limits, bucket))) = (self.took_tokens(), &mut self.state) {
             let tokens = later * request.cost;
             bucket.granted -= tokens;
             bucket.full_at -= tokens * limits.token_ticks;
@@ -96,10 +96,10 @@ impl BucketAnswer {
     pub(crate) fn receipt(&self, request: BucketRequest) -> Option<GrantRecord> {
         let (_, bucket) = self.state?;
         let scheduled_at = self.scheduled_at.unwrap_or(self.now);
-        self.took().then_some(GrantRecord { cost: request.cost, granted: bucket.granted, scheduled_at })
+        self.took_tokens().then_some(GrantRecord { cost: request.cost, granted: bucket.granted, scheduled_at })
     }
 
-    pub(crate) fn took(&self) -> bool {
+    pub(crate) fn took_tokens(&self) -> bool {
         self.code == OutcomeCode::Granted && self.mode == Mode::Enforce
     }
 

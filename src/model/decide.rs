@@ -321,7 +321,7 @@ impl State {
 
 impl StoredReceipt {
     /// The answer to a repeated request whose id was granted before.
-    pub(crate) fn again(&self, request: BucketRequest, answer: BucketAnswer) -> BucketAnswer {
+    pub(crate) fn repeated_answer(&self, request: BucketRequest, answer: BucketAnswer) -> BucketAnswer {
         let same = self.receipt.cost == request.cost && self.state != State::Cancelled;
         let state = answer.state.map(|(limits, bucket)| (limits, Bucket { granted: self.receipt.granted, ..bucket }));
         BucketAnswer {

@@ -202,7 +202,7 @@ impl<C: Clock> MemoryStore<C> {
                 .filter(|_| effective.mode != Mode::Off)
                 .and_then(|id| guards.shard(self.shard_of(key)).receipts.get(id, key, now));
             let answer = match stored {
-                Some(stored) => stored.again(request, decide::unchanged(&effective, now)),
+                Some(stored) => stored.repeated_answer(request, decide::unchanged(&effective, now)),
                 None => decide::take(&mut effective, request, now),
             };
             answers.push(answer);

@@ -63,8 +63,8 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
     ) -> Result<bool, AdminError> {
-        let switch = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.now())).transpose()?;
-        Ok(self.run_change((name.clone(), switch), DB::set_plan_mode).await?)
+        let setting = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.now())).transpose()?;
+        Ok(self.run_change((name.clone(), setting), DB::set_plan_mode).await?)
     }
 
     async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
@@ -263,7 +263,7 @@ impl TryFrom<Planned> for Plan {
         Ok(Self {
             name: key(name)?,
             quota: quota(capacity, refill_ns, &refill)?,
-            switch: switch((mode, reason, until))?,
+            switch: mode_setting((mode, reason, until))?,
         })
     }
 }
@@ -344,13 +344,13 @@ pub(super) fn overridden(columns: Overridden) -> Result<(Key, Override), sqlx::E
 }
 
 /// The mode that an operator chose, if any.
-pub(super) fn switch((mode, reason, until): Choice) -> Result<Option<ModeSetting>, sqlx::Error> {
+pub(super) fn mode_setting((mode, reason, until): Choice) -> Result<Option<ModeSetting>, sqlx::Error> {
     mode.map(|mode| Ok(ModeSetting { mode: parse(&mode)?, reason, until: instant(until) })).transpose()
 }
 
 /// The mode of all keys; `enforce` where its row is missing.
 pub(super) fn mode(row: Option<Result<Choice, sqlx::Error>>) -> Result<ModeSetting, sqlx::Error> {
-    Ok(row.transpose()?.map(switch).transpose()?.flatten().unwrap_or_default())
+    Ok(row.transpose()?.map(mode_setting).transpose()?.flatten().unwrap_or_default())
 }
 
 fn instant(instant: Option<Instant>) -> Option<DateTime<Utc>> {

@@ -52,7 +52,7 @@ pub(super) fn in_order(
     for Entry { position, times, answer } in entries {
         let unknown = || sqlx::Error::Protocol(format!("an answer to the request {position}"));
         let amounts = usize::try_from(position - 1).ok().and_then(&amounts_at).ok_or_else(unknown)?;
-        answers.extend((0..times).rev().map(|later| answer.before(later, amounts)));
+        answers.extend((0..times).rev().map(|later| answer.earlier_answer(later, amounts)));
     }
     Ok(answers)
 }
@@ -202,7 +202,7 @@ impl<'a> AllAnswers<'a> {
                 let amounts = request.request_at(place);
                 if decided {
                     // A bucket in mode `off` grants without taking tokens.
-                    bucket.taken += if answer.took() { amounts.cost } else { 0 };
+                    bucket.taken += if answer.took_tokens() { amounts.cost } else { 0 };
                     answer.debit(-bucket.behind);
                     continue;
                 }

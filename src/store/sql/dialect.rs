@@ -307,14 +307,14 @@ pub trait Operations: Database {
     /// Sets the mode of every key.
     fn set_mode<'c>(
         connection: &'c mut Self::Connection,
-        switch: &'c ModeSetting,
+        setting: &'c ModeSetting,
         context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ()>;
 
     /// The mode of every key.
     fn mode<'c>(
         connection: &'c mut Self::Connection,
-        nothing: &'c (),
+        arguments: &'c (),
         context: &'c Self::CallContext,
     ) -> OperationFuture<'c, RowResult<ModeSetting>>;
 
@@ -365,7 +365,7 @@ pub trait Operations: Database {
     /// can create it.
     fn throttle<'c>(
         connection: &'c mut Self::Connection,
-        what: &'c (Key, Rule, ThrottleLevel),
+        bucket_and_level: &'c (Key, Rule, ThrottleLevel),
         context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ThrottleOutcome>;
 }

@@ -150,13 +150,13 @@ impl Operations for MySql {
 
     fn set_plan_mode<'c>(
         connection: &'c mut MySqlConnection,
-        (name, switch): &'c (Key, Option<ModeSetting>),
+        (name, setting): &'c (Key, Option<ModeSetting>),
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, bool> {
         let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
-            .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
-            .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()).map(str::as_bytes))
-            .bind(switch.as_ref().and_then(|switch| switch.until).map(|until| Instant(until).to_datetime()))
+            .bind(setting.as_ref().map(|setting| setting.mode.as_str()))
+            .bind(setting.as_ref().and_then(|setting| setting.reason.as_deref()).map(str::as_bytes))
+            .bind(setting.as_ref().and_then(|setting| setting.until).map(|until| Instant(until).to_datetime()))
             .bind(bytes(name));
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
@@ -202,16 +202,16 @@ impl Operations for MySql {
 
     fn set_mode<'c>(
         connection: &'c mut MySqlConnection,
-        switch: &'c ModeSetting,
+        setting: &'c ModeSetting,
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into token_mode (mode, reason, until) values (?, ?, ?)
              on duplicate key update mode = values(mode), reason = values(reason), until = values(until)",
         )
-        .bind(switch.mode.as_str())
-        .bind(switch.reason.as_deref().map(str::as_bytes))
-        .bind(switch.until.map(|until| Instant(until).to_datetime()));
+        .bind(setting.mode.as_str())
+        .bind(setting.reason.as_deref().map(str::as_bytes))
+        .bind(setting.until.map(|until| Instant(until).to_datetime()));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 

@@ -212,15 +212,15 @@ impl Operations for Postgres {
 
     fn set_plan_mode<'c>(
         connection: &'c mut PgConnection,
-        (name, switch): &'c (Key, Option<ModeSetting>),
+        (name, setting): &'c (Key, Option<ModeSetting>),
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, bool> {
         let set =
             sqlx::query("update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name operator(pg_catalog.=) $1")
                 .bind(name.as_str())
-                .bind(switch.as_ref().map(|switch| switch.mode.as_str()))
-                .bind(switch.as_ref().and_then(|switch| switch.reason.as_deref()))
-                .bind(switch.as_ref().and_then(|switch| switch.until).map(Instant));
+                .bind(setting.as_ref().map(|setting| setting.mode.as_str()))
+                .bind(setting.as_ref().and_then(|setting| setting.reason.as_deref()))
+                .bind(setting.as_ref().and_then(|setting| setting.until).map(Instant));
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
@@ -262,16 +262,16 @@ impl Operations for Postgres {
 
     fn set_mode<'c>(
         connection: &'c mut PgConnection,
-        switch: &'c ModeSetting,
+        setting: &'c ModeSetting,
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         let set = sqlx::query(
             "insert into tollgate.token_mode (mode, reason, until) values ($1, $2, $3)
              on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
         )
-        .bind(switch.mode.as_str())
-        .bind(switch.reason.as_deref())
-        .bind(switch.until.map(Instant));
+        .bind(setting.mode.as_str())
+        .bind(setting.reason.as_deref())
+        .bind(setting.until.map(Instant));
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
 

@@ -40,7 +40,7 @@ impl Decisions for Postgres {
                 .await?;
                 vec![columns.try_into()?]
             }
-            [request] => take_times(connection, request, timeout).await?,
+            [request] => take_equal(connection, request, timeout).await?,
             _ => take_many(connection, requests, timeout).await?,
         };
         answers::in_order(entries, |place| requests.get(place).map(|request| request.amounts))
@@ -73,7 +73,7 @@ impl Decisions for Postgres {
 }
 
 /// Decides equal requests, which have no id and do not wait.
-async fn take_times(
+async fn take_equal(
     connection: &mut PgConnection,
     request: &SqlRequest,
     timeout: &LockTimeout,

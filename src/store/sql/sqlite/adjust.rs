@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteConnection;
 use uuid::Uuid;
 
 use super::json::{Array, Value};
-use super::lock::{Lock, NOTHING, Script, opening};
+use super::lock::{END_TRANSACTION, Lock, Script, opening};
 use super::rows::{self, ResultRow, STATES};
 use super::{HostClock, windows};
 use crate::model::answer::OutcomeCode;
@@ -48,7 +48,7 @@ pub(super) async fn adjust(
     }
     let states = buckets.changed(rows::push_state);
     if states.is_empty() {
-        lock.close(&NOTHING, []).await?;
+        lock.close(&END_TRANSACTION, []).await?;
     } else {
         lock.close(&STATES, [states.into_text()]).await?;
     }

@@ -146,10 +146,10 @@ impl Operations for Sqlite {
 
     fn set_plan_mode<'c>(
         connection: &'c mut SqliteConnection,
-        (name, switch): &'c (Key, Option<ModeSetting>),
+        (name, setting): &'c (Key, Option<ModeSetting>),
         _: &'c HostClock,
     ) -> OperationFuture<'c, bool> {
-        Box::pin(rules::set_plan_mode(connection, name, switch.as_ref()))
+        Box::pin(rules::set_plan_mode(connection, name, setting.as_ref()))
     }
 
     fn plan<'c>(
@@ -179,10 +179,10 @@ impl Operations for Sqlite {
 
     fn set_mode<'c>(
         connection: &'c mut SqliteConnection,
-        switch: &'c ModeSetting,
+        setting: &'c ModeSetting,
         _: &'c HostClock,
     ) -> OperationFuture<'c, ()> {
-        Box::pin(rules::set_mode(connection, switch))
+        Box::pin(rules::set_mode(connection, setting))
     }
 
     fn mode<'c>(

@@ -115,4 +115,4 @@ async fn run<const N: usize>(
 const NESTED_TRANSACTION: &str = "within a transaction";
 
 /// Ends a transaction that has nothing to write.
-pub(super) const NOTHING: Script = closing!();
+pub(super) const END_TRANSACTION: Script = closing!();

@@ -14,7 +14,7 @@ union all
 select 'override', asked.key, cast(round(unixepoch(over.expires_at, 'subsec') * 1000) as integer),
        null, null, null, over.capacity, over.refill_ns, over.refill, null, null, null, null, over.mode
   from json_each(?1) asked cross join token_overrides over on over.id = asked.value
- where exists (select from_all.id from token_overrides from_all)
+ where exists (select any_override.id from token_overrides any_override)
 union all
 select 'plan', null, cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer),
        null, null, null, capacity, refill_ns, refill, null, name, null, null, mode
@@ -22,7 +22,7 @@ select 'plan', null, cast(round(unixepoch(mode_until, 'subsec') * 1000) as integ
  where name in (select named.value from json_each(?2) named
                 union all
                 select bucket.plan from json_each(?3) asked cross join token_buckets bucket on bucket.id = asked.value
-                 where bucket.plan is not null and exists (select from_all.name from token_plans from_all))
+                 where bucket.plan is not null and exists (select any_plan.name from token_plans any_plan))
 union all
 select 'bucket', asked.key, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
        over_capacity, over_refill_ns, over_refill

@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use uuid::Uuid;
 
-use super::super::admin::{self, key, quota, switch};
+use super::super::admin::{self, key, mode_setting, quota};
 use super::super::dialect::{PageStart, RowResult};
 use super::json::{Array, Value};
 use super::lock::{Script, closing};
@@ -306,7 +306,7 @@ impl<'a> ResultRow<'a> {
     pub(super) fn setting(&self) -> Result<TimedMode, sqlx::Error> {
         let until = if self.0[2].is_empty() { None } else { DateTime::from_timestamp_millis(self.number(2)?) };
         let mode = Some(self.0[13]).filter(|word| !word.is_empty()).map(str::to_owned);
-        Ok(TimedMode::new(switch((mode, None, None))?.map(|switch| switch.mode), until))
+        Ok(TimedMode::new(mode_setting((mode, None, None))?.map(|setting| setting.mode), until))
     }
 
     fn quota(&self) -> Result<Quota, sqlx::Error> {

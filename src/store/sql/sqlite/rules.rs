@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::admin::{self, key, over, quota, switch};
+use super::super::admin::{self, key, mode_setting, over, quota};
 use super::super::dialect::{PageStart, RowResult};
 use super::super::instant::Instant;
 use crate::admin::{AdminSettings, ModeSetting, Override, Plan};
@@ -64,14 +64,14 @@ pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<RowResult<
 }
 
 /// Sets the mode of every key.
-pub(super) async fn set_mode(connection: &mut SqliteConnection, switch: &ModeSetting) -> Result<(), sqlx::Error> {
+pub(super) async fn set_mode(connection: &mut SqliteConnection, setting: &ModeSetting) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into token_mode (mode, reason, until) values (?1, ?2, ?3)
          on conflict (one) do update set mode = excluded.mode, reason = excluded.reason, until = excluded.until",
     )
-    .bind(switch.mode.as_str())
-    .bind(switch.reason.as_deref())
-    .bind(switch.until.map(timestamp))
+    .bind(setting.mode.as_str())
+    .bind(setting.reason.as_deref())
+    .bind(setting.until.map(timestamp))
     .execute(connection)
     .await
     .map(drop)
@@ -152,13 +152,13 @@ pub(super) async fn create_plan(
 pub(super) async fn set_plan_mode(
     connection: &mut SqliteConnection,
     name: &Key,
-    switch: Option<&ModeSetting>,
+    setting: Option<&ModeSetting>,
 ) -> Result<bool, sqlx::Error> {
     sqlx::query("update token_plans set mode = ?2, mode_reason = ?3, mode_until = ?4 where name = ?1")
         .bind(name.as_str())
-        .bind(switch.map(|switch| switch.mode.as_str()))
-        .bind(switch.and_then(|switch| switch.reason.as_deref()))
-        .bind(switch.and_then(|switch| switch.until).map(timestamp))
+        .bind(setting.map(|setting| setting.mode.as_str()))
+        .bind(setting.and_then(|setting| setting.reason.as_deref()))
+        .bind(setting.and_then(|setting| setting.until).map(timestamp))
         .execute(connection)
         .await
         .map(|done| done.rows_affected() > 0)
@@ -204,7 +204,7 @@ fn plan(columns: &SqliteRow) -> RowResult<Plan> {
     Ok(Plan {
         name: key(name)?,
         quota: quota(capacity, refill_ns, &refill)?,
-        switch: switch((mode, reason, until.and_then(Instant::from_millis)))?,
+        switch: mode_setting((mode, reason, until.and_then(Instant::from_millis)))?,
     })
 }
 

@@ -12,7 +12,7 @@ use sqlx::{Either, Executor as _, Row as _, Sqlite};
 use super::super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::super::dialect::Decisions;
 use super::json::Array;
-use super::lock::{Lock, NOTHING, Script, closing, opening};
+use super::lock::{END_TRANSACTION, Lock, Script, closing, opening};
 use super::rows::{self, ResultRow, STATES};
 use super::{HostClock, adjust, windows};
 use crate::clock::{Clock, SystemClock};
@@ -43,7 +43,7 @@ impl Decisions for Sqlite {
             let mut left = request.times - 1;
             while left > 0 && decided.answer.code == OutcomeCode::Granted {
                 answers.push(decided.answer);
-                decided.again();
+                decided.repeat();
                 left -= 1;
             }
             // A request that was not granted takes nothing, so its equals have the same outcome.
@@ -121,7 +121,8 @@ async fn take_now(
         Some(now) => Some(granted(&found, whole, now)),
         None => evaluated(&found, request, clock.now()).filter(|answer| answer.code != OutcomeCode::Granted),
     };
-    Ok(answer.map(|answer| (0..request.times).rev().map(|later| answer.before(later, request.amounts)).collect()))
+    Ok(answer
+        .map(|answer| (0..request.times).rev().map(|later| answer.earlier_answer(later, request.amounts)).collect()))
 }
 
 /// The answer of a grant, from the bucket after it.
@@ -307,7 +308,7 @@ impl<'c, 'a> Locked<'c, 'a> {
                     decided.stored = stored.filter(|stored| stored.expires_at > self.now);
                 }
                 decided.answer = match decided.stored {
-                    Some(stored) => stored.again(amounts, decide::unchanged(&effective, self.now)),
+                    Some(stored) => stored.repeated_answer(amounts, decide::unchanged(&effective, self.now)),
                     None => decide::take(&mut effective, amounts, self.now),
                 };
                 decided.effective = Some(effective);
@@ -353,7 +354,7 @@ impl<'c, 'a> Locked<'c, 'a> {
             }
         }
         match (states.is_empty(), rows.is_empty()) {
-            (true, true) => self.lock.close(&NOTHING, []).await,
+            (true, true) => self.lock.close(&END_TRANSACTION, []).await,
             (true, false) => self.lock.close(&ROWS, [rows.into_text()]).await,
             (false, rest) => {
                 if !rest {
@@ -407,7 +408,7 @@ impl<'c, 'a> Locked<'c, 'a> {
 
 impl DecidedRequest {
     /// Decides an equal request, after this one.
-    fn again(&mut self) {
+    fn repeat(&mut self) {
         if let Some(effective) = &mut self.effective {
             self.answer = decide::take(effective, self.amounts, self.answer.now);
         }

@@ -37,13 +37,13 @@ update token_buckets
    and (?5 = 0 or full_at - ((select now from clock) - anchor) / step_ns * step_ticks
                    <= burst + max_granted_wait + (1000000000 / step_ns + 1) * step_ticks)
    and (?8 is null or (capacity = ?8 and refill_ns = ?9 and refill = ?10))
-   and not exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
+   and not exists (select global_mode.one from token_mode global_mode where global_mode.mode <> 'enforce')
    and not exists (select over.id from token_overrides over)
 returning (select now from clock), false, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill,
           provisioned, plan, over_capacity, over_refill_ns, over_refill;
 
 select null,
-       exists (select from_all.one from token_mode from_all where from_all.mode <> 'enforce')
+       exists (select global_mode.one from token_mode global_mode where global_mode.mode <> 'enforce')
        or exists (select over.id from token_overrides over),
        anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
        over_capacity, over_refill_ns, over_refill
