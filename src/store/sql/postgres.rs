@@ -89,9 +89,9 @@ impl Engine for Postgres {
     fn classify(error: &dyn DatabaseError) -> ErrorClass {
         let code = error.code().unwrap_or_default();
         match &*code {
+            "55P03" => ErrorClass::Locked,
             // serialization failure, deadlock, snapshot too old; a key inserted twice by tollgate; timeouts of a
             // statement and of a transaction
-            "55P03" => ErrorClass::Locked,
             "40001" | "40P01" | "72000" | "23505" | "57014" | "25P04" => ErrorClass::RolledBack,
             "26000" | "42P05" => ErrorClass::Unprepared,
             "0A000" if error.message().contains("cached plan") => ErrorClass::Unprepared,
