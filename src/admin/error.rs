@@ -1,3 +1,5 @@
+//! The errors of operators' calls, with hints.
+
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};

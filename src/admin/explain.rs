@@ -1,3 +1,5 @@
+//! The effective limit and mode of a key, their origins, and the expected outcome of its next request.
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};

@@ -1,3 +1,5 @@
+//! A flag that lets one thread at a time do a piece of work.
+
 use crate::concurrency::atomics::{AtomicBool, Ordering};
 
 /// Whether a piece of work is in progress, one at a time. The thread that begins it ends it.

@@ -1,3 +1,5 @@
+//! The batcher: requests of many callers share calls to the store, which run in tasks.
+
 use std::sync::Arc;
 use std::time::Duration;
 

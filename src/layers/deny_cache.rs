@@ -1,3 +1,5 @@
+//! The deny cache: repeats recent denials from memory, and lets one request per key call the store.
+
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasher;

@@ -1,3 +1,5 @@
+//! The lease: serves requests from tokens that a background task prefetches.
+
 use std::sync::Arc;
 use std::time::Duration;
 

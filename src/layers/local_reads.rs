@@ -1,3 +1,5 @@
+//! Local reads: decide requests under sliding windows from the counts that this process has read.
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! A limiter for one key: the limiter's methods without their key.
+
 use std::time::Duration;
 
 use super::Limiter;

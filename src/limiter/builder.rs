@@ -1,3 +1,5 @@
+//! The builder of a limiter: layers, deadline, fallback and defaults of requests.
+
 use std::sync::Arc;
 use std::time::Duration;
 

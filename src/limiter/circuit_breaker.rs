@@ -1,3 +1,5 @@
+//! The circuit breaker: opens after failures in a row, and probes the store until it answers.
+
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,3 +1,5 @@
+//! Counts denials by key in memory, and reports the counts to the store in a background task.
+
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

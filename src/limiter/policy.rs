@@ -1,3 +1,5 @@
+//! The policy for failures of the store: the deadline, the circuit breaker and the fallback.
+
 use std::fmt;
 use std::ops::Deref;
 use std::pin::Pin;

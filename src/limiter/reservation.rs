@@ -1,3 +1,5 @@
+//! Reservations: granted tokens that a caller can wait for, cancel, refund or settle.
+
 use std::iter::repeat;
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! The layers between a limiter and its store, as enums, so that the compiler knows each call's target.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Sweeps expired rows in a background task, at most one per limiter, started by requests.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! A store's answer for one bucket, and its conversion to a decision or an error.
+
 use crate::model::bucket::{Bucket, BucketQuota, BucketRequest, GrantRecord, NEVER_NS};
 use crate::model::{Decision, Error, Key, Limit, Mode, Rule, Take, TakeError, ThrottleError};
 

@@ -1,3 +1,5 @@
+//! Requests that were checked once, as a type that layers and stores pass on.
+
 use std::ops::Deref;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The answer to a request: a grant or a denial, the remaining tokens and the times.
+
 use std::time::Duration;
 
 use crate::model::bucket::{BucketQuota, GrantRecord, NEVER_NS, Verdict};

@@ -1,3 +1,5 @@
+//! The errors of decisions, with hints, and whether tokens may have been taken.
+
 use std::error::Error as StdError;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! The ids of buckets, and their checks.
+
 use std::fmt;
 
 #[cfg(feature = "hashed-keys")]

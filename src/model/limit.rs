@@ -1,3 +1,5 @@
+//! One limit of a request: a key, its rule and a cost.
+
 use crate::model::{Key, Quota, QuotaBuilder, QuotaError, Window};
 
 /// One limit of a request: a bucket, its rule, and how many tokens to take from it.

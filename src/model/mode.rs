@@ -1,3 +1,5 @@
+//! The modes of keys: enforce, shadow, off and block.
+
 use std::fmt;
 use std::str::FromStr;
 

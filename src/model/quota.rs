@@ -1,3 +1,5 @@
+//! Quotas: a capacity and a refill, their checks, and their form as text.
+
 use std::fmt;
 use std::num::IntErrorKind;
 use std::str::FromStr;

@@ -1,3 +1,5 @@
+//! Receipts of grants, and the adjustments that cancel, refund or settle them.
+
 use std::time::Duration;
 
 use uuid::Uuid;

@@ -1,3 +1,5 @@
+//! A request for tokens of one or more buckets.
+
 use std::time::Duration;
 
 use smallvec::SmallVec;

@@ -1,3 +1,5 @@
+//! The state of an upstream's limit, to which a bucket is lowered.
+
 use std::time::Duration;
 
 use crate::model::bucket::{MAX_WAIT_NS, ThrottleLevel};

@@ -1,3 +1,5 @@
+//! Sliding windows: their rule, and their level for operators.
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;

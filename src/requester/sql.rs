@@ -1,3 +1,5 @@
+//! Tokens of one bucket in a SQL database.
+
 use std::time::Duration;
 
 use sqlx::Pool;

@@ -1,3 +1,5 @@
+//! The methods of operators, which stores in memory and in SQL databases implement.
+
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};

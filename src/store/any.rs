@@ -1,3 +1,5 @@
+//! A store whose type is erased, so that limiters over different stores have one type.
+
 use std::any::type_name;
 use std::fmt;
 use std::pin::Pin;

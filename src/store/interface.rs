@@ -1,3 +1,5 @@
+//! The interface between limiters, layers and stores.
+
 use std::pin::Pin;
 use std::sync::Arc;
 

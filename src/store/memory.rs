@@ -1,3 +1,5 @@
+//! Buckets in this process: shards under locks, with the arithmetic of the SQL routines.
+
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

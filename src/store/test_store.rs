@@ -1,3 +1,5 @@
+//! A trait for stores of tests that fail, answer late or count their calls.
+
 use super::{CallOptions, Capabilities, Maintenance, Store, sealed};
 use crate::model::{
     Adjusted, Adjustment, Checked, Error, Key, Outcome, Rule, Take, TakeError, Throttle, ThrottleError,

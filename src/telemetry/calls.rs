@@ -1,3 +1,5 @@
+//! Metrics, spans and events of calls of the database and of sweeps.
+
 use super::{SWEEPS, SWEPT};
 use crate::model::Error;
 

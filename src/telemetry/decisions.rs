@@ -1,3 +1,5 @@
+//! Metrics and events of a limiter's decisions, failures and throttles.
+
 use std::time::Duration;
 
 use parking_lot::Mutex;

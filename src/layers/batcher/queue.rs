@@ -1,3 +1,5 @@
+//! The queue of the batcher: one queue per key, from which the calls in flight take their batches.
+
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 

@@ -1,3 +1,5 @@
+//! The requests in the batcher's queue, each with the channel of its answer.
+
 use std::time::Duration;
 
 use tokio::sync::oneshot;

@@ -1,3 +1,5 @@
+//! Counters that keep a denial out of the cache if its key was forgotten while the call was in flight.
+
 use crate::concurrency::atomics::{AtomicU64, Ordering};
 
 /// How often keys were forgotten, so that a denial that was in flight meanwhile is not kept.

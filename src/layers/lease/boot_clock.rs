@@ -1,3 +1,5 @@
+//! A clock that advances while the host sleeps, so that prefetched tokens do not outlive a sleep.
+
 #[cfg(any(target_os = "android", target_os = "linux"))]
 use nix::time::ClockId;
 

@@ -1,3 +1,5 @@
+//! The held tokens of one bucket: two batches, their accounting, and the size of the next batch.
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 

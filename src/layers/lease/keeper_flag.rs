@@ -1,3 +1,5 @@
+//! A flag that keeps exactly one housekeeping task running while there are leases.
+
 use crate::concurrency::atomics::{AtomicBool, Ordering};
 
 /// Whether the housekeeping task runs: exactly one runs while there are leases.

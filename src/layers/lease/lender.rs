@@ -1,3 +1,5 @@
+//! The tasks of a lease: prefetch tokens, give back expired tokens, and forget idle leases.
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! The leases by key, in shards, and the counters that find hot keys.
+
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,3 +1,5 @@
+//! A store's answer under a sliding window, and its conversion to a decision or an error.
+
 use super::{Counts, Ring, Window};
 use crate::model::answer::OutcomeCode;
 use crate::model::bucket::{BucketRequest, GrantRecord, NEVER_NS, Verdict};

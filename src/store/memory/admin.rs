@@ -1,3 +1,5 @@
+//! The methods of operators for the store in memory.
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 

@@ -1,3 +1,5 @@
+//! The receipts of a shard, and the bound on how many all shards hold.
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,3 +1,5 @@
+//! The plans, overrides and modes of the store in memory. A flag saves most requests their lock.
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 

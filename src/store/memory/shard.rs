@@ -1,3 +1,5 @@
+//! A shard of the store in memory: buckets, windows and receipts under one lock.
+
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;

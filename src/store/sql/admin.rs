@@ -1,3 +1,5 @@
+//! The methods of operators for SQL stores, and the conversion of the rows that they read.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The store's own small pool, and the checks of its URL.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

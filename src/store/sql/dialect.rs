@@ -1,3 +1,5 @@
+//! The traits through which a store calls one kind of database.
+
 use std::fmt::Debug;
 use std::path::Path;
 use std::pin::Pin;

@@ -1,3 +1,5 @@
+//! Detects that the database file of a pool was replaced, and closes the connections to the old file.
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Migrations: runs the missing ones, repairs routines, and prints the SQL for other tools.
+
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Connections, transactions and error classes of MySQL and MariaDB.
+
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;

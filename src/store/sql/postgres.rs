@@ -1,3 +1,5 @@
+//! Connections, timeouts and error classes of PostgreSQL and YugabyteDB.
+
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;

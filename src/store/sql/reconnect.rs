@@ -1,3 +1,5 @@
+//! Connects in a task during an outage, so that waiting calls continue as soon as the server answers.
+
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! Attempts of a call until its deadline, the classes of their errors, and calls that outlive their caller.
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

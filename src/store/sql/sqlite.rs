@@ -1,3 +1,5 @@
+//! Connections, the clock and error classes of SQLite.
+
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! The store over a pool: attempts, transactions, and connections that get no answer.
+
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Migrations of MySQL and MariaDB, whose DDL statements commit one by one.
+
 use std::collections::HashSet;
 
 use sqlx::mysql::{MySql, MySqlConnection, MySqlDatabaseError};

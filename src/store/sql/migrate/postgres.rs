@@ -1,3 +1,5 @@
+//! Migrations of PostgreSQL and YugabyteDB, under a lock of the ledger.
+
 use std::collections::HashSet;
 
 use sqlx::{Connection, PgConnection, PgPool, Postgres};

@@ -1,3 +1,5 @@
+//! Migrations of SQLite, in one transaction for each run.
+
 use std::collections::HashSet;
 
 use sqlx::sqlite::{Sqlite, SqliteConnection};

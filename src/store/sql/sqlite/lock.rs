@@ -1,3 +1,5 @@
+//! A transaction whose begin and end travel with its first and last statements.
+
 use std::pin::pin;
 use std::task::{Context, Waker};
 

@@ -1,3 +1,5 @@
+//! Deletes expired rows in bounded steps, table by table in the order of their primary keys.
+
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 

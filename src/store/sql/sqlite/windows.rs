@@ -1,3 +1,5 @@
+//! The rows of sliding windows, as SQLite reads and writes them, and their decisions.
+
 use std::fmt::Write as _;
 
 use sqlx::FromRow as _;
