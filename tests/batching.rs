@@ -8,10 +8,10 @@ mod cancellation;
 
 #[path = "batching/adjusting.rs"]
 mod adjusting;
-#[path = "batching/gathering.rs"]
-mod gathering;
 #[path = "batching/locked.rs"]
 mod locked;
+#[path = "batching/next_call.rs"]
+mod next_call;
 #[path = "batching/stores.rs"]
 mod stores;
 
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use stores::{Connected, Dawdles, Gated, Panics};
+use stores::{Connected, Gated, Panics, YieldsRandomly};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::timeout;
@@ -314,7 +314,7 @@ async fn panicking_store_leaves_no_caller_waiting() -> anyhow::Result<()> {
 async fn randomly_cancelled_calls_lose_no_token() -> anyhow::Result<()> {
     const TASKS: u64 = 100;
     const CALLS: u64 = 1000;
-    let batcher = Arc::new(Batcher::new(Arc::new(Dawdles(MemoryStore::with_clock(ManualClock::default())))));
+    let batcher = Arc::new(Batcher::new(Arc::new(YieldsRandomly(MemoryStore::with_clock(ManualClock::default())))));
     let (known, unknown) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
@@ -357,8 +357,8 @@ async fn randomly_cancelled_calls_lose_no_token() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn randomly_cancelled_calls_through_all_layers_lose_no_token() -> anyhow::Result<()> {
     let keys = || ["ample:0", "ample:1", "tight:0", "tight:1"].map(|key| Key::try_from(key).expect("a key"));
-    let limiter = Limiter::builder(Dawdles(MemoryStore::new())).build("1/s")?;
+    let limiter = Limiter::builder(YieldsRandomly(MemoryStore::new())).build("1/s")?;
     cancellation::give_up(&limiter, &limiter.store().0, keys(), 50_000).await?;
-    let leasing = Limiter::builder(Dawdles(MemoryStore::new())).lease(LeaseOptions::default()).build("1/s")?;
+    let leasing = Limiter::builder(YieldsRandomly(MemoryStore::new())).lease(LeaseOptions::default()).build("1/s")?;
     cancellation::give_up(&leasing, &leasing.store().0, keys(), 50_000).await
 }

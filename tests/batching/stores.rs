@@ -212,9 +212,9 @@ impl TestStore for Panics {
 }
 
 /// A store that yields a random number of times before and after it decides.
-pub(crate) struct Dawdles<C: Clock>(pub(crate) MemoryStore<C>);
+pub(crate) struct YieldsRandomly<C: Clock>(pub(crate) MemoryStore<C>);
 
-impl<C: Clock> TestStore for Dawdles<C> {
+impl<C: Clock> TestStore for YieldsRandomly<C> {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         for _ in 0..fastrand::u32(0..4) {
             yield_now().await;

@@ -246,10 +246,10 @@ pub(crate) async fn services_alternating_quotas_stay_within_the_larger<W: World>
 
 pub(crate) async fn unknown_plan_is_a_separate_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let (key, nobodys) = (world.key(), world.key());
-    let limiter = world.limits().build(Rule::Plan(nobodys.clone()))?;
-    let error = limiter.allow(&key).await.expect_err("nobody made the plan");
-    assert!(error.to_string().starts_with(&format!("there is no plan '{nobodys}'")), "{error}");
+    let (key, unknown_plan) = (world.key(), world.key());
+    let limiter = world.limits().build(Rule::Plan(unknown_plan.clone()))?;
+    let error = limiter.allow(&key).await.expect_err("the plan does not exist");
+    assert!(error.to_string().starts_with(&format!("there is no plan '{unknown_plan}'")), "{error}");
     assert!(matches!(&error, tollgate::Error::Take(TakeError::UnknownPlan { key: of, .. }) if *of == key), "{error:?}");
     assert!(matches!(world.store().take_one(&Take::from(key)).await?, Err(TakeError::UnknownBucket(_))));
     Ok(())

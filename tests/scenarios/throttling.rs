@@ -8,8 +8,8 @@ use tollgate::{
 
 use super::{World, left, ms, under};
 
-async fn lowered<W: World>(world: &W, take: &Take, quota: &str, hold: Throttle) -> anyhow::Result<bool> {
-    Ok(world.store().throttle(take.key(), &Rule::try_from(quota)?, hold).await?)
+async fn lowered<W: World>(world: &W, take: &Take, quota: &str, throttle: Throttle) -> anyhow::Result<bool> {
+    Ok(world.store().throttle(take.key(), &Rule::try_from(quota)?, throttle).await?)
 }
 
 pub(crate) async fn throttle_lowers_a_bucket_and_never_raises_it<W: World>(world: &W) -> anyhow::Result<()> {
@@ -37,9 +37,9 @@ pub(crate) async fn throttled_bucket_grants_nothing_before_retry_after<W: World>
     let take = under(&world.key(), "10/s")?;
     assert_eq!(left(&world.decide(take.clone()).await?), (true, 9));
     // Thirty replicas report the same upstream answer.
-    let hold = Throttle::retry_after(ms(60_000));
+    let throttle = Throttle::retry_after(ms(60_000));
     for replica in 0..30 {
-        assert_eq!(lowered(world, &take, "10/s", hold).await?, replica == 0);
+        assert_eq!(lowered(world, &take, "10/s", throttle).await?, replica == 0);
     }
     let denied = world.decide(take.clone()).await?;
     assert_eq!((left(&denied), denied.retry_after()), ((false, 0), Some(ms(60_000))));
@@ -59,8 +59,8 @@ pub(crate) async fn throttled_bucket_grants_nothing_before_retry_after<W: World>
 pub(crate) async fn throttle_with_both_values_applies_the_stricter<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let take = under(&world.key(), "10/s")?;
-    let hold = Throttle::remaining(3).and(Throttle::retry_after(ms(5000)).and(Throttle::remaining(7)));
-    assert!(lowered(world, &take, "10/s", hold).await?);
+    let throttle = Throttle::remaining(3).and(Throttle::retry_after(ms(5000)).and(Throttle::remaining(7)));
+    assert!(lowered(world, &take, "10/s", throttle).await?);
     assert_eq!(world.decide(take.clone()).await?.retry_after(), Some(ms(5000)));
     let short = under(&world.key(), "10/s")?;
     assert!(lowered(world, &short, "10/s", Throttle::remaining(0).and(Throttle::retry_after(ms(1)))).await?);
@@ -130,14 +130,14 @@ pub(crate) async fn throttle_of_ten_years_is_an_hour_by_default<W: World>(world:
     const TEN_YEARS: Duration = Duration::from_hours(10 * 366 * 24);
 
     world.at_ms(0).await?;
-    for (hold, wait) in [
+    for (throttle, wait) in [
         (Throttle::retry_after(TEN_YEARS), Throttle::DEFAULT_MAX_WAIT),
         (Throttle::retry_after(Duration::MAX), Throttle::DEFAULT_MAX_WAIT),
         (Throttle::retry_after(TEN_YEARS).max_wait(ms(5000)), ms(5000)),
         (Throttle::retry_after(TEN_YEARS).max_wait(Duration::MAX), Duration::from_hours(366 * 24)),
     ] {
         let take = under(&world.key(), "10/s")?;
-        assert!(lowered(world, &take, "10/s", hold).await?);
+        assert!(lowered(world, &take, "10/s", throttle).await?);
         assert_eq!(world.decide(take).await?.retry_after(), Some(wait));
     }
     Ok(())
@@ -146,20 +146,20 @@ pub(crate) async fn throttle_of_ten_years_is_an_hour_by_default<W: World>(world:
 pub(crate) async fn throttle_that_cannot_apply_is_an_error_with_reason<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (store, key) = (world.store(), world.key());
-    let hold = Throttle::retry_after(ms(1000));
+    let throttle = Throttle::retry_after(ms(1000));
     let refused = |result: Result<bool, Error>| match result {
         Err(Error::Throttle(error)) => error,
         other => panic!("{other:?}"),
     };
     let window = Window::new(10, ms(1000), ms(100))?;
     assert_eq!(
-        refused(Limiter::new(store.clone(), window)?.throttle(&key, hold).await),
+        refused(Limiter::new(store.clone(), window)?.throttle(&key, throttle).await),
         ThrottleError::Window(key.clone())
     );
     let unlimited = Limiter::new(store.clone(), "unlimited")?;
-    assert_eq!(refused(unlimited.throttle(&key, hold).await), ThrottleError::Unlimited(key.clone()));
+    assert_eq!(refused(unlimited.throttle(&key, throttle).await), ThrottleError::Unlimited(key.clone()));
     let once = Rule::try_from("5 once")?;
-    assert_eq!(refused(store.throttle(&key, &once, hold).await), ThrottleError::NeverRefills(key.clone()));
+    assert_eq!(refused(store.throttle(&key, &once, throttle).await), ThrottleError::NeverRefills(key.clone()));
     assert_eq!(left(&world.decide(under(&key, "5 once")?).await?), (true, 4));
     assert!(store.throttle(&key, &once, Throttle::remaining(2)).await?);
     assert_eq!(left(&world.decide(under(&key, "5 once")?).await?), (true, 1));
@@ -168,14 +168,14 @@ pub(crate) async fn throttle_that_cannot_apply_is_an_error_with_reason<W: World>
         Err(Error::Take(error)) => error,
         other => panic!("{other:?}"),
     };
-    let nobodys = world.key();
-    let unknown = store.throttle(&nobodys, &Rule::Provisioned, hold).await;
-    assert_eq!(taken(unknown), TakeError::UnknownBucket(nobodys.clone()));
-    let unplanned = store.throttle(&nobodys, &Rule::Plan(key.clone()), hold).await;
-    assert_eq!(taken(unplanned), TakeError::UnknownPlan { key: nobodys.clone(), plan: Some(key.clone()) });
-    assert_eq!(store.peek(&nobodys).await?, None);
-    store.create_bucket(&nobodys, "5/s".parse()?).await?;
-    assert_eq!(taken(store.throttle(&nobodys, &once, hold).await), TakeError::Conflict(nobodys.clone()));
+    let unknown_key = world.key();
+    let unknown = store.throttle(&unknown_key, &Rule::Provisioned, throttle).await;
+    assert_eq!(taken(unknown), TakeError::UnknownBucket(unknown_key.clone()));
+    let unplanned = store.throttle(&unknown_key, &Rule::Plan(key.clone()), throttle).await;
+    assert_eq!(taken(unplanned), TakeError::UnknownPlan { key: unknown_key.clone(), plan: Some(key.clone()) });
+    assert_eq!(store.peek(&unknown_key).await?, None);
+    store.create_bucket(&unknown_key, "5/s".parse()?).await?;
+    assert_eq!(taken(store.throttle(&unknown_key, &once, throttle).await), TakeError::Conflict(unknown_key.clone()));
     Ok(())
 }
 

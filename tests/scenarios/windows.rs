@@ -332,9 +332,9 @@ pub(crate) async fn late_or_foreign_receipt_changes_no_count(world: &impl World)
     for take in [take, other] {
         assert_eq!(available(world, &take).await?, 2);
     }
-    let nobodys = under(world, ten_a_second()?);
-    let gone = adjust(receipt(&nobodys, 1).refund(1)).await?;
-    assert_eq!(gone, Err(TakeError::UnknownBucket(nobodys.key().clone())));
+    let unknown = under(world, ten_a_second()?);
+    let gone = adjust(receipt(&unknown, 1).refund(1)).await?;
+    assert_eq!(gone, Err(TakeError::UnknownBucket(unknown.key().clone())));
     Ok(())
 }
 

@@ -18,9 +18,9 @@ fn grants_cover_the_crate_and_doctor_checks_them() {
         let granted = |role: &str| granted(&grants, before, role);
         let (takers, operators) = (granted("tollgate_app"), granted("tollgate_operator"));
         assert!(called.len() > 10 && takers.len() > 10, "{dialect}: {called:?}, {takers:?}");
-        let nobodys: Vec<_> =
+        let ungranted: Vec<_> =
             called.iter().filter(|name| !takers.contains(*name) && !operators.contains(*name)).collect();
-        assert!(nobodys.is_empty(), "{dialect}: {nobodys:?} are called, and granted to nobody");
+        assert!(ungranted.is_empty(), "{dialect}: {ungranted:?} are called, and granted to no role");
 
         // A limiter takes tokens without the privilege for these.
         let beside = |name: &String| ["sweep_v1", "count_denials_v1", "peek_window"].contains(&bare(name, before));

@@ -187,7 +187,7 @@ async fn shadow_mode_sends_requests_at_once() -> anyhow::Result<()> {
         for answer in join_all(requests.into_iter().map(|request| client.clone().oneshot(request))).await {
             answer.map_err(anyhow::Error::from_boxed)?;
         }
-        assert!(begun.elapsed() < Duration::from_secs(1), "somebody waited, in shadow by the store: {of_store}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "a request waited, in shadow by the store: {of_store}");
     }
     Ok(())
 }

@@ -55,8 +55,8 @@ async fn throttle_routine_lowers_a_bucket_and_validates_its_input(db: TestDb) ->
     ensure!(refusal.sqlstate == "22023", "{refusal:?}");
     assert_eq!(db.row(&key).await?, before);
 
-    let nobodys = db.quoted(db.key().as_str());
-    let refusal = db.refusal(db.calling(routine, &format!("{nobodys}, 1, null{rest}"))).await?;
+    let unknown_id = db.quoted(db.key().as_str());
+    let refusal = db.refusal(db.calling(routine, &format!("{unknown_id}, 1, null{rest}"))).await?;
     let sqlstate = if db.engine.kind == Kind::Postgres { "P0002" } else { "45000" };
     ensure!(refusal.sqlstate == sqlstate && refusal.message.contains("bucket"), "{refusal:?}");
     let once = db.bucket("5 once".parse()?).await?;

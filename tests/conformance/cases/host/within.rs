@@ -64,12 +64,12 @@ async fn committed_transaction_takes_its_tokens(db: TestDb) -> anyhow::Result<()
 
 async fn denial_in_a_transaction_leaves_it_usable(db: TestDb) -> anyhow::Result<()> {
     let (key, _) = bucket(&db).await?;
-    let nobodys = db.key();
+    let unknown_key = db.key();
     with_pool!(&db.pool, pool => {
         let mut transaction = pool.begin().await?;
         assert!(take_within(&mut *transaction, &Take::from(key.clone())).await??.is_granted());
-        let unknown = take_within(&mut *transaction, &Take::from(nobodys.clone())).await?;
-        assert_eq!(unknown.map(drop), Err(TakeError::UnknownBucket(nobodys)));
+        let unknown = take_within(&mut *transaction, &Take::from(unknown_key.clone())).await?;
+        assert_eq!(unknown.map(drop), Err(TakeError::UnknownBucket(unknown_key)));
         assert_eq!(take_within(&mut *transaction, &Take::from(key.clone()).cost(0)).await?.map(drop), Err(TakeError::ZeroCost));
         let repeated = Take::from(key.clone()).and(key.clone(), Rule::Provisioned);
         assert_eq!(take_within(&mut *transaction, &repeated).await?.map(drop), Err(TakeError::RepeatedKey(key.clone())));

@@ -27,7 +27,7 @@ async fn adjustments_are_answered_in_their_places(db: TestDb) -> anyhow::Result<
         let (a, b) = (db.bucket(quota).await?, db.bucket(quota).await?);
         if a < b { [a, b] } else { [b, a] }
     };
-    let (repeated, nobodys) = (Uuid::new_v4().to_string(), db.key());
+    let (repeated, unknown_key) = (Uuid::new_v4().to_string(), db.key());
     let refund = |receipt: &str, key: &str, tokens: &str, window: &str| {
         ["refund", receipt, key, "5", "0", "0", tokens, window].map(str::to_owned)
     };
@@ -37,7 +37,7 @@ async fn adjustments_are_answered_in_their_places(db: TestDb) -> anyhow::Result<
         refund(&repeated, first.as_str(), "2", "0"),
         refund(&new(), first.as_str(), "1", "1"),
         refund(&repeated, first.as_str(), "4", "0"),
-        refund(&new(), nobodys.as_str(), "4", "0"),
+        refund(&new(), unknown_key.as_str(), "4", "0"),
         refund(&new(), first.as_str(), "9", "0"),
     ];
     let mut found = called(&db, &adjustments).await?;
