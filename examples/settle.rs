@@ -35,17 +35,17 @@ async fn main() -> anyhow::Result<()> {
     };
 
     let first = estimate(600);
-    let reservation = limiter.reserve_all(&first).await?;
+    let reservation = limiter.reserve_request(&first).await?;
     println!("600 estimated: granted, {} left", left(reservation.decision())?);
     let again = limiter.decide(&first).await?;
     println!("the same request again: granted, {} left", left(&again)?);
     println!("it used 150: {} given back", given_back(reservation.settle(150).await?)?);
 
-    let reservation = limiter.reserve_all(&estimate(600)).await?;
+    let reservation = limiter.reserve_request(&estimate(600)).await?;
     println!("600 estimated: granted, {} left", left(reservation.decision())?);
     println!("it used 800: {} more taken", -given_back(reservation.settle(800).await?)?);
 
-    let denied = limiter.reserve_all(&estimate(100)).await?;
+    let denied = limiter.reserve_request(&estimate(100)).await?;
     let denied = denied.decision();
     println!("100 estimated: denied, {} left, again {}", left(denied)?, in_minutes(denied.retry_after()));
     Ok(())

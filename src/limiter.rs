@@ -398,7 +398,7 @@ impl<S: Store> Limiter<S> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tollgate::Error> {
     /// let limiter = Limiter::new(MemoryStore::new(), "10/h")?;
-    /// let reservation = limiter.reserve_all(&limiter.request("user:42")?.cost(5).refundable()).await?;
+    /// let reservation = limiter.reserve_request(&limiter.request("user:42")?.cost(5).refundable()).await?;
     /// let refunds = reservation.receipts().iter().cloned().map(|receipt| receipt.refund(2));
     /// assert_eq!(limiter.adjust(refunds.collect()).await?, [Ok(Adjusted::Done(2))]);
     /// # Ok(())

@@ -239,7 +239,7 @@ async fn unpolled_refund_delays_no_close_and_no_metric() -> anyhow::Result<()> {
     let store = Connected { store: MemoryStore::new(), connections: Semaphore::new(1) };
     let limiter = Limiter::builder(store).count_denials(10).build("1/h")?;
     assert!(limiter.allow("a").await?.is_granted());
-    let reserved = limiter.reserve_all(&limiter.request("a")?.max_wait(Duration::from_hours(2))).await?;
+    let reserved = limiter.reserve_request(&limiter.request("a")?.max_wait(Duration::from_hours(2))).await?;
     assert!(reserved.is_granted() && !limiter.allow("a").await?.is_granted());
     let mut cancelling = Box::pin(reserved.cancel());
     assert!(cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

@@ -76,7 +76,7 @@ async fn every_method_ends_by_the_deadline() -> anyhow::Result<()> {
     let start = Instant::now();
     assert!(matches!(limiter.reserve("a").await?.cancel().await, Err(Error::DeadlineExceeded(DEADLINE))));
     assert!(matches!(limiter.reserve("b").await?.refund(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
-    let settled = limiter.reserve_all(&limiter.request("c")?.id(Uuid::new_v4(), DEADLINE)).await?.settle(1).await;
+    let settled = limiter.reserve_request(&limiter.request("c")?.id(Uuid::new_v4(), DEADLINE)).await?.settle(1).await;
     assert!(matches!(settled, Err(Error::DeadlineExceeded(DEADLINE))));
     assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 0));
     Ok(())
@@ -408,7 +408,7 @@ async fn locally_known_answers_are_given_during_an_outage() -> anyhow::Result<()
     assert!(matches!(waited, Err(Error::Take(TakeError::ZeroCost))), "{waited:?}");
     let unlimited = limiter.request("a")?.rule(Quota::unlimited().into());
     assert!(limiter.decide(&unlimited).await?.is_granted());
-    assert!(limiter.wait_all(&unlimited).await?.is_granted());
+    assert!(limiter.wait_request(&unlimited).await?.is_granted());
     assert_eq!(limiter.fallbacks(), 17);
     Ok(())
 }

@@ -76,7 +76,7 @@ impl TestStore for Cut {
 
 fn reserve(store: &Memory, take: &Take) -> Reservation<Memory> {
     let limiter = Limiter::new(Arc::clone(store), Quota::unlimited()).expect("a rule");
-    at_once(limiter.reserve_all(take)).expect("it is possible")
+    at_once(limiter.reserve_request(take)).expect("it is possible")
 }
 
 fn key(number: usize) -> Key {

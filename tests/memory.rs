@@ -247,10 +247,10 @@ async fn unsettled_receipt_is_kept_until_its_end() -> anyhow::Result<()> {
     let limiter = Limiter::new(memory.store(), "1000/s")?;
     let window = Rule::Window("10 in 1s at 1s".parse()?);
     let remember_for = Duration::from_hours(1);
-    let of_bucket = limiter.reserve_all(&limiter.request("a")?.cost(100).id(Uuid::new_v4(), remember_for)).await?;
+    let of_bucket = limiter.reserve_request(&limiter.request("a")?.cost(100).id(Uuid::new_v4(), remember_for)).await?;
     let of_window = Take::from(Key::try_from("b")?).rule(window).id(Uuid::new_v4(), remember_for);
-    let of_window = limiter.reserve_all(&of_window).await?;
-    let without_id = limiter.reserve_all(&limiter.request("c")?.cost(5)).await?;
+    let of_window = limiter.reserve_request(&of_window).await?;
+    let without_id = limiter.reserve_request(&limiter.request("c")?.cost(5)).await?;
     memory.at_ms(10_000).await?;
     assert_eq!(memory.store().sweep(1000).await?.deleted, 1, "all are full, and two can be settled");
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));

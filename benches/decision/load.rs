@@ -62,7 +62,7 @@ impl<E: Engine> Load<E> {
             let take = Take::from(others[0].clone());
             anyhow::Ok(others[1..].iter().fold(take, |take, key| take.and(key.clone(), Rule::Provisioned)))
         };
-        let window = Window::new(1_000_000_000_000, Duration::from_secs(60), Duration::from_secs(5))?;
+        let window = Window::new(1_000_000_000_000, Duration::from_mins(1), Duration::from_secs(5))?;
         let within = |id: String| anyhow::Ok(Take::from(Key::try_from(id)?).rule(window.into()));
         let decision = |take| Decision { store: SqlStore::from(pool.clone()), take };
         Ok(Self {

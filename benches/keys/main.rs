@@ -72,7 +72,7 @@ async fn measure<DB: Dialect + Migrate>(
 where
     SqlStore<DB>: Store,
 {
-    let store = store.deadline(Duration::from_secs(60));
+    let store = store.deadline(Duration::from_mins(1));
     println!("{}", Size::HEADER);
     println!("{}", database.size().await?.line("before", Duration::ZERO));
 

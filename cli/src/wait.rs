@@ -30,7 +30,7 @@ pub(crate) async fn reserve_and_wait<S: Store>(
     signals: &mut Signals,
     disconnect: impl Future<Output = ()>,
 ) -> anyhow::Result<WaitOutcome> {
-    let mut reserving = pin!(limiter.reserve_all(take));
+    let mut reserving = pin!(limiter.reserve_request(take));
     let reservation = tokio::select! {
         biased;
         ended = signals.next() => {

@@ -73,7 +73,7 @@ impl<S: Store> Reservation<S> {
     /// # async fn main() -> Result<(), tollgate::Error> {
     /// let limiter = Limiter::new(MemoryStore::new(), "100/s burst 1")?;
     /// let request = limiter.request("user:42")?.max_wait(Duration::from_secs(1));
-    /// let reservation = limiter.reserve_all(&request).await?;
+    /// let reservation = limiter.reserve_request(&request).await?;
     /// reservation.wait().await;
     /// if reservation.is_granted() {
     ///     // serve the request
@@ -184,7 +184,7 @@ impl<S: Store> Reservation<S> {
     /// let tokens = Limit::new("account:tokens".try_into()?, Rule::try_from("40000/min")?);
     /// let estimate = limiter.request("account:requests")?.and_limit(tokens.clone().cost(1200));
     /// // An id for each call: one that is there already takes nothing.
-    /// let call = limiter.reserve_all(&estimate.id(uuid::Uuid::new_v4(), Duration::from_secs(3600))).await?;
+    /// let call = limiter.reserve_request(&estimate.id(uuid::Uuid::new_v4(), Duration::from_secs(3600))).await?;
     /// if call.is_granted() {
     ///     let used = 1087; // as the answer says
     ///     call.settle_each(|receipt| (receipt.key() == tokens.key()).then_some(used)).await?;

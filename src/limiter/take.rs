@@ -83,7 +83,7 @@ impl<S: Store> Limiter<S> {
         Error: From<K::Error>,
     {
         let take = self.take(key.try_into()?, cost).max_wait(self.max_wait);
-        self.reserve_all(&take).await
+        self.reserve_request(&take).await
     }
 
     /// Waits for a token, and takes it. Returns the reservation when the token can be used, or at once if it is denied.
@@ -125,7 +125,7 @@ impl<S: Store> Limiter<S> {
         Error: From<K::Error>,
     {
         let take = self.take(key.try_into()?, cost).max_wait(max_wait);
-        self.wait_all(&take).await
+        self.wait_request(&take).await
     }
 
     /// Tries to take the tokens of a request that you build, for instance with several limits.
@@ -208,7 +208,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// As for [`allow_n`](Self::allow_n).
-    pub async fn reserve_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+    pub async fn reserve_request(&self, take: &Take) -> Result<Reservation<S>, Error> {
         let decision = self.decide(take).await?;
         Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
     }
@@ -224,11 +224,11 @@ impl<S: Store> Limiter<S> {
     /// # Cancel safety
     ///
     /// As for [`wait_n`](Self::wait_n), except for a request with an [id](Take::id): its tokens are not given back, and a
-    /// repeated request keeps the scheduled time. To give them back, call [`reserve_all`](Self::reserve_all) with the same id,
+    /// repeated request keeps the scheduled time. To give them back, call [`reserve_request`](Self::reserve_request) with the same id,
     /// and then [`Reservation::cancel`].
-    pub async fn wait_all(&self, take: &Take) -> Result<Reservation<S>, Error> {
+    pub async fn wait_request(&self, take: &Take) -> Result<Reservation<S>, Error> {
         let _waiting = GaugeShare::one(WAITERS);
-        let reservation = self.reserve_all(take).await?;
+        let reservation = self.reserve_request(take).await?;
         Ok(ScheduledReservation::new(reservation).sleep_until_scheduled().await)
     }
 

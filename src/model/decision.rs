@@ -258,7 +258,7 @@ impl Decision {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tollgate::Error> {
     /// let limiter = Limiter::new(MemoryStore::new(), Quota::once(10)?)?;
-    /// let reservation = limiter.reserve_all(&limiter.request("user:42")?.cost(5).refundable()).await?;
+    /// let reservation = limiter.reserve_request(&limiter.request("user:42")?.cost(5).refundable()).await?;
     /// let decision = reservation.decision().clone();
     /// let given_back = reservation.refund(3).await?;
     /// assert_eq!(decision.after_refund(given_back).remaining(), Some(8));

@@ -152,7 +152,7 @@ impl Take {
     /// # async fn main() -> Result<(), tollgate::Error> {
     /// let limiter = Limiter::new(MemoryStore::new(), "40000/min")?;
     /// let estimate = limiter.request("account:tokens")?.cost(1200).fresh_id(Duration::from_secs(600));
-    /// let call = limiter.reserve_all(&estimate).await?;
+    /// let call = limiter.reserve_request(&estimate).await?;
     /// call.settle(1087).await?;
     /// # Ok(())
     /// # }

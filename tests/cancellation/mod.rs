@@ -73,7 +73,7 @@ pub(crate) async fn give_up<S: Store>(
     }
     // Cancelled waits do not block the queue of a key.
     for (take, account) in [(buckets.ample(0), &buckets.books.ample), (buckets.tight(0), &buckets.books.tight)] {
-        assert!(limiter.wait_all(&take.cost(1).max_wait(LONGEST)).await?.is_granted());
+        assert!(limiter.wait_request(&take.cost(1).max_wait(LONGEST)).await?.is_granted());
         account.add(1, 1);
     }
     limiter.close().await?;
@@ -175,12 +175,12 @@ type Reserving<S> = Pin<Box<dyn Future<Output = Result<Option<Reservation<S>>, E
 
 fn reserve<S: Store>(limiter: &Limiter<S>, take: Take) -> Reserving<S> {
     let limiter = limiter.clone();
-    Box::pin(async move { limiter.reserve_all(&take).await.map(|one| one.is_granted().then_some(one)) })
+    Box::pin(async move { limiter.reserve_request(&take).await.map(|one| one.is_granted().then_some(one)) })
 }
 
 fn wait_for<S: Store>(limiter: &Limiter<S>, take: Take) -> Reserving<S> {
     let limiter = limiter.clone();
-    Box::pin(async move { limiter.wait_all(&take).await.map(|one| one.is_granted().then_some(one)) })
+    Box::pin(async move { limiter.wait_request(&take).await.map(|one| one.is_granted().then_some(one)) })
 }
 
 /// Enters the result of a call for `tokens` tokens in the account.

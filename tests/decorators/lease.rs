@@ -224,9 +224,9 @@ async fn request_behind_a_queue_gets_no_prefetched_tokens() -> anyhow::Result<()
     }
     let one = limiter.request("a")?.max_wait(Duration::from_secs(10));
     let large = one.clone().cost(2000).refundable();
-    let mut first = std::pin::pin!(limiter.wait_all(&large));
+    let mut first = std::pin::pin!(limiter.wait_request(&large));
     assert!(timeout(MS, &mut first).await.is_err(), "it waits");
-    assert_eq!(limiter.wait_all(&one).await?.decision().source(), Source::Store);
+    assert_eq!(limiter.wait_request(&one).await?.decision().source(), Source::Store);
     assert!(first.await?.is_granted());
     Ok(())
 }

@@ -84,7 +84,7 @@ async fn refund_without_id_needs_no_room() -> anyhow::Result<()> {
         // First without ids, then without room for more ids.
         for with_id in [2 + 2 * 64, 0] {
             for _ in 0..1000 {
-                let reservation = limiter.reserve_all(&take.clone().refundable()).await?;
+                let reservation = limiter.reserve_request(&take.clone().refundable()).await?;
                 let again = reservation.receipts()[0].clone().refund(1);
                 assert_eq!(reservation.refund(1).await?, 1, "{rule}");
                 assert_eq!(store.adjust(&[again]).await?, [Ok(Adjusted::Repeated)], "{rule}");
@@ -101,7 +101,7 @@ async fn reused_id_after_expiry_is_remembered_again() -> anyhow::Result<()> {
     let limiter = Limiter::new(store_of(&clock, 8), "1000000/d")?;
     let take = limiter.request("one")?;
     let given_back = async || {
-        let reservation = limiter.reserve_all(&take.clone().refundable()).await?;
+        let reservation = limiter.reserve_request(&take.clone().refundable()).await?;
         let id = reservation.receipts()[0].id();
         reservation.refund(1).await?;
         anyhow::Ok(id)
@@ -129,7 +129,7 @@ async fn cancellations_are_unbounded_and_recent_repeats_count_once() -> anyhow::
     }
     let mut cancels = Vec::new();
     for take in takes.iter().cycle().take(5000) {
-        let reserved = limiter.reserve_all(take).await?;
+        let reserved = limiter.reserve_request(take).await?;
         cancels.push(reserved.receipts()[0].clone().cancel());
         assert_eq!(reserved.cancel().await?, 1);
         let repeated = limiter.store().adjust(&cancels[cancels.len().saturating_sub(4)..]).await?;

@@ -143,7 +143,7 @@ pub(crate) async fn reset_fills_the_bucket_and_voids_earlier_receipts<W: World>(
     assert!(!store.reset(&key).await?);
     assert!(world.decide(under(&key, "10/h")?.cost(10)).await?.is_granted());
     let ahead = under(&key, "10/h")?.cost(4).max_wait(ms(3_600_000));
-    let reservation = Limiter::new(store.clone(), "10/h")?.reserve_all(&ahead).await?;
+    let reservation = Limiter::new(store.clone(), "10/h")?.reserve_request(&ahead).await?;
     assert_eq!(store.peek(&key).await?.expect("it is there").available(), -4);
     assert!(store.reset(&key).await?);
     assert_eq!(left(&world.decide(under(&key, "10/h")?.cost(6)).await?), (true, 4));

@@ -197,7 +197,7 @@ pub(crate) async fn cancelled_wait_with_id_is_kept_for_a_retry<W: World>(world: 
     // The job is delivered twice.
     let again = limiter.limiter().clone();
     let more_than_an_hour = async || anyhow::Ok(limiter.allow().await?.retry_after().is_some_and(|time| time > hour));
-    let mut waiting = [limiter.limiter(), &again].map(|limiter| Box::pin(limiter.wait_all(&job)));
+    let mut waiting = [limiter.limiter(), &again].map(|limiter| Box::pin(limiter.wait_request(&job)));
     while {
         for waiting in &mut waiting {
             assert!(poll(waiting).await.is_none(), "nobody waits an hour here");
@@ -211,9 +211,9 @@ pub(crate) async fn cancelled_wait_with_id_is_kept_for_a_retry<W: World>(world: 
     assert!(more_than_an_hour().await?, "the turn is the other one's");
     drop(other);
     again.close().await?;
-    let later = limiter.limiter().reserve_all(&take).await?;
+    let later = limiter.limiter().reserve_request(&take).await?;
     assert_eq!((later.is_granted(), later.decision().wait()), (true, 2 * hour));
-    let repeated = limiter.limiter().reserve_all(&job).await?;
+    let repeated = limiter.limiter().reserve_request(&job).await?;
     assert_eq!((repeated.is_granted(), repeated.decision().wait()), (true, hour));
     // A caller that cancels explicitly gives the tokens back.
     assert_eq!(later.cancel().await?, 1);

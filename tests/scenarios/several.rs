@@ -123,8 +123,8 @@ pub(crate) async fn two_limits_of_one_key_are_an_error<W: World>(world: &W) -> a
             assert_eq!(world.store().take_one(&take).await?, Err(expected.clone()), "{rule}");
             let answers = [
                 limiter.decide(&take).await.map(drop),
-                limiter.reserve_all(&take).await.map(drop),
-                limiter.wait_all(&take).await.map(drop),
+                limiter.reserve_request(&take).await.map(drop),
+                limiter.wait_request(&take).await.map(drop),
             ];
             for answer in answers {
                 assert!(matches!(&answer, Err(Error::Take(error)) if *error == expected), "{rule}: {answer:?}");
@@ -211,13 +211,13 @@ pub(crate) async fn a_reservation_of_several_is_cancelled_in_all_of_them<W: Worl
     let both = under(&keys[0], "10/s")?.and(keys[1].clone(), Rule::try_from("5/s")?);
     assert!(world.decide(both.clone().cost(5)).await?.is_granted());
     let limiter = world.limits().build("10/s")?;
-    let reservation = limiter.reserve_all(&both.clone().cost(5).max_wait(ms(2000))).await?;
+    let reservation = limiter.reserve_request(&both.clone().cost(5).max_wait(ms(2000))).await?;
     assert_eq!((reservation.is_granted(), reservation.decision().wait()), (true, ms(1000)));
     assert_eq!(reservation.receipts().len(), 2);
     // The tokens of the first bucket were available at once.
     world.at_ms(1).await?;
     assert_eq!(reservation.cancel().await?, 0);
-    let again = limiter.reserve_all(&both.cost(5).max_wait(ms(2000))).await?;
+    let again = limiter.reserve_request(&both.cost(5).max_wait(ms(2000))).await?;
     assert_eq!(again.decision().wait(), ms(999));
     Ok(())
 }
@@ -238,7 +238,7 @@ pub(crate) async fn unlimited_limit_among_several_limits_nothing<W: World>(world
     world.at_ms(0).await?;
     let (free, limited) = (world.key(), world.key());
     let both = || anyhow::Ok(under(&free, "unlimited")?.and(limited.clone(), Rule::try_from("3/h")?).cost(2));
-    let reservation = world.limits().build("1/h")?.reserve_all(&both()?).await?;
+    let reservation = world.limits().build("1/h")?.reserve_request(&both()?).await?;
     assert_eq!((left(reservation.decision()), reservation.decision().limit_index()), ((true, 1), 1));
     let receipts: Vec<_> = reservation.receipts().iter().map(|receipt| receipt.key().clone()).collect();
     assert_eq!(receipts, std::slice::from_ref(&limited), "there is nothing to give back of the other");
@@ -318,7 +318,7 @@ pub(crate) async fn cost_of_each_limit_is_settled_and_refunded<W: World>(world: 
         let call = Take::from(Limit::new(keys[0].clone(), Rule::try_from("10/h")?).cost(1))
             .and_limit(Limit::new(keys[1].clone(), Rule::try_from("1000/h")?).cost(cost))
             .and_limit(Limit::new(keys[2].clone(), Rule::try_from("500/h")?).cost(60));
-        anyhow::Ok(limiter.reserve_all(&call.id(Uuid::new_v4(), ms(3_600_000))).await?)
+        anyhow::Ok(limiter.reserve_request(&call.id(Uuid::new_v4(), ms(3_600_000))).await?)
     };
     let available = async || {
         let mut all = Vec::new();
@@ -342,12 +342,12 @@ pub(crate) async fn cost_of_each_limit_is_settled_and_refunded<W: World>(world: 
     assert_eq!(available().await?, [5, 403, 215]);
     // With a single limit, its cost is the cost of the request.
     let one = Take::from(Limit::new(keys[1].clone(), Rule::try_from("1000/h")?).cost(3)).id(Uuid::new_v4(), ms(1000));
-    assert_eq!(limiter.reserve_all(&one).await?.settle(1).await?, Adjusted::Done(2));
+    assert_eq!(limiter.reserve_request(&one).await?.settle(1).await?, Adjusted::Done(2));
     assert_eq!(one.clone().cost(5).limits().map(Limit::get_cost).collect::<Vec<_>>(), [3], "its own stays its own");
     // The limits after the first one cost the same.
     let both = one.and(keys[2].clone(), Rule::try_from("500/h")?).id(Uuid::new_v4(), ms(1000));
-    assert_eq!(limiter.reserve_all(&both.clone()).await?.settle(1).await?, Adjusted::Done(2));
-    let outcome = limiter.reserve_all(&both.cost(5).id(Uuid::new_v4(), ms(1000))).await?.settle(1).await;
+    assert_eq!(limiter.reserve_request(&both.clone()).await?.settle(1).await?, Adjusted::Done(2));
+    let outcome = limiter.reserve_request(&both.cost(5).id(Uuid::new_v4(), ms(1000))).await?.settle(1).await;
     assert!(matches!(outcome, Err(Error::Take(TakeError::CostsDiffer))), "{outcome:?}");
     assert_eq!(available().await?, [5, 398, 209]);
     Ok(())

@@ -14,15 +14,15 @@ pub(crate) async fn shadow_request_short_of_tokens_passes_and_takes_nothing<W: W
     let of_key = in_shadow(world, "10/s").await?.max_wait(ms(5000));
     let limiter = world.limits().build("10/s")?;
     for take in [of_plan.clone(), of_key.clone()] {
-        let fits = limiter.reserve_all(&take.clone().cost(9)).await?;
+        let fits = limiter.reserve_request(&take.clone().cost(9)).await?;
         assert_eq!((visible(fits.decision()), fits.receipts().len()), ((true, 1, Mode::Enforce, ms(0)), 1));
         let id = Uuid::new_v4();
         let short = [take.clone().cost(2), take.clone().min_remaining(1), take.clone().cost(3).id(id, ms(60_000))];
         for short in &short {
-            let passes = limiter.reserve_all(short).await?;
+            let passes = limiter.reserve_request(short).await?;
             assert_eq!((visible(passes.decision()), passes.receipts().len()), (SHADOWED, 0));
             assert_eq!((passes.delay(), passes.cancel().await?), (Some(ms(0)), 0));
-            assert_eq!(visible(limiter.wait_all(short).await?.decision()), SHADOWED);
+            assert_eq!(visible(limiter.wait_request(short).await?.decision()), SHADOWED);
         }
         for outcome in world.store().take(&short[..2]).await? {
             assert_eq!(visible(&outcome?), SHADOWED);
@@ -46,7 +46,7 @@ pub(crate) async fn limits_in_shadow_among_several_cause_no_wait<W: World>(world
     let limiter = world.limits().build("1/s")?;
     let both = trial.clone().and(enforced.clone(), rule.clone()).max_wait(ms(5000));
     let each = async || -> anyhow::Result<_> {
-        let reservation = limiter.reserve_all(&both).await?;
+        let reservation = limiter.reserve_request(&both).await?;
         let decision = reservation.decision();
         let modes: Vec<Mode> = decision.each().iter().map(Decision::mode).collect();
         assert!(decision.is_granted());
@@ -61,7 +61,7 @@ pub(crate) async fn limits_in_shadow_among_several_cause_no_wait<W: World>(world
     }
     let trials = trial.clone().and_limit(other.limits().next().expect("it has one").clone()).max_wait(ms(5000));
     for _ in 0..2 {
-        assert_eq!(limiter.reserve_all(&trials).await?.decision().wait(), ms(0));
+        assert_eq!(limiter.reserve_request(&trials).await?.decision().wait(), ms(0));
     }
     // The request that lacked tokens took nothing from the first bucket. The second bucket was charged once.
     for take in [trial, other] {

@@ -125,11 +125,11 @@ async fn repeated_wait_with_an_id_is_charged_once() -> anyhow::Result<()> {
     let take = limiter.request(&key)?.cost(5);
     assert!(store.store.take_one(&take).await??.is_granted());
     let job = take.max_wait(Duration::from_mins(1)).id(Uuid::from_u128(7), Duration::from_hours(1));
-    exceeds_deadline(limiter.wait_all(&job).await);
+    exceeds_deadline(limiter.wait_request(&job).await);
     store.open();
     until(|| store.taken.load(Ordering::SeqCst) == 1).await;
     limiter.close().await?;
-    let repeated = limiter.wait_all(&job).await?;
+    let repeated = limiter.wait_request(&job).await?;
     assert_eq!((repeated.is_granted(), repeated.decision().wait()), (true, Duration::from_millis(500)));
     let level = store.store.peek(&key).await?.expect("the bucket exists");
     assert_eq!((level.available(), level.granted(), store.adjusted.load(Ordering::SeqCst)), (-5, 10, 0));

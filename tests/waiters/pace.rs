@@ -73,11 +73,11 @@ async fn waits_depend_on_no_bucket_of_earlier_requests() -> anyhow::Result<()> {
     assert!(limiter.decide(&both).await?.is_granted());
     let ahead = tokio::spawn({
         let (limiter, both) = (limiter.clone(), both.max_wait(90 * second));
-        async move { Ok::<_, Error>(limiter.wait_all(&both).await?.is_granted()) }
+        async move { Ok::<_, Error>(limiter.wait_request(&both).await?.is_granted()) }
     });
     sleep(Duration::from_millis(1)).await;
     let other = limiter.request("shared")?.and(Key::try_from("fast")?, Rule::try_from("9/s")?);
-    assert!(limiter.wait_all(&other.max_wait(second)).await?.is_granted());
+    assert!(limiter.wait_request(&other.max_wait(second)).await?.is_granted());
     assert!(limiter.wait_n("shared", 1, second).await?.is_granted());
     assert!(begun.elapsed() < second, "{:?}", begun.elapsed());
     assert!(ahead.await??);

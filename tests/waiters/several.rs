@@ -62,8 +62,9 @@ fn start_waits(
     let mut waiting = JoinSet::new();
     for (number, take) in takes.into_iter().enumerate() {
         let limiter = limiter.clone();
-        waiting
-            .spawn(async move { (number, limiter.wait_all(&take).await.map(|reservation| reservation.is_granted())) });
+        waiting.spawn(async move {
+            (number, limiter.wait_request(&take).await.map(|reservation| reservation.is_granted()))
+        });
     }
     waiting
 }
@@ -87,7 +88,7 @@ async fn granted_requests_for_several_buckets_share_few_calls() -> anyhow::Resul
     assert_eq!(granted_order(start_waits(&limiter, vec![take.clone(); 640])).await?.len(), 640);
     let calls = store.takes.load(Ordering::SeqCst);
     assert!(calls <= 11, "{calls} calls for 640");
-    assert!(!limiter.wait_all(&take).await?.is_granted());
+    assert!(!limiter.wait_request(&take).await?.is_granted());
     Ok(())
 }
 
@@ -144,11 +145,11 @@ async fn waits_behind_a_stalled_call_fail_in_time() -> anyhow::Result<()> {
     Arc::get_mut(&mut store).expect("the store has one owner").fails_from = 2;
     let limiter = Limiter::builder(store).build("1/s")?;
     let take = |seconds| take("1/h", 1, Duration::from_secs(seconds));
-    assert!(limiter.wait_all(&take(7200)?).await?.is_granted());
+    assert!(limiter.wait_request(&take(7200)?).await?.is_granted());
     // One call denies all waits at once. The store fails from then on, before the first wait is called alone.
     let _patient = start_waits(&limiter, (0..64).map(|_| take(7200)).collect::<Result<Vec<_>, _>>()?);
     tokio::task::yield_now().await;
-    let answer = tokio::time::timeout(2 * STALLS, limiter.wait_all(&take(1)?)).await?;
+    let answer = tokio::time::timeout(2 * STALLS, limiter.wait_request(&take(1)?)).await?;
     assert!(answer.is_err());
     Ok(())
 }

@@ -73,7 +73,7 @@ async fn complete(State(account): State<Arc<Account>>, estimate: String) -> Resu
     let estimate: u64 = estimate.parse().map_err(|_| StatusCode::BAD_REQUEST.into_response())?;
     let request = account.limiter.decide(&account.requests).await.map_err(failed)?;
     let tokens = account.tokens.clone().cost(estimate).id(Uuid::new_v4(), Duration::from_mins(1));
-    let tokens = account.limiter.reserve_all(&tokens).await.map_err(failed)?;
+    let tokens = account.limiter.reserve_request(&tokens).await.map_err(failed)?;
     if !request.is_granted() || !tokens.is_granted() {
         account.violations.fetch_add(1, Ordering::SeqCst);
         return Err((StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response());

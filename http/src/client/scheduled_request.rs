@@ -25,7 +25,7 @@ impl<S: Store> ScheduledRequest<S> {
         let is_immediate = take.get_max_wait().is_zero() || limiter.store().capabilities().in_process;
         let reserving = {
             let limiter = limiter.clone();
-            async move { Ok(Self::new(limiter.reserve_all(&take).await?, limiter)) }
+            async move { Ok(Self::new(limiter.reserve_request(&take).await?, limiter)) }
         };
         if is_immediate {
             return reserving.await;

@@ -84,7 +84,7 @@ impl<S: Store> ErasedLimiter for Limiter<S> {
             };
         }
         PendingDecision::Later(Box::pin(async move {
-            let reservation = self.reserve_all(take).await?;
+            let reservation = self.reserve_request(take).await?;
             if waits {
                 // A client that disconnects now has used its tokens. Otherwise clients could reserve and disconnect
                 // without end.

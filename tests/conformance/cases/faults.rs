@@ -80,7 +80,7 @@ async fn a_limiter_without_a_limit_asks_no_database(db: TestDb) -> anyhow::Resul
     // Applies to several unlimited limits and to a request with an id, which is not stored.
     let several = limiter.request(&key)?.and(db.key(), limiter.rule()).id(Uuid::new_v4(), Duration::from_hours(1));
     assert!(limiter.decide(&several).await?.is_granted());
-    assert_eq!(limiter.wait_all(&several).await?.settle(7).await?, Adjusted::Done(0));
+    assert_eq!(limiter.wait_request(&several).await?.settle(7).await?, Adjusted::Done(0));
     assert_eq!(limiter.peek(&key).await?.quota(), Quota::unlimited());
     assert_eq!(limiter.close().await?, 0);
 

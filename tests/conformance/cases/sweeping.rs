@@ -175,7 +175,7 @@ async fn cancelled_reservation_is_kept_until_its_scheduled_time(db: TestDb) -> a
     ensure!(limiter.allow(&key).await?.is_granted());
     let first = under(&key, "1/d")?.max_wait(3 * day);
     let second = first.clone().id(Uuid::new_v4(), Duration::from_hours(1));
-    let [first, second] = [limiter.reserve_all(&first).await?, limiter.reserve_all(&second).await?];
+    let [first, second] = [limiter.reserve_request(&first).await?, limiter.reserve_request(&second).await?];
     ensure!(first.delay().is_some_and(|delay| delay < day), "{:?}", first.delay());
     ensure!(second.delay().is_some_and(|delay| delay > day), "{:?}", second.delay());
     ensure!(second.cancel().await? == 1, "nobody is behind it");
@@ -185,8 +185,8 @@ async fn cancelled_reservation_is_kept_until_its_scheduled_time(db: TestDb) -> a
 
     // The same applies to a window, whose third request waits for two days or more.
     let take = Take::from(key).rule(Rule::Window(Window::new(1, day, day)?)).max_wait(5 * day);
-    let [_first, _second] = [limiter.reserve_all(&take).await?, limiter.reserve_all(&take).await?];
-    let third = limiter.reserve_all(&take.id(Uuid::new_v4(), Duration::from_hours(1))).await?;
+    let [_first, _second] = [limiter.reserve_request(&take).await?, limiter.reserve_request(&take).await?];
+    let third = limiter.reserve_request(&take.id(Uuid::new_v4(), Duration::from_hours(1))).await?;
     ensure!(third.delay().is_some_and(|delay| delay > day), "{:?}", third.delay());
     ensure!(third.cancel().await? == 1, "nobody is behind it");
     assert_eq!(rows(db, "token_receipts where expires_at < scheduled_at").await?, 0);
@@ -201,9 +201,9 @@ async fn unsettled_receipt_is_kept_until_its_end(db: TestDb) -> anyhow::Result<(
     let (hour, key) = (Duration::from_hours(1), db.key());
     let window = Window::new(10, Duration::from_millis(1), Duration::from_millis(1))?;
     let in_window = Take::from(db.key()).rule(window.into());
-    let of_bucket = limiter.reserve_all(&under(&key, "1000/s")?.cost(100).id(Uuid::new_v4(), hour)).await?;
-    let of_window = limiter.reserve_all(&in_window.clone().id(Uuid::new_v4(), hour)).await?;
-    let without_id = limiter.reserve_all(&under(&db.key(), "1000/s")?.cost(5)).await?;
+    let of_bucket = limiter.reserve_request(&under(&key, "1000/s")?.cost(100).id(Uuid::new_v4(), hour)).await?;
+    let of_window = limiter.reserve_request(&in_window.clone().id(Uuid::new_v4(), hour)).await?;
+    let without_id = limiter.reserve_request(&under(&db.key(), "1000/s")?.cost(5)).await?;
     db.at(START + 2 * MINUTE).await?;
     assert_eq!(store.sweep(100).await?.deleted, 1, "all are full, and two can be settled");
     assert_eq!(of_bucket.settle(150).await?, Adjusted::Done(-50));

@@ -92,8 +92,8 @@ impl<'a> Play<'a> {
         match operation {
             Operation::Clock(step) => self.step(place, step).await?,
             Operation::Take(take) => {
-                let expected = Limiter::new(model, Quota::unlimited())?.reserve_all(&take).await;
-                let found = Box::pin(Limiter::new(engine, Quota::unlimited())?.reserve_all(&take)).await;
+                let expected = Limiter::new(model, Quota::unlimited())?.reserve_request(&take).await;
+                let found = Box::pin(Limiter::new(engine, Quota::unlimited())?.reserve_request(&take)).await;
                 let decided = outcome(expected.as_ref().map(Reservation::decision))?;
                 agree(&decided, &outcome(found.as_ref().map(Reservation::decision))?)?;
                 if let (Ok(expected), Ok(found)) = (expected, found) {

@@ -49,7 +49,7 @@ impl Waiters {
         take: &Take,
         (place, hold): (usize, Duration),
     ) -> anyhow::Result<Receipts> {
-        let promised = Limiter::new(model, Quota::unlimited())?.reserve_all(take).await;
+        let promised = Limiter::new(model, Quota::unlimited())?.reserve_request(take).await;
         let limiter = Limiter::new(engine, Quota::unlimited())?;
         // Time in the queue counts, so the clock is paused until the store call.
         pause();
@@ -153,7 +153,7 @@ struct Waiting(Pin<Box<dyn Future<Output = Granted>>>);
 
 impl Waiting {
     fn begin(limiter: Limiter<AnyStore>, take: Take) -> Self {
-        Self(Box::pin(async move { limiter.wait_all(&take).await }))
+        Self(Box::pin(async move { limiter.wait_request(&take).await }))
     }
 
     fn poll(&mut self) -> Option<Granted> {
