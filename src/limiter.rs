@@ -163,7 +163,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// Returns an error if the rule is a sliding window or unlimited, or if a bucket that never refills is throttled for a time
-    /// alone. Also if there is no answer; then a [local fallback](Fallback::Local) of this process is throttled.
+    /// alone. Also if there is no answer; then a [local fallback](crate::Fallback::Local) of this process is throttled.
     pub async fn throttle<K>(&self, key: K, throttle: Throttle) -> Result<bool, Error>
     where
         K: TryInto<Key>,
@@ -354,7 +354,7 @@ impl<S: Store> Limiter<S> {
     /// Builds a request for tokens of `limit` instead of the limiter's own.
     ///
     /// The request has the limiter's [minimum remaining](LimiterBuilder::min_remaining), unless the limit states its own cost
-    /// or minimum. A [local fallback](Fallback::Local) uses the limit's quota, not the limiter's.
+    /// or minimum. A [local fallback](crate::Fallback::Local) uses the limit's quota, not the limiter's.
     ///
     /// ```
     /// use tollgate::{Key, Limit, Limiter, MemoryStore, Rule};

@@ -85,7 +85,7 @@ impl<S: Store> LimiterBuilder<S> {
     ///
     /// Calls without an answer by then fail with [`DeadlineExceeded`](Error::DeadlineExceeded). A request that is still in the
     /// queue takes nothing. Tokens that a `wait` takes later are given back, as by a
-    /// [cancellation](super::Reservation::cancel). An `allow` or a `reserve` may have taken tokens: give such requests an
+    /// [cancellation](crate::Reservation::cancel). An `allow` or a `reserve` may have taken tokens: give such requests an
     /// [id](crate::Take::id), and repeat them.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }

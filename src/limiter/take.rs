@@ -35,7 +35,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// Returns an error if the text is not a valid [`Key`], the cost is 0 or above the bucket's capacity, or the store fails
-    /// and there is no [`fallback`](LimiterBuilder::fallback).
+    /// and there is no [`fallback`](crate::LimiterBuilder::fallback).
     ///
     /// # Cancel safety
     ///
@@ -50,7 +50,7 @@ impl<S: Store> Limiter<S> {
 
     /// Takes a token now or later. The reservation states how long to wait.
     ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait).
+    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](crate::LimiterBuilder::max_wait).
     /// Default: 30 s.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl<S: Store> Limiter<S> {
 
     /// Takes `cost` tokens now or later. The reservation states how long to wait. Later requests queue behind it.
     ///
-    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait). Default: 30 s.
+    /// Denies at once, and takes nothing, if the wait would exceed the [longest wait](crate::LimiterBuilder::max_wait). Default: 30 s.
     /// If the process dies, the tokens of its reservations count as used. A cost above the bucket's capacity is an error, not a
     /// denial.
     ///
@@ -88,7 +88,7 @@ impl<S: Store> Limiter<S> {
 
     /// Waits for a token, and takes it. Returns the reservation when the token can be used, or at once if it is denied.
     ///
-    /// Denies, and takes nothing, if the wait would exceed the [longest wait](LimiterBuilder::max_wait). Default: 30 s.
+    /// Denies, and takes nothing, if the wait would exceed the [longest wait](crate::LimiterBuilder::max_wait). Default: 30 s.
     ///
     /// # Errors
     ///

@@ -18,8 +18,8 @@ pub(crate) mod sealed {
 ///
 /// A store denies a request for which there are no tokens. It never waits for tokens, and a denial writes nothing.
 ///
-/// The trait is sealed: [`MemoryStore`], [`SqlStore`](crate::SqlStore), [`AnyStore`], the [layers](crate::layers) and an
-/// [`Arc`] of any of them are stores. Tests implement [`TestStore`].
+/// The trait is sealed: [`MemoryStore`](crate::MemoryStore), [`SqlStore`](crate::SqlStore), [`AnyStore`](crate::AnyStore), the [layers](crate::layers) and an
+/// [`Arc`] of any of them are stores. Tests implement [`TestStore`](crate::store::TestStore).
 pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Returns the store's capabilities, which never change. A layer returns those of the underlying store.
     fn capabilities(&self) -> Capabilities {
@@ -275,7 +275,7 @@ pub trait Maintenance: Send + Sync {
     /// Deletes expired rows in one bounded step that reads about `limit` rows. On a server, a step reads at most 1000 rows.
     ///
     /// Expired rows are buckets that were not provisioned and have been full for a minute, and windows in which no request
-    /// has counted for a minute. A [`MemoryStore`] does not wait for the minute. Expired receipts and
+    /// has counted for a minute. A [`MemoryStore`](crate::MemoryStore) does not wait for the minute. Expired receipts and
     /// overrides, and denial counts that are two days old, are deleted as well. Deleting a full bucket changes no decision,
     /// because a bucket that is created again is full.
     ///
