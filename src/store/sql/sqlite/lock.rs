@@ -9,8 +9,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 /// A transaction that begins in the message of its first statements and ends in the message of its last. Each message to
 /// the database's thread costs more than most statements.
 ///
-/// Locks the database at once. In the caller's transaction, the first write locks the database. If dropped before its
-/// end, the transaction is rolled back.
+/// Locks the database at once, also in the caller's transaction. If dropped before its end, the transaction is rolled back.
 pub(super) struct Lock<'c> {
     connection: &'c mut SqliteConnection,
     is_nested: bool,
@@ -23,12 +22,20 @@ pub(super) struct Script {
     nested: &'static str,
 }
 
+/// Begins a savepoint, and locks the database by a write of no row. The busy handler waits only if the caller's transaction has
+/// not read yet: a read that becomes a write fails at once.
+macro_rules! lock_nested {
+    () => {
+        "savepoint tollgate;\nupdate token_mode set mode = mode where false;\n"
+    };
+}
+
 /// A [`Script`] that begins a transaction, and runs the SQL of a file.
 macro_rules! opening {
     ($file:literal) => {
         $crate::store::sql::sqlite::lock::Script::new(
             concat!("begin immediate;\n", include_str!($file)),
-            concat!("savepoint tollgate;\n", include_str!($file)),
+            concat!($crate::store::sql::sqlite::lock::lock_nested!(), include_str!($file)),
         )
     };
 }
@@ -46,7 +53,7 @@ macro_rules! closing {
     };
 }
 
-pub(super) use {closing, opening};
+pub(super) use {closing, lock_nested, opening};
 
 impl<'c> Lock<'c> {
     /// Begins the transaction, and returns the rows of its first statements.

@@ -23,7 +23,8 @@ pub fn cases() -> Vec<Case> {
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
         bucket_is_locked_until_the_transaction_ends));
     cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-        file_is_locked_until_the_transaction_ends));
+        file_is_locked_until_the_transaction_ends,
+        every_request_in_a_transaction_waits_for_the_file));
     cases
 }
 
@@ -110,6 +111,36 @@ async fn file_is_locked_until_the_transaction_ends(db: TestDb) -> anyhow::Result
     // The request without an answer can have taken a token since.
     let left = db.decide(take).await?.remaining();
     assert!(matches!(left, Some(3 | 4)), "{left:?} left");
+    Ok(())
+}
+
+async fn every_request_in_a_transaction_waits_for_the_file(db: TestDb) -> anyhow::Result<()> {
+    let (key, _) = bucket(&db).await?;
+    let one = Take::from(key.clone());
+    let both = one.clone().and(db.key(), Rule::try_from("7/h")?);
+    let remembered = one.clone().id(Uuid::new_v4(), Duration::from_hours(1));
+    for take in [one.clone(), both, remembered] {
+        let mut lock_holder = Session::begin(&db).await?;
+        assert!(lock_holder.decide(&one).await?.is_granted());
+        let waiting = async {
+            with_pool!(&db.pool, pool => {
+                let mut transaction = pool.begin().await?;
+                let decision = take_within(&mut *transaction, &take).await??;
+                transaction.commit().await?;
+                anyhow::Ok(decision.is_granted())
+            })
+        };
+        // These statements take longer than the first try for the lock.
+        let releasing = async {
+            for _ in 0..50 {
+                lock_holder.run("select 1").await?;
+            }
+            lock_holder.run("rollback").await
+        };
+        let (granted, released) = tokio::join!(waiting, releasing);
+        released?;
+        assert!(granted?, "{take:?}");
+    }
     Ok(())
 }
 
