@@ -1,6 +1,6 @@
 -- bucket_limits: converts a quota to a bucket's own units, or raises an error for invalid limits.
 --
--- Arguments: p_subject         the bucket or plan, as errors name it
+-- Arguments: p_whose           the bucket or plan, as errors name it
 --            p_capacity        tokens
 --            p_refill_seconds  seconds from empty to full
 --            p_refill          see token_buckets
@@ -8,7 +8,7 @@
 -- Errors:    23514 invalid limits
 -- Locks:     none
 create or replace function tollgate.bucket_limits(
-  p_subject text, p_capacity numeric, p_refill_seconds numeric, p_refill text,
+  p_whose text, p_capacity numeric, p_refill_seconds numeric, p_refill text,
   out burst bigint, out step_ns bigint, out step_ticks bigint, out token_ticks bigint)
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -58,23 +58,23 @@ begin
     token_ticks := 1;
   end if;
   if v_error is not null then
-    raise exception 'tollgate: %: %', p_subject, v_error using errcode = 'check_violation';
+    raise exception 'tollgate: %: %', p_whose, v_error using errcode = 'check_violation';
   end if;
   burst := p_capacity * token_ticks;
 end
 $$;
 
--- whole_number(p_subject, p_capacity) -> the capacity as a bigint. Raises an error for a fraction, and for 2^53 or more,
--- where a double is not exact. p_subject: see bucket_limits.
-create or replace function tollgate.whole_number(p_subject text, p_capacity double precision) returns bigint
+-- whole_number(p_whose, p_capacity) -> the capacity as a bigint. Raises an error for a fraction, and for 2^53 or more,
+-- where a double is not exact. p_whose: see bucket_limits.
+create or replace function tollgate.whole_number(p_whose text, p_capacity double precision) returns bigint
 language plpgsql immutable
 as $$
 begin
   if p_capacity <> trunc(p_capacity) then
-    raise exception 'tollgate: %: a capacity of % is not a whole number', p_subject, p_capacity
+    raise exception 'tollgate: %: a capacity of % is not a whole number', p_whose, p_capacity
       using errcode = 'check_violation';
   elsif abs(p_capacity) >= 9007199254740992 then
-    raise exception 'tollgate: %: a capacity of % as double precision is not exact: pass a bigint', p_subject, p_capacity
+    raise exception 'tollgate: %: a capacity of % as double precision is not exact: pass a bigint', p_whose, p_capacity
       using errcode = 'check_violation';
   end if;
   return p_capacity;
