@@ -61,7 +61,7 @@ impl From<AdminError> for Error {
     fn from(error: AdminError) -> Self {
         match error {
             AdminError::Store(error) => error,
-            invalid => Self::Other(Arc::new(invalid)),
+            invalid => Self::Invalid(Arc::new(invalid)),
         }
     }
 }

@@ -78,8 +78,10 @@ pub enum Error {
     /// The role may not call the routines.
     #[error("this database role may not do that: {hint}", hint = self.hint().unwrap_or_default())]
     NotPermitted(#[source] Cause),
-    /// Another implementation of a trait of this crate failed, or an operator's call was not valid (see
-    /// [`AdminError`](crate::admin::AdminError)).
+    /// An operator's call was not valid: a converted [`AdminError`](crate::admin::AdminError). Nothing was changed.
+    #[error(transparent)]
+    Invalid(Cause),
+    /// Another implementation of a trait of this crate failed.
     #[error(transparent)]
     Other(Cause),
     /// The connection broke while the database had the request.
@@ -153,14 +155,19 @@ impl Error {
                 "it is a replica, or was the primary once, or is set read-only; decisions are made on the primary"
             }
             Self::Take(error) => return error.hint(),
-            Self::Database(_) | Self::Other(_) | Self::Unreadable { .. } | Self::Unavailable(_) => return None,
+            Self::Database(_) | Self::Invalid(_) | Self::Other(_) | Self::Unreadable { .. } | Self::Unavailable(_) => {
+                return None;
+            }
         })
     }
 
     /// Returns whether the store failed, and not the request. A [`Fallback`](crate::Fallback) answers such requests.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        !matches!(self, Self::Throttle(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_))
+        !matches!(
+            self,
+            Self::Invalid(_) | Self::Throttle(_) | Self::Key(_) | Self::Mode(_) | Self::Quota(_) | Self::Take(_)
+        )
     }
 
     /// Returns whether tokens may have been taken all the same. A repeated request without an [id](crate::Take::id) can

@@ -281,7 +281,9 @@ fn kind(error: &Error) -> &'static str {
             | TakeError::UnknownPlan { .. }
             | TakeError::WindowNotAlone(_),
         ) => NOT_SET_UP,
-        Error::Throttle(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => "invalid_request",
+        Error::Invalid(_) | Error::Throttle(_) | Error::Key(_) | Error::Mode(_) | Error::Quota(_) | Error::Take(_) => {
+            "invalid_request"
+        }
         Error::Other(_) => "other",
     }
 }
