@@ -34,7 +34,7 @@ use crate::store::Store;
 ///
 /// ```
 /// use std::pin::pin;
-/// use tollgate::{limiter::limit_stream, Limiter, MemoryStore, Quota};
+/// use tollgate::{stream::limit_stream, Limiter, MemoryStore, Quota};
 /// use futures_util::{StreamExt, stream};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -92,7 +92,7 @@ impl<S: Store, T: Stream> LimitedStream<Bound<S>, T> {
     ///
     /// ```
     /// use std::pin::pin;
-    /// use tollgate::{limiter::limit_stream, Limiter, MemoryStore, Quota};
+    /// use tollgate::{stream::limit_stream, Limiter, MemoryStore, Quota};
     /// use futures_util::{StreamExt, stream};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
