@@ -101,7 +101,8 @@ fn index_links_every_page() -> anyhow::Result<()> {
 /// whose tests run it. Each of these files is shown.
 #[test]
 fn rust_in_documents_compiles() -> anyhow::Result<()> {
-    let sources = ["http/src/lib.rs", "tests/pages.rs"].map(|source| std::fs::read_to_string(repository().join(source)));
+    let sources =
+        ["http/src/lib.rs", "tests/pages.rs"].map(|source| std::fs::read_to_string(repository().join(source)));
     let sources = sources.into_iter().collect::<Result<String, _>>()?;
     let recipes = std::fs::read_dir(repository().join("recipes/src"))?.map(|entry| Ok(entry?.path()));
     let recipes = recipes.filter(|path| path.as_ref().is_ok_and(|path| !path.ends_with("lib.rs")));
