@@ -21,7 +21,7 @@ impl CallerSessions {
     pub async fn new(db: &TestDb, size: u32) -> anyhow::Result<Self> {
         let sessions = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&sessions);
-        let add_session = move |session: i64| known.lock().expect("nobody panics while holding it").push(session);
+        let add_session = move |session: i64| known.lock().expect("no panic while it is locked").push(session);
         let pool = match &db.pool {
             AnyPool::MySql(pool) => {
                 let options = MySqlPoolOptions::new().idle_timeout(None).max_lifetime(None).after_connect(
@@ -67,7 +67,7 @@ impl CallerSessions {
     pub async fn until_waiting(&self, observer: &TestDb, count: usize) -> anyhow::Result<()> {
         loop {
             // A pool can still be opening sessions.
-            let sessions = self.sessions.lock().expect("nobody panics while holding it").clone();
+            let sessions = self.sessions.lock().expect("no panic while it is locked").clone();
             let waiting: i64 = match &observer.pool {
                 AnyPool::MySql(pool) => {
                     // MySQL has no list parameters. InnoDB's own views of lock waits do not change while a session polls them,

@@ -39,16 +39,16 @@ impl Taken {
             rule => Take::from(db.key()).rule(rule.clone()),
         };
         if scheduled_time == ScheduledTime::Future {
-            anyhow::ensure!(db.decide(another.clone().cost(2 * COST)).await?.is_granted(), "nobody else uses it");
+            anyhow::ensure!(db.decide(another.clone().cost(2 * COST)).await?.is_granted(), "no other test uses it");
             another = another.max_wait(DAY * 3 / 2);
         }
-        anyhow::ensure!(db.decide(another.clone().cost(COST)).await?.is_granted(), "nobody else uses it");
+        anyhow::ensure!(db.decide(another.clone().cost(COST)).await?.is_granted(), "no other test uses it");
         let mut take = another.clone().cost(COST);
         if has_id {
             take = take.id(Uuid::new_v4(), DAY);
         }
         let reservation = db.limits().build(rule.clone())?.reserve_request(&take).await?;
-        anyhow::ensure!(reservation.is_granted(), "nobody else uses it");
+        anyhow::ensure!(reservation.is_granted(), "no other test uses it");
         let receipt = reservation.receipts()[0].clone();
         Ok(Self { reservation, receipt, another })
     }

@@ -172,14 +172,14 @@ async fn denial_can_be_plain_json_or_a_custom_response() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_handler_sees_the_decision() -> anyhow::Result<()> {
     let left = |decision: Option<Extension<Decision>>| async move {
-        let Some(Extension(decision)) = decision else { return "nobody asked".to_owned() };
+        let Some(Extension(decision)) = decision else { return "no decision".to_owned() };
         decision.remaining().expect("a limit").to_string()
     };
     let layer = RateLimitLayer::new(three()?).exempt(|request| request.uri.query() == Some("exempt"));
     let layer = layer.cost(|request| u64::from(request.uri.query() != Some("free")));
     let server = Server::start(Router::new().route("/", get(left)).layer(layer)).await?;
     let client = Client::new(server.address);
-    for (path, body) in [("/", "2"), ("/?exempt", "nobody asked"), ("/?free", "nobody asked"), ("/", "1")] {
+    for (path, body) in [("/", "2"), ("/?exempt", "no decision"), ("/?free", "no decision"), ("/", "1")] {
         assert_eq!(client.get(path).await?.body, body, "{path}");
     }
     Ok(())

@@ -39,7 +39,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(db: TestDb) -
 
     with_pool!(&app.pool, pool => assert_eq!(tollgate::migrate(pool).await?, []));
     assert!(app.take(&key).await?.is_granted());
-    let unknown = app.take(&db.key()).await.expect_err("nobody made it").downcast::<TakeError>()?;
+    let unknown = app.take(&db.key()).await.expect_err("the bucket does not exist").downcast::<TakeError>()?;
     assert!(matches!(unknown, TakeError::UnknownBucket(_)), "{unknown:?}");
     let (id, table) = (app.literal(&key), app.table());
     match db.engine.kind {

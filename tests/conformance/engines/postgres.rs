@@ -63,7 +63,7 @@ fn options(engine: &Engine) -> anyhow::Result<PgConnectOptions> {
     Ok(PgConnectOptions::from_str(&engine.url()?)?.ssl_mode(PgSslMode::Disable))
 }
 
-/// The name of a migrated database to which nobody connects, so that PostgreSQL can copy it.
+/// The name of a migrated database without connections, so that PostgreSQL can copy it.
 async fn template(engine: &'static Engine) -> anyhow::Result<String> {
     let name = database_name::<Postgres>(engine, "_template");
     let migrate = async |pool: &PgPool| Ok(tollgate::migrate(pool).await.map(drop)?);

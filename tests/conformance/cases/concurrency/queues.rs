@@ -30,7 +30,7 @@ async fn queued_waiters_are_served_in_order_and_at_the_rate(db: TestDb) -> anyho
         assert!(queue.is_sorted_by_key(|call| call.done), "a waiter was overtaken: {queue:?}");
     }
     let calls = queues.concat();
-    assert_eq!(usize::try_from(granted(&calls))?, ALL, "nobody's wait was in vain");
+    assert_eq!(usize::try_from(granted(&calls))?, ALL, "a wait was in vain");
     // At the time of each grant, the grants never exceed what the bucket gave since the waiters came.
     check(&db, &key, &quota, 0, &calls).await
 }

@@ -25,7 +25,7 @@ async fn rollback_gives_the_token_back(db: TestDb) -> anyhow::Result<()> {
     let mut host = Host::new(&db).await?;
     let before = host.scratch.db.row(&host.key).await?;
     host.insert_and_take().await?;
-    assert_eq!(host.scratch.db.row(&host.key).await?, before, "nobody else sees it yet");
+    assert_eq!(host.scratch.db.row(&host.key).await?, before, "invisible until the commit");
     host.run("rollback").await?;
     assert_eq!(host.scratch.db.row(&host.key).await?, before);
     assert_eq!(host.rows().await?, 0);
