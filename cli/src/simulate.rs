@@ -15,6 +15,8 @@ use crate::{output, quota_args, times};
 mod clients;
 mod draw;
 mod file;
+#[cfg(test)]
+mod gallery;
 mod pattern;
 mod report;
 mod run;

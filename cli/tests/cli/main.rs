@@ -17,6 +17,7 @@ mod hints;
 mod interrupted;
 mod json;
 mod listing;
+mod live;
 mod migration_files;
 mod migrations;
 mod modes;

@@ -1,28 +1,54 @@
-//! Which pictures there are, and the story that they tell. It is lived and drawn as by the command `tollgate simulate`.
+//! The pictures of `docs/choosing.md`: the same requests under one rule after another, drawn as by `tollgate simulate`.
+//!
+//! The library decides the requests in memory, on a simulated clock, so a picture is the same wherever it is drawn.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tollgate::{Quota, Rule, Window};
 
-#[path = "../../../src/simulate/draw/mod.rs"]
-mod draw;
-#[path = "../../../src/simulate/run.rs"]
-mod run;
-#[path = "../../../src/simulate/traffic.rs"]
-mod traffic;
+use super::draw;
+use super::run::SimulatedLimit;
+use super::traffic::{Arrival, Traffic};
 
-use run::SimulatedLimit;
-use traffic::{Arrival, Traffic};
+/// Compares the pictures in `docs/pictures`, or draws them there if `TOLLGATE_DRAW` is set.
+#[tokio::test]
+async fn pictures_match_the_code() -> anyhow::Result<()> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let text = std::fs::read_to_string(docs.join("choosing.md"))?;
+    let pictures = pictures()?;
+    for picture in &pictures {
+        let file = format!("pictures/{}.svg", picture.name);
+        assert!(text.contains(&file), "docs/choosing.md does not show {file}");
+        let drawn = picture.svg().await?;
+        if std::env::var_os("TOLLGATE_DRAW").is_some() {
+            std::fs::write(docs.join(&file), &drawn)?;
+        }
+        let kept = std::fs::read_to_string(docs.join(&file))?;
+        assert!(drawn == kept, "docs/{file} is another: TOLLGATE_DRAW=1 cargo test -p tollgate-cli gallery");
+    }
+    // The `live` tests compare the pictures of `docs/cli.md`.
+    let others = std::fs::read_to_string(docs.join("cli.md"))?.matches("](pictures/").count();
+    assert_eq!(
+        std::fs::read_dir(docs.join("pictures"))?.count(),
+        pictures.len() + others + BY_HAND.len(),
+        "a picture that nothing draws"
+    );
+    Ok(())
+}
+
+/// The pictures that no command draws.
+const BY_HAND: [&str; 6] = ["connections", "layers", "outage", "reservation", "roles", "shared-bucket"];
 
 /// The requests of the story, under one rule.
-pub(crate) struct Picture {
-    pub(crate) name: &'static str,
+struct Picture {
+    name: &'static str,
     title: &'static str,
     limit: SimulatedLimit,
 }
 
 /// One line makes a picture. All but one let a token pass each second in the long run.
-pub(crate) fn pictures() -> anyhow::Result<Vec<Picture>> {
+fn pictures() -> anyhow::Result<Vec<Picture>> {
     Ok(vec![
         Picture::of("interval", "5 each 5 s, from when the bucket was made", Quota::interval(5, FIVE_SECONDS)?)
             .provisioned(),
@@ -57,7 +83,7 @@ impl Picture {
     }
 
     /// Simulates the traffic, and draws the result.
-    pub(crate) async fn svg(&self) -> anyhow::Result<String> {
+    async fn svg(&self) -> anyhow::Result<String> {
         let story = story();
         let run = self.limit.run(&story).await?;
         draw::svg(&story, &mut [(self.title.to_owned(), run)]).await

@@ -5,9 +5,9 @@ use tollgate::{
     store::{Durability, Maintenance},
 };
 
+use super::pty::Pty;
 use crate::command::{Ran, tollgate};
 use crate::databases::{Database, EACH, Engine};
-use crate::pty::Pty;
 
 /// A bucket that is used up in part, and for good.
 fn take(database: &Database, key: &str, quota: &str, tokens: &str) {

@@ -1,7 +1,7 @@
 //! Errors, hints and notes fit the terminal.
 
+use super::pty::Pty;
 use crate::databases::{Database, Engine};
-use crate::pty::Pty;
 
 #[test]
 fn error_and_hint_break_between_words() -> anyhow::Result<()> {

@@ -1,7 +1,7 @@
 //! Long commands show their progress on a terminal, and nowhere else.
 
+use super::pty::Pty;
 use crate::databases::{Database, EACH, Engine};
-use crate::pty::Pty;
 
 #[test]
 fn terminal_progress_line_disappears_at_the_end() -> anyhow::Result<()> {
