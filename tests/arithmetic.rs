@@ -7,11 +7,8 @@ use proptest::test_runner::RngSeed;
 use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest, MAX_WAIT_NS, ThrottleLevel, Verdict};
 use tollgate::{Key, Mode};
 use tollgate::{Quota, Rule, Window, model::QuotaError};
-
-use model::{CENTURY_NS, Model, Step, quota, story};
-
-mod model;
-mod vectors;
+use tollgate_tests::model::{CENTURY_NS, Model, Step, Story, quota, story};
+use tollgate_tests::vectors;
 
 #[test]
 fn every_golden_vector_holds() -> anyhow::Result<()> {
@@ -354,7 +351,7 @@ proptest! {
 
 /// Runs a story, and calls `check` with each request, the bucket before it, and the answer.
 fn replay(
-    story: &model::Story,
+    story: &Story,
     mut check: impl FnMut(&Model, i64, BucketRequest, Option<Verdict>) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let mut now = story.start;
@@ -382,13 +379,6 @@ fn replay(
         }
     }
     Ok(())
-}
-
-impl From<vectors::Expected> for Verdict {
-    fn from(expected: vectors::Expected) -> Self {
-        let vectors::Expected { granted, remaining, wait, retry_after, reset_after } = expected;
-        Self { granted, remaining, wait, retry_after, reset_after }
-    }
 }
 
 const MADE_AT: i64 = 1_800_000_000_123_456_789;

@@ -1,15 +1,11 @@
 //! Compares the fleet's checker with a slower one, which adds up each window separately.
 
-#[path = "../examples/fleet/checker.rs"]
-mod checker;
-
 use std::time::Duration;
 
+use common::fleet::checker::{Call, Fault, Limit};
 use proptest::prelude::*;
 use tollgate::Quota;
 use tollgate::model::bucket::{Bucket, BucketQuota, BucketRequest};
-
-use checker::{Call, Fault, Limit};
 
 proptest! {
     #[test]

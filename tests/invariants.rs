@@ -5,13 +5,13 @@
 //! |---|---|---|
 //! | I1 | no window passes more than burst + rate × its length | `i1_*`, `arithmetic::no_window_passes_more_than_the_quota`, `conformance::{fleet, concurrency}::*`, `checker::*` |
 //! | I2 | decisions for one key are linearizable | `i2_*`, `conformance::concurrency::order::*`, `conformance::oracle::*`, `conformance::concurrency::eight_processes_share_a_bucket` |
-//! | I3 | tokens are neither lost nor made | `i3_*`, `memory::waiters::order::cancelled_waits_change_no_order_and_lose_no_token` |
+//! | I3 | tokens are neither lost nor made | `i3_*`, `waiters::order::cancelled_waits_change_no_order_and_lose_no_token` |
 //! | I4 | a request with an unknown outcome is charged at most once, and never reported as granted | `i4_*`, `conformance::faults::{lost, interrupted}::*`, `conformance::cancellation::*`, `scenarios::receipts::repeated_request_with_id_*` |
 //! | I5 | only taken tokens are given back, and only once | `i5_*`, `scenarios::receipts::*` |
 //! | I6 | a denied request is granted at `retry_after`, and not earlier | `i6_*`, `arithmetic::denial_ends_exactly_at_retry_after`, `conformance::invariants::denied_request_is_granted_exactly_at_retry_after` |
 //! | I7 | requests for one key do not affect another key | `i7_*`, `conformance::keys::*`, `scenarios::inputs::any_text_is_a_separate_key_*` |
 //! | I8 | with several limits, all grant or none takes anything | `i8_*`, `scenarios::several::*` |
-//! | I9 | waits are scheduled in order of arrival | `memory::waiters::order::*`, `conformance::concurrency::queues::*`, `rate::reservation_never_overtakes_*` |
+//! | I9 | waits are scheduled in order of arrival | `waiters::order::*`, `conformance::concurrency::queues::*`, `rate::reservation_never_overtakes_*` |
 //! | I12 | deleting a full bucket changes no decision | `i12_*`, `conformance::concurrency::sweeps::*`, `conformance::sweeping::decisions_are_the_same_after_a_sweep`, `memory::full_store_deletes_only_full_buckets` |
 //! | I13 | a changed quota keeps earned tokens, and grants none twice | `i13_*`, `arithmetic::changed_quota_*`, `conformance::limits::*`, `scenarios::plans::*` |
 //! | I14 | any input gives an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |

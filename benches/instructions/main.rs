@@ -6,6 +6,7 @@
 //! tollgate-instructions 'memory store' 10000
 //! ```
 
+// Part of this crate, as of the benchmark, so that the compiler can inline it.
 #[path = "../side-by-side/micro/null.rs"]
 mod null;
 

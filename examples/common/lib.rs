@@ -1,5 +1,10 @@
 //! Opens the database of an example: the one in its argument, or one in memory.
-#![allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate, reason = "only the examples use it")]
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    reason = "only examples and tests use it"
+)]
 
 use std::time::Duration;
 
@@ -18,6 +23,13 @@ use tollgate::{
     Admin, AnyStore, Error, Key, Quota, SqliteStore, admin::AdminError, layers::LocalReads, store::Migrate,
 };
 use uuid::Uuid;
+
+#[cfg(feature = "fleet")]
+pub mod fleet;
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(feature = "processes")]
+pub mod processes;
 
 /// Opens the database whose URL is the first argument. Default: SQLite in memory.
 pub async fn open() -> anyhow::Result<Database> {

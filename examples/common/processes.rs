@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// The child processes. They stop when this value is dropped.
-pub(crate) struct Processes(Vec<Process>);
+pub struct Processes(Vec<Process>);
 
 struct Process {
     child: Child,
@@ -22,7 +22,7 @@ struct Process {
 
 impl Processes {
     /// Starts the processes, and returns when all of them are ready.
-    pub(crate) async fn start(orders: &[impl Serialize], command: impl Fn() -> Command) -> anyhow::Result<Self> {
+    pub async fn start(orders: &[impl Serialize], command: impl Fn() -> Command) -> anyhow::Result<Self> {
         let mut processes = Vec::with_capacity(orders.len());
         for orders in orders {
             let mut process = Process::start(command())?;
@@ -36,8 +36,7 @@ impl Processes {
     }
 
     /// Kills the processes, and returns when they have ended.
-    #[allow(dead_code, reason = "of use to the tests alone")]
-    pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
+    pub async fn kill(mut self) -> anyhow::Result<()> {
         for process in &mut self.0 {
             process.child.kill().await?;
         }
@@ -45,7 +44,7 @@ impl Processes {
     }
 
     /// Sends the start message, and returns the reports.
-    pub(crate) async fn run<R: DeserializeOwned>(mut self, start_message: &impl Serialize) -> anyhow::Result<Vec<R>> {
+    pub async fn run<R: DeserializeOwned>(mut self, start_message: &impl Serialize) -> anyhow::Result<Vec<R>> {
         for process in &mut self.0 {
             process.send(start_message).await?;
         }
@@ -77,19 +76,19 @@ impl Process {
 }
 
 /// Reads the next message in a child process: first its orders, then the start message.
-pub(crate) fn receive<T: DeserializeOwned>() -> anyhow::Result<T> {
+pub fn receive<T: DeserializeOwned>() -> anyhow::Result<T> {
     let mut line = String::new();
     stdin().read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
 /// Reports that a child process is ready, and waits for the start message.
-pub(crate) fn ready<T: DeserializeOwned>() -> anyhow::Result<T> {
+pub fn ready<T: DeserializeOwned>() -> anyhow::Result<T> {
     writeln!(stdout(), "ready")?;
     receive()
 }
 
 /// Sends the report of a child process.
-pub(crate) fn report(report: &impl Serialize) -> anyhow::Result<()> {
+pub fn report(report: &impl Serialize) -> anyhow::Result<()> {
     Ok(writeln!(stdout(), "{}", serde_json::to_string(report)?)?)
 }

@@ -14,21 +14,14 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
+use common::fleet::checker::{Call, Fault, Limit};
+use common::fleet::database::Database;
+use common::fleet::worker::{self, Orders, Report};
+use common::processes::Processes;
 use tokio::process::Command;
 use tollgate::Quota;
 use tollgate::model::bucket::BucketQuota;
 use uuid::Uuid;
-
-use crate::checker::{Call, Fault, Limit};
-use crate::database::Database;
-use crate::processes::Processes;
-use crate::worker::{Orders, Report};
-
-mod checker;
-mod database;
-#[path = "../common/processes.rs"]
-mod processes;
-mod worker;
 
 /// Starts processes that share one bucket, and checks every window of their grants
 #[derive(Parser)]

@@ -11,9 +11,6 @@ use axum::routing::get;
 use tollgate::{Limiter, MemoryStore, Quota};
 use tollgate_http::{GlobalKey, RateLimitLayer};
 
-#[path = "common/http.rs"]
-mod http;
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(1000).burst(10))?;
@@ -22,5 +19,5 @@ async fn main() -> anyhow::Result<()> {
         *response.status_mut() = refusal.status();
         response
     });
-    http::serve(Router::new().route("/", get(|| async { "success\n" })).layer(limit), 1).await
+    common::http::serve(Router::new().route("/", get(|| async { "success\n" })).layer(limit), 1).await
 }

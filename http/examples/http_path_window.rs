@@ -14,13 +14,10 @@ use axum::Router;
 use tollgate::{Limiter, Window};
 use tollgate_http::{RateLimitHeaders, RateLimitLayer, UrlPath};
 
-#[path = "common/http.rs"]
-mod http;
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let window = Window::new(100, Duration::from_secs(60), Duration::from_secs(5))?;
     let limiter = Limiter::new(common::open().await?.local_reads(), window)?;
     let limit = RateLimitLayer::new(limiter).name("path").key(UrlPath).headers(RateLimitHeaders::Always);
-    http::serve(Router::new().fallback(|| async { "hello\n" }).layer(limit), 2).await
+    common::http::serve(Router::new().fallback(|| async { "hello\n" }).layer(limit), 2).await
 }

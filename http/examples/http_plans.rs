@@ -19,9 +19,6 @@ use tollgate_http::{ClientAddr, MatchedRoute, RateLimitHeaders, RateLimitLayer, 
 
 use common::Engine;
 
-#[path = "common/http.rs"]
-mod http;
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match common::open().await?.engine() {
@@ -46,7 +43,7 @@ async fn serve<S: Admin>(store: S) -> anyhow::Result<()> {
         .headers(RateLimitHeaders::Always);
     let router =
         Router::new().route("/", get(left)).route("/report", get(left)).layer(limit).layer(from_fn(authenticate)); // the last one is the outermost, and runs first
-    http::serve(router, 2).await
+    common::http::serve(router, 2).await
 }
 
 /// Runs only for requests with a token.

@@ -7,38 +7,20 @@
 #![allow(unreachable_pub)]
 
 mod caller_sessions;
-#[path = "../cancellation/mod.rs"]
-mod cancellation;
 mod cases;
-#[path = "../../examples/fleet/checker.rs"]
-mod checker;
 mod client;
-#[path = "../../examples/fleet/database.rs"]
-mod database;
 mod engines;
-#[path = "../vectors/mod.rs"]
-mod golden;
 mod layers;
 mod matrix;
-#[path = "../model/mod.rs"]
-mod model;
 mod operator;
 mod pools;
-#[path = "../../examples/common/processes.rs"]
-mod processes;
 mod proxy;
 mod random;
-#[path = "../rounds/mod.rs"]
-mod rounds;
-#[path = "../scenarios/mod.rs"]
-mod scenarios;
 mod session;
 mod store;
 mod taken;
 mod test_db;
 mod transcript;
-#[path = "../../examples/fleet/worker.rs"]
-mod worker;
 mod workers;
 
 fn main() -> anyhow::Result<()> {

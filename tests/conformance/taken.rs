@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tollgate::{Quota, Receipt, Reservation, Rule, Store, Take, Window};
+use tollgate_tests::scenarios::World;
 use uuid::Uuid;
 
-use crate::scenarios::World;
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use common::fleet::checker::{Call, Fault, Limit};
+use common::fleet::worker;
+use common::processes::{self, Processes};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -15,14 +18,11 @@ use tollgate::{
     model::Source,
 };
 
-use crate::checker::{Call, Fault, Limit};
 use crate::engines::{ENGINES, Engine, sqlite};
 use crate::layers::Layers;
 use crate::matrix::Time;
-use crate::processes::{self, Processes};
 use crate::store::AnyStore;
 use crate::test_db::{AnyPool, TestDb};
-use crate::worker;
 
 /// If the variable is set, the process runs a role instead of the tests.
 const ROLE: &str = "TOLLGATE_TEST_WORKER";

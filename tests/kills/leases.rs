@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use common::fleet::checker::{Call, Limit};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -19,7 +20,6 @@ use tollgate::{
     model::Source,
 };
 
-use crate::checker::{Call, Limit};
 use crate::database::{Database, Engine};
 use crate::guard::Guard;
 use crate::process;

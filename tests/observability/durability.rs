@@ -3,8 +3,7 @@
 use std::env;
 
 use tollgate::{MySqlStore, store::Durability};
-
-use crate::logged;
+use tollgate_tests::logged;
 
 #[tokio::test]
 async fn lower_server_durability_is_logged_once() -> anyhow::Result<()> {

@@ -1,10 +1,8 @@
 //! Observability for operators: metrics, as a Prometheus server scrapes them, and events.
 
 mod durability;
-mod logged;
 mod operations;
 mod outage;
-mod recorded;
 mod sources;
 mod urls;
 
@@ -24,7 +22,8 @@ use tollgate::{
     store::{Maintenance, MaintenanceFuture, TestStore},
 };
 
-use recorded::{recorder, value};
+use tollgate_tests::logged;
+use tollgate_tests::recorded::{recorder, value};
 
 #[tokio::test]
 async fn decisions_are_counted_by_outcome_source_and_mode() -> anyhow::Result<()> {

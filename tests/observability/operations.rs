@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-
-use crate::recorded::recorder;
+use tollgate_tests::recorded::recorder;
 
 /// Metric names in a text, without the suffixes that Prometheus adds for histograms.
 fn names(text: &str) -> BTreeSet<String> {

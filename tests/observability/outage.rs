@@ -8,8 +8,7 @@ use tokio::time::advance;
 use tollgate::{
     Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome, store::TestStore,
 };
-
-use super::logged;
+use tollgate_tests::logged;
 
 #[tokio::test(start_paused = true)]
 async fn failing_store_is_logged_once_or_each_minute_without_fallback() -> anyhow::Result<()> {

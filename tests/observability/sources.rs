@@ -7,9 +7,9 @@ use tollgate::{
     layers::{Lease, LocalReads},
     model::Source,
 };
+use tollgate_tests::recorded::{recorder, value};
 
 use crate::Database;
-use crate::recorded::{recorder, value};
 
 #[tokio::test]
 async fn a_denial_from_memory_is_the_deny_caches() -> anyhow::Result<()> {

@@ -1,8 +1,7 @@
 //! Passwords in URLs, and URLs that are refused.
 
 use tollgate::{MySqlStore, PgStore, SqliteStore, store::Durability};
-
-use crate::logged;
+use tollgate_tests::logged;
 
 #[tokio::test]
 async fn unknown_parameter_of_a_url_reaches_no_log() -> anyhow::Result<()> {

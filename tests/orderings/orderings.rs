@@ -1,5 +1,6 @@
 //! Runs code that orders atomics by hand, in every order that the memory model allows.
 
+// Files of the library, compiled with loom's atomics.
 #[path = "../../src/layers/deny_cache/forget_counts.rs"]
 mod forget_counts;
 #[path = "../../src/layers/lease/keeper_flag.rs"]

@@ -10,9 +10,9 @@ use tollgate::{
     Adjusted, Adjustment, Bound, Error, Limiter, MemoryStore, Store, Take, TakeError, clock::Clock, model::Outcome,
     store::TestStore,
 };
+use tollgate_tests::scenarios::START;
 
 use super::until;
-use crate::scenarios::START;
 
 #[tokio::test(start_paused = true)]
 async fn waits_are_granted_in_order_by_few_calls() -> anyhow::Result<()> {

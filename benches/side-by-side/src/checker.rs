@@ -1,17 +1,12 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
+use common::fleet::checker::{Call, Limit};
 
 use crate::peers::tollgate::quota;
 use crate::sample::Sample;
 use crate::system::{Kind, System};
 use crate::workload::{BucketLimits, Expect, Workload};
-
-/// The checker of the example `fleet`.
-#[path = "../../../examples/fleet/checker.rs"]
-mod windows;
-
-pub(crate) use windows::Call;
 
 /// Checks a measurement: no key was granted too much, in any window or in total, and the answers fit the workload.
 pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapsed: Duration) -> anyhow::Result<()> {
@@ -40,7 +35,7 @@ pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapse
 
 /// Checks windows by the callers' clocks. The time of a decision can precede its request by `stale`.
 fn every_window(bucket_limits: &BucketLimits, sample: &Sample, stale: i64) -> anyhow::Result<()> {
-    let limit = windows::Limit { quota: (&quota(bucket_limits)?).into(), anchor: 0 };
+    let limit = Limit { quota: (&quota(bucket_limits)?).into(), anchor: 0 };
     for (key, calls) in &sample.calls {
         let calls: Vec<Call> = calls.iter().map(|call| Call { sent: call.sent - stale, ..*call }).collect();
         if let Some(fault) = limit.faults(&calls).first() {

@@ -3,10 +3,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use common::fleet::checker::Call;
 use hdrhistogram::Histogram;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
-use crate::checker::Call;
 use crate::cpu;
 use crate::peer::Peer;
 use crate::sample::{Sample, histogram};

@@ -1,10 +1,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use common::fleet::checker::Call;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-
-use crate::checker::Call;
 
 /// The measurements of one process. Worker processes print them.
 #[derive(Debug, Default, Deserialize, Serialize)]

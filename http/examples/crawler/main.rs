@@ -18,16 +18,14 @@
 //! ```
 
 use anyhow::ensure;
+use common::processes::Processes;
 use tokio::process::Command;
 use uuid::Uuid;
 
 use crate::host::Host;
-use crate::processes::Processes;
 use crate::replica::Orders;
 
 mod host;
-#[path = "../../../examples/common/processes.rs"]
-mod processes;
 mod replica;
 
 const REPLICAS: usize = 4;

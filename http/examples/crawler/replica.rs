@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
+use common::processes;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tollgate::{Key, Limiter};
 use tollgate_http::ClientLimit;
 
-use crate::{PAGES, POLITE, REPLICAS, processes};
+use crate::{PAGES, POLITE, REPLICAS};
 
 #[derive(Clone, Deserialize, Serialize)]
 pub(crate) struct Orders {

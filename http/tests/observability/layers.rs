@@ -8,10 +8,9 @@ use axum::http::request::Parts;
 use axum::http::{Request, Response, StatusCode};
 use tollgate::{Admin, Limiter, MemoryStore};
 use tollgate_http::{Header, RateLimitLayer};
+use tollgate_tests::logged;
+use tollgate_tests::recorded::{recorder, value};
 use tower::{Layer, ServiceExt, service_fn};
-
-use super::logged;
-use super::recorded::{recorder, value};
 
 #[tokio::test]
 async fn shadow_layer_logs_shadow_and_not_denied() -> anyhow::Result<()> {

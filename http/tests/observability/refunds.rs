@@ -10,10 +10,9 @@ use tollgate::{
     Adjusted, Adjustment, Error, Limiter, MemoryStore, Store, Take, TakeError, model::Outcome, store::TestStore,
 };
 use tollgate_http::RateLimitLayer;
+use tollgate_tests::logged;
+use tollgate_tests::recorded::{recorder, value};
 use tower::{Layer, ServiceExt, service_fn};
-
-use super::logged;
-use super::recorded::{recorder, value};
 
 /// Sends a request whose refund fails.
 async fn a_refund_that_fails(limiter: &Limiter<TakesOnly>) -> anyhow::Result<()> {

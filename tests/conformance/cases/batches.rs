@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use fastrand::Rng;
 use tollgate::{Admin, Key, Mode, Quota, Rule, Store, Take, admin::Override};
+use tollgate_tests::rounds::rounds;
+use tollgate_tests::scenarios::World;
+use tollgate_tests::scenarios::memory::Memory;
 use uuid::Uuid;
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::rounds::rounds;
-use crate::scenarios::World;
-use crate::scenarios::memory::Memory;
 use crate::test_db::TestDb;
 
 mod equal;

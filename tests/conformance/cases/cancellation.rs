@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use sqlx::{ConnectOptions, Row};
 use tollgate::{Error, Key, Limiter, Quota, Store, Take, layers::LeaseOptions, model::Outcome};
+use tollgate_tests::cancellation;
+use tollgate_tests::rounds::rounds;
 
-use crate::cancellation;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::all_given_back;
-use crate::rounds::rounds;
 use crate::store::{AnyOf, AnyStore, on};
 use crate::test_db::{AnyPool, TestDb};
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use common::fleet::checker::Call;
 use tollgate::{
     Key, Quota,
     clock::{Clock, SystemClock},
 };
 
-use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::test_db::TestDb;
 use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use common::fleet::checker::{Call, Limit};
+use common::fleet::database::Database;
+use common::fleet::worker::{Orders, Report};
+use common::processes::Processes;
 use sqlx::ConnectOptions;
 use tollgate::Quota;
 use tollgate::model::bucket::BucketQuota;
 
-use crate::checker::{Call, Limit};
-use crate::database::Database;
 use crate::matrix::{Case, Levels, Time, list};
-use crate::processes::Processes;
 use crate::test_db::{AnyPool, TestDb};
-use crate::worker::{Orders, Report};
 use crate::workers::{FLEET, command};
 
 pub fn cases() -> Vec<Case> {

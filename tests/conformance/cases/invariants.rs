@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use proptest::prelude::*;
 use tollgate::{Decision, Quota, Store, Take};
+use tollgate_tests::model::quota;
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::model::quota;
 use crate::random;
 use crate::test_db::TestDb;
 

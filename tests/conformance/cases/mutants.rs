@@ -1,7 +1,8 @@
 //! Proof that the checker works. Each mutant routine has a common fault and a schedule that exposes it. A sound routine has no
 //! fault under the same schedule.
 
-use crate::checker::Fault;
+use common::fleet::checker::Fault;
+
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};
 use crate::test_db::TestDb;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use tollgate::model::bucket::{BucketRequest, Verdict};
 use tollgate::{Key, Rule, Store, Take, TakeError, model::Outcome};
+use tollgate_tests::model::{CENTURY_NS, Model, RelativeRequest, Step, Story, story};
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::model::{CENTURY_NS, Model, RelativeRequest, Step, Story, story};
 use crate::random;
 use crate::test_db::TestDb;
 
@@ -48,7 +48,7 @@ async fn live(db: &TestDb, story: Story) -> anyhow::Result<()> {
             }
             Step::Take(requests) => {
                 let expected: Vec<_> =
-                    requests.iter().map(|relative| buckets[relative.place()].decide(relative, &story, now)).collect();
+                    requests.iter().map(|relative| buckets[place(relative)].decide(relative, &story, now)).collect();
                 let (takes, verdicts): (Vec<_>, Vec<_>) = expected.into_iter().unzip();
                 let outcomes = db.store().take(&takes).await?;
                 ensure!(outcomes.len() == takes.len(), "{} answers to {} requests", outcomes.len(), takes.len());
@@ -87,10 +87,8 @@ impl Bucket {
     }
 }
 
-impl RelativeRequest {
-    fn place(&self) -> usize {
-        usize::from(!self.provisioned)
-    }
+fn place(relative: &RelativeRequest) -> usize {
+    usize::from(!relative.provisioned)
 }
 
 fn with(take: Take, BucketRequest { cost, max_wait, min_remaining }: BucketRequest) -> Take {

@@ -1,9 +1,9 @@
 //! The contract of every store, on every engine.
 
 use tollgate::Key;
+use tollgate_tests::scenarios::{self, World};
 
 use crate::matrix::{Case, Levels, Time};
-use crate::scenarios::{self, World};
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 
@@ -20,7 +20,7 @@ macro_rules! cases {
 }
 
 pub fn cases() -> Vec<Case> {
-    crate::for_each_scenario!(cases)
+    tollgate_tests::for_each_scenario!(cases)
 }
 
 impl World for TestDb {

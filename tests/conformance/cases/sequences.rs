@@ -7,11 +7,11 @@
 
 use tokio::runtime::Builder;
 use tokio::task::block_in_place;
+use tollgate_tests::rounds::rounds;
 
 use crate::engines::Kind;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::injected;
-use crate::rounds::rounds;
 use crate::test_db::TestDb;
 
 mod answers;

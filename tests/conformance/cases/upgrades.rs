@@ -7,10 +7,10 @@ use tokio::runtime::Builder;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, advance, pause, resume};
 use tollgate::{Key, Limiter, Mode, Rule};
+use tollgate_tests::scenarios::World;
 
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, with_session};
-use crate::scenarios::World;
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use tollgate::model::bucket::BucketQuota;
 use tollgate::{Decision, Rule, Store, Take, TakeError};
+use tollgate_tests::vectors::{Expected, Scenario, Step, scenarios};
 
-use crate::golden::{Expected, Scenario, Step, scenarios};
 use crate::matrix::{Case, Levels, Time, list};
 use crate::test_db::TestDb;
 
@@ -27,14 +27,14 @@ async fn holds(db: &TestDb, scenario: &Scenario) -> anyhow::Result<()> {
     let key = if scenario.first_used { db.key() } else { db.bucket(scenario.quota).await? };
     for step in &scenario.steps {
         db.at(start + step.at).await?;
-        let mut take = step.take(key.clone().into())?;
+        let mut take = request(step, key.clone().into())?;
         if scenario.first_used {
             take = take.rule(Rule::Quota(scenario.quota));
         }
         let outcome = db.store().take(&[take]).await?.pop();
         match (outcome.expect("one answer to one request"), step.answer) {
             (Ok(decision), Some(expected)) => {
-                let answer = Expected::try_from(&decision)?;
+                let answer = answer(&decision)?;
                 ensure!(answer == expected, "{answer:?}\nfor {}\n{}", step.line, scenario.name);
             }
             (Err(TakeError::ExceedsCapacity { .. }), None) => {}
@@ -48,26 +48,20 @@ async fn holds(db: &TestDb, scenario: &Scenario) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Step {
-    fn take(&self, take: Take) -> anyhow::Result<Take> {
-        let max_wait = Duration::from_nanos(self.max_wait.try_into()?);
-        Ok(take.cost(self.cost.try_into()?).min_remaining(self.min_remaining.try_into()?).max_wait(max_wait))
-    }
+fn request(step: &Step, take: Take) -> anyhow::Result<Take> {
+    let max_wait = Duration::from_nanos(step.max_wait.try_into()?);
+    Ok(take.cost(step.cost.try_into()?).min_remaining(step.min_remaining.try_into()?).max_wait(max_wait))
 }
 
-impl TryFrom<&Decision> for Expected {
-    type Error = anyhow::Error;
-
-    fn try_from(decision: &Decision) -> anyhow::Result<Self> {
-        let ns = |span: Option<Duration>| anyhow::Ok(span.context("every bucket refills")?.as_nanos().try_into()?);
-        Ok(Self {
-            granted: decision.is_granted(),
-            remaining: decision.remaining().context("every request has a limit")?.try_into()?,
-            wait: ns(Some(decision.wait()))?,
-            retry_after: ns(decision.retry_after())?,
-            reset_after: ns(decision.reset_after())?,
-        })
-    }
+fn answer(decision: &Decision) -> anyhow::Result<Expected> {
+    let ns = |span: Option<Duration>| anyhow::Ok(span.context("every bucket refills")?.as_nanos().try_into()?);
+    Ok(Expected {
+        granted: decision.is_granted(),
+        remaining: decision.remaining().context("every request has a limit")?.try_into()?,
+        wait: ns(Some(decision.wait()))?,
+        retry_after: ns(decision.retry_after())?,
+        reset_after: ns(decision.reset_after())?,
+    })
 }
 
 const MADE_AT: i64 = 1_800_000_000_123_456_789;

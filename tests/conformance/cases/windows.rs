@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use tollgate::{Adjusted, Admin, Decision, MemoryStore, Receipt, Rule, Store, Take, Window, clock::ManualClock};
+use tollgate_tests::scenarios::{START, left, ms};
 use uuid::Uuid;
 
 use crate::matrix::{Case, Levels, Time, list};
-use crate::scenarios::{START, left, ms};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -12,7 +12,7 @@ use tollgate::{
 use uuid::Uuid;
 
 use super::{MS, both, over, take_times};
-use crate::decorators::underlying::{Broken, Falling, Noting, take};
+use crate::underlying::{Broken, Falling, Noting, take};
 
 #[tokio::test(start_paused = true)]
 async fn fallback_and_mode_answers_prefetch_nothing() -> anyhow::Result<()> {

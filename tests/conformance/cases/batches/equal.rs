@@ -7,12 +7,12 @@ use tollgate::{
     Admin, Key, Mode, Quota, Rule, Store, Take,
     admin::{BucketLevel, Override},
 };
+use tollgate_tests::rounds::rounds;
+use tollgate_tests::scenarios::World;
+use tollgate_tests::scenarios::memory::Memory;
 
 use crate::engines::Kind;
 use crate::pools::injected;
-use crate::rounds::rounds;
-use crate::scenarios::World;
-use crate::scenarios::memory::Memory;
 use crate::test_db::TestDb;
 
 pub(super) async fn equal_requests_are_answered_one_by_one(db: TestDb) -> anyhow::Result<()> {

@@ -3,12 +3,12 @@
 use anyhow::{Context, ensure};
 use fastrand::Rng;
 use tollgate::{Admin, Decision, Key, Limit, Quota, Rule, Store, Take};
+use tollgate_tests::rounds::rounds;
+use tollgate_tests::scenarios::World;
+use tollgate_tests::scenarios::memory::Memory;
 
 use crate::engines::Kind;
 use crate::pools::injected;
-use crate::rounds::rounds;
-use crate::scenarios::World;
-use crate::scenarios::memory::Memory;
 use crate::test_db::TestDb;
 
 pub(super) async fn batches_of_several_limits_are_decided_one_by_one(db: TestDb) -> anyhow::Result<()> {

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use common::fleet::checker::Call;
 use tollgate::model::bucket::BucketQuota;
 use tollgate::{Quota, Rule, Store, Throttle};
 
 use super::{check, granted};
-use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::test_db::TestDb;
 use crate::workers::{Callers, Course, MAX_WAIT, PROCESSES, WAITERS_PER_PROCESS};

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use common::fleet::checker::Call;
 use tollgate::{
     Limiter, Quota, Rule,
     clock::{Clock, SystemClock},
 };
 
 use super::{check, granted};
-use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::test_db::TestDb;
 use crate::workers::{Callers, Course, nanoseconds};

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
+use common::fleet::checker::Call;
 use tokio::task::JoinSet;
 use tollgate::{
     Key, Quota, Rule, Store, Take,
@@ -14,7 +15,6 @@ use tollgate::{
 
 use super::granted;
 use crate::cases::sweeping::age_buckets;
-use crate::checker::Call;
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::Scratch;
 use crate::store::AnyStore;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::fleet::checker::Call;
 use tokio::task::JoinSet;
 use tollgate::{
     Key, Quota, Store, Take,
@@ -15,7 +16,6 @@ use uuid::Uuid;
 
 use super::granted;
 use crate::caller_sessions::CallerSessions;
-use crate::checker::Call;
 use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Levels, Time, list};
 use crate::pools::{Scratch, slow_clock, with_pool, with_session};

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
+use common::fleet::checker::{Call, Fault};
 use sqlx::Row;
 use tokio::task::JoinSet;
 use tollgate::Quota;
 
 use crate::caller_sessions::CallerSessions;
-use crate::checker::{Call, Fault};
 use crate::engines::Kind;
 use crate::pools::{Scratch, with_session};
 use crate::test_db::{AnyPool, TestDb};

@@ -10,14 +10,14 @@ use tollgate::{
     admin::{BucketLevel, Override},
     store::SharedWindows,
 };
+use tollgate_tests::scenarios::World;
+use tollgate_tests::scenarios::memory::Memory;
 
 use super::answers::{agree, outcome, same, same_explanation, same_level, same_window};
 use super::operations::{Cast, Change, Operation, operations};
 use super::waiting::{Receipts, Waiters};
 use super::{OPERATIONS, sets_modes};
 use crate::engines::Kind;
-use crate::scenarios::World;
-use crate::scenarios::memory::Memory;
 use crate::test_db::TestDb;
 
 pub(super) struct Play<'a> {
