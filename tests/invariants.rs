@@ -13,8 +13,8 @@
 //! | I8 | with several limits, all grant or none takes anything | `i8_*`, `scenarios::several::*` |
 //! | I9 | waits are scheduled in order of arrival | `waiters::order::*`, `conformance::concurrency::queues::*`, `rate::reservation_never_overtakes_*` |
 //! | I12 | deleting a full bucket changes no decision | `i12_*`, `conformance::concurrency::sweeps::*`, `conformance::sweeping::decisions_are_the_same_after_a_sweep`, `memory::full_store_deletes_only_full_buckets` |
-//! | I13 | a changed quota keeps earned tokens, and grants none twice | `i13_*`, `arithmetic::changed_quota_*`, `conformance::limits::*`, `scenarios::plans::*` |
-//! | I14 | any input gives an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::limits::*` |
+//! | I13 | a changed quota keeps earned tokens, and grants none twice | `i13_*`, `arithmetic::changed_quota_*`, `conformance::value_ranges::*`, `scenarios::plans::*` |
+//! | I14 | any input gives an answer or a typed error | `arithmetic::i14_*`, `scenarios::inputs::*`, `arithmetic::no_sum_overflows_before_2160`, `conformance::value_ranges::*` |
 
 use std::collections::HashMap;
 use std::pin::pin;

@@ -5,26 +5,26 @@ use crate::matrix::Case;
 mod admin;
 mod attacks;
 mod batches;
-mod bounds;
-mod by_hand;
+mod bucket_levels;
 mod cancellation;
 mod charsets;
 mod clocks;
 mod concurrency;
+mod damaged_rows;
 mod denial_flood;
 mod denials;
 mod faults;
 mod fleet;
+mod heap_updates;
 mod host;
 mod interval;
 mod invariants;
 mod keys;
-mod levels;
 mod limit_changes;
-mod limits;
 mod locked;
 mod migrations;
 mod mutants;
+mod operator_sql;
 mod oracle;
 mod privileges;
 mod reads;
@@ -40,8 +40,8 @@ mod slow_storage;
 mod sweeping;
 mod throttling;
 mod transcripts;
-mod updates;
 mod upgrades;
+mod value_ranges;
 mod vectors;
 mod windows;
 
@@ -50,26 +50,26 @@ pub fn all() -> Vec<Case> {
         admin::cases(),
         attacks::cases(),
         batches::cases(),
-        bounds::cases(),
-        by_hand::cases(),
+        bucket_levels::cases(),
         cancellation::cases(),
         charsets::cases(),
         clocks::cases(),
         concurrency::cases(),
+        damaged_rows::cases(),
         denial_flood::cases(),
         denials::cases(),
         faults::cases(),
         fleet::cases(),
+        heap_updates::cases(),
         host::cases(),
         interval::cases(),
         invariants::cases(),
         keys::cases(),
-        levels::cases(),
         limit_changes::cases(),
-        limits::cases(),
         locked::cases(),
         migrations::cases(),
         mutants::cases(),
+        operator_sql::cases(),
         oracle::cases(),
         privileges::cases(),
         reads::cases(),
@@ -85,8 +85,8 @@ pub fn all() -> Vec<Case> {
         sweeping::cases(),
         throttling::cases(),
         transcripts::cases(),
-        updates::cases(),
         upgrades::cases(),
+        value_ranges::cases(),
         vectors::cases(),
         windows::cases(),
     ]

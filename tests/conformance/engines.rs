@@ -33,8 +33,18 @@ pub struct Engine {
     pub has_sessions: bool,
     /// Whether the engine can copy a database.
     pub copies_databases: bool,
-    /// Whether a heap stores several versions of a row, as on PostgreSQL.
+    /// Whether a heap stores several versions of a row, as on PostgreSQL but not on YugabyteDB.
     pub has_heap: bool,
+    /// Whether a session's timeout of a statement ends it within a routine.
+    pub has_statement_timeout: bool,
+    /// Whether a session has a timeout of its transactions.
+    pub has_transaction_timeout: bool,
+    /// Whether a session can refuse to change a row that changed after its snapshot, without `SERIALIZABLE`.
+    pub has_snapshot_conflicts: bool,
+    /// Whether a session can disable the checks of tables.
+    pub checks_can_be_disabled: bool,
+    /// How `set default role` names the user: `to` it or `for` it.
+    pub default_role_preposition: &'static str,
     /// Whether a test can replace the clock of the routines.
     pub time_can_be_injected: bool,
     /// The layers through which all cases run once more.
@@ -61,6 +71,11 @@ const POSTGRES: Engine = Engine {
     has_sessions: true,
     copies_databases: true,
     has_heap: true,
+    has_statement_timeout: true,
+    has_transaction_timeout: true,
+    has_snapshot_conflicts: false,
+    checks_can_be_disabled: false,
+    default_role_preposition: "to",
     time_can_be_injected: true,
     layers: &[],
     layers_in_brief: &[],
@@ -73,6 +88,8 @@ const MYSQL: Engine = Engine {
     levels: &[None, Some(Isolation::ReadCommitted), Some(Isolation::Serializable)],
     copies_databases: false,
     has_heap: false,
+    has_statement_timeout: false,
+    has_transaction_timeout: false,
     ..POSTGRES
 };
 
@@ -88,6 +105,11 @@ pub const ENGINES: &[Engine] = &[
         has_sessions: true,
         copies_databases: false,
         has_heap: false,
+        has_statement_timeout: false,
+        has_transaction_timeout: false,
+        has_snapshot_conflicts: false,
+        checks_can_be_disabled: false,
+        default_role_preposition: "to",
         time_can_be_injected: true,
         layers: &[Layers::Batched, Layers::Stacked],
         layers_in_brief: &[],
@@ -96,6 +118,7 @@ pub const ENGINES: &[Engine] = &[
         name: "postgres15",
         url_variable: Some("TOLLGATE_POSTGRES15_URL"),
         levels: &[None],
+        has_transaction_timeout: false,
         layers_in_brief: &[(Layers::Stacked, None)],
         ..POSTGRES
     },
@@ -123,6 +146,10 @@ pub const ENGINES: &[Engine] = &[
     Engine {
         name: "mariadb",
         url_variable: Some("TOLLGATE_MARIADB_URL"),
+        has_statement_timeout: true,
+        has_snapshot_conflicts: true,
+        checks_can_be_disabled: true,
+        default_role_preposition: "for",
         layers_in_brief: &[(Layers::Stacked, None)],
         ..MYSQL
     },
@@ -133,6 +160,7 @@ pub const ENGINES: &[Engine] = &[
         required: false,
         copies_databases: false,
         has_heap: false,
+        has_transaction_timeout: false,
         ..POSTGRES
     },
 ];

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use parking_lot::{Mutex, RwLock};
@@ -12,26 +13,57 @@ use crate::engines::{ENGINES, Engine};
 use crate::layers::Layers;
 use crate::test_db::TestDb;
 
-/// A case, its requirements, and where it runs.
+/// A case, and where and how it runs.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
-    /// At each isolation level of the engine, or only at the pool's default.
-    pub levels: Levels,
+    pub setup: Setup,
+    pub run: fn(TestDb) -> Running,
+}
+
+/// Where and how cases run.
+#[derive(Clone, Copy)]
+pub struct Setup {
+    pub levels: IsolationLevels,
     /// The clock that decides.
     pub time: Time,
-    /// Whether an engine with these capabilities can run the case.
+    /// Whether an engine with these capabilities can run the cases.
     pub needs: fn(&Engine) -> bool,
-    pub run: fn(TestDb) -> Running,
+    /// Where the cases run once more, through the layers.
+    pub layered: LayeredOn,
+    /// Whether each case keeps all processors busy, and so runs while no other case does.
+    pub runs_alone: bool,
+    /// Whether the cases have a new seed in each run, or count tokens under load. A failure is a fault, however rare.
+    pub is_random: bool,
+}
+
+impl Setup {
+    /// On every engine, by the database's clock, at the pool's isolation level. SQLite runs the cases through the layers, which
+    /// pass them the same requests on each engine.
+    pub const DEFAULT: Self = Self {
+        levels: IsolationLevels::PoolDefault,
+        time: Time::Real,
+        needs: |_| true,
+        layered: LayeredOn::Sqlite,
+        runs_alone: false,
+        is_random: false,
+    };
+
+    /// Without layers, because no layer is involved, or a layer would hide the tested behaviour.
+    pub const WITHOUT_LAYERS: Self = Self { layered: LayeredOn::NoEngine, ..Self::DEFAULT };
+
+    /// Through the layers on every engine: many concurrent callers, random sequences, locks, broken connections.
+    pub const LAYERED_EVERYWHERE: Self = Self { layered: LayeredOn::EveryEngine, ..Self::DEFAULT };
 }
 
 /// A running case.
 pub type Running = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Levels {
+pub enum IsolationLevels {
+    /// Each level of the engine.
     Every,
-    Pools,
+    PoolDefault,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,14 +74,20 @@ pub enum Time {
     Real,
 }
 
-/// Lists cases with their requirements: `list!(Levels::Every, Time::Injected, |engine| …; first, second)`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum LayeredOn {
+    EveryEngine,
+    NoEngine,
+    /// The engine with `layers`.
+    Sqlite,
+}
+
+/// Lists cases with their setup: `list!(Setup { time: Time::Injected, ..Setup::DEFAULT }; first, second)`.
 macro_rules! list {
-    ($levels:expr, $time:expr, $needs:expr; $($case:ident),+ $(,)?) => {
-        [$($crate::matrix::Case {
+    ($setup:expr; $($case:ident),+ $(,)?) => {
+        vec![$($crate::matrix::Case {
             name: concat!(module_path!(), "::", stringify!($case)),
-            levels: $levels,
-            time: $time,
-            needs: $needs,
+            setup: $setup,
             run: |db| Box::pin($case(db)),
         }),+]
     };
@@ -57,28 +95,23 @@ macro_rules! list {
 pub(crate) use list;
 
 pub fn trials() -> Vec<Trial> {
-    let (mut trials, cases) = (Vec::new(), cases::all());
-    for listed in [WITHOUT_LAYERS, ALONE, RANDOM, LAYERED_EVERYWHERE].concat() {
-        assert!(cases.iter().any(|&case| is_listed(case, &[listed])), "no case is named {listed}");
-    }
-    for case in cases {
-        for engine in ENGINES.iter().filter(|engine| engine.takes_part() && (case.needs)(engine)) {
-            if case.time == Time::Injected && !engine.time_can_be_injected {
+    let mut trials = Vec::new();
+    for case in cases::all() {
+        let Setup { levels, time, needs, layered, .. } = case.setup;
+        let runs_at = |level: Option<Isolation>| levels == IsolationLevels::Every || level.is_none();
+        for engine in ENGINES.iter().filter(|engine| engine.takes_part() && needs(engine)) {
+            if time == Time::Injected && !engine.time_can_be_injected {
                 continue;
             }
-            for &level in engine.levels {
-                if case.levels == Levels::Every || level.is_none() {
-                    trials.push(trial(case, engine, level, Layers::None));
-                }
-            }
-            if is_listed(case, WITHOUT_LAYERS) {
+            let levels = engine.levels.iter().filter(|level| runs_at(**level));
+            trials.extend(levels.map(|&level| trial(case, engine, level, Layers::None)));
+            if layered == LayeredOn::NoEngine {
                 continue;
             }
             trials.extend(engine.layers.iter().map(|&layers| trial(case, engine, None, layers)));
-            for &(layers, level) in engine.layers_in_brief.iter().filter(|_| is_listed(case, LAYERED_EVERYWHERE)) {
-                if case.levels == Levels::Every || level.is_none() {
-                    trials.push(trial(case, engine, level, layers));
-                }
+            if layered == LayeredOn::EveryEngine {
+                let in_brief = engine.layers_in_brief.iter().filter(|(_, level)| runs_at(*level));
+                trials.extend(in_brief.map(|&(layers, level)| trial(case, engine, level, layers)));
             }
         }
     }
@@ -105,7 +138,8 @@ fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, layers: 
                 let _processors = wait_for_processors(case);
                 let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
                 runtime.block_on(async {
-                    let running = async { (case.run)(TestDb::new(engine, level, layers, case.time).await?).await };
+                    let running =
+                        async { (case.run)(TestDb::new(engine, level, layers, case.setup.time).await?).await };
                     let guarded = tokio::time::timeout(HUNG, running).await;
                     guarded.unwrap_or_else(|_| Err(anyhow::anyhow!("the case hangs")))
                 })
@@ -132,13 +166,13 @@ pub static FLAKY: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Whether a failure is tried again: in `scripts/test`, unless the case is random.
 fn is_retried(case: Case) -> bool {
-    std::env::var_os("TOLLGATE_RETRIES").is_some() && !is_listed(case, RANDOM)
+    std::env::var_os("TOLLGATE_RETRIES").is_some() && !case.setup.is_random
 }
 
 /// Waits until the case can run: alone if it keeps all processors busy, and otherwise with any others of its kind.
 fn wait_for_processors(case: Case) -> impl Sized {
     static PROCESSORS: RwLock<()> = RwLock::new(());
-    if is_listed(case, ALONE) { (None, Some(PROCESSORS.write())) } else { (Some(PROCESSORS.read()), None) }
+    if case.setup.runs_alone { (None, Some(PROCESSORS.write())) } else { (Some(PROCESSORS.read()), None) }
 }
 
 fn level_name(level: Option<Isolation>) -> &'static str {
@@ -150,98 +184,8 @@ fn level_name(level: Option<Isolation>) -> &'static str {
     }
 }
 
-fn is_listed(case: Case, names: &[&str]) -> bool {
-    names.iter().any(|cases| case.name.contains(cases))
-}
-
-/// Cases that skip the layers, because no layer is involved or a layer would hide the tested behaviour.
-const WITHOUT_LAYERS: &[&str] = &[
-    // Sets the mode of a whole database, in a separate database, by operators' functions.
-    "cases::admin",
-    // Uses SQL only, by a login of the application's role.
-    "cases::attacks",
-    // Calls `take` with many requests some thousand times, which no layer coalesces.
-    "cases::batches",
-    // Uses operators' lists, with rows that its SQL broke.
-    "cases::bounds",
-    // Uses operators' SQL, with its own sessions and databases.
-    "cases::by_hand",
-    // Uses its own sessions and database.
-    "cases::charsets",
-    // Builds limiters with these layers and with a lease.
-    "cases::cancellation::cancelled_calls_of_every_method",
-    // Waits until each request has a separate session.
-    "cases::concurrency::waiters",
-    // Builds a limiter with these layers, and counts its calls.
-    "cases::denial_flood",
-    // A cached denial never writes.
-    "cases::denials",
-    // Uses its own lease.
-    "cases::faults::leased",
-    // Uses the host's SQL, in its transactions.
-    "cases::host",
-    // Reads a view and operators' lists.
-    "cases::levels",
-    // Builds a limiter with these layers.
-    "cases::locked",
-    // Runs before a store exists.
-    "cases::migrations",
-    // Uses its own routines.
-    "cases::mutants",
-    // Tests the SQL that a role can execute.
-    "cases::privileges",
-    // Counts attempts. A cached answer has none, and a batched answer has those of another request.
-    "cases::retries",
-    // Counts the round trips of a call.
-    "cases::round_trips",
-    // Uses SQL only.
-    "cases::routines",
-    // Counts attempts, and how often a session reads the clock.
-    "cases::slow_storage",
-    // Uses operators' functions.
-    "cases::sweeping",
-    // Uses SQL only, as the documents show it.
-    "cases::transcripts",
-    // Counts the writes of calls with many rows.
-    "cases::updates",
-    // Builds a limiter for each process.
-    "cases::upgrades",
-    // Calls routines thousands of times, at one instant each.
-    "cases::vectors",
-    // Makes hundreds of calls that every layer passes on unchanged.
-    "cases::windows",
-];
-
-/// Cases with eight busy processes each, whose answers are put in an order to a millisecond.
-const ALONE: &[&str] = &["cases::concurrency::eight_processes"];
-
-/// Cases with a new seed in each run, and cases that count tokens under load. A failure is a fault, however rare.
-const RANDOM: &[&str] = &[
-    "cases::batches",
-    "cases::concurrency::batches",
-    "cases::concurrency::eight_processes",
-    "cases::concurrency::first_requests",
-    "cases::concurrency::several",
-    "cases::fleet",
-    "cases::invariants",
-    "cases::oracle",
-    "cases::sequences",
-];
-
-/// Cases that run through the layers on every engine: many concurrent callers, random sequences, locks, broken connections.
-/// SQLite alone runs the others through the layers, which pass them the same requests on each engine.
-const LAYERED_EVERYWHERE: &[&str] = &[
-    "cases::cancellation",
-    "cases::concurrency",
-    "cases::faults",
-    "cases::fleet",
-    "cases::reads",
-    "cases::sequences",
-    "cases::throttling",
-];
-
 /// As much as the main thread of a process has. Futures are large in a build without optimisation.
 const STACK: usize = 8 << 20;
 
 /// Long enough for the slowest case on the slowest machine.
-const HUNG: std::time::Duration = std::time::Duration::from_secs(240);
+const HUNG: Duration = Duration::from_secs(240);

@@ -11,14 +11,15 @@ use tollgate::{
     store::Maintenance,
 };
 
-use crate::engines::{Engine, Kind};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::engines::Kind;
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_pool, with_session};
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases set the mode of a whole database, in a separate database, by operators' functions.
     let mut cases = list!(
-        Levels::Pools, Time::Real, |_| true;
+        Setup::WITHOUT_LAYERS;
         a_mode_for_all_rules_until_another_is_set,
         end_beyond_every_clock_equals_no_end,
         closing_limiter_reports_its_denials,
@@ -26,17 +27,14 @@ pub fn cases() -> Vec<Case> {
         expired_override_has_no_effect,
         missing_mode_row_counts_as_enforce_until_a_mode_is_set,
         views_show_effective_rules_and_table_sizes,
-    )
-    .to_vec();
+    );
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine: &Engine| engine.kind == Kind::Postgres;
+        Setup { needs: |engine| engine.kind == Kind::Postgres, ..Setup::WITHOUT_LAYERS };
         end_beyond_the_range_of_rust_reads_as_none_or_past,
         rows_loaded_without_triggers_rule_or_are_refused,
     ));
-    // YugabyteDB has no heap pages, and so no heap-only updates.
     cases.extend(list!(
-        Levels::Pools, Time::Real,
-        |engine: &Engine| engine.kind == Kind::Postgres && engine.has_sessions && engine.name != "yugabyte";
+        Setup { needs: |engine| engine.has_heap && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
         size_view_shows_that_decisions_write_no_index,
     ));
     cases

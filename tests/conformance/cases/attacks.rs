@@ -20,5 +20,6 @@ mod shadowing;
 mod transactions;
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases use SQL only, by a login of the application's role.
     [minting::cases(), receipts::cases(), settings::cases(), shadowing::cases(), transactions::cases()].concat()
 }

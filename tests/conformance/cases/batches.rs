@@ -11,7 +11,7 @@ use tollgate_tests::scenarios::World;
 use tollgate_tests::scenarios::memory::Memory;
 use uuid::Uuid;
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::TestDb;
 
 mod equal;
@@ -21,14 +21,19 @@ use equal::equal_requests_are_answered_one_by_one;
 use together::batches_of_several_limits_are_decided_one_by_one;
 
 pub(crate) fn cases() -> Vec<Case> {
+    // Without layers: the cases call `take` with many requests some thousand times, which no layer coalesces.
     // The case sets the mode of every key, so it needs its own database.
-    let mut cases: Vec<Case> = list!(
-        Levels::Pools, Time::Injected, |engine| engine.url_variable.is_none();
+    let mut cases = list!(
+        Setup {
+            time: Time::Injected,
+            needs: |engine| engine.url_variable.is_none(),
+            is_random: true,
+            ..Setup::WITHOUT_LAYERS
+        };
         any_batch_is_answered_as_its_requests_one_by_one,
-    )
-    .into();
+    );
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |_| true;
+        Setup { time: Time::Injected, is_random: true, ..Setup::WITHOUT_LAYERS };
         batches_of_several_limits_are_decided_one_by_one,
         equal_requests_are_answered_one_by_one,
     ));

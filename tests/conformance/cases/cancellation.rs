@@ -10,15 +10,19 @@ use tollgate::{Error, Key, Limiter, Quota, Store, Take, layers::LeaseOptions, mo
 use tollgate_tests::cancellation;
 use tollgate_tests::rounds::rounds;
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::all_given_back;
 use crate::store::{AnyOf, AnyStore, on};
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Every, Time::Real, |_| true; calls_dropped_at_random_points_keep_accounting_correct),
-        list!(Levels::Pools, Time::Real, |_| true; cancelled_calls_of_every_method_keep_accounting_correct),
+        list!(
+            Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE };
+            calls_dropped_at_random_points_keep_accounting_correct,
+        ),
+        // Without layers: the case builds limiters with these layers and with a lease.
+        list!(Setup::WITHOUT_LAYERS; cancelled_calls_of_every_method_keep_accounting_correct),
     ]
     .concat()
 }

@@ -11,20 +11,20 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::pools::{injected, with_session};
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases use their own sessions and database.
     list!(
-        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+        Setup { time: Time::Injected, needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
         session_charset_changes_no_call_of_the_crate,
         routine_refuses_a_key_truncated_by_a_lax_session,
         routine_converts_a_key_of_another_charset,
         tables_refuse_an_id_that_is_not_utf_8,
     )
-    .to_vec()
 }
 
 /// Makes every call with a key through a session of each character set, and through a session of utf8mb4.

@@ -5,21 +5,20 @@ use std::time::Duration;
 use anyhow::ensure;
 use tollgate::{Decision, Key, Quota, Rule, Store, Take};
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(
-        Levels::Pools, Time::Injected, |_| true;
+    let mut cases = list!(
+        Setup { time: Time::Injected, ..Setup::DEFAULT };
         while_the_clock_stands_still_no_more_than_a_bucket_passes,
         a_leap_forwards_fills_the_bucket_once,
         clock_set_back_locks_keys_for_at_most_one_refill,
         clock_set_back_repeatedly_grants_within_the_quota,
         full_bucket_survives_a_clock_set_back_by_a_second,
-    )
-    .into();
+    );
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::DEFAULT };
         clock_set_back_denies_sql_clients_for_one_refill_at_most,
     ));
     cases

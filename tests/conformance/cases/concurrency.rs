@@ -8,7 +8,7 @@ use tollgate::{
     clock::{Clock, SystemClock},
 };
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::test_db::TestDb;
 use crate::workers::{Callers, Course, Histories, faults, merge, nanoseconds};
 
@@ -25,9 +25,15 @@ mod windows;
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Every, Time::Real, |_| true;
-            eight_processes_share_a_bucket, eight_processes_share_sixteen_buckets, first_requests_make_each_bucket_once)
-        .to_vec(),
+        list!(
+            Setup { levels: IsolationLevels::Every, runs_alone: true, is_random: true, ..Setup::LAYERED_EVERYWHERE };
+            eight_processes_share_a_bucket,
+            eight_processes_share_sixteen_buckets,
+        ),
+        list!(
+            Setup { levels: IsolationLevels::Every, is_random: true, ..Setup::LAYERED_EVERYWHERE };
+            first_requests_make_each_bucket_once,
+        ),
         adjustments::cases(),
         batches::cases(),
         queues::cases(),

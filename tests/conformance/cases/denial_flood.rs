@@ -13,15 +13,17 @@ use tollgate::{
     store::Capabilities, store::TestStore,
 };
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 use crate::workers::nanoseconds;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.has_sessions;
-        denied_flood_costs_one_call_per_key_and_second)
-    .into()
+    // Without layers: the case builds a limiter with these layers, and counts its calls.
+    list!(
+        Setup { needs: |engine| engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+        denied_flood_costs_one_call_per_key_and_second,
+    )
 }
 
 async fn denied_flood_costs_one_call_per_key_and_second(db: TestDb) -> anyhow::Result<()> {

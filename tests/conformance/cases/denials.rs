@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tollgate::{Key, Quota, Rule, Store, Take};
 
-use crate::engines::Engine;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::with_session;
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_sessions; a_denied_batch_writes_nothing).into()
+    // Without layers: a cached denial never writes.
+    list!(Setup { needs: |engine| engine.has_sessions, ..Setup::WITHOUT_LAYERS }; a_denied_batch_writes_nothing)
 }
 
 async fn a_denied_batch_writes_nothing(db: TestDb) -> anyhow::Result<()> {

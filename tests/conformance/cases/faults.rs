@@ -6,7 +6,7 @@ use tollgate::{Adjusted, Error, Limiter, Quota, Store, Take};
 use uuid::Uuid;
 
 use crate::engines::{Engine, Kind};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{all_given_back, through_proxy, with_session};
 use crate::session::Session;
 use crate::test_db::TestDb;
@@ -24,15 +24,13 @@ mod unreachable;
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Pools, Time::Real, |engine| engine.has_sessions;
+        list!(
+            Setup { needs: |engine| engine.has_sessions, ..Setup::LAYERED_EVERYWHERE };
             a_pool_without_a_free_connection_is_unavailable,
-            request_for_locked_bucket_ends_by_its_deadline)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |_| true;
-            a_closed_pool_is_unavailable,
-            a_limiter_without_a_limit_asks_no_database)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, has_server; unresponsive_server_keeps_no_connection).to_vec(),
+            request_for_locked_bucket_ends_by_its_deadline,
+        ),
+        list!(Setup::LAYERED_EVERYWHERE; a_closed_pool_is_unavailable, a_limiter_without_a_limit_asks_no_database),
+        list!(Setup { needs: has_server, ..Setup::LAYERED_EVERYWHERE }; unresponsive_server_keeps_no_connection),
         changes::cases(),
         given_back::cases(),
         interrupted::cases(),

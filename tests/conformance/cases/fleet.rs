@@ -10,14 +10,16 @@ use sqlx::ConnectOptions;
 use tollgate::Quota;
 use tollgate::model::bucket::BucketQuota;
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::test_db::{AnyPool, TestDb};
 use crate::workers::{FLEET, command};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true;
-        continuous_quota_is_met_in_every_window, interval_quota_is_met_in_every_period)
-    .into()
+    list!(
+        Setup { is_random: true, ..Setup::LAYERED_EVERYWHERE };
+        continuous_quota_is_met_in_every_window,
+        interval_quota_is_met_in_every_period,
+    )
 }
 
 async fn continuous_quota_is_met_in_every_window(db: TestDb) -> anyhow::Result<()> {

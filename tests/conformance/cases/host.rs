@@ -9,6 +9,7 @@ mod snapshots;
 mod within;
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases use the host's SQL, in its transactions.
     [mysql::cases(), postgres::cases(), public::cases(), snapshots::cases(), within::cases()].concat()
 }
 

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use tollgate::Quota;
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, Time, list};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Injected, |_| true; two_a_second_grants_two_in_each_second).into()
+    list!(
+        Setup { levels: IsolationLevels::Every, time: Time::Injected, ..Setup::DEFAULT };
+        two_a_second_grants_two_in_each_second,
+    )
 }
 
 async fn two_a_second_grants_two_in_each_second(db: TestDb) -> anyhow::Result<()> {

@@ -7,19 +7,18 @@ use proptest::prelude::*;
 use tollgate::{Decision, Quota, Store, Take};
 use tollgate_tests::model::quota;
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::random;
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
-        Levels::Pools, Time::Injected, |_| true;
+        Setup { time: Time::Injected, is_random: true, ..Setup::DEFAULT };
         denied_request_is_granted_exactly_at_retry_after,
         a_batch_is_decided_as_its_requests_one_by_one,
         three_and_seven_a_period_hold_for_a_hundred_periods,
         reservations_far_ahead_fill_each_period_once,
     )
-    .into()
 }
 
 async fn denied_request_is_granted_exactly_at_retry_after(db: TestDb) -> anyhow::Result<()> {

@@ -6,26 +6,25 @@ use anyhow::ensure;
 use tollgate::{Key, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(
-        Levels::Pools, Time::Injected, |_| true;
+    let mut cases = list!(
+        Setup { time: Time::Injected, ..Setup::DEFAULT };
         each_text_is_a_bucket_of_its_own,
         each_text_is_a_bucket_of_its_own_in_a_batch,
         each_text_is_a_bucket_of_its_own_on_first_use,
         each_text_inserted_by_sql_is_its_own_bucket,
         sql_cannot_insert_an_invalid_id,
-    )
-    .into();
+    );
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::DEFAULT };
         each_text_quoted_by_sql_is_its_own_bucket,
         routines_refuse_an_invalid_id,
     ));
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+        Setup { time: Time::Injected, needs: |engine| engine.kind == Kind::MySql, ..Setup::DEFAULT };
         a_lax_session_cuts_no_id_off,
     ));
     cases

@@ -6,12 +6,12 @@ use anyhow::ensure;
 use tollgate::{Decision, Key, Quota, Rule, Take};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
-        Levels::Pools, Time::Injected, |_| true;
+        Setup { time: Time::Injected, ..Setup::DEFAULT };
         larger_capacity_of_an_empty_bucket_adds_no_tokens,
         smaller_capacity_discards_the_excess_tokens,
         faster_refill_keeps_the_fraction_of_a_token,
@@ -20,7 +20,6 @@ pub(crate) fn cases() -> Vec<Case> {
         tokens_promised_ahead_stay_promised,
         a_change_is_settled_even_by_a_denial,
     )
-    .into()
 }
 
 async fn larger_capacity_of_an_empty_bucket_adds_no_tokens(db: TestDb) -> anyhow::Result<()> {

@@ -8,15 +8,17 @@ use tollgate::{Decision, Error, Key, Limiter, Quota, Rule, Store};
 
 use crate::caller_sessions::CallerSessions;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the case builds a limiter with these layers.
     // A lock on a file holds all buckets in it.
-    list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
-        locked_buckets_do_not_block_others_and_are_answered_later)
-    .into()
+    list!(
+        Setup { needs: |engine| engine.has_sessions && engine.kind != Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+        locked_buckets_do_not_block_others_and_are_answered_later,
+    )
 }
 
 async fn locked_buckets_do_not_block_others_and_are_answered_later(db: TestDb) -> anyhow::Result<()> {

@@ -11,13 +11,15 @@ use tokio::task::JoinSet;
 use tollgate::{Error, Quota, store::Migration};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, small, with_pool, with_session};
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases run before a store exists.
     [
-        list!(Levels::Pools, Time::Real, |_| true;
+        list!(
+            Setup::WITHOUT_LAYERS;
             a_second_run_finds_nothing_to_do,
             twenty_instances_start_at_once,
             a_dry_run_changes_nothing,
@@ -26,31 +28,38 @@ pub fn cases() -> Vec<Case> {
             newer_schema_works_with_this_version,
             newer_schema_without_required_objects_is_refused,
             host_object_of_the_same_name_is_refused_and_kept,
-            a_request_before_the_migrations_says_how_to_run_them)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
-            a_database_of_the_longest_name_is_migrated)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
-            twenty_instances_migrate_at_once_under_serializable)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.has_sessions;
+            a_request_before_the_migrations_says_how_to_run_them,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind != Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+            a_database_of_the_longest_name_is_migrated,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::Postgres && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+            twenty_instances_migrate_at_once_under_serializable,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind != Kind::Sqlite && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
             session_that_holds_the_migration_lock_is_named,
-            migration_gives_up_behind_an_open_transaction)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres;
-            tables_have_fillfactor_and_vacuum_for_their_writes)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+            migration_gives_up_behind_an_open_transaction,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::Postgres, ..Setup::WITHOUT_LAYERS };
+            tables_have_fillfactor_and_vacuum_for_their_writes,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
             run_killed_at_any_statement_is_finished_by_the_next,
-            without_autocommit_every_step_is_noted)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-            a_file_of_another_encoding_is_refused)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::MySql;
-            failed_migration_leaves_nothing)
-        .to_vec(),
+            without_autocommit_every_step_is_noted,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+            a_file_of_another_encoding_is_refused,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind != Kind::MySql, ..Setup::WITHOUT_LAYERS };
+            failed_migration_leaves_nothing,
+        ),
     ]
     .concat()
 }

@@ -3,8 +3,8 @@
 
 use common::fleet::checker::Fault;
 
-use crate::engines::{Engine, Kind};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::engines::Kind;
+use crate::matrix::{Case, Setup, list};
 use crate::test_db::TestDb;
 
 use self::script::Script;
@@ -12,18 +12,21 @@ use self::script::Script;
 mod script;
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases use their own routines.
     [
-        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_routines && engine.has_sessions;
+        list!(
+            Setup { needs: |engine| engine.has_routines && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
             a_clock_read_before_the_lock_is_caught,
             a_read_before_an_unlocked_write_is_caught,
-            an_unlocked_creation_is_caught)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.kind == Kind::Postgres && engine.has_sessions;
+            an_unlocked_creation_is_caught,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::Postgres && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
             mutant_that_credits_a_wait_twice_is_detected,
             mutant_that_moves_a_rounded_count_is_detected,
             denial_that_moves_the_clock_is_detected,
-            a_key_twice_in_a_batch_is_caught)
-        .to_vec(),
+            a_key_twice_in_a_batch_is_caught,
+        ),
     ]
     .concat()
 }

@@ -7,17 +7,16 @@ use tollgate::model::bucket::{BucketRequest, Verdict};
 use tollgate::{Key, Rule, Store, Take, TakeError, model::Outcome};
 use tollgate_tests::model::{CENTURY_NS, Model, RelativeRequest, Step, Story, story};
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::random;
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
-        Levels::Pools, Time::Injected, |_| true;
+        Setup { time: Time::Injected, is_random: true, ..Setup::DEFAULT };
         any_sequence_is_decided_as_defined,
         the_largest_quotas_are_decided_as_defined,
     )
-    .into()
 }
 
 async fn any_sequence_is_decided_as_defined(db: TestDb) -> anyhow::Result<()> {

@@ -14,21 +14,25 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_pool};
 use crate::test_db::{AnyPool, TestDb, hex};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
+    // Without layers: the cases test the SQL that a role can execute.
+    let mut cases = list!(
+        Setup { needs: |engine| engine.has_roles, ..Setup::WITHOUT_LAYERS };
         an_applications_role_takes_tokens_and_can_do_nothing_else,
         a_role_without_grants_can_do_nothing,
         an_operators_role_provisions_changes_and_reads_buckets,
-        owner_of_one_database_can_migrate_it)
-    .into_iter()
-    .chain(list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.kind == Kind::MySql;
+        owner_of_one_database_can_migrate_it,
+    );
+    cases.extend(list!(
+        Setup { needs: |engine| engine.has_roles && engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
         request_begun_by_one_account_is_not_finished_by_another,
-        routines_write_no_row_out_of_bounds_where_checks_are_off))
-    .collect()
+        routines_write_no_row_out_of_bounds_where_checks_are_off,
+    ));
+    cases
 }
 
 async fn an_applications_role_takes_tokens_and_can_do_nothing_else(db: TestDb) -> anyhow::Result<()> {
@@ -239,7 +243,7 @@ async fn routines_write_no_row_out_of_bounds_where_checks_are_off(db: TestDb) ->
     let known = db.key();
     let take = |id: &str, limits: &str| db.taking(&format!("{id}, 1, 0, 0, {limits}, null, null, null"));
     login.db.pool.run(take(&login.db.literal(&known), "5, 3600, 'interval'")).await?;
-    if db.engine.name == "mariadb" {
+    if db.engine.checks_can_be_disabled {
         login.db.pool.run("set check_constraint_checks = 0").await?;
     }
     let (valid, limits) = (hex(b"new"), "5, 3600, 'interval'");
@@ -358,7 +362,7 @@ impl Login {
                 admin.run(format!("create user {name}@'%'")).await?;
                 if let Some(role) = role {
                     admin.run(format!("grant {role} to {name}@'%'")).await?;
-                    let to = if db.engine.name == "mariadb" { "for" } else { "to" };
+                    let to = db.engine.default_role_preposition;
                     admin.run(format!("set default role {role} {to} {name}@'%'")).await?;
                 } else {
                     // Without any privilege on the database, the session could not select it.

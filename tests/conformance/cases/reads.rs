@@ -8,13 +8,19 @@ use tollgate::{
 };
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite; read_of_a_locked_row_returns_the_state_before)
-        .into()
+    list!(
+        Setup {
+            levels: IsolationLevels::Every,
+            needs: |engine| engine.kind != Kind::Sqlite,
+            ..Setup::LAYERED_EVERYWHERE
+        };
+        read_of_a_locked_row_returns_the_state_before,
+    )
 }
 
 async fn read_of_a_locked_row_returns_the_state_before(db: TestDb) -> anyhow::Result<()> {

@@ -4,12 +4,12 @@ use anyhow::{Context, ensure};
 use sqlx::AssertSqlSafe;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_pool};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true; removal_leaves_earlier_objects).into()
+    list!(Setup::DEFAULT; removal_leaves_earlier_objects)
 }
 
 async fn removal_leaves_earlier_objects(db: TestDb) -> anyhow::Result<()> {

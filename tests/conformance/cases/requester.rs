@@ -9,18 +9,22 @@ use tollgate::{
 };
 use uuid::Uuid;
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::with_pool;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Every, Time::Real, |_| true; an_action_runs_for_each_token_and_never_without_one).to_vec(),
-        list!(Levels::Pools, Time::Real, |_| true;
+        list!(
+            Setup { levels: IsolationLevels::Every, ..Setup::DEFAULT };
+            an_action_runs_for_each_token_and_never_without_one,
+        ),
+        list!(
+            Setup::DEFAULT;
             an_action_behind_an_unknown_bucket_does_not_run,
             a_text_and_a_uuid_name_the_same_bucket,
-            invalid_id_is_refused_before_the_database)
-        .to_vec(),
+            invalid_id_is_refused_before_the_database,
+        ),
     ]
     .concat()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{Error, Key, Quota, Store, Take, store::Isolation};
 
 use crate::engines::{Engine, Kind};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::with_session;
 use crate::session::Session;
 use crate::store::AnyStore;
@@ -17,22 +17,37 @@ mod mariadb;
 mod postgres;
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases count attempts. A cached answer has none, and a batched answer has those of another request.
     [
-        list!(Levels::Every, Time::Real, |engine| engine.has_sessions;
-            lock_that_is_released_in_time_is_acquired, lock_that_is_kept_fails_after_the_attempts)
-        .to_vec(),
-        list!(Levels::Every, Time::Real, |engine| engine.has_sessions && statement_timeout(engine).is_some();
-            statement_timeouts_fail_after_the_attempts)
-        .to_vec(),
-        list!(Levels::Every, Time::Real, |engine| engine.name == "postgres";
-            transaction_timeouts_fail_after_the_attempts)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
-            locked_batch_is_rolled_back_as_a_whole)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-            persistent_contention_ends_by_the_deadline)
-        .to_vec(),
+        list!(
+            Setup { levels: IsolationLevels::Every, needs: |engine| engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+            lock_that_is_released_in_time_is_acquired,
+            lock_that_is_kept_fails_after_the_attempts,
+        ),
+        list!(
+            Setup {
+                levels: IsolationLevels::Every,
+                needs: |engine| engine.has_sessions && engine.has_statement_timeout,
+                ..Setup::WITHOUT_LAYERS
+            };
+            statement_timeouts_fail_after_the_attempts,
+        ),
+        list!(
+            Setup {
+                levels: IsolationLevels::Every,
+                needs: |engine| engine.has_transaction_timeout && engine.has_sessions,
+                ..Setup::WITHOUT_LAYERS
+            };
+            transaction_timeouts_fail_after_the_attempts,
+        ),
+        list!(
+            Setup { needs: |engine| engine.has_sessions && engine.kind != Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+            locked_batch_is_rolled_back_as_a_whole,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+            persistent_contention_ends_by_the_deadline,
+        ),
         adjusting::cases(),
         deadlock::cases(),
         mariadb::cases(),
@@ -147,10 +162,10 @@ fn impatient(engine: &Engine) -> &'static str {
     }
 }
 
-/// A statement timeout, on engines where it applies within a routine.
+/// A statement timeout, on engines that have one.
 fn statement_timeout(engine: &Engine) -> Option<&'static str> {
     match engine.kind {
-        Kind::MySql => (engine.name == "mariadb").then_some("set max_statement_time = 0.1"),
+        Kind::MySql => Some("set max_statement_time = 0.1"),
         Kind::Postgres => Some("set statement_timeout = '100ms'"),
         Kind::Sqlite => None,
     }

@@ -6,22 +6,35 @@ use tollgate::{Adjusted, Adjustment, Limiter, Quota, Receipt, Rule, Store, Take,
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::{Scratch, all_given_back, through_proxy};
 use crate::proxy::Proxy;
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(Levels::Every, Time::Real, |engine| engine.kind != Kind::Sqlite;
-        a_grant_is_one_round_trip, a_denial_is_one_round_trip, an_unknown_bucket_is_one_round_trip,
-        a_first_request_is_one_round_trip, ten_requests_are_one_round_trip)
-    .into();
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
-        each_method_is_one_round_trip, cancel_is_one_more_round_trip, several_limits_are_one_round_trip,
-        a_window_is_one_round_trip, throttle_is_one_round_trip));
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
-        many_requests_for_several_limits_each_are_one_round_trip, many_adjustments_are_one_round_trip));
+    // Without layers: the cases count the round trips of a call.
+    let mut cases = list!(
+        Setup { levels: IsolationLevels::Every, needs: |engine| engine.kind != Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+        a_grant_is_one_round_trip,
+        a_denial_is_one_round_trip,
+        an_unknown_bucket_is_one_round_trip,
+        a_first_request_is_one_round_trip,
+        ten_requests_are_one_round_trip,
+    );
+    cases.extend(list!(
+        Setup { needs: |engine| engine.kind != Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+        each_method_is_one_round_trip,
+        cancel_is_one_more_round_trip,
+        several_limits_are_one_round_trip,
+        a_window_is_one_round_trip,
+        throttle_is_one_round_trip,
+    ));
+    cases.extend(list!(
+        Setup { needs: |engine| engine.kind != Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+        many_requests_for_several_limits_each_are_one_round_trip,
+        many_adjustments_are_one_round_trip,
+    ));
     cases
 }
 

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use tollgate::{Key, Quota};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::TestDb;
 
 mod adjustments;
@@ -16,17 +16,17 @@ mod refusals;
 mod windows;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(
-        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+    // Without layers: the cases use SQL only.
+    let mut cases = list!(
+        Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::WITHOUT_LAYERS };
         request_token_grants_two_a_second,
         request_tokens_returns_the_wait_for_an_equal_request,
         rate_limiting_request_counts_every_refilled_token,
         a_batch_answers_each_request_for_itself,
         create_bucket_again_changes_nothing,
-    )
-    .into();
+    );
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
+        Setup { time: Time::Injected, needs: |engine| engine.kind == Kind::Postgres, ..Setup::WITHOUT_LAYERS };
         omitted_arguments_mean_one_token_now,
     ));
     cases.extend(adjustments::cases());

@@ -4,12 +4,12 @@ use anyhow::{Context, ensure};
 use tollgate::{Admin, Key, Mode, Quota, Rule, Take, admin::Override, store::Maintenance};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::Scratch;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true; runbook_commands_do_what_their_headings_say).into()
+    list!(Setup::DEFAULT; runbook_commands_do_what_their_headings_say)
 }
 
 async fn runbook_commands_do_what_their_headings_say(db: TestDb) -> anyhow::Result<()> {

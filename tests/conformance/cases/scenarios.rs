@@ -3,7 +3,7 @@
 use tollgate::Key;
 use tollgate_tests::scenarios::{self, World};
 
-use crate::matrix::{Case, Levels, Time};
+use crate::matrix::{Case, Setup, Time};
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 
@@ -11,9 +11,7 @@ macro_rules! cases {
     ($($module:ident: $scenario:ident),+ $(,)?) => {
         vec![$(Case {
             name: concat!(module_path!(), "::", stringify!($module), "::", stringify!($scenario)),
-            levels: Levels::Pools,
-            time: Time::Injected,
-            needs: |_| true,
+            setup: Setup { time: Time::Injected, ..Setup::DEFAULT },
             run: |db| Box::pin(async move { scenarios::$module::$scenario(&db).await }),
         }),+]
     };

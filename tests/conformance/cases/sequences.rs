@@ -10,7 +10,7 @@ use tokio::task::block_in_place;
 use tollgate_tests::rounds::rounds;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::pools::injected;
 use crate::test_db::TestDb;
 
@@ -22,7 +22,10 @@ mod waiting;
 use play::Play;
 
 pub(crate) fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Injected, |_| true; any_sequence_is_answered_as_in_memory).into()
+    list!(
+        Setup { time: Time::Injected, is_random: true, ..Setup::LAYERED_EVERYWHERE };
+        any_sequence_is_answered_as_in_memory,
+    )
 }
 
 async fn any_sequence_is_answered_as_in_memory(db: TestDb) -> anyhow::Result<()> {

@@ -8,14 +8,16 @@ use tollgate::{Quota, Receipt, Rule, Store, Take, Throttle, Window};
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, slow_clock, with_session};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
-        slow_storage_decides_each_request_once)
-    .into()
+    // Without layers: the case counts attempts, and how often a session reads the clock.
+    list!(
+        Setup { needs: |engine| engine.has_routines && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+        slow_storage_decides_each_request_once,
+    )
 }
 
 async fn slow_storage_decides_each_request_once(db: TestDb) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::pools::{Scratch, injected};
 use crate::session::Session;
 use crate::store::AnyStore;
@@ -24,17 +24,17 @@ pub(super) use leftovers::age_buckets;
 use leftovers::{RowState, TABLES, Table, rows};
 
 pub fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(
-        Levels::Pools, Time::Injected, |_| true;
+    // Without layers: the cases use operators' functions.
+    let mut cases = list!(
+        Setup { time: Time::Injected, ..Setup::WITHOUT_LAYERS };
         full_bucket_and_empty_window_stay_for_a_minute,
         client_that_returns_within_a_minute_keeps_its_row,
         sweep_deletes_expired_rows_in_bounded_steps,
         decisions_are_the_same_after_a_sweep,
         unsettled_receipt_is_kept_until_its_end,
-    )
-    .into();
+    );
     cases.extend(list!(
-        Levels::Pools, Time::Real, |_| true;
+        Setup::WITHOUT_LAYERS;
         a_sweep_walks_through_thousands_of_windows_ids_and_overrides,
         limiter_sweeps_keys_used_once,
         limiter_sweeps_windows_and_ids_used_once,
@@ -46,15 +46,15 @@ pub fn cases() -> Vec<Case> {
         forged_receipt_is_forgotten_within_a_year,
     ));
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine| engine.has_routines;
+        Setup { needs: |engine| engine.has_routines, ..Setup::WITHOUT_LAYERS };
         one_sql_call_runs_all_sweep_steps,
     ));
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
+        Setup { needs: |engine| engine.has_routines && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
         sweep_inside_an_open_transaction_is_refused,
     ));
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+        Setup { needs: |engine| engine.kind == Kind::Postgres && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
         sweep_keeps_an_uncommitted_override,
         sweep_reads_only_receipts_of_its_buckets,
         open_sweep_stops_no_operator_and_no_request,

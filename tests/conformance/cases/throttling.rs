@@ -7,21 +7,26 @@ use std::time::Duration;
 use anyhow::ensure;
 use tollgate::{Admin, Quota, Rule, Store, Take, Throttle};
 
-use crate::engines::{Engine, Kind};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::engines::Kind;
+use crate::matrix::{Case, IsolationLevels, Setup, Time, list};
 use crate::pools::Scratch;
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Pools, Time::Injected, |engine| engine.has_routines;
-            throttle_routine_lowers_a_bucket_and_validates_its_input)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
-            a_wait_counts_from_when_the_bucket_was_locked)
-        .to_vec(),
-        list!(Levels::Every, Time::Real, |_| true; throttled_bucket_grants_nothing).to_vec(),
+        list!(
+            Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::LAYERED_EVERYWHERE };
+            throttle_routine_lowers_a_bucket_and_validates_its_input,
+        ),
+        list!(
+            Setup {
+                needs: |engine| engine.kind != Kind::Sqlite && engine.has_sessions,
+                ..Setup::LAYERED_EVERYWHERE
+            };
+            a_wait_counts_from_when_the_bucket_was_locked,
+        ),
+        list!(Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE }; throttled_bucket_grants_nothing),
     ]
     .concat()
 }

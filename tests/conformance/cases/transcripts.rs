@@ -4,15 +4,17 @@ use anyhow::{Context, ensure};
 
 use crate::client::Row;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::Scratch;
 use crate::test_db::TestDb;
 use crate::transcript::{Exchange, exchanges};
 
 pub fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(Levels::Pools, Time::Real, |_| true; documented_sessions_answer_as_shown).into();
+    // Without layers: the cases use SQL only, as the documents show it.
+    let mut cases = list!(Setup::WITHOUT_LAYERS; documented_sessions_answer_as_shown);
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine| engine.has_routines; documented_statements_run,
+        Setup { needs: |engine| engine.has_routines, ..Setup::WITHOUT_LAYERS };
+        documented_statements_run,
     ));
     cases
 }

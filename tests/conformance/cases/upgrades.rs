@@ -9,16 +9,18 @@ use tokio::time::{Instant, advance, pause, resume};
 use tollgate::{Key, Limiter, Mode, Rule};
 use tollgate_tests::scenarios::World;
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_session};
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true;
+    // Without layers: the cases build a limiter for each process.
+    list!(
+        Setup::WITHOUT_LAYERS;
         one_update_applies_in_every_process_within_a_second,
-        mode_change_applies_in_every_process_within_a_second)
-    .into()
+        mode_change_applies_in_every_process_within_a_second,
+    )
 }
 
 async fn one_update_applies_in_every_process_within_a_second(db: TestDb) -> anyhow::Result<()> {

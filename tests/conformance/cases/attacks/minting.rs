@@ -10,12 +10,12 @@ use super::calls::{Draw, granted};
 use crate::cases::privileges::Login;
 use crate::client::Row;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::Scratch;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.has_roles; hostile_arguments_mint_no_token).into()
+    list!(Setup { needs: |engine| engine.has_roles, ..Setup::WITHOUT_LAYERS }; hostile_arguments_mint_no_token)
 }
 
 async fn hostile_arguments_mint_no_token(db: TestDb) -> anyhow::Result<()> {

@@ -9,16 +9,17 @@ use uuid::Uuid;
 use super::minting::play;
 use crate::cases::privileges::Login;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::Scratch;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
+    list!(
+        Setup { needs: |engine| engine.has_roles, ..Setup::WITHOUT_LAYERS };
         forged_receipt_fills_its_own_bucket_at_most,
         remembered_receipt_works_once_with_any_arguments,
-        hostile_adjustments_pass_no_capacity)
-    .into()
+        hostile_adjustments_pass_no_capacity,
+    )
 }
 
 async fn forged_receipt_fills_its_own_bucket_at_most(db: TestDb) -> anyhow::Result<()> {

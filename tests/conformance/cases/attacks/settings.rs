@@ -9,21 +9,29 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::{Scratch, with_session};
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Pools, Time::Real, |engine| engine.has_routines && engine.has_sessions;
-            a_sessions_settings_change_no_decision)
-        .to_vec(),
-        list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql;
-            store_commits_its_writes_without_autocommit)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-            id_is_not_truncated_without_strict_mode, max_join_size_refuses_no_call)
-        .to_vec(),
+        list!(
+            Setup { needs: |engine| engine.has_routines && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+            a_sessions_settings_change_no_decision,
+        ),
+        list!(
+            Setup {
+                levels: IsolationLevels::Every,
+                needs: |engine| engine.kind == Kind::MySql,
+                ..Setup::WITHOUT_LAYERS
+            };
+            store_commits_its_writes_without_autocommit,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
+            id_is_not_truncated_without_strict_mode,
+            max_join_size_refuses_no_call,
+        ),
     ]
     .concat()
 }

@@ -9,18 +9,21 @@ use tollgate::{Admin, Key, Quota};
 use super::calls::{Draw, Routine, granted};
 use crate::cases::privileges::Login;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::Scratch;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    let mut cases = list!(Levels::Pools, Time::Real, |engine| engine.has_roles;
-        application_role_cannot_gain_rights)
-    .to_vec();
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+    let mut cases = list!(
+        Setup { needs: |engine| engine.has_roles, ..Setup::WITHOUT_LAYERS };
+        application_role_cannot_gain_rights,
+    );
+    cases.extend(list!(
+        Setup { needs: |engine| engine.kind == Kind::Postgres && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
         objects_of_a_login_are_called_by_no_routine,
         printed_plans_show_a_login_no_key,
-        statistics_show_a_login_no_key));
+        statistics_show_a_login_no_key,
+    ));
     cases
 }
 

@@ -8,22 +8,27 @@ use uuid::Uuid;
 
 use crate::cases::privileges::Login;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::Scratch;
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    let mut cases = list!(Levels::Pools, Time::Real, |engine| engine.has_roles && engine.has_sessions;
+    let mut cases = list!(
+        Setup { needs: |engine| engine.has_roles && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
         rolled_back_take_leaves_no_token_and_no_id,
         request_id_in_two_transactions_is_charged_once,
         old_snapshot_grants_no_token_taken_by_others,
-        named_locks_of_a_login_block_no_decision)
-    .to_vec();
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
-        cursor_over_a_routine_pays_for_each_token));
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
-        prepared_xa_transaction_holds_its_keys_only));
+        named_locks_of_a_login_block_no_decision,
+    );
+    cases.extend(list!(
+        Setup { needs: |engine| engine.kind == Kind::Postgres && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+        cursor_over_a_routine_pays_for_each_token,
+    ));
+    cases.extend(list!(
+        Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
+        prepared_xa_transaction_holds_its_keys_only,
+    ));
     cases
 }
 

@@ -12,14 +12,17 @@ use uuid::Uuid;
 use crate::caller_sessions::CallerSessions;
 use crate::engines::{Engine, Kind};
 use crate::layers::Layers;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::with_session;
 use crate::store::AnyStore;
 use crate::taken::drain;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; calls_with_keys_in_opposite_orders_give_back_all).into()
+    list!(
+        Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE };
+        calls_with_keys_in_opposite_orders_give_back_all,
+    )
 }
 
 /// Calls lock in one order, regardless of the order given: no deadlock occurs at READ COMMITTED. Above, failures occur by

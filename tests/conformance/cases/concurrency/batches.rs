@@ -9,11 +9,14 @@ use tollgate::{Key, Quota, Rule, Store, Take};
 use crate::caller_sessions::CallerSessions;
 use crate::engines::Kind;
 use crate::layers::Layers;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; batches_that_overlap_grant_the_available_tokens).into()
+    list!(
+        Setup { levels: IsolationLevels::Every, is_random: true, ..Setup::LAYERED_EVERYWHERE };
+        batches_that_overlap_grant_the_available_tokens,
+    )
 }
 
 /// The callers are granted exactly the tokens taken, and all tokens are taken. Every other bucket exists already, and the first

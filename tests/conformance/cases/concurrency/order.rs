@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::{Quota, Rule, Store, Take};
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; answers_have_one_order_consistent_with_real_time).into()
+    list!(
+        Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE };
+        answers_have_one_order_consistent_with_real_time,
+    )
 }
 
 /// I2. No token comes back, so the remaining tokens give the position of a grant.

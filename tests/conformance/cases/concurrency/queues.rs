@@ -8,15 +8,16 @@ use tollgate::model::bucket::BucketQuota;
 use tollgate::{Quota, Rule, Store, Throttle};
 
 use super::{check, granted};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::test_db::TestDb;
 use crate::workers::{Callers, Course, MAX_WAIT, PROCESSES, WAITERS_PER_PROCESS};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true;
+    list!(
+        Setup::LAYERED_EVERYWHERE;
         queued_waiters_are_served_in_order_and_at_the_rate,
-        queued_waiters_get_consecutive_scheduled_times)
-    .into()
+        queued_waiters_get_consecutive_scheduled_times,
+    )
 }
 
 async fn queued_waiters_are_served_in_order_and_at_the_rate(db: TestDb) -> anyhow::Result<()> {

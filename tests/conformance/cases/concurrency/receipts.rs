@@ -8,18 +8,19 @@ use tokio::task::JoinSet;
 use tollgate::{Adjusted, Adjustment, Receipt, Store};
 
 use crate::caller_sessions::CallerSessions;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::store::AnyStore;
 use crate::taken::{COST, ScheduledTime, Taken, drain, rules};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true;
+    list!(
+        Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE };
         only_one_of_many_settlements_of_a_receipt_succeeds,
         only_one_of_many_refunds_of_a_receipt_succeeds,
         only_one_of_many_cancellations_of_a_receipt_succeeds,
-        only_one_of_many_mixed_changes_of_a_receipt_succeeds)
-    .into()
+        only_one_of_many_mixed_changes_of_a_receipt_succeeds,
+    )
 }
 
 async fn only_one_of_many_settlements_of_a_receipt_succeeds(db: TestDb) -> anyhow::Result<()> {

@@ -9,15 +9,16 @@ use tollgate::{
 };
 
 use super::{check, granted};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::test_db::TestDb;
 use crate::workers::{Callers, Course, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |_| true;
+    list!(
+        Setup::LAYERED_EVERYWHERE;
         alternating_quotas_exceed_no_window_of_the_larger,
-        reservation_of_a_killed_process_stays_taken)
-    .into()
+        reservation_of_a_killed_process_stays_taken,
+    )
 }
 
 /// Each service applies its own limits to the bucket, every ten milliseconds. `scenarios::plans` tests it in injected time.

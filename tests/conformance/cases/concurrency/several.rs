@@ -9,11 +9,14 @@ use tollgate::{Key, Quota, Rule, Store, Take};
 
 use crate::caller_sessions::CallerSessions;
 use crate::layers::Layers;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; limits_named_in_any_order_are_taken_all_or_none).into()
+    list!(
+        Setup { levels: IsolationLevels::Every, is_random: true, ..Setup::LAYERED_EVERYWHERE };
+        limits_named_in_any_order_are_taken_all_or_none,
+    )
 }
 
 /// In each round, every other bucket exists already, and the first request creates each of the others.

@@ -15,14 +15,14 @@ use tollgate::{
 
 use super::granted;
 use crate::cases::sweeping::age_buckets;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::Scratch;
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 use crate::workers::{faults, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; sweep_deletes_only_full_buckets).into()
+    list!(Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE }; sweep_deletes_only_full_buckets)
 }
 
 /// I12. In each round, the buckets start full and are used until they deny. They grant their capacity and the refill in the

@@ -16,24 +16,29 @@ use uuid::Uuid;
 
 use super::granted;
 use crate::caller_sessions::CallerSessions;
-use crate::engines::{Engine, Kind};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::engines::Kind;
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::{Scratch, slow_clock, with_pool, with_session};
 use crate::test_db::TestDb;
 use crate::workers::{faults, nanoseconds};
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases wait until each request has a separate session.
     [
-        list!(Levels::Every, Time::Real, |engine: &Engine| engine.has_sessions;
-            waiters_for_a_lock_have_one_burst, lock_waiters_with_ids_have_one_burst,
-            lock_waiters_get_what_the_holder_left)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_sessions;
-            lock_waiters_with_token_waits_share_one_burst)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine: &Engine| engine.has_routines && engine.has_sessions;
-            lock_waiters_on_slow_storage_have_one_burst)
-        .to_vec(),
+        list!(
+            Setup { levels: IsolationLevels::Every, needs: |engine| engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+            waiters_for_a_lock_have_one_burst,
+            lock_waiters_with_ids_have_one_burst,
+            lock_waiters_get_what_the_holder_left,
+        ),
+        list!(
+            Setup { needs: |engine| engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+            lock_waiters_with_token_waits_share_one_burst,
+        ),
+        list!(
+            Setup { needs: |engine| engine.has_routines && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+            lock_waiters_on_slow_storage_have_one_burst,
+        ),
     ]
     .concat()
 }

@@ -8,11 +8,14 @@ use tokio::task::JoinSet;
 use tollgate::{Rule, Store, Take, Window};
 
 use crate::caller_sessions::CallerSessions;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |_| true; window_counted_by_many_sessions_grants_its_maximum).into()
+    list!(
+        Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE };
+        window_counted_by_many_sessions_grants_its_maximum,
+    )
 }
 
 /// In every other round, the window exists already. Otherwise the first request creates it. No count expires in the meantime.

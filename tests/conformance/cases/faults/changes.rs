@@ -6,17 +6,18 @@ use tollgate::{Admin, Error, Key, Mode, admin::Override};
 
 use super::SHORT;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, all_given_back};
 use crate::session::Session;
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 
 pub(super) fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.has_sessions || engine.kind == Kind::Sqlite;
+    list!(
+        Setup { needs: |engine| engine.has_sessions || engine.kind == Kind::Sqlite, ..Setup::LAYERED_EVERYWHERE };
         change_that_misses_its_deadline_is_never_made,
-        change_of_a_cancelled_caller_is_never_made)
-    .into()
+        change_of_a_cancelled_caller_is_never_made,
+    )
 }
 
 async fn change_that_misses_its_deadline_is_never_made(db: TestDb) -> anyhow::Result<()> {

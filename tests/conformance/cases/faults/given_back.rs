@@ -7,20 +7,21 @@ use tollgate::{Adjusted, Adjustment, Error, Key, Receipt, Store};
 
 use super::has_server;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::through_proxy;
 use crate::proxy::{Proxy, Then};
 use crate::taken::{COST, ScheduledTime, Taken, drain, rules};
 use crate::test_db::{TestDb, hex};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, has_server;
+    list!(
+        Setup { needs: has_server, ..Setup::LAYERED_EVERYWHERE };
         refund_with_truncated_answer_counts_once,
         refund_with_lost_answer_counts_once,
         refund_that_never_arrived_counts_on_retry,
         reservation_with_truncated_answer_is_given_back_once,
-        refund_of_several_keys_with_truncated_answer_counts_once)
-    .into()
+        refund_of_several_keys_with_truncated_answer_counts_once,
+    )
 }
 
 async fn refund_with_truncated_answer_counts_once(db: TestDb) -> anyhow::Result<()> {

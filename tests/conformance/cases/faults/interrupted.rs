@@ -6,20 +6,26 @@ use tollgate::{Decision, Error, Key, Store};
 
 use super::{a_hundred_a_day, has_server, take};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::{Acquisitions, Scratch, all_given_back, with_session};
 use crate::session::Session;
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Every, Time::Real, |engine| has_server(engine) && engine.has_sessions;
+        list!(
+            Setup {
+                levels: IsolationLevels::Every,
+                needs: |engine| has_server(engine) && engine.has_sessions,
+                ..Setup::LAYERED_EVERYWHERE
+            };
             request_of_a_terminated_session_is_unknown,
-            cancelled_statement_is_retried_only_if_rolled_back)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| has_server(engine) && engine.has_sessions;
-            read_only_session_takes_nothing)
-        .to_vec(),
+            cancelled_statement_is_retried_only_if_rolled_back,
+        ),
+        list!(
+            Setup { needs: |engine| has_server(engine) && engine.has_sessions, ..Setup::LAYERED_EVERYWHERE };
+            read_only_session_takes_nothing,
+        ),
     ]
     .concat()
 }

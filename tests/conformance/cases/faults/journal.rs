@@ -8,13 +8,14 @@ use tokio_util::sync::CancellationToken;
 use tollgate::{Admin, Decision, Error, Quota, Rule, SqliteStore, Store, Take, migrate};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
-        takes_from_a_file_locked_in_between_match_the_answers)
-    .to_vec()
+    list!(
+        Setup { needs: |engine| engine.kind == Kind::Sqlite, ..Setup::LAYERED_EVERYWHERE };
+        takes_from_a_file_locked_in_between_match_the_answers,
+    )
 }
 
 async fn takes_from_a_file_locked_in_between_match_the_answers(db: TestDb) -> anyhow::Result<()> {

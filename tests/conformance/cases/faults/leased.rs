@@ -11,17 +11,19 @@ use tollgate::{
 };
 
 use super::has_server;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::through_proxy;
 use crate::proxy::{Proxy, Then};
 use crate::store::AnyStore;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, has_server;
+    // Without layers: the cases use their own lease.
+    list!(
+        Setup { needs: has_server, ..Setup::WITHOUT_LAYERS };
         lease_tokens_that_never_arrive_are_lost,
-        lease_refund_with_lost_answer_counts_once)
-    .into()
+        lease_refund_with_lost_answer_counts_once,
+    )
 }
 
 async fn lease_tokens_that_never_arrive_are_lost(db: TestDb) -> anyhow::Result<()> {

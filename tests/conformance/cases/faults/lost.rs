@@ -6,17 +6,18 @@ use tollgate::{Error, store::Isolation};
 
 use super::{a_hundred_a_day, has_server, take};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::{Scratch, through_proxy};
 use crate::proxy::Then;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, has_server;
+    list!(
+        Setup { levels: IsolationLevels::Every, needs: has_server, ..Setup::LAYERED_EVERYWHERE };
         request_with_truncated_answer_is_paid_once,
         request_with_lost_answer_is_paid_once,
-        request_that_never_arrived_is_not_repeated)
-    .into()
+        request_that_never_arrived_is_not_repeated,
+    )
 }
 
 async fn request_with_truncated_answer_is_paid_once(db: TestDb) -> anyhow::Result<()> {

@@ -5,14 +5,15 @@ use sqlx::AssertSqlSafe;
 use tollgate::{Admin, Error, Mode, SqliteStore, Store, Take, store::Durability};
 
 use crate::engines::{Kind, sqlite};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite && cfg!(unix);
+    list!(
+        Setup { needs: |engine| engine.kind == Kind::Sqlite && cfg!(unix), ..Setup::LAYERED_EVERYWHERE };
         replaced_file_is_reported_once_and_then_decides,
-        deleted_file_is_reported_until_it_is_back)
-    .to_vec()
+        deleted_file_is_reported_until_it_is_back,
+    )
 }
 
 async fn replaced_file_is_reported_once_and_then_decides(db: TestDb) -> anyhow::Result<()> {

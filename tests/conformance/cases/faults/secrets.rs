@@ -9,12 +9,12 @@ use tollgate::{Error, SqlTokenRequester, TokenRequester};
 
 use super::has_server;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::with_pool;
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, has_server; no_message_tells_the_password).into()
+    list!(Setup { needs: has_server, ..Setup::LAYERED_EVERYWHERE }; no_message_tells_the_password)
 }
 
 async fn no_message_tells_the_password(db: TestDb) -> anyhow::Result<()> {

@@ -10,18 +10,22 @@ use tollgate::{Error, Quota};
 use super::{SHORT, a_hundred_a_day, has_server, take};
 use crate::cases::privileges::Login;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, all_given_back, through_proxy};
 use crate::session::Session;
 use crate::test_db::{AnyPool, TestDb};
 
 pub(super) fn cases() -> Vec<Case> {
     [
-        list!(Levels::Pools, Time::Real, has_server; calls_for_locked_bucket_end_on_the_server),
-        list!(Levels::Pools, Time::Real, |engine| has_server(engine) && engine.has_sessions;
-            hung_calls_use_no_more_sessions_than_the_pool),
-        list!(Levels::Pools, Time::Real, |engine| has_server(engine) && engine.has_roles;
-            pool_above_the_servers_limit_shares_connections),
+        list!(Setup { needs: has_server, ..Setup::LAYERED_EVERYWHERE }; calls_for_locked_bucket_end_on_the_server),
+        list!(
+            Setup { needs: |engine| has_server(engine) && engine.has_sessions, ..Setup::LAYERED_EVERYWHERE };
+            hung_calls_use_no_more_sessions_than_the_pool,
+        ),
+        list!(
+            Setup { needs: |engine| has_server(engine) && engine.has_roles, ..Setup::LAYERED_EVERYWHERE };
+            pool_above_the_servers_limit_shares_connections,
+        ),
     ]
     .concat()
 }

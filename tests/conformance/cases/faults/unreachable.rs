@@ -9,27 +9,33 @@ use tollgate::{Error, Fallback, Limiter, PgStore, model::Source, store::Durabili
 
 use super::{a_hundred_a_day, has_server, take};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::through_proxy;
 use crate::proxy::{Proxy, refusing};
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Pools, Time::Real, has_server;
+        list!(
+            Setup { needs: has_server, ..Setup::LAYERED_EVERYWHERE };
             a_refused_connection_is_unavailable,
             server_that_closes_connections_is_unavailable_until_back,
             fallback_ends_soon_after_the_outage,
             a_url_of_no_host_is_unavailable,
-            a_url_of_no_database_is_unavailable)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && !engine.has_sessions;
-            setting_refused_by_a_pooler_is_reported)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
+            a_url_of_no_database_is_unavailable,
+        ),
+        list!(
+            Setup {
+                needs: |engine| engine.kind == Kind::Postgres && !engine.has_sessions,
+                ..Setup::LAYERED_EVERYWHERE
+            };
+            setting_refused_by_a_pooler_is_reported,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::Sqlite, ..Setup::LAYERED_EVERYWHERE };
             missing_file_is_unavailable,
-            read_only_file_is_not_permitted)
-        .to_vec(),
+            read_only_file_is_not_permitted,
+        ),
     ]
     .concat()
 }

@@ -8,12 +8,13 @@ use tollgate::{Key, Quota, store::Isolation};
 
 use super::{NONE, changed};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::Scratch;
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql;
+    list!(
+        Setup { levels: IsolationLevels::Every, needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
         rollback_gives_the_token_back,
         rollback_without_autocommit_gives_the_token_back,
         a_commit_takes_the_token_with_the_hosts_rows,
@@ -21,8 +22,8 @@ pub fn cases() -> Vec<Case> {
         session_variables_are_unchanged,
         the_next_transaction_is_at_the_sessions_level,
         last_insert_id_is_unchanged,
-        session_with_chained_transactions_commits_its_tokens)
-    .into()
+        session_with_chained_transactions_commits_its_tokens,
+    )
 }
 
 async fn rollback_gives_the_token_back(db: TestDb) -> anyhow::Result<()> {

@@ -8,17 +8,22 @@ use tollgate::{Key, Quota, store::Isolation};
 
 use super::{NONE, changed};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::Scratch;
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
+    list!(
+        Setup {
+            levels: IsolationLevels::Every,
+            needs: |engine| engine.kind == Kind::Postgres,
+            ..Setup::WITHOUT_LAYERS
+        };
         rollback_gives_the_token_back,
         a_commit_takes_the_token_with_the_hosts_rows,
         transaction_settings_are_unchanged,
-        an_error_can_be_rolled_back_to_a_savepoint)
-    .into()
+        an_error_can_be_rolled_back_to_a_savepoint,
+    )
 }
 
 async fn rollback_gives_the_token_back(db: TestDb) -> anyhow::Result<()> {

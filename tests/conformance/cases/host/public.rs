@@ -1,12 +1,15 @@
 //! PUBLIC, the pseudo-role of every PostgreSQL user, has no privileges.
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::Scratch;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; nothing_is_open_to_the_public).into()
+    list!(
+        Setup { needs: |engine| engine.kind == Kind::Postgres, ..Setup::WITHOUT_LAYERS };
+        nothing_is_open_to_the_public,
+    )
 }
 
 async fn nothing_is_open_to_the_public(db: TestDb) -> anyhow::Result<()> {

@@ -10,17 +10,18 @@ use uuid::Uuid;
 
 use crate::client::Row;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_session};
 use crate::test_db::{TestDb, hex};
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+    list!(
+        Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
         window_created_after_the_snapshot_counts,
         longer_interval_stored_after_the_snapshot_counts,
         reservations_made_after_the_snapshot_stay,
-        plan_that_blocks_applies_to_buckets_made_after_the_snapshot)
-    .to_vec()
+        plan_that_blocks_applies_to_buckets_made_after_the_snapshot,
+    )
 }
 
 async fn window_created_after_the_snapshot_counts(db: TestDb) -> anyhow::Result<()> {

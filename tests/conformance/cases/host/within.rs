@@ -9,22 +9,27 @@ use tollgate::{
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_pool};
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(Levels::Pools, Time::Real, |_| true;
+    let mut cases = list!(
+        Setup::WITHOUT_LAYERS;
         rolled_back_transaction_takes_nothing,
         committed_transaction_takes_its_tokens,
-        denial_in_a_transaction_leaves_it_usable)
-    .into();
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite && engine.name != "pgbouncer";
-        bucket_is_locked_until_the_transaction_ends));
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Sqlite;
+        denial_in_a_transaction_leaves_it_usable,
+    );
+    cases.extend(list!(
+        Setup { needs: |engine| engine.kind != Kind::Sqlite && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
+        bucket_is_locked_until_the_transaction_ends,
+    ));
+    cases.extend(list!(
+        Setup { needs: |engine| engine.kind == Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
         file_is_locked_until_the_transaction_ends,
-        every_request_in_a_transaction_waits_for_the_file));
+        every_request_in_a_transaction_waits_for_the_file,
+    ));
     cases
 }
 

@@ -8,15 +8,16 @@ use uuid::Uuid;
 
 use super::{LONG, a_hundred_a_day};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.has_sessions && engine.kind != Kind::Sqlite;
+    list!(
+        Setup { needs: |engine| engine.has_sessions && engine.kind != Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
         refund_with_one_locked_key_completes_for_the_others,
-        refund_that_meets_a_lock_is_applied_when_released)
-    .into()
+        refund_that_meets_a_lock_is_applied_when_released,
+    )
 }
 
 /// Keys without tokens, and the adjustments that give them back, in two parts each.

@@ -4,15 +4,22 @@ use tollgate::{Rule, Store, Take};
 
 use super::{LONG, in_order};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::Scratch;
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
     [
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres; a_deadlock_is_retried).to_vec(),
-        list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::MySql; a_deadlock_is_retried).to_vec(),
+        list!(Setup { needs: |engine| engine.kind == Kind::Postgres, ..Setup::WITHOUT_LAYERS }; a_deadlock_is_retried),
+        list!(
+            Setup {
+                levels: IsolationLevels::Every,
+                needs: |engine| engine.kind == Kind::MySql,
+                ..Setup::WITHOUT_LAYERS
+            };
+            a_deadlock_is_retried,
+        ),
     ]
     .concat()
 }

@@ -3,18 +3,28 @@
 use tollgate::{Error, Store, Take};
 
 use super::{LONG, in_order};
-use crate::matrix::{Case, Levels, Time, list};
+use crate::engines::Kind;
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::{Scratch, with_session};
 use crate::session::Session;
 use crate::test_db::{AnyPool, TestDb};
 
 pub fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> =
-        list!(Levels::Every, Time::Real, |engine| engine.name == "mariadb"; a_batch_has_its_locks_before_its_snapshot)
-            .into();
-    cases.extend(list!(Levels::Pools, Time::Real, |engine| engine.name == "mariadb";
-        batch_that_times_out_restores_the_session_settings));
-    cases
+    [
+        list!(
+            Setup {
+                levels: IsolationLevels::Every,
+                needs: |engine| engine.has_snapshot_conflicts,
+                ..Setup::WITHOUT_LAYERS
+            };
+            a_batch_has_its_locks_before_its_snapshot,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::MySql && engine.has_statement_timeout, ..Setup::WITHOUT_LAYERS };
+            batch_that_times_out_restores_the_session_settings,
+        ),
+    ]
+    .concat()
 }
 
 async fn a_batch_has_its_locks_before_its_snapshot(db: TestDb) -> anyhow::Result<()> {

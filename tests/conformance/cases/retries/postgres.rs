@@ -6,21 +6,26 @@ use tollgate::{Error, Rule, Store, Take};
 
 use super::{LONG, a_hundred_a_day, is_snapshot, take};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, IsolationLevels, Setup, list};
 use crate::pools::Scratch;
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Every, Time::Real, |engine| engine.kind == Kind::Postgres;
+    list!(
+        Setup {
+            levels: IsolationLevels::Every,
+            needs: |engine| engine.kind == Kind::Postgres,
+            ..Setup::WITHOUT_LAYERS
+        };
         a_concurrent_writer_costs_the_higher_levels_a_retry,
         concurrent_writer_costs_a_batch_one_retry_at_higher_levels,
         a_failure_at_commit_is_retried,
         a_failure_of_a_batch_at_commit_is_retried_as_a_whole,
         persistent_commit_failures_end_after_the_attempts,
         persistent_commit_failures_end_by_the_deadline,
-        lost_prepared_statement_is_not_contention)
-    .into()
+        lost_prepared_statement_is_not_contention,
+    )
 }
 
 async fn a_concurrent_writer_costs_the_higher_levels_a_retry(db: TestDb) -> anyhow::Result<()> {

@@ -8,16 +8,15 @@ use uuid::Uuid;
 
 use super::START;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::{TestDb, hex};
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
-        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::WITHOUT_LAYERS };
         adjustments_are_answered_in_their_places,
         batch_with_one_invalid_adjustment_is_refused,
     )
-    .into()
 }
 
 async fn adjustments_are_answered_in_their_places(db: TestDb) -> anyhow::Result<()> {

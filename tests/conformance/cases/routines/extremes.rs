@@ -7,16 +7,15 @@ use anyhow::{Context, ensure};
 use tollgate::Quota;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
-        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::WITHOUT_LAYERS };
         no_argument_is_answered_by_an_error_of_the_engine,
         out_of_range_parameter_is_refused_before_the_routine,
     )
-    .into()
 }
 
 /// The purpose of a parameter, which determines its extreme values.

@@ -6,13 +6,13 @@ use anyhow::ensure;
 use tollgate::{Error, Quota, Rule, Store, Take};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::pools::Scratch;
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(
-        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+    let mut cases = list!(
+        Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::WITHOUT_LAYERS };
         unknown_bucket_error_says_how_to_create_it,
         request_tokens_beyond_the_capacity_is_an_error,
         arguments_out_of_range_move_no_token,
@@ -21,14 +21,13 @@ pub(crate) fn cases() -> Vec<Case> {
         receipts_out_of_range_give_nothing_back,
         rate_limiting_request_refuses_invalid_values,
         a_batch_of_anything_but_ids_and_numbers_moves_no_token,
-    )
-    .into();
+    );
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+        Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
         bucket_changed_during_every_attempt_is_contended,
     ));
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+        Setup { time: Time::Injected, needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
         routine_refuses_a_fraction_for_a_whole_number,
     ));
     cases

@@ -4,17 +4,16 @@ use anyhow::ensure;
 
 use super::MS;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
-        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::WITHOUT_LAYERS };
         request_tokens_in_window_grants_its_maximum_in_any_interval,
         request_tokens_in_window_refuses_invalid_windows,
         peek_window_returns_limits_counts_and_next_wait,
     )
-    .into()
 }
 
 async fn request_tokens_in_window_grants_its_maximum_in_any_interval(db: TestDb) -> anyhow::Result<()> {

@@ -14,21 +14,23 @@ use tollgate::{Admin, Key, Mode, Quota, admin::Override};
 use super::super::{MS, SECOND, START};
 use crate::client::Row;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::pools::with_session;
 use crate::random;
 use crate::test_db::{TestDb, hex};
 
 pub(crate) fn cases() -> Vec<Case> {
     [
-        list!(Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
-            an_entry_of_many_times_is_decided_as_so_many_requests)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+        list!(
+            Setup { time: Time::Injected, needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
+            an_entry_of_many_times_is_decided_as_so_many_requests,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
             batches_that_overlap_do_not_deadlock,
             override_applies_to_a_bucket_made_after_the_snapshot,
-            batches_in_any_isolation_level_grant_the_available_tokens)
-        .to_vec(),
+            batches_in_any_isolation_level_grant_the_available_tokens,
+        ),
     ]
     .concat()
 }

@@ -10,7 +10,7 @@ use tollgate::{Admin, Key, Mode, Quota, Rule, Store, Take, admin::Override};
 
 use super::super::{MS, SECOND, START};
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::pools::{Scratch, with_session};
 use crate::random;
 use crate::session::Session;
@@ -18,18 +18,20 @@ use crate::test_db::{TestDb, hex};
 
 pub(crate) fn cases() -> Vec<Case> {
     [
-        list!(Levels::Pools, Time::Injected, |engine| engine.kind == Kind::MySql;
+        list!(
+            Setup { time: Time::Injected, needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
             uniform_requests_are_decided_as_defined,
-            uniform_path_falls_back_after_a_clock_set_back)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+            uniform_path_falls_back_after_a_clock_set_back,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
             uniform_path_falls_back_where_other_rules_apply,
             uniform_batch_that_names_a_bucket_twice_is_refused,
             uniform_first_use_counts_from_when_rows_are_locked,
             uniform_first_use_takes_from_a_concurrently_made_bucket,
             uniform_path_falls_back_where_a_plan_has_other_rules,
-            uniform_path_leaves_session_settings_unchanged)
-        .to_vec(),
+            uniform_path_leaves_session_settings_unchanged,
+        ),
     ]
     .concat()
 }

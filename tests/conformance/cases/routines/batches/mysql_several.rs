@@ -4,16 +4,17 @@ use anyhow::ensure;
 use tollgate::{Admin, Mode, Quota, Rule, Store, Take, model::Outcome};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_session};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+    list!(
+        Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
         batches_with_truncated_arrays_are_decided,
         requests_with_truncated_arrays_of_limits_are_decided,
-        several_limits_make_no_bucket_while_all_is_off)
-    .into()
+        several_limits_make_no_bucket_while_all_is_off,
+    )
 }
 
 /// MariaDB truncates the arrays that its routines aggregate; MySQL does not.

@@ -10,7 +10,7 @@ use tollgate::Key;
 use super::super::{MS, START};
 use crate::client::Row;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::pools::{injected, with_session};
 use crate::random;
 use crate::test_db::TestDb;
@@ -18,16 +18,14 @@ use crate::test_db::TestDb;
 pub(crate) fn cases() -> Vec<Case> {
     [
         list!(
-            Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
+            Setup { time: Time::Injected, needs: |engine| engine.kind == Kind::Postgres, ..Setup::WITHOUT_LAYERS };
             a_batch_decides_as_single_requests_do,
-        )
-        .to_vec(),
+        ),
         list!(
-            Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+            Setup { needs: |engine| engine.kind == Kind::Postgres && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
             locked_row_does_not_block_the_other_rows,
             batch_counts_from_when_its_row_is_locked,
-        )
-        .to_vec(),
+        ),
     ]
     .concat()
 }

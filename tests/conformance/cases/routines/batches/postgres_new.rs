@@ -8,20 +8,19 @@ use tollgate::{Error, Key, Quota, Rule, Store, Take, model::Outcome};
 
 use super::super::MS;
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
-        Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres && engine.has_sessions;
+        Setup { needs: |engine| engine.kind == Kind::Postgres && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
         new_bucket_named_twice_grants_its_tokens_once,
         invalid_id_in_a_batch_creates_no_bucket,
         new_bucket_counts_from_its_creation,
         concurrently_made_bucket_is_taken_from_as_it_is,
         waiter_for_a_new_bucket_locks_no_later_bucket,
     )
-    .to_vec()
 }
 
 async fn new_bucket_named_twice_grants_its_tokens_once(db: TestDb) -> anyhow::Result<()> {

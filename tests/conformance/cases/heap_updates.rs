@@ -4,16 +4,18 @@
 use anyhow::ensure;
 use tollgate::{Key, Rule, Store, Take};
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_session};
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(Levels::Pools, Time::Real, |engine| engine.has_heap && engine.has_sessions;
+    // Without layers: the cases count the writes of calls with many rows.
+    list!(
+        Setup { needs: |engine| engine.has_heap && engine.has_sessions, ..Setup::WITHOUT_LAYERS };
         decisions_update_rows_on_their_pages,
         batches_planned_for_few_buckets_read_no_others_later,
-        indexes_hold_no_column_written_by_a_decision)
-    .into()
+        indexes_hold_no_column_written_by_a_decision,
+    )
 }
 
 async fn decisions_update_rows_on_their_pages(db: TestDb) -> anyhow::Result<()> {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::ensure;
 use tollgate::{Decision, Quota, Rule, Store, Take, TakeError, model::Outcome};
 
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
     list!(
-        Levels::Pools, Time::Injected, |_| true;
+        Setup { time: Time::Injected, ..Setup::DEFAULT };
         no_tokens_is_no_request,
         request_beyond_the_capacity_is_an_error,
         a_wait_of_any_length_is_a_wait_of_a_year,
@@ -19,7 +19,6 @@ pub(crate) fn cases() -> Vec<Case> {
         provisioned_bucket_keeps_its_limits,
         a_cost_is_debited_in_full_however_large,
     )
-    .into()
 }
 
 async fn no_tokens_is_no_request(db: TestDb) -> anyhow::Result<()> {

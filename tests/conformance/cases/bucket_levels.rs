@@ -10,18 +10,18 @@ use tollgate::{
 };
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
+    // Without layers: the cases read a view and operators' lists.
     list!(
-        Levels::Pools, Time::Real, |_| true;
+        Setup::WITHOUT_LAYERS;
         a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket,
         the_view_shows_tokens_and_instants,
         level_listing_equals_the_view,
         window_view_equals_the_listing,
     )
-    .into()
 }
 
 async fn a_row_of_id_capacity_and_refill_seconds_is_a_full_bucket(db: TestDb) -> anyhow::Result<()> {

@@ -6,37 +6,36 @@ use anyhow::ensure;
 use tollgate::{Key, Quota, Rule, Store, Take, model::QuotaError};
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, Time, list};
 use crate::pools::with_session;
 use crate::test_db::TestDb;
 
 mod requests;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = list!(
-        Levels::Pools, Time::Injected, |_| true;
+    let mut cases = list!(
+        Setup { time: Time::Injected, ..Setup::DEFAULT };
         every_quota_at_the_limits_makes_a_bucket,
         library_refuses_invalid_quota_values,
         database_refuses_invalid_bucket_values,
         database_refuses_invalid_plan_and_override_values,
         capacity_that_never_refills_accepts_any_refill_seconds,
         database_refuses_to_change_a_bucket_to_invalid_limits,
-    )
-    .into();
+    );
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |engine| engine.has_routines;
+        Setup { time: Time::Injected, needs: |engine| engine.has_routines, ..Setup::DEFAULT };
         create_bucket_refuses_invalid_values,
     ));
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |engine| engine.kind != Kind::MySql;
+        Setup { time: Time::Injected, needs: |engine| engine.kind != Kind::MySql, ..Setup::DEFAULT };
         fractional_capacity_is_refused_by_every_table,
     ));
     cases.extend(list!(
-        Levels::Pools, Time::Injected, |engine| engine.kind == Kind::Postgres;
+        Setup { time: Time::Injected, needs: |engine| engine.kind == Kind::Postgres, ..Setup::DEFAULT };
         routines_take_double_precision_and_refuse_fractions,
     ));
     cases.extend(list!(
-        Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+        Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::DEFAULT };
         precision_of_divisions_admits_no_other_limits,
     ));
     cases.extend(requests::cases());

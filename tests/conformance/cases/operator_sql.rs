@@ -5,28 +5,32 @@ use tollgate::{Admin, Mode, Quota, Rule, Store, Take, admin::Override};
 use uuid::Uuid;
 
 use crate::engines::Kind;
-use crate::matrix::{Case, Levels, Time, list};
+use crate::matrix::{Case, Setup, list};
 use crate::pools::{Scratch, with_session};
 use crate::session::Session;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
+    // Without layers: the cases use operators' SQL, with their own sessions and databases.
     [
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::Postgres;
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::Postgres, ..Setup::WITHOUT_LAYERS };
             modes_and_overrides_are_set_though_all_tables_are_published,
             an_override_made_in_an_old_snapshot_rules_or_fails,
             expired_overrides_change_with_all_other_overrides,
-            window_uses_the_mode_when_its_row_is_locked)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind == Kind::MySql;
+            window_uses_the_mode_when_its_row_is_locked,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
             words_with_a_space_behind_them_are_refused,
             id_with_trailing_line_feed_is_refused,
             bucket_takes_its_new_limits_at_once_unless_requests_wait,
-            requests_with_truncated_array_are_refused_or_answered)
-        .to_vec(),
-        list!(Levels::Pools, Time::Real, |engine| engine.kind != Kind::Sqlite;
-            bucket_that_never_refills_ignores_refill_seconds)
-        .to_vec(),
+            requests_with_truncated_array_are_refused_or_answered,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind != Kind::Sqlite, ..Setup::WITHOUT_LAYERS };
+            bucket_that_never_refills_ignores_refill_seconds,
+        ),
     ]
     .concat()
 }
