@@ -32,5 +32,8 @@ fn main() -> anyhow::Result<()> {
     for name in matrix::FLAKY.lock().iter() {
         println!("FLAKY {name}");
     }
+    for (elapsed, name) in matrix::slowest(10) {
+        println!("SLOW {:.1} s {name}", elapsed.as_secs_f64());
+    }
     conclusion.exit();
 }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use parking_lot::{Mutex, RwLock};
@@ -134,15 +134,19 @@ fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, layers: 
     let name = format!("{}::{variant}::{case_name}", engine.name);
     Trial::test(name.clone(), move || {
         let run = || {
+            let recorded = name.clone();
             let run = move || {
                 let _processors = wait_for_processors(case);
+                let started = Instant::now();
                 let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-                runtime.block_on(async {
+                let ended = runtime.block_on(async {
                     let running =
                         async { (case.run)(TestDb::new(engine, level, layers, case.setup.time).await?).await };
                     let guarded = tokio::time::timeout(HUNG, running).await;
                     guarded.unwrap_or_else(|_| Err(anyhow::anyhow!("the case hangs")))
-                })
+                });
+                TIMES.lock().push((started.elapsed(), recorded));
+                ended
             };
             let thread = std::thread::Builder::new().name(name.clone()).stack_size(STACK).spawn(run)?;
             thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the case panicked")))
@@ -163,6 +167,17 @@ fn trial(case: Case, engine: &'static Engine, level: Option<Isolation>, layers: 
 
 /// The names of the trials that needed a second try.
 pub static FLAKY: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// How long each trial ran, and its name.
+static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+
+/// The slowest trials, the slowest first.
+pub fn slowest(count: usize) -> Vec<(Duration, String)> {
+    let mut times = std::mem::take(&mut *TIMES.lock());
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    times.truncate(count);
+    times
+}
 
 /// Whether a failure is tried again: in `scripts/test`, unless the case is random.
 fn is_retried(case: Case) -> bool {
