@@ -329,6 +329,61 @@ begin
     call token_clock(v_now);
     -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
     set innodb_lock_wait_timeout = if(p_own or p_requests like '%[%[%[%', least(v_wait, 1), v_wait), sql_big_selects = 1;
+    -- The limits make the server materialize the tables, requests in the order in which their rows are locked.
+    with requests as (
+      select place, unhex(id) as id, cost, max_wait, min_remaining, capacity, refill_seconds, refill,
+             unhex(plan) as plan, receipt, coalesce(times, 1) as times
+        from json_table(p_requests, '$[*]' columns (
+               place for ordinality, id varchar(512) character set ascii path '$[0]',
+               cost bigint path '$[1]', max_wait bigint path '$[2]', min_remaining bigint path '$[3]',
+               -- A value too large would read as null, which has a meaning. So the value is refused here.
+               capacity bigint path '$[4]' error on error,
+               refill_seconds decimal(19, 9) path '$[5]' error on error,
+               refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+               plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
+               hold bigint path '$[9]' error on error,
+               times bigint path '$[10]' error on error)) as entries
+       order by id limit 1000000000),
+    locked as (
+      select r.id, r.place, r.cost, r.min_remaining, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
+             b.step_ticks, b.token_ticks, b.max_granted_wait, b.plan is not null as planned,
+             (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
+             (r.cost between 1 and c_max_tokens and r.min_remaining between 0 and c_max_tokens
+              and r.times >= 1 and r.max_wait = 0 and r.receipt is null
+              and length(r.id) between 1 and 255) is not true as unbatchable,
+             b.id is null and (r.capacity is not null or r.plan is not null) as missing,
+             case
+               when r.cost < 1 or r.min_remaining < 0 or json_contains(v_one_by_one, cast(r.place as char)) then null
+               when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
+               when b.overridden or b.capacity <> b.under_capacity
+                    or b.refill_seconds <> b.under_seconds or b.refill <> b.under_refill then null
+               when r.capacity is not null
+                 then if(b.plan is null and r.capacity = b.capacity
+                         and r.refill_seconds = b.refill_seconds and r.refill = b.refill, 'tokens', null)
+               when r.plan is null or r.plan = b.plan then 'tokens'
+             end as decided_by
+        from requests r
+        left join token_buckets b on b.id = r.id
+         for update /*!80000 of b */),  -- MySQL needs this, and MariaDB skips it
+    evaluated as (
+      select l.*,
+             -- null: more than the tokens decides
+             case
+               when not decided_by <=> 'tokens' then decided_by
+               when cost > burst div token_ticks - min_remaining then 'never'
+               -- False if the clock was set back.
+               when full_at - clock <= burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks then 'denied'
+             end as outcome
+        from locked l
+       limit 1000000000),
+    decided as (
+      select e.*,
+             -- Each of equal requests finds the tokens that the one before left.
+             if(outcome = 'denied',
+                greatest(least((burst - min_remaining * token_ticks - greatest(full_at - clock, 0))
+                               div (cost * token_ticks),
+                               times), 0), 0) as grants
+        from evaluated e)
     select count(*), count(distinct id), coalesce(sum(unbatchable), 0), coalesce(sum(missing), 0),
            sum(planned and outcome is not null), sum(outcome is null), sum(grants),
            json_arrayagg(concat_ws(
@@ -338,60 +393,7 @@ begin
              coalesce(step_ns, '-'), coalesce(step_ticks, '-'), coalesce(token_ticks, '-'))),
            json_arrayagg(if(grants > 0, json_array(hex(id), granted + grants * cost), null))
       into v_requests, v_ids, v_unbatchable, v_missing, v_planned, v_undecided, v_grants, v_answers, v_debits
-      from (
-        select s.*,
-               -- Each of equal requests finds the tokens that the one before left.
-               if(outcome = 'denied',
-                  greatest(least((burst - min_remaining * token_ticks - greatest(full_at - clock, 0))
-                                 div (cost * token_ticks),
-                                 times), 0), 0) as grants
-          from (
-            select s.*,
-                   -- null: more than the tokens decides
-                   case
-                     when not decided_by <=> 'tokens' then decided_by
-                     when cost > burst div token_ticks - min_remaining then 'never'
-                     -- False if the clock was set back.
-                     when full_at - clock <= burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks
-                       then 'denied'
-                   end as outcome
-              from (
-                select r.id, r.place, r.cost, r.min_remaining, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
-                       b.step_ticks, b.token_ticks, b.max_granted_wait, b.plan is not null as planned,
-                       (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
-                       (r.cost between 1 and c_max_tokens and r.min_remaining between 0 and c_max_tokens
-                        and r.times >= 1 and r.max_wait = 0 and r.receipt is null
-                        and length(r.id) between 1 and 255) is not true as unbatchable,
-                       b.id is null and (r.capacity is not null or r.plan is not null) as missing,
-                       case
-                         when r.cost < 1 or r.min_remaining < 0 or json_contains(v_one_by_one, cast(r.place as char))
-                           then null
-                         when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
-                         when b.overridden or b.capacity <> b.under_capacity
-                              or b.refill_seconds <> b.under_seconds or b.refill <> b.under_refill then null
-                         when r.capacity is not null
-                           then if(b.plan is null and r.capacity = b.capacity
-                                   and r.refill_seconds = b.refill_seconds and r.refill = b.refill, 'tokens', null)
-                         when r.plan is null or r.plan = b.plan then 'tokens'
-                       end as decided_by
-                  from (
-                    select place, unhex(id) as id, cost, max_wait, min_remaining, capacity, refill_seconds, refill,
-                           unhex(plan) as plan, receipt, coalesce(times, 1) as times
-                      from json_table(p_requests, '$[*]' columns (
-                             place for ordinality, id varchar(512) character set ascii path '$[0]',
-                             cost bigint path '$[1]', max_wait bigint path '$[2]', min_remaining bigint path '$[3]',
-                             -- A value too large would read as null, which has a meaning. So the value is refused here.
-                             capacity bigint path '$[4]' error on error,
-                             refill_seconds decimal(19, 9) path '$[5]' error on error,
-                             refill varchar(10) character set ascii collate ascii_bin path '$[6]',
-                             plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
-                             hold bigint path '$[9]' error on error,
-                             times bigint path '$[10]' error on error)) as requests
-                     -- The limit makes the server materialize the derived table, in this order.
-                     order by id limit 1000000000) as r
-                  left join token_buckets b on b.id = r.id
-                   for update /*!80000 of b */) as s  -- MySQL needs this, and MariaDB skips it
-             limit 1000000000) as s) as s;
+      from decided;
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
