@@ -315,15 +315,7 @@ impl<S: Store> CallTask<S> {
             replies.push(reply);
         }
         let state = Arc::clone(&self.state);
-        let mut call = Box::pin(state.store.take_checked(takes.as_slice(), options));
-        let called = if let Ok(called) = timeout(OLD_CALL_AGE, &mut call).await {
-            called
-        } else {
-            self.mark_old();
-            call.as_mut().await
-        };
-        drop(call);
-        let outcomes = match called {
+        let outcomes = match self.wait_for(state.store.take_checked(takes.as_slice(), options)).await {
             Ok(outcomes) => outcomes,
             Err(error) => return Err((error, takes.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -349,15 +341,7 @@ impl<S: Store> CallTask<S> {
         let (adjustments, replies): (Vec<Adjustment>, Vec<_>) =
             tickets.into_iter().filter_map(Ticket::into_adjustment).unzip();
         let state = Arc::clone(&self.state);
-        let mut call = Box::pin(state.store.adjust_with(&adjustments, options));
-        let called = if let Ok(called) = timeout(OLD_CALL_AGE, &mut call).await {
-            called
-        } else {
-            self.mark_old();
-            call.as_mut().await
-        };
-        drop(call);
-        let adjusted = match called {
+        let adjusted = match self.wait_for(state.store.adjust_with(&adjustments, options)).await {
             Ok(adjusted) => adjusted,
             Err(error) => return Err((error, adjustments.into_iter().zip(replies).map(Ticket::from).collect())),
         };
@@ -368,13 +352,18 @@ impl<S: Store> CallTask<S> {
         Ok(())
     }
 
-    /// Lets other calls start beside this one, which is [old](OLD_CALL_AGE).
-    fn mark_old(&mut self) {
+    /// Waits for the store. Once the call is [old](OLD_CALL_AGE), other calls start beside it.
+    async fn wait_for<T>(&mut self, call: impl Future<Output = T>) -> T {
+        let mut call = Box::pin(call);
+        if let Ok(called) = timeout(OLD_CALL_AGE, &mut call).await {
+            return called;
+        }
         if let Some(flight) = &mut self.flight {
             let mut queue = self.state.queue.lock();
             queue.mark_old(flight);
             self.state.start_calls(queue);
         }
+        call.await
     }
 
     /// Answers the requests of a failed call, unless the call is repeated key by key.
