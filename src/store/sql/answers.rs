@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use sqlx::{ColumnIndex, Decode, Row, Type};
+
 use super::call::SqlRequest;
 use super::dialect::ThrottleOutcome;
 use crate::model::answer::{BucketAnswer, OutcomeCode};
@@ -9,25 +12,39 @@ use crate::model::bucket::{Bucket, BucketQuota, BucketRequest};
 use crate::model::window::Counts;
 use crate::model::{Mode, WindowUsage};
 
-/// The columns of every routine that decides. The first are the request (from 1), for how many equal requests the row
-/// stands, and their outcome. Then follow the mode that decided instead of the tokens, the instant of the decision, and
-/// from when the tokens can be used. The last are the bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`,
-/// `step_ticks` and `token_ticks` after all of these requests.
-pub(super) type AnswerColumns = (
-    i64,
-    i64,
-    String,
-    Option<String>,
-    i64,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-);
+/// A row of a routine that decides: the answer to `times` equal requests.
+#[derive(Clone)]
+pub(super) struct AnswerColumns {
+    /// The request, from 1.
+    pub(super) position: i64,
+    pub(super) times: i64,
+    pub(super) outcome: String,
+    /// The mode that decided instead of the tokens.
+    pub(super) mode: Option<String>,
+    /// The instant of the decision.
+    pub(super) now: i64,
+    /// From when the tokens can be used.
+    pub(super) scheduled_at: Option<i64>,
+    /// The bucket after these requests.
+    pub(super) state: StateColumns,
+}
+
+/// A bucket's `full_at`, `granted`, `burst`, `anchor`, `step_ns`, `step_ticks` and `token_ticks`. Null if there is no bucket.
+pub(super) type StateColumns = [Option<i64>; 7];
+
+/// Reads [`StateColumns`] that begin at a column of a row.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) fn state_columns<'r, R: Row>(row: &'r R, first: usize) -> Result<StateColumns, sqlx::Error>
+where
+    usize: ColumnIndex<R>,
+    Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let mut state = StateColumns::default();
+    for (place, column) in (first..).zip(&mut state) {
+        *column = row.try_get(place)?;
+    }
+    Ok(state)
+}
 
 /// An answer, the position of its request (from 1), and for how many equal requests the answer stands.
 pub(super) struct Entry {
@@ -61,23 +78,9 @@ impl TryFrom<AnswerColumns> for Entry {
     type Error = sqlx::Error;
 
     fn try_from(columns: AnswerColumns) -> Result<Self, sqlx::Error> {
-        let (
-            position,
-            times,
-            outcome,
-            mode,
-            now,
-            scheduled_at,
-            full_at,
-            granted,
-            burst,
-            anchor,
-            step_ns,
-            step_ticks,
-            ticks,
-        ) = columns;
+        let AnswerColumns { position, times, outcome, mode, now, scheduled_at, state } = columns;
+        let [_, _, burst, ..] = state;
         let answer = BucketAnswer { now, scheduled_at, capacity: burst, ..answer(&outcome, mode.as_deref())? };
-        let state = [full_at, granted, burst, anchor, step_ns, step_ticks, ticks];
         Ok(Self { position, times, answer: BucketAnswer { state: parse_state(state), ..answer } })
     }
 }
@@ -87,8 +90,8 @@ pub(super) fn answer(outcome: &str, mode: Option<&str>) -> Result<BucketAnswer, 
     Ok(BucketAnswer { mode: parse_mode(mode)?, ..BucketAnswer::refused(outcome_code(outcome)?, 0) })
 }
 
-/// A bucket's state from the last seven of [`AnswerColumns`]. `None` if there is no bucket.
-pub(super) fn parse_state(columns: [Option<i64>; 7]) -> Option<(BucketQuota, Bucket)> {
+/// Returns the bucket, or `None` if there is no bucket.
+pub(super) fn parse_state(columns: StateColumns) -> Option<(BucketQuota, Bucket)> {
     let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = columns;
     let token_ticks = token_ticks?;
     let capacity = burst? / token_ticks;

@@ -96,19 +96,21 @@ pub(super) fn parse_columns(text: &str) -> Result<AnswerColumns, sqlx::Error> {
     let number =
         |word: Option<&str>| word.map(str::parse::<i64>).transpose().map_err(|e| sqlx::Error::Decode(e.into()));
     let needed = |word| number(word)?.ok_or_else(|| sqlx::Error::Protocol(format!("the answer {text:?}")));
-    Ok((
-        needed(entry)?,
-        1,
-        outcome.unwrap_or_default().to_owned(),
-        mode.map(str::to_owned),
-        needed(now)?,
-        number(scheduled_at)?,
-        number(full_at)?,
-        number(granted)?,
-        number(burst)?,
-        number(anchor)?,
-        number(step_ns)?,
-        number(step_ticks)?,
-        number(token_ticks)?,
-    ))
+    Ok(AnswerColumns {
+        position: needed(entry)?,
+        times: 1,
+        outcome: outcome.unwrap_or_default().to_owned(),
+        mode: mode.map(str::to_owned),
+        now: needed(now)?,
+        scheduled_at: number(scheduled_at)?,
+        state: [
+            number(full_at)?,
+            number(granted)?,
+            number(burst)?,
+            number(anchor)?,
+            number(step_ns)?,
+            number(step_ticks)?,
+            number(token_ticks)?,
+        ],
+    })
 }

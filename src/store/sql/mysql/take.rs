@@ -1,6 +1,7 @@
 //! Decisions: one routine for a request and its equals, one for requests that differ only in their keys, and one for a
 //! batch.
 
+use sqlx::Row;
 use sqlx::mysql::{MySql, MySqlConnection};
 
 use super::adjust::adjust;
@@ -51,23 +52,6 @@ impl Decisions for MySql {
     }
 }
 
-/// How many equal requests were granted, and [`AnswerColumns`] without the first two: of the other requests, or of all. Texts
-/// are bytes, because MySQL does not report them as text.
-type OutParameters = (
-    i64,
-    Vec<u8>,
-    Option<Vec<u8>>,
-    i64,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-);
-
 /// The columns of `token_take_window_v1`, with texts as bytes.
 type WindowOutParameters = (Vec<u8>, Option<Vec<u8>>, i64, Option<i64>, Vec<u8>, i64);
 
@@ -82,7 +66,7 @@ async fn take_one(
 ) -> Result<Vec<AnswerColumns>, sqlx::Error> {
     const OUT_PARAMETERS: usize = 11;
     let mut call =
-        sqlx::query_as("call token_take_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+        sqlx::query("call token_take_v1(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, true, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .bind(bytes(request.key()))
             .bind(request.amounts.cost)
             .bind(request.amounts.max_wait)
@@ -98,39 +82,19 @@ async fn take_one(
     for _ in 0..OUT_PARAMETERS {
         call = call.bind(None::<i64>);
     }
-    let rows: Vec<OutParameters> = call.fetch_all(connection).await?;
-    let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
-    let (
-        granted_times,
-        outcome,
-        mode,
-        now,
-        scheduled_at,
-        full_at,
-        granted,
-        burst,
-        anchor,
-        step_ns,
-        step_ticks,
-        token_ticks,
-    ) = row;
-    let (outcome, mode) = (text(outcome), mode.map(text));
-    let columns = (
-        1,
-        request.times,
-        outcome,
-        mode,
-        now,
-        scheduled_at,
-        full_at,
-        granted,
-        burst,
-        anchor,
-        step_ns,
-        step_ticks,
-        token_ticks,
-    );
-    Ok(parts(granted_times, columns).collect())
+    let rows = call.fetch_all(connection).await?;
+    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    // MySQL does not report texts as text.
+    let columns = AnswerColumns {
+        position: 1,
+        times: request.times,
+        outcome: text(row.try_get(1)?),
+        mode: row.try_get::<Option<_>, _>(2)?.map(text),
+        now: row.try_get(3)?,
+        scheduled_at: row.try_get(4)?,
+        state: answers::state_columns(row, 5)?,
+    };
+    Ok(parts(row.try_get(0)?, columns).collect())
 }
 
 async fn take_many(
@@ -156,7 +120,7 @@ async fn take_many(
         let (times, granted_times) = (times()?, times()?);
         if times > 0 {
             let mut answer = json::parse_columns(words.next().ok_or_else(unread)?)?;
-            answer.1 = times;
+            answer.times = times;
             columns.extend(parts(granted_times, answer));
         }
     }
@@ -165,10 +129,9 @@ async fn take_many(
 
 /// Splits the answer to equal requests into those that were granted and the others.
 fn parts(granted_times: i64, mut others: AnswerColumns) -> impl Iterator<Item = AnswerColumns> {
-    let mut granted = others.clone();
-    (granted.1, granted.2, granted.3) = (granted_times, "granted".to_owned(), None);
-    others.1 -= granted_times;
-    [granted, others].into_iter().filter(|columns| columns.1 > 0)
+    let granted = AnswerColumns { times: granted_times, outcome: "granted".to_owned(), mode: None, ..others.clone() };
+    others.times -= granted_times;
+    [granted, others].into_iter().filter(|columns| columns.times > 0)
 }
 
 /// Decides requests that differ only in their keys and `times`, as most batches of one limiter do.
@@ -208,24 +171,17 @@ async fn take_uniform(
         let (place, granted_times, full_at, granted) = (word()?, word()?, word()?, word()?);
         let request = usize::try_from(place - 1).ok().and_then(|place| requests.get(place)).ok_or_else(unread)?;
         let tokens = granted_times * amounts.cost;
-        columns.extend(parts(
-            granted_times,
-            (
-                place,
-                request.times,
-                "denied".to_owned(),
-                None,
-                now,
-                Some(now),
-                Some(full_at + tokens * token_ticks),
-                Some(granted + tokens),
-                Some(burst),
-                Some(anchor),
-                Some(step_ns),
-                Some(step_ticks),
-                Some(token_ticks),
-            ),
-        ));
+        let denied = AnswerColumns {
+            position: place,
+            times: request.times,
+            outcome: "denied".to_owned(),
+            mode: None,
+            now,
+            scheduled_at: Some(now),
+            state: [full_at + tokens * token_ticks, granted + tokens, burst, anchor, step_ns, step_ticks, token_ticks]
+                .map(Some),
+        };
+        columns.extend(parts(granted_times, denied));
     }
     Ok(Some(columns))
 }

@@ -314,6 +314,20 @@ async fn take_window(
     answers::counted((outcome, mode, now, scheduled_at, ends.into_iter().zip(counts).collect(), resolution))
 }
 
+impl FromRow<'_, PgRow> for AnswerColumns {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            position: row.try_get(0)?,
+            times: row.try_get(1)?,
+            outcome: row.try_get(2)?,
+            mode: row.try_get(3)?,
+            now: row.try_get(4)?,
+            scheduled_at: row.try_get(5)?,
+            state: answers::state_columns(row, 6)?,
+        })
+    }
+}
+
 /// A row of `answers_v1`: arrays, for all requests with the same outcome. An array with one value has it for all requests.
 struct AnswerArrays {
     entries: Vec<i64>,
