@@ -45,7 +45,7 @@ async fn window_bounds_reservations_to_a_thousand_parts(db: TestDb) -> anyhow::R
 
     // The first and the newest reservations are given back, and those between stay.
     let cancelled = [&reservations[1..2], &reservations[500..]].concat();
-    let given_back = db.store().adjust(&cancelled).await?;
+    let given_back = db.store().deadline(Duration::from_mins(1)).adjust(&cancelled).await?;
     assert!(given_back.iter().all(|adjusted| *adjusted == Ok(Adjusted::Done(1))), "{given_back:?}");
     assert_eq!(both.memory.adjust(&cancelled).await?, given_back);
     for at in [10, 20, 30, 5000, 9980] {

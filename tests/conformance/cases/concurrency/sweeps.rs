@@ -1,7 +1,5 @@
 //! Sweeps during requests for buckets that are full and empty in turn.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -33,16 +31,16 @@ async fn sweep_deletes_only_full_buckets(db: TestDb) -> anyhow::Result<()> {
     let store = db.store().max_attempts(u32::MAX).deadline(Duration::from_mins(1));
     let quota = Quota::continuous(CAPACITY, REFILL)?;
     let keys: Vec<Key> = (0..KEYS).map(|_| db.key()).collect();
-    let (swept, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let mut sweepers = JoinSet::new();
-    for _ in 0..SWEEPERS {
-        sweepers.spawn(sweep(store.clone(), Arc::clone(&swept), Arc::clone(&over)));
-    }
-
     let mut histories = vec![Vec::new(); keys.len()];
-    while swept.load(Ordering::Relaxed) < SWEPT {
+    let mut swept = 0;
+    while swept < SWEPT {
         db.until(db.now().await? + nanoseconds(REFILL)).await?;
         age_buckets(db).await?;
+        let mut sweepers = JoinSet::new();
+        for _ in 0..SWEEPERS {
+            let store = store.clone();
+            sweepers.spawn(async move { store.sweep(1000).await });
+        }
         let mut takers = JoinSet::new();
         for taker in 0..TAKERS {
             let place = taker % keys.len();
@@ -55,14 +53,13 @@ async fn sweep_deletes_only_full_buckets(db: TestDb) -> anyhow::Result<()> {
             let (place, calls) = taker?;
             round[place].extend(calls);
         }
+        for sweep in sweepers.join_all().await {
+            swept += sweep?.deleted;
+        }
         for (history, calls) in histories.iter_mut().zip(round) {
             ensure!(granted(&calls) >= i64::try_from(CAPACITY)?, "{} of a full bucket", granted(&calls));
             history.extend(calls);
         }
-    }
-    over.store(true, Ordering::Relaxed);
-    for sweeper in sweepers.join_all().await {
-        sweeper?;
     }
     for history in &histories {
         let faults = faults(&quota, 0, history);
@@ -82,17 +79,10 @@ async fn empty(store: &AnyStore, take: &Take) -> anyhow::Result<Vec<Call>> {
     Ok(calls)
 }
 
-async fn sweep(store: AnyStore, swept: Arc<AtomicU64>, over: Arc<AtomicBool>) -> anyhow::Result<()> {
-    while !over.load(Ordering::Relaxed) {
-        swept.fetch_add(store.sweep(1000).await?.deleted, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
 const CAPACITY: u64 = 20;
 const REFILL: Duration = Duration::from_millis(200);
 const KEYS: usize = 2;
 const TAKERS: usize = 6;
-const SWEEPERS: usize = 2;
+const SWEEPERS: usize = 3;
 /// The number of buckets that are swept.
-const SWEPT: u64 = 8;
+const SWEPT: u64 = 4;
