@@ -171,8 +171,9 @@ pub type OperationFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Er
 /// The statements of decisions on one kind of database.
 #[allow(unreachable_pub, reason = "it seals a public trait")]
 pub trait Decisions: Operations {
-    /// Decides requests in one round trip, and answers in their order. On MySQL a batch under one quota takes two round
-    /// trips if more than tokens decides it.
+    /// Decides requests, and answers in their order. A server decides in one round trip. On MySQL a batch under one quota
+    /// or plan takes two, if more than tokens decides it: a mode, an override, changed limits or a clock that was set back.
+    /// SQLite has no round trips: it grants a plain request by one `UPDATE`, and decides others in a transaction.
     fn take(
         connection: &mut Self::Connection,
         requests: &[SqlRequest],
@@ -195,7 +196,8 @@ pub trait Decisions: Operations {
         context: &Self::CallContext,
     ) -> impl Future<Output = Result<WindowUsage, sqlx::Error>> + Send;
 
-    /// Refunds or charges what grants took, in one round trip, and answers in their order.
+    /// Refunds or charges what grants took, and answers in their order. A server adjusts in one round trip, and SQLite in a
+    /// transaction.
     fn adjust(
         connection: &mut Self::Connection,
         adjustments: &[Adjustment],

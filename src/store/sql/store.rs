@@ -28,8 +28,9 @@ use crate::telemetry::ObservedCall;
 
 /// A store of buckets in a SQL database, through your own pool or a [small one](Self::connect) of the store.
 ///
-/// A call is one statement. On MySQL and MariaDB, a call is two statements for a batch that modes or overrides affect, and
-/// for an operator's reads. An operator's change is a transaction.
+/// On PostgreSQL, a call is one statement. On MySQL and MariaDB, two, if more than tokens decides a batch under one quota or
+/// plan: a mode, an override, changed limits or a clock that was set back. An operator's reads are two as well. On SQLite, a
+/// call is a transaction, or one `UPDATE` for a plain request. An operator's change is a transaction.
 ///
 /// The store retries serialization failures and deadlocks with jitter until the deadline. It never repeats a request
 /// whose outcome is unknown, and never reports such a request as granted.
