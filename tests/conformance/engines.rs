@@ -174,6 +174,11 @@ impl Engine {
             .map_or_else(|_| self.required || has_server(), |selected| selected == self.name)
     }
 
+    /// Whether PgBouncer is between the pool and the server, so that connections of the pool share sessions.
+    pub fn is_pooled(&self) -> bool {
+        self.kind == Kind::Postgres && !self.has_sessions
+    }
+
     /// The URL of its server.
     pub fn url(&self) -> anyhow::Result<String> {
         let variable = self.url_variable.unwrap_or_default();

@@ -8,7 +8,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use tollgate::{Error, Fallback, Limiter, PgStore, model::Source, store::Durability};
 
 use super::{a_hundred_a_day, has_server, take};
-use crate::engines::Kind;
+use crate::engines::{Engine, Kind};
 use crate::matrix::{Case, Setup, list};
 use crate::pools::through_proxy;
 use crate::proxy::{Proxy, refusing};
@@ -25,10 +25,7 @@ pub fn cases() -> Vec<Case> {
             a_url_of_no_database_is_unavailable,
         ),
         list!(
-            Setup {
-                needs: |engine| engine.kind == Kind::Postgres && !engine.has_sessions,
-                ..Setup::LAYERED_EVERYWHERE
-            };
+            Setup { needs: Engine::is_pooled, ..Setup::LAYERED_EVERYWHERE };
             setting_refused_by_a_pooler_is_reported,
         ),
         list!(
@@ -90,7 +87,7 @@ async fn a_url_of_no_database_is_unavailable(db: TestDb) -> anyhow::Result<()> {
     let elsewhere = db.on(elsewhere(&db, Elsewhere::Database("no_such_database")));
     is_unavailable(&elsewhere).await?;
     // A pooler can wait for its server instead of refusing.
-    if db.engine.has_sessions {
+    if !db.engine.is_pooled() {
         let message = take(&elsewhere.store(), &db.key()).await.expect_err("it is not there").to_string();
         assert!(message.contains("no_such_database") && !message.contains("is it up"), "{message}");
     }
