@@ -8,7 +8,7 @@
 //! | forged receipts | `receipts.rs`; how long they are kept: `sweeping.rs` |
 //! | tricks across transactions | `transactions.rs`; an honest host's: `host/` |
 //! | hostile upstreams | `http/tests/client/hostile.rs` |
-//! | floods, held locks | `attack.rs`, `faults/changes.rs`, `sweeping.rs` |
+//! | floods, held locks | `denial_flood.rs`, `faults/changes.rs`, `sweeping.rs` |
 
 use crate::matrix::Case;
 
