@@ -221,8 +221,8 @@ impl Bucket {
         let slack =
             if limits.is_continuous() { SECOND_NS + 1 } else { (SECOND_NS / limits.step_ns + 1) * limits.step_ticks };
         // The sum of a refill time of a century and a long wait is near the end of the integer's range.
-        let most_owed = limits.burst().saturating_add(self.max_granted_wait).saturating_add(slack);
-        self.full_at - limits.clock(self.anchor, now) > most_owed
+        let max_owed = limits.burst().saturating_add(self.max_granted_wait).saturating_add(slack);
+        self.full_at - limits.clock(self.anchor, now) > max_owed
     }
 
     /// Converts the bucket from the limits that it was written under to `new` ones.
@@ -240,8 +240,8 @@ impl Bucket {
             self.anchor = 0;
         }
         let clock = new.clock(self.anchor, now);
-        let most_owed = new.clock(self.anchor, now + MAX_WAIT_NS) - clock;
-        let kept = i64::try_from(kept.max(-i128::from(most_owed))).unwrap_or(i64::MAX).min(new.burst());
+        let max_debt = new.clock(self.anchor, now + MAX_WAIT_NS) - clock;
+        let kept = i64::try_from(kept.max(-i128::from(max_debt))).unwrap_or(i64::MAX).min(new.burst());
         self.full_at = clock + new.burst() - kept;
         self.max_granted_wait = (-kept).max(0);
     }
