@@ -61,14 +61,14 @@ impl SqlRequest {
     /// Whether requests, sorted by key, are for different buckets and otherwise differ only in `times`. None waits or has an
     /// id, and all name the same quota or plan.
     #[cfg(feature = "mysql")]
-    pub(super) fn are_alike(requests: &[Self]) -> bool {
+    pub(super) fn are_uniform(requests: &[Self]) -> bool {
         let is_plain = |request: &Self| {
             request.take.is_momentary() && matches!(request.take.limits[0].rule, Rule::Quota(_) | Rule::Plan(_))
         };
-        let alike = |[one, next]: &[Self; 2]| {
+        let is_uniform = |[one, next]: &[Self; 2]| {
             one.amounts == next.amounts && one.take.limits[0].rule == next.take.limits[0].rule && one.key() < next.key()
         };
-        requests.iter().all(is_plain) && requests.array_windows().all(alike)
+        requests.iter().all(is_plain) && requests.array_windows().all(is_uniform)
     }
 
     pub(super) fn id(&self) -> Option<Uuid> {

@@ -143,7 +143,7 @@ async fn take_uniform(
     requests: &[SqlRequest],
     owner: TransactionOwner,
 ) -> Result<Option<Vec<AnswerColumns>>, sqlx::Error> {
-    let Some(first) = requests.first().filter(|_| SqlRequest::are_alike(requests)) else {
+    let Some(first) = requests.first().filter(|_| SqlRequest::are_uniform(requests)) else {
         return Ok(None);
     };
     let (amounts, quota) = (first.amounts, first.quota(0));

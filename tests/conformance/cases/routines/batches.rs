@@ -3,11 +3,11 @@
 use crate::matrix::Case;
 
 mod mysql;
-mod mysql_alike;
 mod mysql_several;
+mod mysql_uniform;
 mod postgres;
 mod postgres_new;
 
 pub(super) fn cases() -> Vec<Case> {
-    [mysql::cases(), mysql_alike::cases(), mysql_several::cases(), postgres::cases(), postgres_new::cases()].concat()
+    [mysql::cases(), mysql_several::cases(), mysql_uniform::cases(), postgres::cases(), postgres_new::cases()].concat()
 }
