@@ -79,7 +79,7 @@ impl Arguments {
             Some(Command::Offline(Offline::Man(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
-            // Decided without the database, because the switch must work while the database is down.
+            // Decided without the database, because `TOLLGATE_MODE` must work while the database is down.
             Some(Command::Online(Online::Take(args))) if request::is_decided_by_mode()? => {
                 return args.run(MemoryStore::new(), ready(())).await;
             }

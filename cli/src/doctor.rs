@@ -214,11 +214,11 @@ async fn refused<DB: Examine>(name: &'static str, pool: &Pool<DB>, error: &anyho
 async fn mode<DB: Migrate + Examine>(store: &SqlStore<DB>, report: &mut DoctorReport) {
     let Ok(now) = clock::now(store.pool()).await else { return };
     match store.mode().await {
-        Ok(switch) if switch.mode == Mode::Enforce || modes::has_ended(&switch, now) => report.ok("mode", "enforce"),
-        Ok(switch) => {
+        Ok(setting) if setting.mode == Mode::Enforce || modes::has_ended(&setting, now) => report.ok("mode", "enforce"),
+        Ok(setting) => {
             report.warn(
                 "mode",
-                modes::describe(&switch, "enforce", now),
+                modes::describe(&setting, "enforce", now),
                 "back to the tokens: `tollgate mode --clear --all`",
             );
         }

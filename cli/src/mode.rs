@@ -109,10 +109,10 @@ struct ModeChange {
 
 impl ModeChange {
     async fn of_all(self, store: &impl Admin) -> anyhow::Result<()> {
-        let before = readable(store.mode().await)?.map(|switch| ModeReport::new(None, Some(switch)));
+        let before = readable(store.mode().await)?.map(|setting| ModeReport::new(None, Some(setting)));
         let mode = self.mode.unwrap_or(Mode::Enforce);
         store.set_mode(mode, self.reason.as_deref(), self.until).await?;
-        self.report(before, &ModeReport::new(None, Some(self.switch(mode))))
+        self.report(before, &ModeReport::new(None, Some(self.setting(mode))))
     }
 
     async fn of_plan(self, store: &impl Admin, name: &Key) -> anyhow::Result<()> {
@@ -122,7 +122,7 @@ impl ModeChange {
         if !store.set_plan_mode(name, self.mode, self.reason.as_deref(), self.until).await? {
             return Err(CliError::unknown_plan(name).into());
         }
-        self.report(before, &ModeReport::new(Some(name.clone()), self.mode.map(|mode| self.switch(mode))))
+        self.report(before, &ModeReport::new(Some(name.clone()), self.mode.map(|mode| self.setting(mode))))
     }
 
     /// Changes the mode in the key's override, and keeps its limits.
@@ -139,7 +139,7 @@ impl ModeChange {
         Ok(())
     }
 
-    fn switch(&self, mode: Mode) -> ModeSetting {
+    fn setting(&self, mode: Mode) -> ModeSetting {
         setting(mode, self.reason.clone(), self.until)
     }
 
@@ -200,7 +200,7 @@ struct ModeReport {
     kind: ModeTarget,
     name: Option<Key>,
     /// `None`: the plan has no mode, and the global one applies.
-    switch: Option<ModeSetting>,
+    setting: Option<ModeSetting>,
     /// The source of a key's effective mode.
     from: Option<String>,
 }
@@ -215,7 +215,7 @@ impl ModeReport {
             (None, None) if all => vec![Self::of_all(store).await?],
             (None, None) => {
                 let global = Self::of_all(store).await?;
-                let plans = plan::all(store).await?.into_iter().filter(|plan| plan.switch.is_some());
+                let plans = plan::all(store).await?.into_iter().filter(|plan| plan.mode.is_some());
                 let keys = overrides::all(store).await?.into_iter().filter(|(_, over)| over.mode.is_some());
                 std::iter::once(global).chain(plans.map(Self::from)).chain(keys.map(Self::from)).collect()
             }
@@ -223,8 +223,8 @@ impl ModeReport {
     }
 
     /// Of a plan, or of everything.
-    fn new(plan: Option<Key>, switch: Option<ModeSetting>) -> Self {
-        Self { kind: if plan.is_some() { ModeTarget::Plan } else { ModeTarget::All }, name: plan, switch, from: None }
+    fn new(plan: Option<Key>, setting: Option<ModeSetting>) -> Self {
+        Self { kind: if plan.is_some() { ModeTarget::Plan } else { ModeTarget::All }, name: plan, setting, from: None }
     }
 
     async fn of_all(store: &impl Admin) -> anyhow::Result<Self> {
@@ -243,7 +243,7 @@ impl ModeReport {
             (Origin::Plan, Some(plan)) => format!("plan {plan}"),
             _ => "all".to_owned(),
         });
-        Ok(Self { kind: ModeTarget::Key, name: Some(key), switch: Some(setting), from })
+        Ok(Self { kind: ModeTarget::Key, name: Some(key), setting: Some(setting), from })
     }
 
     fn describe(&self, now: DateTime<Utc>) -> String {
@@ -253,25 +253,25 @@ impl ModeReport {
             ModeTarget::Plan => ("plan ", plan::MODE_OF_ALL),
             ModeTarget::Key => ("key ", "that of its plan, or of all"),
         };
-        let switch = self.switch.as_ref();
-        let mode = switch.map_or_else(|| otherwise.to_owned(), |switch| modes::describe(switch, otherwise, now));
+        let setting = self.setting.as_ref();
+        let mode = setting.map_or_else(|| otherwise.to_owned(), |setting| modes::describe(setting, otherwise, now));
         // A key's own mode needs no source.
         let inherited = self.from.as_deref().filter(|from| *from != "override");
-        match (inherited, switch.and_then(|switch| mode.strip_prefix(switch.mode.as_str()).map(|rest| (switch, rest))))
-        {
-            (Some(from), Some((switch, rest))) => format!("{kind}{name}: {}, from {}{rest}", switch.mode, plain(from)),
+        let effective = setting.and_then(|setting| Some((setting.mode, mode.strip_prefix(setting.mode.as_str())?)));
+        match (inherited, effective) {
+            (Some(from), Some((mode, rest))) => format!("{kind}{name}: {mode}, from {}{rest}", plain(from)),
             _ => format!("{kind}{name}: {mode}"),
         }
     }
 
     /// Describes a replaced mode that was in force, which is stored nowhere else.
     fn previous_value(&self, now: DateTime<Utc>) -> String {
-        let is_shown = |switch: &&ModeSetting| {
-            let is_usual = self.name.is_none() && switch.mode == Mode::Enforce && switch.reason.is_none();
-            !modes::has_ended(switch, now) && !is_usual
+        let is_shown = |setting: &&ModeSetting| {
+            let is_usual = self.name.is_none() && setting.mode == Mode::Enforce && setting.reason.is_none();
+            !modes::has_ended(setting, now) && !is_usual
         };
-        let previous = self.switch.as_ref().filter(is_shown);
-        previous.map_or_else(String::new, |switch| format!("; it was {}", modes::describe(switch, "", now)))
+        let previous = self.setting.as_ref().filter(is_shown);
+        previous.map_or_else(String::new, |setting| format!("; it was {}", modes::describe(setting, "", now)))
     }
 
     fn as_json(&self, now: DateTime<Utc>) -> ModeJson {
@@ -280,21 +280,21 @@ impl ModeReport {
             kind: self.kind,
             name,
             from: self.from.clone(),
-            setting: SettingJson::new(self.switch.as_ref(), now),
+            setting: SettingJson::new(self.setting.as_ref(), now),
         }
     }
 }
 
 impl From<Plan> for ModeReport {
     fn from(plan: Plan) -> Self {
-        Self::new(Some(plan.name), plan.switch)
+        Self::new(Some(plan.name), plan.mode)
     }
 }
 
 impl From<(Key, Override)> for ModeReport {
     fn from((key, over): (Key, Override)) -> Self {
         let reason = Some(over.reason).filter(|reason| !reason.is_empty());
-        let switch = over.mode.map(|mode| setting(mode, reason, over.expires_at));
-        Self { kind: ModeTarget::Key, name: Some(key), switch, from: None }
+        let setting = over.mode.map(|mode| setting(mode, reason, over.expires_at));
+        Self { kind: ModeTarget::Key, name: Some(key), setting, from: None }
     }
 }

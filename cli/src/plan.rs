@@ -169,7 +169,7 @@ async fn delete<DB: Migrate + Examine>(
         return Ok(say_json(&DeletedPlanJson { change, followers })?);
     }
     let quota = before.quota.to_string();
-    let mode = before.switch.as_ref().map(|switch| format!(", mode {}", modes::describe(switch, "of all", now)));
+    let mode = before.mode.as_ref().map(|mode| format!(", mode {}", modes::describe(mode, "of all", now)));
     let deleted = format!("plan {}: deleted; it was {quota}{}", plain(name.as_str()), mode.unwrap_or_default());
     let left = planless.and_then(|planless| planless.of_deleted(name.as_str(), &recreate_with_mode(&before, now)));
     Ok(say(std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n"))?)
@@ -179,7 +179,7 @@ async fn delete<DB: Migrate + Examine>(
 fn recreate_with_mode(before: &Plan, now: DateTime<Utc>) -> String {
     let plan = recreate_command(before.name.as_str(), &before.quota.to_string());
     let Some(ModeSetting { mode, reason, until, .. }) =
-        before.switch.as_ref().filter(|mode| !modes::has_ended(mode, now))
+        before.mode.as_ref().filter(|mode| !modes::has_ended(mode, now))
     else {
         return plan;
     };
@@ -203,8 +203,7 @@ async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow
     } else {
         let mut table = Table::new(["plan", "limit", "mode"].map(Column::Left)).shortens(&["mode"]);
         for plan in &plans {
-            let switch = plan.switch.as_ref();
-            let mode = switch.map_or_else(String::new, |switch| modes::describe(switch, MODE_OF_ALL, now));
+            let mode = plan.mode.as_ref().map_or_else(String::new, |mode| modes::describe(mode, MODE_OF_ALL, now));
             table.row([Cell::from(plan.name.as_str()), Cell::from(plan.quota.to_string()), Cell::from(mode)]);
         }
         say(table.fitted())?;
@@ -245,7 +244,7 @@ impl PlanJson {
             name: plan.name.to_string(),
             capacity: plan.quota.capacity(),
             quota: plan.quota.to_string(),
-            setting: SettingJson::new(plan.switch.as_ref(), now),
+            setting: SettingJson::new(plan.mode.as_ref(), now),
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Plan {
     /// The quota of each of its buckets.
     pub quota: Quota,
     /// The plan's own mode, if it has one.
-    pub switch: Option<ModeSetting>,
+    pub mode: Option<ModeSetting>,
 }
 
 /// A mode that an operator set, the reason, and its end.
@@ -39,7 +39,7 @@ impl Default for ModeSetting {
 }
 
 impl ModeSetting {
-    /// The switch, if its reason is valid and it ends after `now`.
+    /// The setting, if its reason is valid and it ends after `now`.
     pub(crate) fn checked(
         mode: Mode,
         reason: Option<&str>,
@@ -97,7 +97,7 @@ impl From<&AdminSettings> for KeyRules {
 
 impl From<&Plan> for decide::PlanRules {
     fn from(plan: &Plan) -> Self {
-        let setting = plan.switch.as_ref().map(|switch| TimedMode::new(Some(switch.mode), switch.until));
+        let setting = plan.mode.as_ref().map(|setting| TimedMode::new(Some(setting.mode), setting.until));
         Self { quota: plan.quota, setting: setting.unwrap_or_default() }
     }
 }
@@ -114,8 +114,8 @@ impl TimedMode {
     }
 
     /// The mode of every key, unless it is the default.
-    pub(crate) fn from_setting(switch: &ModeSetting) -> Self {
-        Self::new((switch.mode != Mode::Enforce).then_some(switch.mode), switch.until)
+    pub(crate) fn from_setting(setting: &ModeSetting) -> Self {
+        Self::new((setting.mode != Mode::Enforce).then_some(setting.mode), setting.until)
     }
 }
 

@@ -91,25 +91,25 @@ pub(crate) fn explain(row: Option<BucketRow>, named: Option<&Key>, chosen: &Admi
     let of_key = over.and_then(|over| {
         Some(ModeSetting { mode: over.mode?, reason: Some(over.reason.clone()), until: over.expires_at })
     });
-    let of_plan = chosen.plan.as_ref().and_then(|plan| plan.switch.clone());
+    let of_plan = chosen.plan.as_ref().and_then(|plan| plan.mode.clone());
     let of_all = (chosen.all.mode != Mode::Enforce).then(|| chosen.all.clone());
-    let switches = [(Origin::Override, of_key), (Origin::Plan, of_plan), (Origin::All, of_all)];
-    let in_force = |switch: &ModeSetting| switch.until.is_none_or(|until| nanoseconds(until) > now);
-    let switch = switches.into_iter().find_map(|(from, switch)| Some((from, switch.filter(in_force)?)));
+    let modes = [(Origin::Override, of_key), (Origin::Plan, of_plan), (Origin::All, of_all)];
+    let in_force = |mode: &ModeSetting| mode.until.is_none_or(|until| nanoseconds(until) > now);
+    let mode = modes.into_iter().find_map(|(from, mode)| Some((from, mode.filter(in_force)?)));
 
     let known = row.is_some();
     let rule = named.map_or(Rule::Provisioned, |plan| Rule::Plan(plan.clone()));
     let (expected_outcome, retry_after, available) = expected_outcome_of(row, &rule, &rules, now);
-    let (mode_from, switch) = switch.map(|(from, switch)| (Some(from), switch)).unwrap_or_default();
+    let (mode_from, mode) = mode.map(|(from, mode)| (Some(from), mode)).unwrap_or_default();
     Explanation {
         known,
         quota: quota.map(|(_, quota)| quota),
         quota_from: quota.map(|(from, _)| from),
         plan,
-        mode: switch.mode,
+        mode: mode.mode,
         mode_from,
-        mode_reason: switch.reason,
-        mode_until: switch.until,
+        mode_reason: mode.reason,
+        mode_until: mode.until,
         override_reason: over.map(|over| over.reason.clone()),
         override_until: over.and_then(|over| over.expires_at),
         available: available.filter(|_| known),

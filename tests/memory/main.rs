@@ -192,8 +192,8 @@ async fn global_mode_applies_until_its_end() -> anyhow::Result<()> {
     memory.at_ms(0).await?;
     let until = Some(DateTime::from_timestamp_nanos(scenarios::START + 1_000_000_000));
     memory.store().set_mode(Mode::Block, Some("incident 42"), until).await?;
-    let switch = memory.store().mode().await?;
-    assert_eq!((switch.mode, switch.reason.as_deref(), switch.until), (Mode::Block, Some("incident 42"), until));
+    let setting = memory.store().mode().await?;
+    assert_eq!((setting.mode, setting.reason.as_deref(), setting.until), (Mode::Block, Some("incident 42"), until));
     let limiter = Limiter::new(memory.store(), "1/h")?.bind("one")?;
     assert_eq!(limiter.allow().await?.retry_after(), Some(Duration::from_secs(1)));
     assert_eq!(memory.store().explain(limiter.key(), None).await?.mode_from, Some(Origin::All));

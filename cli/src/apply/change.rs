@@ -116,7 +116,7 @@ impl Change {
     async fn of_plan(store: &impl Admin, name: &Key, entry: &PlanEntry, now: DateTime<Utc>) -> anyhow::Result<Self> {
         let before = readable(store.plan(name).await)?.flatten().map(|plan| {
             let values = Values { quota: Some(plan.quota), ..Values::default() };
-            match plan.switch.filter(|switch| !modes::has_ended(switch, now)) {
+            match plan.mode.filter(|mode| !modes::has_ended(mode, now)) {
                 Some(ModeSetting { mode, reason, until, .. }) => {
                     Values { mode: Some(mode), reason: reason.filter(|reason| !reason.is_empty()), until, ..values }
                 }

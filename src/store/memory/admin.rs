@@ -87,7 +87,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
     async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
         let quota = limited(quota)?;
         self.rules.change(|choices| {
-            let plan = || Plan { name: name.clone(), quota, switch: None };
+            let plan = || Plan { name: name.clone(), quota, mode: None };
             choices.plans.entry(name.clone()).or_insert_with(plan).quota = quota;
         });
         Ok(())
@@ -100,8 +100,8 @@ impl<C: Clock> Admin for MemoryStore<C> {
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
     ) -> Result<bool, AdminError> {
-        let switch = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.clock.now())).transpose()?;
-        Ok(self.rules.change(|choices| choices.plans.get_mut(name).map(|plan| plan.switch = switch)).is_some())
+        let mode = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.clock.now())).transpose()?;
+        Ok(self.rules.change(|choices| choices.plans.get_mut(name).map(|plan| plan.mode = mode)).is_some())
     }
 
     async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
@@ -127,8 +127,8 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {
-        let switch = ModeSetting::checked(mode, reason, until, self.clock.now())?;
-        self.rules.change(|choices| choices.all = switch);
+        let mode = ModeSetting::checked(mode, reason, until, self.clock.now())?;
+        self.rules.change(|choices| choices.all = mode);
         Ok(())
     }
 

@@ -34,7 +34,7 @@ impl Choices {
             && over.is_none_or(|over| over.setting.mode.is_none())
             && over.and_then(|over| over.quota).as_ref() == row.over.as_deref()
             && plan.is_none_or(|plan| {
-                self.plans.get(plan).is_some_and(|plan| plan.switch.is_none() && plan.quota == row.own)
+                self.plans.get(plan).is_some_and(|plan| plan.mode.is_none() && plan.quota == row.own)
             })
     }
 }

@@ -265,7 +265,7 @@ impl TryFrom<Planned> for Plan {
         Ok(Self {
             name: key(name)?,
             quota: quota(capacity, refill_ns, &refill)?,
-            switch: mode_setting((mode, reason, until))?,
+            mode: mode_setting((mode, reason, until))?,
         })
     }
 }

@@ -54,10 +54,10 @@ async fn a_mode_for_all_rules_until_another_is_set(db: TestDb) -> anyhow::Result
 
     let until = Some(Utc::now() + TimeDelta::hours(1));
     store.set_mode(Mode::Shadow, Some("incident 42"), until).await?;
-    let switch = store.mode().await?;
-    assert_eq!((switch.mode, switch.reason.as_deref()), (Mode::Shadow, Some("incident 42")));
+    let setting = store.mode().await?;
+    assert_eq!((setting.mode, setting.reason.as_deref()), (Mode::Shadow, Some("incident 42")));
     let millis = |until: Option<DateTime<Utc>>| until.map(|until| until.timestamp_millis());
-    assert_eq!(millis(switch.until), millis(until));
+    assert_eq!(millis(setting.until), millis(until));
     let passed = db.decide(under(&key, "1/h")?.max_wait(Duration::from_hours(2))).await?;
     assert_eq!((passed.mode(), passed.wait()), (Mode::Shadow, Duration::ZERO));
     let explanation = store.explain(&key, None).await?;
@@ -132,7 +132,7 @@ async fn end_beyond_the_range_of_rust_reads_as_none_or_past(db: TestDb) -> anyho
         let now = DateTime::<Utc>::UNIX_EPOCH;
         assert_eq!(store.mode().await?.until, past.then_some(now), "{end}");
         let plan = store.plan(&key).await?.context("there is none")?;
-        assert_eq!(plan.switch.context("it has none")?.until, past.then_some(now), "{end}");
+        assert_eq!(plan.mode.context("it has none")?.until, past.then_some(now), "{end}");
         assert_eq!(store.plans(None, 10).await?.len(), 1);
         assert_eq!(store.explain(&db.key(), None).await?.mode == Mode::Block, !past, "{end}");
         if !past {

@@ -213,7 +213,7 @@ pub async fn plans_are_made_changed_listed_and_deleted<W: World>(world: &W) -> a
     assert_eq!(left(&world.decide(of_plan(&key, &names[0]).cost(8)).await?), (true, 2));
     store.create_plan(&names[0], "2 per 1s".parse()?).await?;
     let plan = store.plan(&names[0]).await?.expect("changed");
-    assert_eq!((plan.quota, plan.switch), ("2 per 1s".parse()?, None));
+    assert_eq!((plan.quota, plan.mode), ("2 per 1s".parse()?, None));
     assert_eq!(left(&world.decide(of_plan(&key, &names[0]).cost(2)).await?), (true, 0));
 
     assert!(store.delete_plan(&names[0]).await?);
@@ -231,8 +231,8 @@ pub async fn a_plans_mode_has_a_reason_and_ends<W: World>(world: &W) -> anyhow::
     assert!(!store.set_plan_mode(&plan, Some(Mode::Block), None, None).await?);
     store.create_plan(&plan, "10/h".parse()?).await?;
     assert!(store.set_plan_mode(&plan, Some(Mode::Block), Some("ticket 7"), until).await?);
-    let switch = store.plan(&plan).await?.expect("made").switch.expect("set");
-    assert_eq!((switch.mode, switch.reason.as_deref(), switch.until), (Mode::Block, Some("ticket 7"), until));
+    let setting = store.plan(&plan).await?.expect("made").mode.expect("set");
+    assert_eq!((setting.mode, setting.reason.as_deref(), setting.until), (Mode::Block, Some("ticket 7"), until));
     let denied = world.decide(of_plan(&key, &plan)).await?;
     assert_eq!((denied.is_granted(), denied.mode(), denied.retry_after()), (false, Mode::Block, Some(ms(1500))));
     // A new quota does not change the mode.
@@ -243,7 +243,7 @@ pub async fn a_plans_mode_has_a_reason_and_ends<W: World>(world: &W) -> anyhow::
     // The bucket keeps the quota with which its first request created it.
     assert_eq!(left(&world.decide(of_plan(&key, &plan)).await?), (true, 9));
     assert!(store.set_plan_mode(&plan, None, None, None).await?);
-    assert_eq!(store.plan(&plan).await?.expect("made").switch, None);
+    assert_eq!(store.plan(&plan).await?.expect("made").mode, None);
     Ok(())
 }
 

@@ -204,7 +204,7 @@ fn plan(columns: &SqliteRow) -> RowResult<Plan> {
     Ok(Plan {
         name: key(name)?,
         quota: quota(capacity, refill_ns, &refill)?,
-        switch: mode_setting((mode, reason, until.and_then(Instant::from_millis)))?,
+        mode: mode_setting((mode, reason, until.and_then(Instant::from_millis)))?,
     })
 }
 

@@ -99,7 +99,7 @@ impl<'a> World<'a> {
         all_given_back(&db.pool).await;
         assert_eq!(store.mode().await?.mode, Mode::Enforce);
         let plan = store.plan(key).await?.expect("it is there");
-        assert_eq!((plan.quota, plan.switch), ("2/d".parse()?, None));
+        assert_eq!((plan.quota, plan.mode), ("2/d".parse()?, None));
         assert_eq!(store.overrides(None, 9).await?[0].1.mode, Some(Mode::Shadow));
         let bucket = store.peek(key).await?.expect("it is there");
         assert_eq!((bucket.quota(), bucket.granted()), ("2/d".parse()?, 1));
