@@ -300,11 +300,11 @@ impl<S: Store> CallTask<S> {
                     }
                 }
             };
-            let may_refill = is_shared && matches!(ended, CallEnd::Answered);
-            if may_refill {
+            let coalesces = is_shared && matches!(ended, CallEnd::Answered);
+            if coalesces {
                 self.coalesce(answered).await;
             }
-            self.finish_call(ended, may_refill);
+            self.finish_call(ended, coalesces);
         }
     }
 
@@ -409,12 +409,12 @@ impl<S: Store> CallTask<S> {
         }
     }
 
-    /// Ends the call and prepares the next one. `may_refill`: whether requests have been coalesced for the next one.
-    fn finish_call(&mut self, ended: CallEnd, may_refill: bool) {
+    /// Ends the call and prepares the next one. `has_coalesced`: whether requests have been coalesced for the next one.
+    fn finish_call(&mut self, ended: CallEnd, has_coalesced: bool) {
         let Some(flight) = self.flight.take() else { return };
         let mut queue = self.state.queue.lock();
-        let refilled = match ended {
-            CallEnd::Answered if may_refill => queue.refill(flight),
+        let filled = match ended {
+            CallEnd::Answered if has_coalesced => queue.fill_next(flight),
             CallEnd::Answered | CallEnd::Locked => {
                 queue.finish(flight, matches!(ended, CallEnd::Locked));
                 None
@@ -424,7 +424,7 @@ impl<S: Store> CallTask<S> {
                 None
             }
         };
-        if let Some(Batch { requests, flight }) = refilled.or_else(|| queue.next()) {
+        if let Some(Batch { requests, flight }) = filled.or_else(|| queue.next()) {
             (self.tickets, self.flight) = (requests, Some(flight));
         }
         self.state.start_calls(queue);

@@ -184,7 +184,7 @@ fn queued_requests_are_called_once_and_one_at_a_time() {
             };
             while let Some(Batch { requests, flight }) = next {
                 if requests.is_empty() {
-                    next = queue.lock().expect("no panic").refill(flight);
+                    next = queue.lock().expect("no panic").fill_next(flight);
                     continue;
                 }
                 assert_eq!(in_flight.fetch_add(1, Ordering::Relaxed), 0, "one call for a key at a time");

@@ -68,7 +68,7 @@ struct Calls {
     old: usize,
 }
 
-/// The requests of one call, grouped by key. Empty if [`Queue::refill`] is to fill the call.
+/// The requests of one call, grouped by key. Empty if [`Queue::fill_next`] is to fill the call.
 #[derive(Debug)]
 pub(super) struct Batch<T: Queued> {
     pub(super) requests: Vec<T>,
@@ -153,7 +153,8 @@ impl<T: Queued> Queue<T> {
     }
 
     /// Returns the next call, if one can start. Calls a key at once if it waits alone while few calls are in flight. Otherwise
-    /// returns an empty call, which coalesces requests until [`refill`](Self::refill). At most one call at a time is empty.
+    /// returns an empty call, which coalesces requests until [`fill_next`](Self::fill_next). At most one call at a time is
+    /// empty.
     pub(super) fn next(&mut self) -> Option<Batch<T>> {
         if self.isolated_calls.has_room(MAX_ISOLATED_CALLS)
             && let Some(batch) = self.isolated_batch()
@@ -172,7 +173,7 @@ impl<T: Queued> Queue<T> {
     }
 
     /// Ends a call that is answered or still empty, and fills the next one in its place.
-    pub(super) fn refill(&mut self, flight: Flight<T::Key>) -> Option<Batch<T>> {
+    pub(super) fn fill_next(&mut self, flight: Flight<T::Key>) -> Option<Batch<T>> {
         self.finish(flight, false);
         if self.batch_calls.has_room(self.max_batch_calls) { self.batch() } else { None }
     }
@@ -488,7 +489,7 @@ mod tests {
         }
 
         fn fill(&mut self) {
-            if let Some(batch) = self.empty.take().and_then(|Batch { flight, .. }| self.queue.refill(flight)) {
+            if let Some(batch) = self.empty.take().and_then(|Batch { flight, .. }| self.queue.fill_next(flight)) {
                 self.start(batch);
             }
             self.start_all();
@@ -505,8 +506,8 @@ mod tests {
             for request in requests {
                 self.answered.entry(request.key).or_default().push(request.number);
             }
-            if let Some(refilled) = self.queue.refill(flight) {
-                self.start(refilled);
+            if let Some(filled) = self.queue.fill_next(flight) {
+                self.start(filled);
             }
             self.start_all();
         }
@@ -641,9 +642,9 @@ mod tests {
         let empty = queue.next().expect("there is room");
         assert!(empty.requests.is_empty(), "{empty:?}");
         assert!(push(&mut queue, 8).is_none(), "one empty call at a time");
-        let half = queue.refill(empty.flight).expect("requests wait");
+        let half = queue.fill_next(empty.flight).expect("requests wait");
         let empty = queue.next().expect("there is room for another call");
-        let rest = queue.refill(empty.flight).expect("requests wait");
+        let rest = queue.fill_next(empty.flight).expect("requests wait");
         assert_eq!((half.requests.len(), rest.requests.len()), (2, 2), "each call has its share");
     }
 
@@ -657,7 +658,7 @@ mod tests {
         }
         (10..14).for_each(|key| queue.push(request(key, 0)));
         let empty = queue.next().expect("there is room");
-        let batch = queue.refill(empty.flight).expect("requests wait");
+        let batch = queue.fill_next(empty.flight).expect("requests wait");
         assert_eq!(batch.requests.len(), (4 + MAX_OLD_CALLS) / BATCH_CALLS);
     }
 
