@@ -138,8 +138,8 @@ impl<S: Store> LimiterBuilder<S> {
     }
 
     /// Sets how many keys the [`DenyCache`](crate::layers::DenyCache) holds at most. Default: 65,536.
-    pub fn deny_cache_capacity(self, keys: usize) -> Self {
-        Self { layers: LayerOptions { denials: Some(keys), ..self.layers }, ..self }
+    pub fn deny_cache_max_keys(self, max_keys: usize) -> Self {
+        Self { layers: LayerOptions { denials: Some(max_keys), ..self.layers }, ..self }
     }
 
     /// Prefetches tokens of busy buckets, and serves requests from them in this process. Default: no tokens are prefetched.

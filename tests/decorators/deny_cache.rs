@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{advance, sleep};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Decision, Error, Fallback, Key, Mode, Rule, Store, Take, TakeError, Throttle, Window,
+    Adjusted, Adjustment, Admin, Decision, Error, Fallback, Key, Limiter, Mode, Rule, Store, Take, TakeError, Throttle,
+    Window,
     layers::DenyCache,
     model::{Outcome, Source},
     store::TestStore,
@@ -331,6 +332,23 @@ async fn million_denied_keys_use_no_more_than_max_keys() -> anyhow::Result<()> {
         assert!(!cache.take_one(&Take::from(Key::from_hash(key)).rule(rule.clone())).await??.is_granted());
     }
     assert!((5_000..=10_500).contains(&cache.len()), "{} keys", cache.len());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_caches_denials_of_at_most_max_keys() -> anyhow::Result<()> {
+    for (max_keys, are_both_cached) in [(2, true), (1, false)] {
+        let store = Noting::new();
+        let limiter = Limiter::builder(store.clone()).deny_cache_max_keys(max_keys).build("1/h")?;
+        for key in ["a", "b"] {
+            assert!(limiter.allow(key).await?.is_granted() && !limiter.allow(key).await?.is_granted());
+        }
+        let calls = store.calls();
+        for key in ["a", "b"] {
+            assert!(!limiter.allow(key).await?.is_granted());
+        }
+        assert_eq!(store.calls() == calls, are_both_cached, "{max_keys} keys");
+    }
     Ok(())
 }
 
