@@ -47,7 +47,7 @@ impl Taken {
         if has_id {
             take = take.id(Uuid::new_v4(), DAY);
         }
-        let reservation = db.limits().build(rule.clone())?.reserve_request(&take).await?;
+        let reservation = db.limiter_builder().build(rule.clone())?.reserve_request(&take).await?;
         anyhow::ensure!(reservation.is_granted(), "no other test uses it");
         let receipt = reservation.receipts()[0].clone();
         Ok(Self { reservation, receipt, another })

@@ -25,8 +25,9 @@ pub trait World: Sync {
 
     fn store(&self) -> Self::Store;
 
-    /// Returns a limiter without a deny cache, whose entries would expire by the host's clock and not by the world's.
-    fn limits(&self) -> LimiterBuilder<Self::Store> {
+    /// Returns the builder of a limiter without a deny cache, whose entries would expire by the host's clock and not by the
+    /// world's.
+    fn limiter_builder(&self) -> LimiterBuilder<Self::Store> {
         // A sweep at this clock would delete the buckets of other cases, which have their own clocks.
         Limiter::builder(self.store()).without_deny_cache().without_sweep()
     }

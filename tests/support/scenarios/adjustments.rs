@@ -17,7 +17,7 @@ struct History {
 }
 
 async fn receipt<W: World>(world: &W, take: Take) -> anyhow::Result<Receipt> {
-    let reservation = world.limits().build("10/h")?.reserve_request(&take).await?;
+    let reservation = world.limiter_builder().build("10/h")?.reserve_request(&take).await?;
     anyhow::ensure!(reservation.is_granted(), "{take:?}");
     Ok(reservation.receipts()[0].clone())
 }

@@ -48,7 +48,7 @@ pub async fn limiter_peek_shows_an_unused_bucket_as_full<W: World>(world: &W) ->
     let (store, plan) = (world.store(), world.key());
     store.create_plan(&plan, "7/h".parse()?).await?;
     for (rule, capacity) in [(Rule::try_from("10/h")?, 10), (Rule::Plan(plan.clone()), 7)] {
-        let limiter = world.limits().build(rule.clone())?.bind(world.key())?;
+        let limiter = world.limiter_builder().build(rule.clone())?.bind(world.key())?;
         let unused = limiter.peek().await?;
         assert_eq!((unused.available(), unused.granted(), unused.full_at()), (capacity, 0, None));
         assert_eq!(store.peek(limiter.key()).await?, None, "it was made by looking");
@@ -57,14 +57,14 @@ pub async fn limiter_peek_shows_an_unused_bucket_as_full<W: World>(world: &W) ->
         assert_eq!(limiter.peek().await?.available(), capacity - 3);
 
         // A key with an override.
-        let other = world.limits().build(rule)?.bind(world.key())?;
+        let other = world.limiter_builder().build(rule)?.bind(world.key())?;
         let over = Override { quota: Some("2/h".parse()?), reason: "an offence".into(), ..Override::default() };
         store.set_override(other.key(), over).await?;
         let unused = other.peek().await?;
         assert_eq!((unused.available(), unused.is_overridden()), (2, true));
     }
     let refused = async |rule: Rule, key: &Key| {
-        let peeked = world.limits().build(rule)?.peek(key).await;
+        let peeked = world.limiter_builder().build(rule)?.peek(key).await;
         anyhow::Ok(peeked.expect_err("there is nothing to look at"))
     };
     let key = world.key();
@@ -85,7 +85,7 @@ pub async fn limiter_peek_shows_what_the_next_request_finds<W: World>(world: &W)
     world.at_ms(0).await?;
     let (store, plan) = (world.store(), world.key());
     store.create_plan(&plan, "7/s".parse()?).await?;
-    let limiter = world.limits().build("10/s")?.bind(world.key())?;
+    let limiter = world.limiter_builder().build("10/s")?.bind(world.key())?;
     let finds = async |available: i64, quota: &str, overridden: bool| {
         let (before, level) = (store.peek(limiter.key()).await?, limiter.peek().await?);
         let quota: Quota = quota.parse()?;
@@ -130,7 +130,7 @@ pub async fn limiter_peek_shows_what_the_next_request_finds<W: World>(world: &W)
     let provisioned = world.key();
     world.create(&provisioned, "4/s".parse()?).await?;
     for rule in [Rule::try_from("2/s")?, Rule::Plan(plan)] {
-        let limiter = world.limits().build(rule)?;
+        let limiter = world.limiter_builder().build(rule)?;
         assert_eq!(Some(limiter.peek(&provisioned).await?), store.peek(&provisioned).await?);
         assert!(limiter.allow(&provisioned).await.is_err());
     }

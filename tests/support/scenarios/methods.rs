@@ -7,7 +7,7 @@ use super::{START, World, left, ms, under};
 /// Builds a limiter with `quota`, such as ten per second and at most ten at once, for a new key.
 async fn limiter<W: World>(world: &W, quota: &str) -> anyhow::Result<tollgate::Bound<W::Store>> {
     world.at_ms(0).await?;
-    Ok(world.limits().build(quota)?.bind(world.key())?)
+    Ok(world.limiter_builder().build(quota)?.bind(world.key())?)
 }
 
 pub async fn denied_call_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
@@ -47,8 +47,8 @@ pub async fn burst_of_ten_is_granted_then_a_token_per_millisecond<W: World>(worl
 pub async fn min_remaining_keeps_tokens_for_others<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let jobs = world.limits().min_remaining(20).build("30/s")?;
-    let people = world.limits().build("30/s")?;
+    let jobs = world.limiter_builder().min_remaining(20).build("30/s")?;
+    let people = world.limiter_builder().build("30/s")?;
     assert_eq!(left(&jobs.allow_n(&key, 10).await?), (true, 20));
     assert_eq!(left(&jobs.allow(&key).await?), (false, 20));
     assert_eq!(left(&people.allow_n(&key, 20).await?), (true, 0));
@@ -73,7 +73,7 @@ pub async fn reservation_returns_its_wait_and_later_ones_queue<W: World>(world: 
 
 pub async fn a_reservation_beyond_the_longest_wait_takes_nothing<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let limiter = world.limits().max_wait(ms(300)).build("10/s")?.bind(world.key())?;
+    let limiter = world.limiter_builder().max_wait(ms(300)).build("10/s")?.bind(world.key())?;
     assert!(limiter.reserve_n(10).await?.is_granted());
     assert!(limiter.reserve_n(3).await?.is_granted());
     let beyond = limiter.reserve().await?;
@@ -240,7 +240,7 @@ pub async fn more_than_the_burst_is_never_possible<W: World>(world: &W) -> anyho
 
 pub async fn without_a_limit_everything_is_granted<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
-    let limiter = world.limits().build(Quota::rate(f64::INFINITY))?;
+    let limiter = world.limiter_builder().build(Quota::rate(f64::INFINITY))?;
     let key = world.key();
     for cost in [1, 1_000_000, u64::MAX] {
         assert!(limiter.allow_n(&key, cost).await?.is_granted());
@@ -269,7 +269,7 @@ pub async fn without_a_rate_the_burst_is_granted_and_then_nothing<W: World>(worl
 pub async fn changed_limit_keeps_tokens_refilled_at_the_old_rate<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let limiter = world.limits().build("10/s")?;
+    let limiter = world.limiter_builder().build("10/s")?;
     assert_eq!(left(&limiter.allow_n(&key, 10).await?), (true, 0));
     world.at_ms(400).await?;
     limiter.set_rule("100/s burst 50")?;

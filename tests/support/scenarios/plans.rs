@@ -245,7 +245,7 @@ pub async fn services_alternating_quotas_stay_within_the_larger<W: World>(world:
 pub async fn unknown_plan_is_a_separate_error<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let (key, unknown_plan) = (world.key(), world.key());
-    let limiter = world.limits().build(Rule::Plan(unknown_plan.clone()))?;
+    let limiter = world.limiter_builder().build(Rule::Plan(unknown_plan.clone()))?;
     let error = limiter.allow(&key).await.expect_err("the plan does not exist");
     assert!(error.to_string().starts_with(&format!("there is no plan '{unknown_plan}'")), "{error}");
     assert!(matches!(&error, tollgate::Error::Take(TakeError::UnknownPlan { key: of, .. }) if *of == key), "{error:?}");
@@ -295,7 +295,7 @@ pub async fn shadow_grants_are_counted_by_key<W: World>(world: &W) -> anyhow::Re
     let (store, trial, other) = (world.store(), world.key(), world.key());
     world.plan(&trial, "2/h".parse()?, Some(Mode::Shadow)).await?;
     let of_plan = Rule::Plan(trial.clone());
-    let limiter = world.limits().count_denials(10).build(of_plan.clone())?;
+    let limiter = world.limiter_builder().count_denials(10).build(of_plan.clone())?;
     let ours = [world.key(), world.key(), world.key()];
     let [alone, among_others, window] = &ours;
     for n in 0..5 {

@@ -15,7 +15,7 @@ fn once<W: World>(world: &W) -> anyhow::Result<Take> {
 }
 
 async fn reserved<W: World>(world: &W, take: &Take) -> anyhow::Result<Reservation<W::Store>> {
-    Ok(world.limits().build("10/h")?.reserve_request(take).await?)
+    Ok(world.limiter_builder().build("10/h")?.reserve_request(take).await?)
 }
 
 async fn adjusted<W: World>(world: &W, adjustment: Adjustment) -> anyhow::Result<Adjusted> {
@@ -301,7 +301,7 @@ pub async fn cancel_gives_back_more_than_a_reduced_capacity<W: World>(world: &W)
     world.create(&key, "1/s burst 100".parse()?).await?;
     let take = Take::from(key.clone());
     assert!(world.decide(take.clone().cost(100)).await?.is_granted());
-    let limiter = world.limits().build(Rule::Provisioned)?;
+    let limiter = world.limiter_builder().build(Rule::Provisioned)?;
     let reservation = limiter.reserve_request(&take.clone().cost(80).max_wait(ms(80_000))).await?;
     assert!(reservation.is_granted());
     world.create(&key, "1/s burst 10".parse()?).await?;

@@ -109,7 +109,7 @@ pub async fn two_limits_of_one_key_are_an_error<W: World>(world: &W) -> anyhow::
     world.at_ms(0).await?;
     let (key, other) = (world.key(), world.key());
     world.create(&key, "3 once".parse()?).await?;
-    let limiter = world.limits().build(Rule::Provisioned)?;
+    let limiter = world.limiter_builder().build(Rule::Provisioned)?;
     let expected = TakeError::RepeatedKey(key.clone());
     for rule in ["3 once", "30/d", "unlimited"] {
         let between = limiter.request(key.clone())?.and(other.clone(), Rule::try_from("5 once")?);
@@ -210,7 +210,7 @@ pub async fn a_reservation_of_several_is_cancelled_in_all_of_them<W: World>(worl
     let keys = [world.key(), world.key()];
     let both = under(&keys[0], "10/s")?.and(keys[1].clone(), Rule::try_from("5/s")?);
     assert!(world.decide(both.clone().cost(5)).await?.is_granted());
-    let limiter = world.limits().build("10/s")?;
+    let limiter = world.limiter_builder().build("10/s")?;
     let reservation = limiter.reserve_request(&both.clone().cost(5).max_wait(ms(2000))).await?;
     assert_eq!((reservation.is_granted(), reservation.decision().wait()), (true, ms(1000)));
     assert_eq!(reservation.receipts().len(), 2);
@@ -238,7 +238,7 @@ pub async fn unlimited_limit_among_several_limits_nothing<W: World>(world: &W) -
     world.at_ms(0).await?;
     let (free, limited) = (world.key(), world.key());
     let both = || anyhow::Ok(under(&free, "unlimited")?.and(limited.clone(), Rule::try_from("3/h")?).cost(2));
-    let reservation = world.limits().build("1/h")?.reserve_request(&both()?).await?;
+    let reservation = world.limiter_builder().build("1/h")?.reserve_request(&both()?).await?;
     assert_eq!((left(reservation.decision()), reservation.decision().limit_index()), ((true, 1), 1));
     let receipts: Vec<_> = reservation.receipts().iter().map(|receipt| receipt.key().clone()).collect();
     assert_eq!(receipts, std::slice::from_ref(&limited), "there is nothing to give back of the other");
@@ -313,7 +313,7 @@ pub async fn requests_that_differ_for_the_caller_share_a_call<W: World>(world: &
 pub async fn cost_of_each_limit_is_settled_and_refunded<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key(), world.key()];
-    let limiter = world.limits().build("1/h")?;
+    let limiter = world.limiter_builder().build("1/h")?;
     let reserve = async |cost| {
         let call = Take::from(Limit::new(keys[0].clone(), Rule::try_from("10/h")?).cost(1))
             .and_limit(Limit::new(keys[1].clone(), Rule::try_from("1000/h")?).cost(cost))

@@ -12,7 +12,7 @@ pub async fn shadow_request_short_of_tokens_passes_and_takes_nothing<W: World>(w
     world.plan(&trial, "10/s".parse()?, Some(Mode::Shadow)).await?;
     let of_plan = Take::from(of_plan).rule(Rule::Plan(trial.clone())).max_wait(ms(5000));
     let of_key = in_shadow(world, "10/s").await?.max_wait(ms(5000));
-    let limiter = world.limits().build("10/s")?;
+    let limiter = world.limiter_builder().build("10/s")?;
     for take in [of_plan.clone(), of_key.clone()] {
         let fits = limiter.reserve_request(&take.clone().cost(9)).await?;
         assert_eq!((visible(fits.decision()), fits.receipts().len()), ((true, 1, Mode::Enforce, ms(0)), 1));
@@ -43,7 +43,7 @@ pub async fn limits_in_shadow_among_several_cause_no_wait<W: World>(world: &W) -
     world.at_ms(0).await?;
     let (trial, other) = (in_shadow(world, "1/s").await?, in_shadow(world, "1/s").await?);
     let (enforced, rule) = (world.key(), Rule::try_from("2/s")?);
-    let limiter = world.limits().build("1/s")?;
+    let limiter = world.limiter_builder().build("1/s")?;
     let both = trial.clone().and(enforced.clone(), rule.clone()).max_wait(ms(5000));
     let each = async || -> anyhow::Result<_> {
         let reservation = limiter.reserve_request(&both).await?;

@@ -105,7 +105,7 @@ pub async fn unused_bucket_can_be_throttled<W: World>(world: &W) -> anyhow::Resu
 pub async fn earlier_reservation_keeps_its_time_when_throttled<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let limiter = world.limits().build("10/s")?;
+    let limiter = world.limiter_builder().build("10/s")?;
     let first = limiter.reserve_n(&key, 10).await?;
     let waiting = limiter.reserve_n(&key, 5).await?;
     assert_eq!(waiting.decision().wait(), ms(500));

@@ -58,7 +58,7 @@ pub async fn window_peek_counts_nothing(world: &impl World) -> anyhow::Result<()
     let window = ten_a_second()?;
     let take = under(world, window);
     let (store, key) = (world.store(), take.key());
-    let limiter = world.limits().build(window)?;
+    let limiter = world.limiter_builder().build(window)?;
     let level = async || store.peek_window(key).await;
     let shown = async || -> anyhow::Result<_> {
         let level = level().await?.expect("something was counted in it");
@@ -70,7 +70,7 @@ pub async fn window_peek_counts_nothing(world: &impl World) -> anyhow::Result<()
     assert_eq!(level().await?, None);
     let unused = limiter.bind(key)?.peek_window().await?;
     assert_eq!((unused.window(), unused.available(), unused.granted()), (window, 10, 0));
-    let bucket = world.limits().build("10/s")?.peek_window(key).await.expect_err("it is no window");
+    let bucket = world.limiter_builder().build("10/s")?.peek_window(key).await.expect_err("it is no window");
     assert!(matches!(&bucket, AdminError::NoWindow(of) if of == key), "{bucket:?}");
     assert!(world.decide(take.clone().cost(6)).await?.is_granted());
     assert_eq!(shown().await?, (6, 4, 6, ms(0)));
@@ -129,7 +129,7 @@ pub async fn window_grants_at_most_the_maximum_in_any_interval(world: &impl Worl
 pub async fn window_reservation_is_scheduled_and_can_be_cancelled(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let limiter = world.limits().build(ten_a_second()?)?;
+    let limiter = world.limiter_builder().build(ten_a_second()?)?;
     assert!(limiter.allow_n(&key, 10).await?.is_granted());
     let first = limiter.reserve_n(&key, 4).await?;
     let second = limiter.reserve_n(&key, 6).await?;
@@ -227,7 +227,7 @@ pub async fn finer_resolution_is_not_a_clock_set_back(world: &impl World) -> any
 pub async fn cancelled_window_reservation_blocks_no_request(world: &impl World) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let key = world.key();
-    let limiter = world.limits().build(ten_a_second()?)?;
+    let limiter = world.limiter_builder().build(ten_a_second()?)?;
     assert!(limiter.allow_n(&key, 9).await?.is_granted());
     let reservation = limiter.reserve_n(&key, 2).await?;
     assert_eq!(reservation.decision().wait(), ms(1100));
@@ -237,7 +237,7 @@ pub async fn cancelled_window_reservation_blocks_no_request(world: &impl World) 
 }
 
 pub async fn window_reservation_cancelled_at_its_time_is_given_back(world: &impl World) -> anyhow::Result<()> {
-    let limiter = world.limits().build(ten_a_second()?)?;
+    let limiter = world.limiter_builder().build(ten_a_second()?)?;
     for (at, given_back) in [(1100, 2), (1101, 0)] {
         world.at_ms(0).await?;
         let key = world.key();
