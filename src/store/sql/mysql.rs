@@ -87,7 +87,7 @@ impl Engine for MySql {
         if error.code().as_deref() == Some("40001") {
             return ErrorClass::RolledBack;
         }
-        match number(error) {
+        match error_number(error) {
             // lock wait timeout, NOWAIT
             Some(1205 | 3572) => ErrorClass::Locked,
             // deadlock, MariaDB's changed record; group replication's and Galera's certification;
@@ -105,7 +105,7 @@ impl Engine for MySql {
     }
 
     fn is_full(error: &dyn DatabaseError) -> bool {
-        matches!(number(error), Some(1040 | 1203 | 1226))
+        matches!(error_number(error), Some(1040 | 1203 | 1226))
     }
 
     /// Counts each statement of the account in the database: the server shows the innermost statement of a call, which can
@@ -158,8 +158,8 @@ impl Engine for MySql {
     }
 }
 
-/// Many errors share a SQLSTATE.
-fn number(error: &dyn DatabaseError) -> Option<u16> {
+/// The number of an error of the server, which tells apart errors that share a SQLSTATE. `None` for any other error.
+fn error_number(error: &dyn DatabaseError) -> Option<u16> {
     error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
 }
 
