@@ -97,7 +97,7 @@ impl<S: Store> Limiter<S> {
 
     /// Returns how many times the fallback answered.
     #[must_use]
-    pub fn fallbacks(&self) -> u64 {
+    pub fn fallback_count(&self) -> u64 {
         self.policy.count()
     }
 

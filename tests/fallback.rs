@@ -70,7 +70,7 @@ async fn every_method_ends_by_the_deadline() -> anyhow::Result<()> {
     assert_eq!((open.source(), open.remaining()), (Source::Fallback, None));
     assert_eq!(limiter.reserve("a").await?.decision().source(), Source::Fallback);
     assert_eq!(limiter.wait("a").await?.decision().source(), Source::Fallback);
-    assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 3));
+    assert_eq!((start.elapsed(), limiter.fallback_count()), (3 * DEADLINE, 3));
 
     let limiter = self::limiter(Keeping(MemoryStore::new()), Fallback::Open)?;
     let start = Instant::now();
@@ -78,7 +78,7 @@ async fn every_method_ends_by_the_deadline() -> anyhow::Result<()> {
     assert!(matches!(limiter.reserve("b").await?.refund(1).await, Err(Error::DeadlineExceeded(DEADLINE))));
     let settled = limiter.reserve_request(&limiter.request("c")?.id(Uuid::new_v4(), DEADLINE)).await?.settle(1).await;
     assert!(matches!(settled, Err(Error::DeadlineExceeded(DEADLINE))));
-    assert_eq!((start.elapsed(), limiter.fallbacks()), (3 * DEADLINE, 0));
+    assert_eq!((start.elapsed(), limiter.fallback_count()), (3 * DEADLINE, 0));
     Ok(())
 }
 
@@ -219,7 +219,7 @@ async fn open_grants_and_closed_denies_everything() -> anyhow::Result<()> {
         assert_eq!(closed.allow("a").await?.retry_after(), Some(Duration::from_secs(5)));
     }
     assert!(!closed.wait("a").await?.is_granted());
-    assert_eq!((open.fallbacks(), closed.fallbacks()), (100, 101));
+    assert_eq!((open.fallback_count(), closed.fallback_count()), (100, 101));
     Ok(())
 }
 
@@ -392,7 +392,7 @@ async fn impossible_request_is_an_error_during_an_outage() -> anyhow::Result<()>
     let limiter = limiter(MemoryStore::new(), Fallback::Open)?;
     assert!(matches!(limiter.allow_n("a", 11).await, Err(Error::Take(TakeError::ExceedsCapacity { .. }))));
     assert!(matches!(limiter.allow("").await, Err(Error::Key(_))));
-    assert_eq!(limiter.fallbacks(), 0);
+    assert_eq!(limiter.fallback_count(), 0);
     Ok(())
 }
 
@@ -409,7 +409,7 @@ async fn locally_known_answers_are_given_during_an_outage() -> anyhow::Result<()
     let unlimited = limiter.request("a")?.rule(Quota::unlimited().into());
     assert!(limiter.decide(&unlimited).await?.is_granted());
     assert!(limiter.wait_request(&unlimited).await?.is_granted());
-    assert_eq!(limiter.fallbacks(), 17);
+    assert_eq!(limiter.fallback_count(), 17);
     Ok(())
 }
 

@@ -45,7 +45,7 @@ pub struct LimiterBuilder<S: Store> {
     denials: Option<Arc<DenialReporter>>,
     name: SmolStr,
     traces_keys: bool,
-    breaks: bool,
+    has_circuit_breaker: bool,
 }
 
 impl<S: Store> LimiterBuilder<S> {
@@ -62,7 +62,7 @@ impl<S: Store> LimiterBuilder<S> {
             denials: None,
             name: SmolStr::new_static("default"),
             traces_keys: false,
-            breaks: true,
+            has_circuit_breaker: true,
         }
     }
 
@@ -115,7 +115,7 @@ impl<S: Store> LimiterBuilder<S> {
     /// longer counts as a failure, unless another request is answered meanwhile. If all failures are for one bucket, one request for
     /// another bucket also calls the store, and its answer closes the circuit breaker.
     pub fn without_circuit_breaker(self) -> Self {
-        Self { breaks: false, ..self }
+        Self { has_circuit_breaker: false, ..self }
     }
 
     /// Makes a call of the store for each request.
@@ -217,7 +217,7 @@ impl<S: Store> LimiterBuilder<S> {
             rule: Arc::new(CurrentRule::new(rule)),
             min_remaining: self.min_remaining,
             max_wait: self.max_wait,
-            policy: Policy::new(self.deadline, self.fallback, &decisions, self.breaks),
+            policy: Policy::new(self.deadline, self.fallback, &decisions, self.has_circuit_breaker),
             mode: Arc::new(CurrentMode::new(mode)),
             decisions,
             denials: self.denials,

@@ -46,11 +46,11 @@ impl Policy {
         deadline: Option<Duration>,
         fallback: Option<Fallback>,
         decisions: &Arc<Decisions>,
-        breaks: bool,
+        has_circuit_breaker: bool,
     ) -> Self {
         let counted = |fallback| CountedFallback { store: FallbackStore::new(fallback), count: AtomicU64::new(0) };
         let (is_down, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
-        let circuit_breaker = breaks.then(|| Arc::new(CircuitBreaker::new(deadline)));
+        let circuit_breaker = has_circuit_breaker.then(|| Arc::new(CircuitBreaker::new(deadline)));
         let health = StoreHealth { is_down, decisions, circuit_breaker };
         Self { deadline, fallback: fallback.map(counted).map(Arc::new), health: Arc::new(health) }
     }

@@ -74,7 +74,7 @@ async fn every_method_ends_by_the_deadline_without_a_fallback() -> anyhow::Resul
     exceeds_deadline(limiter.reserve("a").await);
     exceeds_deadline(limiter.wait("a").await);
     exceeds_deadline(limiter.throttle("a", Throttle::retry_after(Duration::from_secs(1))).await);
-    assert_eq!((start.elapsed(), limiter.fallbacks()), (4 * DEADLINE, 0));
+    assert_eq!((start.elapsed(), limiter.fallback_count()), (4 * DEADLINE, 0));
     Ok(())
 }
 
