@@ -94,10 +94,13 @@ impl Receipt {
 /// A change to what a grant took: see [`Receipt`]. Only the first one for a receipt counts.
 ///
 /// ```
+/// use std::time::Duration;
 /// use tollgate::{model::AdjustmentKind, Key, Receipt};
 ///
-/// let refund = Receipt::new(uuid::Uuid::from_u128(7), Key::try_from("user:42")?, 5).refund(2);
-/// assert_eq!((refund.receipt().cost(), refund.kind()), (5, AdjustmentKind::Refund(2)));
+/// let receipt = Receipt::new(uuid::Uuid::from_u128(7), Key::try_from("user:42")?, 5);
+/// let settlement = receipt.settle(7).max_debt(Duration::from_secs(60));
+/// assert_eq!((settlement.receipt().cost(), settlement.kind()), (5, AdjustmentKind::Settle(7)));
+/// assert_eq!(settlement.get_max_debt(), Duration::from_secs(60));
 /// # Ok::<(), tollgate::model::KeyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
