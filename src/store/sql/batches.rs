@@ -116,8 +116,8 @@ impl CallBatch {
         outcomes: &mut [Option<Outcome>],
     ) -> Result<(), Error> {
         match self {
-            Self::Each(batch) => batch.enter(reply.answers(), attempts, outcomes),
-            Self::All(batch) => batch.enter(reply.answers(), attempts, outcomes),
+            Self::Each(batch) => batch.enter(reply.answers()?, attempts, outcomes),
+            Self::All(batch) => batch.enter(reply.answers()?, attempts, outcomes),
             Self::Window(place, request) => {
                 outcomes[place] = Some(call::window_outcome(reply, &request, attempts)?);
                 Ok(())

@@ -107,7 +107,7 @@ pub(super) enum RoutineCall {
 }
 
 /// Whether the database decides a request, or counts it even beyond the window's maximum.
-#[allow(unreachable_pub)]
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
     Decide,
@@ -146,30 +146,35 @@ impl RoutineCall {
 }
 
 impl RoutineReply {
-    pub(super) fn answers(self) -> Vec<BucketAnswer> {
+    pub(super) fn answers(self) -> Result<Vec<BucketAnswer>, Error> {
         match self {
-            Self::Answers(answers) => answers,
-            Self::Adjusted(_) | Self::WindowUsage(_) => Vec::new(),
+            Self::Answers(answers) => Ok(answers),
+            Self::Adjusted(_) | Self::WindowUsage(_) => Err(reply_of_another_routine()),
         }
     }
 
-    pub(super) fn adjusted(self) -> Vec<AdjustedColumns> {
+    pub(super) fn adjusted(self) -> Result<Vec<AdjustedColumns>, Error> {
         match self {
-            Self::Adjusted(adjusted) => adjusted,
-            Self::Answers(_) | Self::WindowUsage(_) => Vec::new(),
+            Self::Adjusted(adjusted) => Ok(adjusted),
+            Self::Answers(_) | Self::WindowUsage(_) => Err(reply_of_another_routine()),
         }
     }
 
     pub(super) fn counted(self) -> Result<WindowUsage, Error> {
         match self {
             Self::WindowUsage(counted) => Ok(counted),
-            _ => Err(Error::other(sqlx::Error::RowNotFound)),
+            Self::Answers(_) | Self::Adjusted(_) => Err(reply_of_another_routine()),
         }
     }
 }
 
+/// The error for a reply that does not belong to the call, which may have taken tokens.
+fn reply_of_another_routine() -> Error {
+    Error::OutcomeUnknown(Arc::new(sqlx::Error::Protocol("the reply of another routine".to_owned())))
+}
+
 /// The outcome of an adjustment, and how many tokens it gave back.
-#[allow(unreachable_pub)]
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type AdjustedColumns = (String, i64);
 
 /// The outcomes of requests for one bucket each, in their order. A [`SqlRequest`] has as many outcomes as the equal

@@ -76,10 +76,10 @@ where
     let requests: Arc<[SqlRequest]> = Arc::new([request]);
     let mut outcomes = if take.limits.len() > 1 {
         let reply = call_routine::<C::Database>(connection, RoutineCall::All(Arc::clone(&requests))).await?;
-        call::all_outcomes(reply.answers(), &requests, 1)?
+        call::all_outcomes(reply.answers()?, &requests, 1)?
     } else {
         let reply = call_routine::<C::Database>(connection, RoutineCall::Each(Arc::clone(&requests))).await?;
-        call::each_outcomes(reply.answers(), &requests, 1)?
+        call::each_outcomes(reply.answers()?, &requests, 1)?
     };
     outcomes.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
@@ -95,7 +95,7 @@ where
 {
     let adjustments = [adjustment.clone()];
     let reply = call_routine::<C::Database>(connection, RoutineCall::Adjust(Arc::new(adjustments.clone()))).await?;
-    let mut adjusted = call::adjusted(reply.adjusted(), &adjustments)?;
+    let mut adjusted = call::adjusted(reply.adjusted()?, &adjustments)?;
     adjusted.pop().ok_or_else(|| Error::other(sqlx::Error::RowNotFound))
 }
 

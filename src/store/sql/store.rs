@@ -269,7 +269,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
         for chunk in adjustments.chunks(MAX_ADJUSTMENTS) {
             let is_partial = !adjusted.is_empty();
             let answered = self.call_routine(RoutineCall::Adjust(chunk.into()), options).await;
-            let answered = answered.and_then(|(reply, _)| call::adjusted(reply.adjusted(), chunk));
+            let answered = answered.and_then(|(reply, _)| call::adjusted(reply.adjusted()?, chunk));
             adjusted.extend(answered.map_err(|error| error.after(is_partial))?);
         }
         Ok(adjusted)
