@@ -239,24 +239,20 @@ impl<S: Store> Limiter<S> {
         K: TryInto<Key>,
         Error: From<K::Error>,
     {
-        self.peek_with_rule(key, &self.rule()).await
+        self.peek_limit(&Limit::new(key.try_into().map_err(Error::from)?, self.rule())).await
     }
 
-    /// Reads a bucket under another rule than the limiter's, such as a client's plan or an additional limit of a request. See
+    /// Reads a bucket under another limit than the limiter's, such as a client's plan or an additional limit of a request. See
     /// [`peek`](Self::peek).
     ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
-    pub async fn peek_with_rule<K>(&self, key: K, rule: &Rule) -> Result<BucketLevel, AdminError>
-    where
-        K: TryInto<Key>,
-        Error: From<K::Error>,
-    {
-        let key = key.try_into().map_err(Error::from)?;
-        match fixed_level(&key, rule) {
+    pub async fn peek_limit(&self, limit: &Limit) -> Result<BucketLevel, AdminError> {
+        let (key, rule) = (limit.key(), limit.rule());
+        match fixed_level(key, rule) {
             Some(level) => level,
-            None => self.policy.within_deadline(pin!(self.maintenance()?.level(&key, rule))).await,
+            None => self.policy.within_deadline(pin!(self.maintenance()?.level(key, rule))).await,
         }
     }
 

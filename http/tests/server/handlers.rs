@@ -9,7 +9,7 @@ use axum::{Extension, Router, middleware};
 use bytes::Bytes;
 use http::header::DATE;
 use tokio::time::Duration;
-use tollgate::{Admin, AnyStore, Decision, Key, Limiter, MemoryStore, Quota, Rule, Store, clock::ManualClock};
+use tollgate::{Admin, AnyStore, Decision, Key, Limit, Limiter, MemoryStore, Quota, Rule, Store, clock::ManualClock};
 use tollgate_http::{GlobalKey, RateLimitHeaders, RateLimitLayer, Refusal, respond};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -142,9 +142,9 @@ async fn handler_can_show_the_remaining_tokens() -> anyhow::Result<()> {
     let limiter = Limiter::new(AnyStore::new(Arc::clone(&store)), Quota::per_hour(10))?;
     let layer = RateLimitLayer::new(limiter.clone()).name("api").plan(|_| "paid");
     let server = Server::start(Router::new().route("/", get(|| async { "served" })).layer(layer)).await?;
-    let paid = Rule::Plan(Key::try_from("paid")?);
+    let paid = Limit::new(Key::try_from("3=api 127.0.0.1")?, Rule::Plan(Key::try_from("paid")?));
     for left in [1000, 999] {
-        assert_eq!(limiter.peek_with_rule("3=api 127.0.0.1", &paid).await?.available(), left);
+        assert_eq!(limiter.peek_limit(&paid).await?.available(), left);
         assert_eq!(Client::new(server.address).get("/").await?.status, StatusCode::OK);
     }
     assert_eq!(limiter.peek("nobody").await?.available(), 10);
