@@ -156,7 +156,7 @@ create procedure token_settle(
 no sql
 sql security definer
 begin
-  declare c_year bigint default 31622400000000000;
+  declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
   declare v_owed bigint default io_full_at - (p_now - io_anchor) div io_step_ns * io_step_ticks;
   declare v_available decimal(65, 0) default 0;  -- in ticks; negative while grants wait for their tokens
   declare v_clock, v_year bigint;

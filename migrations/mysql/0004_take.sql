@@ -122,8 +122,8 @@ create procedure token_take_v1(
 modifies sql data
 sql security definer
 begin
-  declare c_year bigint default 31622400000000000;
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_own boolean default @@autocommit or p_own;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);

@@ -74,6 +74,9 @@ create procedure token_take_uniform_v1(
 modifies sql data
 sql security definer
 begin
+  declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
+  declare c_stale_per_row bigint default 20000;  -- evaluating a row
+  declare c_stale_insert bigint default 50000000;  -- inserting many rows
   declare v_own boolean default false;
   declare v_made, v_taken, v_reevaluated, v_evaluated boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
@@ -84,7 +87,8 @@ begin
   declare v_capacity bigint default p_capacity;
   declare v_seconds decimal(19, 9) default p_refill_seconds;
   declare v_refill varchar(10) character set ascii collate ascii_bin default p_refill;
-  declare v_requests, v_equal, v_missing, v_new, v_debits, v_cost, v_room, v_now, v_clock, v_after bigint;
+  declare v_requests, v_matching, v_missing, v_creatable, v_grantable, v_cost, v_room, v_now, v_clock, v_after bigint;
+  declare v_inserted bigint default 0;
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_max_times bigint;  -- number of equal requests that a full bucket grants
   declare v_all, v_has_rules, v_overrides boolean;
@@ -144,7 +148,7 @@ begin
              group_concat(
                r.place, ' ', least(greatest((v_room - greatest(b.full_at, v_clock)) div v_cost, 0), r.times), ' ',
                greatest(b.full_at, v_clock), ' ', b.granted, ';' separator '')
-        into v_requests, v_equal, v_debits, v_all, v_answers
+        into v_requests, v_matching, v_grantable, v_all, v_answers
         from (select place, unhex(id) as id, coalesce(times, 1) as times
                 from json_table(p_ids, '$[*]' columns (
                        place for ordinality, id varchar(512) character set ascii path '$[0]',
@@ -159,19 +163,19 @@ begin
              and b.full_at - v_clock <= v_burst + b.max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks
          for update /*!80000 of b */;  -- MySQL needs this, and MariaDB skips it
       call token_clock(v_after);
-      if v_equal < v_requests then
+      if v_matching < v_requests then
         if v_made or not v_own then
           leave by_tokens;
         end if;
         -- A missing bucket counts as full.
         select sum(b.id is null),
                -- Repeats the table's checks, because a MariaDB session can disable them.
-               count(distinct if(v_equal = 0 and b.id is null and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01'
+               count(distinct if(v_matching = 0 and b.id is null and length(r.id) between 1 and 255 and left(r.id, 1) <> x'01'
                                  and locate(x'00', r.id) = 0 and cast(convert(r.id using utf8mb4) as binary) <=> r.id
                                  and r.times >= 1, r.id, null)),
-               group_concat(if(v_equal > 0, null, concat(r.place, ' ', least(v_max_times, r.times), ' ', v_clock, ' 0;'))
+               group_concat(if(v_matching > 0, null, concat(r.place, ' ', least(v_max_times, r.times), ' ', v_clock, ' 0;'))
                             separator '')
-          into v_missing, v_new, v_answers
+          into v_missing, v_creatable, v_answers
           from (select place, unhex(id) as id, coalesce(times, 1) as times
                   from json_table(p_ids, '$[*]' columns (
                          place for ordinality, id varchar(512) character set ascii path '$[0]',
@@ -180,7 +184,7 @@ begin
         if v_missing = 0 then
           leave by_tokens;
         end if;
-        if v_new = v_requests then
+        if v_creatable = v_requests then
           -- Inserts all buckets with their tokens taken, because no row is locked yet. -1 - granted is negative: it marks a bucket
           -- that another session created meanwhile, which row_count() counts twice. The UPDATE below restores granted.
           begin
@@ -193,13 +197,13 @@ begin
               from json_table(p_ids, '$[*]' columns (
                      id varchar(512) character set ascii path '$[0]', times bigint path '$[1]')) as r
                 on duplicate key update granted = -1 - token_buckets.granted;
-            set v_new = row_count();
+            set v_inserted = row_count();
           end;
         end if;
-        if v_new >= v_requests then
+        if v_inserted >= v_requests then
           call token_clock(v_after);
           -- A longer duration means a wait for a row. The limit allows for inserting many rows.
-          set v_taken = v_new = v_requests and v_after between v_now and v_now + 50000000,
+          set v_taken = v_inserted = v_requests and v_after between v_now and v_now + c_stale_insert,
               v_after = v_after div v_step_ns * v_step_ticks;
           if not v_taken or v_after >= v_clock + v_token_ticks then
             -- Tokens came in the meantime: another session can have created a bucket, and a sweep can have deleted it when
@@ -230,14 +234,14 @@ begin
         iterate evaluate;
       end if;
       -- Tokens arrived during the wait for a lock, so grants count from now.
-      if not v_reevaluated and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
+      if not v_reevaluated and v_after not between v_now and v_now + c_stale + c_stale_per_row * v_requests then
         set v_reevaluated = true;
         iterate evaluate;
       end if;
       leave evaluate;
     end loop;
     set v_evaluated = length(v_answers) - length(replace(v_answers, ';', '')) = v_requests;
-    if v_evaluated and v_debits > 0 then
+    if v_evaluated and v_grantable > 0 then
       -- Tokens taken from a full bucket return from now on, when its row is locked.
       set v_after = v_after div v_step_ns * v_step_ticks;
       if v_sql_safe_updates then set sql_safe_updates = 0; end if;
@@ -250,7 +254,7 @@ begin
              b.full_at = greatest(b.full_at, v_after)
                + v_cost * if(v_all, coalesce(r.times, 1),
                              least((v_room - greatest(b.full_at, v_clock)) div v_cost, coalesce(r.times, 1)));
-      if row_count() <> v_debits then
+      if row_count() <> v_grantable then
         signal sqlstate '22023' set message_text = 'tollgate: token_take_uniform_v1 needs distinct bucket ids';
       end if;
       if v_sql_safe_updates then set sql_safe_updates = 1; end if;
@@ -287,7 +291,9 @@ create procedure token_take_batch_v1(
 modifies sql data
 sql security definer
 begin
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
+  declare c_stale_per_row bigint default 20000;  -- evaluating a row
   declare v_own boolean default false;
   declare v_done, v_made, v_reevaluated, v_evaluated boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
@@ -352,6 +358,7 @@ begin
               and r.times >= 1 and r.max_wait = 0 and r.receipt is null
               and length(r.id) between 1 and 255) is not true as unbatchable,
              b.id is null and (r.capacity is not null or r.plan is not null) as missing,
+             -- 'tokens', 'unknown', or null: one by one
              case
                when r.cost < 1 or r.min_remaining < 0 or json_contains(v_one_by_one, cast(r.place as char)) then null
                when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
@@ -423,7 +430,7 @@ begin
       iterate by_tokens;
     end if;
     -- Tokens arrived during the wait for a lock, so grants count from now.
-    if not v_reevaluated and v_after not between v_now and v_now + 2000000 + 20000 * v_requests then
+    if not v_reevaluated and v_after not between v_now and v_now + c_stale + c_stale_per_row * v_requests then
       set v_reevaluated = true;
       iterate by_tokens;
     end if;

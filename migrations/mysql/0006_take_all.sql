@@ -22,24 +22,26 @@ create procedure token_take_all_v1(
 modifies sql data
 sql security definer
 begin
-  declare c_year bigint default 31622400000000000;
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
+  declare c_stale_per_row bigint default 20000;  -- evaluating a row
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
-  declare v_reevaluated, v_taken boolean default false;
+  declare v_reevaluated, v_has_savepoint boolean default false;
   declare v_sql_safe_updates boolean default @@sql_safe_updates;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_mode_rules, v_overrides, v_has_rules boolean;
   declare v_limits, v_ids, v_planned, v_missing, v_plain, v_affording, v_after bigint;
   declare v_denials, v_grants, v_steps longtext character set utf8mb4;  -- arrays, of which one is the answer
-  declare v_pass int default 1;  -- 1: lock and prepare, 2: evaluate, 3: take
+  declare v_pass int default 1;  -- 1: lock and prepare, 2: evaluate, 3: take, 4: done
   declare v_id, v_plan varbinary(1024);
   declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
   declare v_refill_seconds decimal(19, 9);
-  declare v_place, v_capacity, v_cost, v_min_remaining, v_at, v_times bigint;
+  declare v_place, v_capacity, v_cost, v_min_remaining, v_evaluated_at, v_times bigint;
   declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_sorted cursor for
     select place, unhex(id) as id, cost, min_remaining, capacity, refill_seconds, refill, unhex(plan)
@@ -64,12 +66,12 @@ begin
     if (p_receipt is null and p_max_wait between 0 and c_year) is not true then
       leave by_tokens;
     end if;
-    call token_clock(v_at);
+    call token_clock(v_evaluated_at);
     with locked as (
       select r.place, unhex(r.id) as id, r.cost, b.plan, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
              b.token_ticks,
-             (v_at - b.anchor) div b.step_ns * b.step_ticks as clock,
-             (v_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks as latest,
+             (v_evaluated_at - b.anchor) div b.step_ns * b.step_ticks as clock,
+             (v_evaluated_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks as latest,
              -- When the bucket has the tokens; null: never.
              if(r.cost <= b.burst div b.token_ticks - r.min_remaining,
                 b.full_at + (r.cost + r.min_remaining - b.burst div b.token_ticks) * b.token_ticks, null) as due,
@@ -101,10 +103,11 @@ begin
     )
     select count(*), count(distinct id), sum(plan is not null), sum(missing), sum(tokens_decide), sum(outcome = 'spared'),
            json_arrayagg(concat_ws(
-             ' ', place, outcome, '-', v_at, v_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks)),
+             ' ', place, outcome, '-', v_evaluated_at, v_evaluated_at, full_at, granted, burst, anchor, step_ns, step_ticks,
+             token_ticks)),
            json_arrayagg(if(outcome = 'spared', concat_ws(
-             ' ', place, 'granted', '-', v_at,
-             if(step > clock, step div step_ticks * step_ns + anchor, v_at),
+             ' ', place, 'granted', '-', v_evaluated_at,
+             if(step > clock, step div step_ticks * step_ns + anchor, v_evaluated_at),
              greatest(full_at, step) + cost * token_ticks, granted + cost, burst, anchor, step_ns, step_ticks, token_ticks),
              null)),
            json_arrayagg(if(step > clock, json_array(place, step), null))
@@ -125,7 +128,7 @@ begin
            /*M! and 256 * v_limits < @@group_concat_max_len */) is not true then
       leave by_tokens;
     end if;
-    if not v_reevaluated and v_after not between v_at and v_at + 2000000 + 20000 * v_limits then
+    if not v_reevaluated and v_after not between v_evaluated_at and v_evaluated_at + c_stale + c_stale_per_row * v_limits then
       set v_reevaluated = true;
       iterate by_tokens;
     end if;
@@ -150,14 +153,15 @@ begin
     set v_pass = 4, v_spare = v_affording < v_limits, o_answers = if(v_spare, v_denials, v_grants);
     if not v_spare then
       -- Tokens taken from a full bucket return from now on, when its row is locked.
-      set v_after = greatest(v_at, v_after);
+      set v_after = greatest(v_evaluated_at, v_after);
       if v_sql_safe_updates then set sql_safe_updates = 0; end if;
       if p_max_wait > 0 then
         update json_table(v_steps, '$[*]' columns (place bigint path '$[0]', step bigint path '$[1]')) as s
           straight_join json_table(p_limits, '$[*]' columns (
                           place for ordinality, id varchar(512) character set ascii path '$[0]')) as r on r.place = s.place
           straight_join token_buckets b on b.id = unhex(r.id)
-           set b.max_granted_wait = greatest(b.max_granted_wait, s.step - (v_at - b.anchor) div b.step_ns * b.step_ticks),
+           set b.max_granted_wait = greatest(b.max_granted_wait,
+                                             s.step - (v_evaluated_at - b.anchor) div b.step_ns * b.step_ticks),
                b.full_at = greatest(b.full_at, s.step);
       end if;
       update json_table(p_limits, '$[*]' columns (
@@ -205,10 +209,10 @@ begin
     set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
     if v_pass = 3 then
       savepoint tollgate_decide_all;
-      set v_taken = true;
+      set v_has_savepoint = true;
     end if;
   end while;
-  if not v_spare and v_taken then
+  if not v_spare and v_has_savepoint then
     release savepoint tollgate_decide_all;
   end if;
   set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
@@ -244,7 +248,10 @@ create procedure token_take_all_batch_v1(
 modifies sql data
 sql security definer
 begin
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
+  declare c_stale_per_row bigint default 20000;  -- evaluating a row
+  declare c_stale_granted bigint default 50000000;  -- evaluating many rows, if no request is denied
   declare v_own boolean default false;
   declare v_made, v_reevaluated boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
@@ -352,7 +359,7 @@ begin
     -- Tokens arrived during the wait for a row. An early evaluation can only deny: the debit is computed anew. Many rows take
     -- time without any wait: if all requests are granted, the rows are not evaluated again.
     if not v_reevaluated
-       and v_after not between v_now and v_now + if(v_denials > 0, 2000000 + 20000 * v_limits, 50000000) then
+       and v_after not between v_now and v_now + if(v_denials > 0, c_stale + c_stale_per_row * v_limits, c_stale_granted) then
       set v_reevaluated = true;
       iterate by_tokens;
     end if;

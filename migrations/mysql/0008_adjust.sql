@@ -15,15 +15,15 @@ create procedure token_adjust(
 modifies sql data
 sql security definer
 adjust: begin
-  declare c_year bigint default 31622400000000000;
-  declare c_day bigint default 86400000000000;
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
+  declare c_day bigint default 86400000000000;  -- one day in nanoseconds
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
   declare v_new boolean default false;
-  declare v_now, v_clock, v_debt_end, v_max_ahead, v_full_at, v_max_granted_wait, v_granted, v_burst, v_token_ticks bigint;
-  declare v_known_cost, v_known_granted, v_known_acts_at, v_expires_at bigint;
+  declare v_now, v_clock, v_debt_end, v_max_owed, v_full_at, v_max_granted_wait, v_granted, v_burst, v_token_ticks bigint;
+  declare v_known_cost, v_known_granted, v_known_scheduled_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
 
   if (p_kind in ('cancel', 'refund', 'settle')
@@ -50,9 +50,9 @@ adjust: begin
   else
     call token_claim(p_receipt, v_id, p_cost, p_granted, p_scheduled_at,
                      least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year), 0,
-                     v_state, v_known_cost, v_known_granted, v_known_acts_at, v_expires_at);
+                     v_state, v_known_cost, v_known_granted, v_known_scheduled_at, v_expires_at);
     -- The receipt takes precedence over the caller's arguments.
-    set v_new = v_state is null, p_granted = v_known_granted, p_scheduled_at = v_known_acts_at;
+    set v_new = v_state is null, p_granted = v_known_granted, p_scheduled_at = v_known_scheduled_at;
   end if;
   if p_kind = 'cancel' and v_now > p_scheduled_at then
     set o_outcome = 'late';
@@ -82,14 +82,14 @@ adjust: begin
          (v_now + least(coalesce(p_max_debt, c_year), c_year) - 1 - anchor)
            div step_ns * step_ticks + 1 - token_ticks,
          burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks, max_granted_wait
-    into v_clock, v_debt_end, v_max_ahead, v_max_granted_wait from token_buckets where id = v_id for update;
+    into v_clock, v_debt_end, v_max_owed, v_max_granted_wait from token_buckets where id = v_id for update;
   if o_given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity. The maximum of granted leaves room for later grants.
     set v_full_at = greatest(v_full_at - cast(o_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
         v_granted = least(v_granted, c_max_tokens);
   else
     -- The clock was set back: the bucket is empty from now on, as a request would find it.
-    if v_full_at - v_clock > v_max_ahead then
+    if v_full_at - v_clock > v_max_owed then
       set v_full_at = v_clock + v_burst, v_max_granted_wait = 0;
     end if;
     set v_owed = greatest(v_full_at, v_clock) - cast(o_given_back as decimal(65, 0)) * v_token_ticks;
@@ -175,8 +175,8 @@ create procedure token_adjust_window(
 modifies sql data
 sql security definer
 adjust: begin
-  declare c_year bigint default 31622400000000000;
-  declare c_day bigint default 86400000000000;
+  declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
+  declare c_day bigint default 86400000000000;  -- one day in nanoseconds
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
@@ -404,8 +404,8 @@ create procedure token_throttle_v1(
 modifies sql data
 sql security definer
 begin
-  declare c_year bigint default 31622400000000000;
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_own boolean default false;
   declare v_wait bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);

@@ -60,7 +60,7 @@ create procedure request_tokens_v1(
 modifies sql data
 sql security definer
 begin
-  declare c_day bigint default 86400000000000;
+  declare c_day bigint default 86400000000000;  -- one day in nanoseconds
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
   declare v_message varchar(128) character set utf8mb4;
@@ -70,7 +70,7 @@ begin
   declare v_min_remaining bigint default p_min_remaining;
   declare v_tick bigint;
   declare v_times bigint default 1;
-  declare c_max_tokens bigint default 4611686018427387903;  -- exceeds every capacity; twice this value still fits a bigint
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
 
   if p_tokens <> floor(p_tokens) then
     call token_require_whole_number('request_tokens', 'tokens', p_tokens);
@@ -359,7 +359,7 @@ create procedure request_tokens_in_window_v1(
 modifies sql data
 sql security definer
 begin
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
   declare v_counts longtext character set ascii;
@@ -521,8 +521,8 @@ create procedure token_peek_window(in p_id varchar(256) character set utf8mb4)
 reads sql data
 sql security definer
 begin
-  declare c_year bigint default 31622400000000000;
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_max_requests, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_scheduled_at bigint;
   declare v_counts longtext character set ascii default '[]';

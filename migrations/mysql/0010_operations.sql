@@ -21,8 +21,8 @@ create procedure token_list_windows(
 reads sql data
 sql security definer
 begin
-  declare c_year bigint default 31622400000000000;
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_now bigint;
   declare v_prefix, v_after varbinary(1024) default '';
@@ -177,7 +177,7 @@ create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare c_max_tokens bigint default 4611686018427387903;
+  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_own boolean default false;
   declare v_now, v_number bigint;
   declare v_times bigint default 1;
