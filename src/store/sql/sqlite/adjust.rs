@@ -26,18 +26,18 @@ pub(super) async fn adjust(
     adjustments: &[Adjustment],
     clock: &HostClock,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
-    let mut books = AdjustmentRows::default();
-    let places: Vec<_> = adjustments.iter().map(|adjustment| books.places(adjustment)).collect();
-    let (mut lock, rows) = Lock::open(connection, &READ, books.arguments()).await?;
+    let mut rows_by_key = AdjustmentRows::default();
+    let places: Vec<_> = adjustments.iter().map(|adjustment| rows_by_key.places(adjustment)).collect();
+    let (mut lock, rows) = Lock::open(connection, &READ, rows_by_key.arguments()).await?;
     // After the database is locked.
     let now = clock.now();
     if let Some(text) = rows.first().map(|row| row.try_get::<Option<&str>, _>(0)).transpose()?.flatten() {
-        text.split(',').try_for_each(|line| books.enter(&ResultRow::from(line)))?;
+        text.split(',').try_for_each(|line| rows_by_key.enter(&ResultRow::from(line)))?;
     }
     drop(rows);
     let each = adjustments.iter().zip(places);
-    let adjusted = each.map(|(adjustment, places)| columns(books.adjust(adjustment, places, now))).collect();
-    let AdjustmentRows { buckets, windows, receipts } = books;
+    let adjusted = each.map(|(adjustment, places)| columns(rows_by_key.adjust(adjustment, places, now))).collect();
+    let AdjustmentRows { buckets, windows, receipts } = rows_by_key;
     let receipts = receipts.changed(|all, (id, key), stored| rows::push_receipt(all, *id, key, stored));
     if !receipts.is_empty() {
         rows::write_receipts(lock.connection(), receipts).await?;
@@ -69,18 +69,18 @@ type Places = (usize, usize);
 impl AdjustmentRows {
     fn places(&mut self, Adjustment { receipt, .. }: &Adjustment) -> Places {
         let key = receipt.key.clone();
-        let (account, bucket) = if receipt.window {
+        let (place, bucket) = if receipt.window {
             (self.windows.place(key), receipt.key.window_receipt_key())
         } else {
             (self.buckets.place(key), receipt.key.clone())
         };
-        (account, self.receipts.place((receipt.id, bucket)))
+        (place, self.receipts.place((receipt.id, bucket)))
     }
 
     /// The arguments of `adjust.sql`.
     fn arguments(&self) -> [String; 3] {
         let mut receipts = Array::default();
-        for ((id, key), ..) in &self.receipts.rows {
+        for KeyedRow { key: (id, key), .. } in &self.receipts.rows {
             receipts.push_row(&[Value::Text(&id.hyphenated().to_string()), key.as_str().into()]);
         }
         [self.buckets.keys(), self.windows.keys(), receipts.into_text()]
@@ -98,44 +98,54 @@ impl AdjustmentRows {
     fn adjust(
         &mut self,
         adjustment: &Adjustment,
-        (account, receipt_place): Places,
+        (place, receipt_place): Places,
         now: i64,
     ) -> Result<Adjusted, OutcomeCode> {
-        let (receipt, stored) = (&adjustment.receipt, self.receipts.rows[receipt_place].1);
+        let (receipt, stored) = (&adjustment.receipt, self.receipts.rows[receipt_place].row);
         let (adjusted, stored) = if receipt.window {
-            decide::adjust(adjustment, stored, self.windows.rows[account].1.as_mut(), now)
+            decide::adjust(adjustment, stored, self.windows.rows[place].row.as_mut(), now)
         } else {
-            decide::adjust(adjustment, stored, self.buckets.rows[account].1.as_mut(), now)
+            decide::adjust(adjustment, stored, self.buckets.rows[place].row.as_mut(), now)
         };
         if stored.is_some() {
-            self.receipts.rows[receipt_place].1 = stored;
-            self.receipts.rows[receipt_place].2 = true;
-            let is_changed =
-                if receipt.window { &mut self.windows.rows[account].2 } else { &mut self.buckets.rows[account].2 };
-            *is_changed = true;
+            self.receipts.rows[receipt_place].row = stored;
+            self.receipts.rows[receipt_place].is_changed = true;
+            if receipt.window {
+                self.windows.rows[place].is_changed = true;
+            } else {
+                self.buckets.rows[place].is_changed = true;
+            }
         }
         adjusted
     }
 }
 
-/// Rows of a table by their keys: each with its value, if the row exists, and whether the value has changed.
+/// Rows of a table by their keys.
 struct KeyedRows<K, R> {
     places: HashMap<K, usize, RandomState>,
-    rows: Vec<(K, Option<R>, bool)>,
+    rows: Vec<KeyedRow<K, R>>,
+}
+
+struct KeyedRow<K, R> {
+    key: K,
+    /// The row, if it exists.
+    row: Option<R>,
+    is_changed: bool,
 }
 
 impl<K: Clone + Eq + Hash, R> KeyedRows<K, R> {
     fn place(&mut self, key: K) -> usize {
         *self.places.entry(key).or_insert_with_key(|key| {
-            self.rows.push((key.clone(), None, false));
+            self.rows.push(KeyedRow { key: key.clone(), row: None, is_changed: false });
             self.rows.len() - 1
         })
     }
 
     /// Enters a row, or names its key if the row cannot be decoded.
     fn enter(&mut self, number: i64, row: RowResult<R>, key_of: fn(&K) -> &Key) -> Result<(), sqlx::Error> {
-        let place = usize::try_from(number).ok().and_then(|place| self.rows.get_mut(place));
-        let (key, found, _) = place.ok_or_else(|| sqlx::Error::Protocol(format!("the row {number}")))?;
+        let keyed = usize::try_from(number).ok().and_then(|place| self.rows.get_mut(place));
+        let KeyedRow { key, row: found, .. } =
+            keyed.ok_or_else(|| sqlx::Error::Protocol(format!("the row {number}")))?;
         *found = Some(row.map_err(rows::unreadable(key_of(key)))?);
         Ok(())
     }
@@ -143,7 +153,7 @@ impl<K: Clone + Eq + Hash, R> KeyedRows<K, R> {
     /// The rows to write.
     fn changed(&self, push: impl Fn(&mut Array, &K, &R)) -> Array {
         let mut rows = Array::default();
-        for (key, row, is_changed) in &self.rows {
+        for KeyedRow { key, row, is_changed } in &self.rows {
             if let (Some(row), true) = (row, is_changed) {
                 push(&mut rows, key, row);
             }
@@ -155,7 +165,7 @@ impl<K: Clone + Eq + Hash, R> KeyedRows<K, R> {
 impl<R> KeyedRows<Key, R> {
     /// The keys, as a JSON array.
     fn keys(&self) -> String {
-        self.rows.iter().map(|(key, ..)| key.as_str()).collect::<Array>().into_text()
+        self.rows.iter().map(|keyed| keyed.key.as_str()).collect::<Array>().into_text()
     }
 }
 
