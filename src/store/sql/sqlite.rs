@@ -155,11 +155,11 @@ impl std::fmt::Debug for HostClock {
     }
 }
 
-/// Begins a transaction that locks the database at once, also in the caller's transaction: see [`lock_nested`](lock).
+/// Begins a transaction that locks the database at once, also in the caller's transaction: see [`lock_database`](lock).
 async fn begin(connection: &mut SqliteConnection) -> Result<Transaction<'_, Sqlite>, sqlx::Error> {
     if connection.is_in_transaction() {
         let mut nested = connection.begin().await?;
-        sqlx::query("update token_mode set mode = mode where false").execute(&mut *nested).await?;
+        sqlx::query(lock::lock_database!()).execute(&mut *nested).await?;
         Ok(nested)
     } else {
         connection.begin_with("begin immediate").await

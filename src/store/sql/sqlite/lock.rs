@@ -22,11 +22,18 @@ pub(super) struct Script {
     nested: &'static str,
 }
 
-/// Begins a savepoint, and locks the database by a write of no row. The busy handler waits only if the caller's transaction has
-/// not read yet: a read that becomes a write fails at once.
+/// Locks the database by a write of no row. The busy handler waits only if the caller's transaction has not read yet: a read
+/// that becomes a write fails at once.
+macro_rules! lock_database {
+    () => {
+        "update token_mode set mode = mode where false"
+    };
+}
+
+/// Begins a savepoint, and locks the database.
 macro_rules! lock_nested {
     () => {
-        "savepoint tollgate;\nupdate token_mode set mode = mode where false;\n"
+        concat!("savepoint tollgate;\n", $crate::store::sql::sqlite::lock::lock_database!(), ";\n")
     };
 }
 
@@ -53,7 +60,7 @@ macro_rules! closing {
     };
 }
 
-pub(super) use {closing, lock_nested, opening};
+pub(super) use {closing, lock_database, lock_nested, opening};
 
 impl<'c> Lock<'c> {
     /// Begins the transaction, and returns the rows of its first statements.

@@ -5,14 +5,22 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use uuid::Uuid;
 
-use super::super::admin::{self, key, mode_setting, quota};
-use super::super::dialect::{PageStart, RowResult};
 use super::json::{Array, Value};
 use super::lock::{Script, closing};
 use crate::admin::Filter;
 use crate::model::bucket::{Bucket, GrantRecord, NEVER_NS};
 use crate::model::decide::{BucketRow, OverrideRules, PlanRules, State, StoredReceipt, TimedMode};
 use crate::model::{Key, Quota};
+use crate::store::sql::admin::{self, key, mode_setting, quota};
+use crate::store::sql::dialect::{PageStart, RowResult};
+
+/// The columns of a bucket, in the order of [`bucket_from_columns`].
+macro_rules! bucket_columns {
+    () => {
+        "anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
+                over_capacity, over_refill_ns, over_refill"
+    };
+}
 
 /// Reads a bucket for an operator, with an inner error if its row cannot be decoded.
 pub(super) async fn peek(
@@ -41,14 +49,10 @@ pub(super) fn unreadable_mode(why: sqlx::Error) -> sqlx::Error {
 }
 
 async fn columns(connection: &mut SqliteConnection, key: &Key) -> Result<Option<SqliteRow>, sqlx::Error> {
-    sqlx::query(
-        "select anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
-                over_capacity, over_refill_ns, over_refill
-           from token_buckets where id = ?1",
-    )
-    .bind(key.as_str())
-    .fetch_optional(connection)
-    .await
+    sqlx::query(concat!("select ", bucket_columns!(), " from token_buckets where id = ?1"))
+        .bind(key.as_str())
+        .fetch_optional(connection)
+        .await
 }
 
 /// Rejects a row whose numbers would overflow a computation.
@@ -74,13 +78,13 @@ pub(super) async fn page(
     limit: u32,
 ) -> Result<Vec<RowResult<(Key, BucketRow)>>, sqlx::Error> {
     let (first, last) = filter.range();
-    let rows = sqlx::query(
-        "select id, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
-                over_capacity, over_refill_ns, over_refill
-           from token_buckets
+    let rows = sqlx::query(concat!(
+        "select id, ",
+        bucket_columns!(),
+        " from token_buckets
           where id > ?1 and id >= ?2 and (?3 is null or id <= ?3) and (?4 is null or plan = ?4) and (?5 is null or provisioned = ?5)
           order by id limit ?6 offset ?7",
-    )
+    ))
     .bind(after.key.as_ref().map_or("", Key::as_str))
     .bind(first)
     // Ids that are not UTF-8 sort after every key.
@@ -135,7 +139,7 @@ pub(super) fn push_state(states: &mut Array, key: &Key, BucketRow { bucket, .. }
     states.push_row(&[key.as_str().into(), anchor, full_at, granted, max_granted_wait]);
 }
 
-/// Reads a bucket from the columns that begin at a place.
+/// Reads a bucket from the columns of `bucket_columns!`, which begin at `first`.
 pub(super) fn bucket_from_columns(columns: &SqliteRow, first: usize) -> Result<BucketRow, sqlx::Error> {
     let number = |place: usize| columns.try_get::<i64, _>(first + place);
     let plan: Option<String> = columns.try_get(first + 8)?;
