@@ -9,8 +9,6 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Either, Executor as _, Row as _, Sqlite};
 
-use super::super::call::{AdjustedColumns, Counting, SqlRequest};
-use super::super::dialect::Decisions;
 use super::json::Array;
 use super::lock::{END_TRANSACTION, Lock, Script, closing, opening};
 use super::rows::{self, ResultRow, STATES};
@@ -23,6 +21,8 @@ use crate::model::decide::{
     BucketRow, EffectiveBucket, KeyRules, OverrideRules, PlanRules, State, StoredReceipt, TimedMode,
 };
 use crate::model::{Adjustment, Key, Limit, Mode, Quota, Rule, WindowUsage};
+use crate::store::sql::call::{AdjustedColumns, Counting, SqlRequest};
+use crate::store::sql::dialect::Decisions;
 
 impl Decisions for Sqlite {
     async fn take(
@@ -197,38 +197,6 @@ async fn first_rows(
     }
     Ok(rows)
 }
-
-/// The clock before a call of the database, which may have to wait for a lock.
-#[derive(Clone, Copy)]
-struct ClockReading {
-    now: i64,
-    /// The same instant on the host's clock, in milliseconds since 1970.
-    at_ms: i64,
-    /// For how many milliseconds the reading stays valid: as `now`, plus what has passed on the host's clock.
-    good_for_ms: i64,
-}
-
-impl From<&HostClock> for ClockReading {
-    fn from(clock: &HostClock) -> Self {
-        if clock.is_the_hosts {
-            let now = clock.now();
-            return Self { now, at_ms: milliseconds(now), good_for_ms: MAX_LOCK_WAIT_MS };
-        }
-        // Before the caller's clock, which can stand still or run at any speed.
-        let at_ms = milliseconds(SystemClock.now());
-        Self { now: clock.now(), at_ms, good_for_ms: MIN_ELAPSED_MS }
-    }
-}
-
-fn milliseconds(nanoseconds: i64) -> i64 {
-    nanoseconds / 1_000_000
-}
-
-/// How long a reading of the host's clock is valid: longer than a statement waits for the database.
-const MAX_LOCK_WAIT_MS: i64 = 60_000;
-
-/// How long a reading of the caller's clock is valid: the statements ignore this much time.
-const MIN_ELAPSED_MS: i64 = 2;
 
 /// The buckets of a call and all rules for them, while the transaction locks the database. Reads everything at once,
 /// decides in memory, and writes everything at once.
@@ -414,6 +382,38 @@ impl DecidedRequest {
         }
     }
 }
+
+/// The clock before a call of the database, which may have to wait for a lock.
+#[derive(Clone, Copy)]
+struct ClockReading {
+    now: i64,
+    /// The same instant on the host's clock, in milliseconds since 1970.
+    at_ms: i64,
+    /// For how many milliseconds the reading stays valid: as `now`, plus what has passed on the host's clock.
+    good_for_ms: i64,
+}
+
+impl From<&HostClock> for ClockReading {
+    fn from(clock: &HostClock) -> Self {
+        if clock.is_the_hosts {
+            let now = clock.now();
+            return Self { now, at_ms: milliseconds(now), good_for_ms: MAX_LOCK_WAIT_MS };
+        }
+        // Before the caller's clock, which can stand still or run at any speed.
+        let at_ms = milliseconds(SystemClock.now());
+        Self { now: clock.now(), at_ms, good_for_ms: CALLERS_CLOCK_VALID_MS }
+    }
+}
+
+fn milliseconds(nanoseconds: i64) -> i64 {
+    nanoseconds / 1_000_000
+}
+
+/// How long a reading of the host's clock is valid: longer than a statement waits for the database.
+const MAX_LOCK_WAIT_MS: i64 = 60_000;
+
+/// How long a reading of the caller's clock is valid: at most the 2 ms that `take.sql` ignores.
+const CALLERS_CLOCK_VALID_MS: i64 = 2;
 
 const READ: Script = opening!("read.sql");
 const ROWS: Script = closing!(include_str!("rows.sql"));

@@ -3,16 +3,18 @@
 -- ?1, ?2, ?3   key, cost, minimum remaining
 -- ?4, ?5       now and max_wait, in nanoseconds
 -- ?6           the time when ?4 was read, in milliseconds since 1970
--- ?7           the most milliseconds that can have passed since ?6
+-- ?7           milliseconds after ?6 for which ?4 is valid; later, the statement grants nothing
 -- ?8, ?9, ?10  capacity, refill_ns and refill of the quota passed, or null
--- Result: the instant of a grant or null, whether a mode or an override can apply, and the bucket.
+-- Result: the instant of a grant or null, whether a mode or an override can apply, and the bucket's columns in the order of
+-- bucket_from_columns of rows.rs.
 --
--- Aliases: over is a row of token_overrides, from_all a row of a table that is searched as a whole.
+-- Aliases: over is a row of token_overrides, global_mode the row of token_mode.
 --
 -- Only the linked library runs this statement, so unixepoch('subsec'), of SQLite 3.42, is available.
 -- A statement that waited for the lock decides by the time after the wait. Milliseconds are truncated, so a grant is at
 -- most 3 ms older than the lock.
 with clock(now) as (
+  -- Ignores the first 2 ms. CALLERS_CLOCK_VALID_MS in take.rs must not exceed them.
   select ?4 + max(passed - 2, 0) * 1000000
     from (select cast(unixepoch('subsec') * 1000 as integer) - ?6 as passed)
    where passed between 0 and ?7)
