@@ -3,7 +3,6 @@
 use sqlx::Connection;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 
-use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::{HostClock, rows, rules, sweep, windows};
 use crate::admin::explain;
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
@@ -11,6 +10,7 @@ use crate::model::bucket::ThrottleLevel;
 use crate::model::decide;
 use crate::model::decide::{BucketRow, KeyRules};
 use crate::model::{Key, Quota, Rule, WindowLevel};
+use crate::store::sql::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 
 impl Operations for Sqlite {
     type CallContext = HostClock;

@@ -4,13 +4,13 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, FromRow as _};
 
-use super::super::admin::Denied;
-use super::super::dialect::{PageStart, RowResult};
-use super::super::instant::Instant;
 use super::HostClock;
 use super::rules::timestamp;
 use crate::admin::DenialCount;
 use crate::model::Key;
+use crate::store::sql::admin::Denied;
+use crate::store::sql::dialect::{PageStart, RowResult};
+use crate::store::sql::instant::Instant;
 
 /// Adds a process's counts of denials, and deletes counts that are older than two days.
 pub(super) async fn count(

@@ -4,11 +4,11 @@ use chrono::{DateTime, Utc};
 use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::admin::{self, key, mode_setting, over, quota};
-use super::super::dialect::{PageStart, RowResult};
-use super::super::instant::Instant;
 use crate::admin::{AdminSettings, ModeSetting, Override, Plan};
 use crate::model::{Key, Mode, Quota};
+use crate::store::sql::admin::{self, key, mode_setting, over, quota};
+use crate::store::sql::dialect::{PageStart, RowResult};
+use crate::store::sql::instant::Instant;
 
 /// A mode, its reason, and its end in milliseconds since 1970.
 type Choice = (Option<String>, Option<String>, Option<i64>);

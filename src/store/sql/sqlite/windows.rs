@@ -5,9 +5,6 @@ use std::fmt::Write as _;
 use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::admin::{count, key, stored_window};
-use super::super::call::{Counting, SqlRequest, parse_counts};
-use super::super::dialect::{PageStart, RowResult};
 use super::json::Array;
 use super::rows::{self, ResultRow};
 use super::rules;
@@ -17,6 +14,9 @@ use crate::model::bucket::GrantRecord;
 use crate::model::decide::{KeyRules, State, StoredReceipt};
 use crate::model::window::{Ring, WindowRow, decide};
 use crate::model::{Key, Mode, Window, WindowUsage};
+use crate::store::sql::admin::{count, key, stored_window};
+use crate::store::sql::call::{Counting, SqlRequest, parse_counts};
+use crate::store::sql::dialect::{PageStart, RowResult};
 
 /// Decides a request, or counts it, while the transaction locks the database.
 pub(super) async fn take(
