@@ -68,22 +68,13 @@ declare
   v_latest       bigint;  -- ticks: the latest full_at at which the tokens are available, now or within the wait
   v_outcome      text;
   v_mode         text;
-  v_wait         bigint;  -- p_max_wait, or 0 with mode 'shadow'
   c_stale        constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
 begin
-  p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
   if (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
-      and p_max_wait between 0 and c_year
-      and (p_capacity is null) = (p_refill_seconds is null) and (p_capacity is null) = (p_refill is null)) is not true then
-    if (p_capacity is null) <> (p_refill_seconds is null)
-       or (p_capacity is null) <> (p_refill is null) then
-      perform tollgate.incomplete_quota(p_id, p_capacity, p_refill_seconds, p_refill);
-    end if;
+      and p_max_wait between 0 and c_year) is not true then
     raise exception 'tollgate: take_v1 needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
-  -- Rounded like the column.
-  p_refill_seconds := round(p_refill_seconds, 9);
   for v_attempt in 1 .. 100 loop
     if p_receipt is null then
       select t.* into b from tollgate.token_buckets t where t.id = p_id;
@@ -105,8 +96,11 @@ begin
         into v_has_rules
         from tollgate.token_plans p where p.name = coalesce(p_plan, b.plan);
     end if;
-    if b.id is null or v_has_rules is not false or b.overridden or (p_capacity is not null and b.plan is not null)
-       or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds or p_refill <> b.refill then
+    if b.id is null or v_has_rules is not false or b.overridden
+       or (case when p_capacity is null
+             then p_refill_seconds is not null or p_refill is not null
+             else b.plan is not null or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds
+                  or p_refill <> b.refill end) is not false then
       select t.* into v_rule
         from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
       -- The bucket changed, or another session created it since the read.
@@ -123,7 +117,6 @@ begin
     else
       v_mode := null;
     end if;
-    v_wait := case v_mode when 'shadow' then 0 else p_max_wait end;
 
     if p_receipt is not null then
       delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
@@ -147,16 +140,8 @@ begin
     end if;
 
     v_clock := tollgate.bucket_clock(b, v_now);
-    v_latest := tollgate.bucket_clock(b, v_now + v_wait) + b.burst - (p_cost + p_min_remaining) * b.token_ticks;
-    if (b.full_at > v_latest or v_wait > 0) and b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
-      perform tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
-      continue;
-    elsif b.full_at > v_latest then
-      v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
-      exit;
-    end if;
-
-    if v_wait = 0 then
+    v_latest := v_clock + b.burst - (p_cost + p_min_remaining) * b.token_ticks;
+    if b.full_at <= v_latest then
       update tollgate.token_buckets t
          set room = null,
              granted = t.granted + p_cost,
@@ -164,7 +149,17 @@ begin
        where t.id = p_id and t.full_at <= v_latest
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
+    elsif b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
+      perform tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
+      continue;
     else
+      if v_mode is null then
+        v_latest := v_latest - v_clock + tollgate.bucket_clock(b, v_now + p_max_wait);
+      end if;
+      if b.full_at > v_latest then
+        v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
+        exit;
+      end if;
       update tollgate.token_buckets t
          set room = null,
              granted = t.granted + p_cost,
@@ -182,18 +177,19 @@ begin
       v_mode := null;
       if p_receipt is null and tollgate.clock() - v_now > c_stale then
         v_now := tollgate.clock();
+        v_scheduled_at := v_now;
         if b.full_at < tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks then
           b.full_at := tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks;
           update tollgate.token_buckets t set full_at = b.full_at where t.id = p_id;
         end if;
       end if;
-      v_scheduled_at := v_now;
-      if v_wait > 0 then
+      if p_max_wait > 0 then
         v_scheduled_at := tollgate.bucket_scheduled_at(b, p_min_remaining, v_now);
       end if;
       if p_receipt is not null then
         insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
-        values (p_receipt, p_id, p_cost, b.granted, v_scheduled_at, 'open', v_now + p_hold);
+        values (p_receipt, p_id, p_cost, b.granted, v_scheduled_at, 'open',
+                v_now + least(greatest(coalesce(p_hold, 0), 0), c_year));
       end if;
       exit;
     end if;
