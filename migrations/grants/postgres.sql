@@ -62,6 +62,7 @@ grant usage on schema tollgate to tollgate_app;
 grant execute on function
   tollgate.applied_migrations(),
   tollgate.take_v1(text, bigint, bigint, bigint, bigint, numeric, text, text, uuid, bigint),
+  tollgate.grant_v1(text, bigint, bigint, bigint, numeric, text, text),
   tollgate.take_equal_v1(text, bigint, bigint, bigint, numeric, text, text, bigint),
   tollgate.take_batch_v1(
     text[], bigint[], bigint[], bigint[], bigint[], bigint[], numeric[], text[], text[]),

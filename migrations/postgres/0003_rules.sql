@@ -333,4 +333,12 @@ begin
 end
 $$;
 
+-- follows_plan(p_bucket) -> whether the bucket has the limits of its plan, and the plan has no mode.
+create or replace function tollgate.follows_plan(p_bucket tollgate.token_buckets) returns boolean
+language sql stable
+return exists (
+  select from tollgate.token_plans p
+   where p.name = p_bucket.plan and p.mode is null and p.capacity = p_bucket.capacity
+     and p.refill_seconds = p_bucket.refill_seconds and p.refill = p_bucket.refill);
+
 insert into tollgate.migrations (version, name) values (3, '0003_rules') on conflict do nothing;

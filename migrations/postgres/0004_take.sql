@@ -19,8 +19,8 @@ begin
 end
 $$;
 
--- take_v1: decides one request exactly. grant_batch, make_batch, take_equal_v1 and the take_all routines have statements of
--- their own. take_each_v1 and the request routines call take_v1.
+-- take_v1: decides one request exactly. grant_v1, grant_batch, make_batch, take_equal_v1 and the take_all routines have
+-- statements of their own. grant_v1, take_each_v1 and the request routines call take_v1.
 --
 -- Arguments: p_id             the bucket
 --            p_cost           tokens to take, 1 or more
@@ -201,6 +201,52 @@ begin
   end if;
   return (v_outcome, v_mode, v_now, v_scheduled_at, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
           b.token_ticks)::tollgate.taken_v1;
+end
+$$;
+
+-- grant_v1: decides one request that has no id and does not wait. The usual grant takes four fifths of the time of take_v1.
+--
+-- Arguments, result, errors and locks: as for take_v1
+--
+-- One statement grants what only the tokens decide. take_v1 decides the rest, so that a denial takes half as long again. After a
+-- wait for the row's lock, the UPDATE checks its condition again. Values that were read before would grant too much.
+create or replace function tollgate.grant_v1(
+  p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text)
+returns tollgate.taken_v1
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now   bigint := tollgate.clock();
+  v_taken tollgate.taken_v1;
+begin
+  update tollgate.token_buckets t
+     set room = null,
+         granted = t.granted + p_cost,
+         full_at = greatest(t.full_at, tollgate.bucket_clock(t, v_now)) + p_cost * t.token_ticks
+   where t.id = p_id and not t.overridden
+     and case when p_capacity is not null
+           then t.plan is null and t.capacity = p_capacity and t.refill_seconds = p_refill_seconds and t.refill = p_refill
+           else p_refill_seconds is null and p_refill is null and (p_plan is null or t.plan = p_plan)
+                and (t.plan is null or tollgate.follows_plan(t)) end
+     and (select g.mode from tollgate.token_mode g) = 'enforce'
+     and not exists (select from tollgate.token_overrides o where o.id = p_id)
+     and case when p_min_remaining >= 0 and p_cost between 1 and t.burst / t.token_ticks - p_min_remaining
+           then tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now) >= 1 end
+  returning 'granted', null, v_now, v_now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks, t.token_ticks
+    into v_taken;
+  if not found then
+    return tollgate.take_v1(p_id, p_cost, 0, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan, null, null);
+  end if;
+  -- 2000000 is c_stale of take_v1.
+  if tollgate.clock() - v_now > 2000000 then
+    v_now := tollgate.clock();
+    update tollgate.token_buckets t
+       set full_at = greatest(t.full_at, tollgate.bucket_clock(t, v_now) + p_cost * t.token_ticks)
+     where t.id = p_id
+    returning v_now, v_now, t.full_at into v_taken.now, v_taken.scheduled_at, v_taken.full_at;
+  end if;
+  return v_taken;
 end
 $$;
 

@@ -66,14 +66,6 @@ as $$
     from unnest(p_answers.entries) with ordinality i (entry, nth)
 $$;
 
--- follows_plan(p_bucket) -> whether the bucket has the limits of its plan, and the plan has no mode.
-create or replace function tollgate.follows_plan(p_bucket tollgate.token_buckets) returns boolean
-language sql stable
-return exists (
-  select from tollgate.token_plans p
-   where p.name = p_bucket.plan and p.mode is null and p.capacity = p_bucket.capacity
-     and p.refill_seconds = p_bucket.refill_seconds and p.refill = p_bucket.refill);
-
 -- has_limits(p_bucket, p_capacity, p_refill_seconds, p_refill, p_plan) -> whether the state is under these limits, which are
 -- those of p_plan unless p_plan is null. All null: under the bucket's own limits, or those of its plan.
 create or replace function tollgate.has_limits(

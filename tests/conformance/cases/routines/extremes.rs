@@ -58,6 +58,10 @@ const ROUTINES: &[(&str, &[(Parameter, &str)])] = &[
         ],
     ),
     (
+        "grant_v1",
+        &[(Id, "NEW"), (Whole, "1"), (Whole, "0"), (Whole, "5"), (Seconds, "1"), (Word, "interval"), (Id, "null")],
+    ),
+    (
         "adjust_v1",
         &[(Word, "refund"), (Uuid, "UUID"), (Id, "ID"), (Whole, "1"), (Whole, "0"), (Whole, "0"), (Whole, "1")],
     ),
@@ -103,6 +107,9 @@ async fn each_call(
     let key = db.bucket(Quota::interval(1_000_000, Duration::from_hours(1))?).await?;
     let mut wrong = Vec::new();
     for (routine, parameters) in ROUTINES {
+        if *routine == "grant_v1" && db.engine.kind != Kind::Postgres {
+            continue;
+        }
         for place in 0..parameters.len() {
             for value in values(db, parameters[place].0) {
                 let new = db.key();

@@ -81,10 +81,11 @@ async fn live(db: &TestDb, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyho
         let answers = expanded(&db.sql(batch).await?, requests)?;
         for place in in_order(requests) {
             let request = &requests[place];
+            let [routine, wait, id] = [["take_v1", "0, ", ", null, 0"], ["grant_v1", "", ""]][place % 2];
             let single = format!(
                 "select 1 as times, (t.taken).outcome, (t.taken).mode, (t.taken).now, (t.taken).scheduled_at,
                         (t.taken).full_at, (t.taken).granted
-                   from (select tollgate.take_v1('{}', {} + 0 * i, 0, {}, {}, null, 0) as taken
+                   from (select tollgate.{routine}('{}', {} + 0 * i, {wait}{}, {}{id}) as taken
                            from generate_series(1, {}) i offset 0) t",
                 KINDS[request.kind].id(TWINS[1], &run),
                 request.cost,
