@@ -110,6 +110,7 @@ grant execute on function
   tollgate.bucket_clock(tollgate.token_buckets, bigint),
   tollgate.bucket_instant(tollgate.token_buckets, bigint),
   tollgate.window_is_sound(tollgate.token_windows),
+  tollgate.window_stepped_back(tollgate.token_windows, bigint),
   tollgate.window_earliest(tollgate.token_windows, bigint, bigint, bigint)
 to tollgate_operator;
 

@@ -132,9 +132,9 @@ as $$
            else p_now end
 $$;
 
--- bucket_max_full_at(p_bucket) -> how far full_at can be ahead of the bucket's clock, in ticks: a burst, the longest granted
+-- bucket_max_owed(p_bucket) -> how far full_at can be ahead of the bucket's clock, in ticks: a burst, the longest granted
 -- wait, and a second of difference between clocks. A larger distance means that the clock was set back.
-create or replace function tollgate.bucket_max_full_at(p_bucket tollgate.token_buckets) returns bigint
+create or replace function tollgate.bucket_max_owed(p_bucket tollgate.token_buckets) returns bigint
 language sql immutable
 as $$
   select p_bucket.burst + p_bucket.max_granted_wait

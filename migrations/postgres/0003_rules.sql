@@ -113,7 +113,7 @@ declare
   v_now       bigint;
   v_owed      bigint;
   v_available numeric := 0;  -- in ticks of the old limits; negative while grants wait for their tokens
-  c_year      constant bigint := 31622400000000000;
+  c_year      constant bigint := 31622400000000000;  -- 366 days in nanoseconds
 begin
   select b.* into v_old from tollgate.token_buckets b where b.id = p_id for no key update;
   if not found then
@@ -135,7 +135,7 @@ begin
 
   v_now := tollgate.clock();
   v_owed := v_old.full_at - tollgate.bucket_clock(v_old, v_now);
-  if v_owed <= tollgate.bucket_max_full_at(v_old) then
+  if v_owed <= tollgate.bucket_max_owed(v_old) then
     v_available := v_old.burst - greatest(v_owed, 0);
   end if;
   v_available := v_available * v_new.token_ticks;
@@ -321,13 +321,13 @@ begin
     changed := true;
   end if;
   if p_empties and outcome is null and not changed and mode is distinct from 'block'
-     and b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_max_full_at(b) then
+     and b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_max_owed(b) then
     -- After a backward step of the clock, the bucket is emptied once: keys are denied for one refill at most.
     -- Reads the clock again: compared with p_now, grants during a wait for the row would look like a backward step.
     update tollgate.token_buckets t
        set full_at = tollgate.bucket_clock(t, tollgate.clock()) + t.burst, max_granted_wait = 0
      where t.id = p_id
-       and t.full_at - tollgate.bucket_clock(t, tollgate.clock()) > tollgate.bucket_max_full_at(t);
+       and t.full_at - tollgate.bucket_clock(t, tollgate.clock()) > tollgate.bucket_max_owed(t);
     changed := true;
   end if;
 end

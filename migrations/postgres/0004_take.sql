@@ -56,8 +56,9 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_year         constant bigint := 31622400000000000;
-  c_max_tokens   constant bigint := 4611686018427387903;
+  c_year         constant bigint := 31622400000000000;  -- 366 days in nanoseconds
+  c_max_tokens   constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_stale        constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
   b              tollgate.token_buckets;
   r              tollgate.token_receipts;
   v_has_rules    boolean;
@@ -68,7 +69,6 @@ declare
   v_latest       bigint;  -- ticks: the latest full_at at which the tokens are available, now or within the wait
   v_outcome      text;
   v_mode         text;
-  c_stale        constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
 begin
   if (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
       and p_max_wait between 0 and c_year) is not true then
@@ -149,7 +149,7 @@ begin
        where t.id = p_id and t.full_at <= v_latest
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
-    elsif b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
+    elsif b.full_at - v_clock > tollgate.bucket_max_owed(b) then
       perform tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
       continue;
     else
@@ -208,7 +208,7 @@ $$;
 --
 -- Arguments, result, errors and locks: as for take_v1
 --
--- One statement grants what only the tokens decide. take_v1 decides the rest, so that a denial takes half as long again. After a
+-- One statement grants what only the tokens decide. take_v1 decides the rest, so a denial takes half as long again. After a
 -- wait for the row's lock, the UPDATE checks its condition again. Values that were read before would grant too much.
 create or replace function tollgate.grant_v1(
   p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text)
@@ -217,6 +217,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  c_stale constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
   v_now   bigint := tollgate.clock();
   v_taken tollgate.taken_v1;
 begin
@@ -238,8 +239,7 @@ begin
   if not found then
     return tollgate.take_v1(p_id, p_cost, 0, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan, null, null);
   end if;
-  -- 2000000 is c_stale of take_v1.
-  if tollgate.clock() - v_now > 2000000 then
+  if tollgate.clock() - v_now > c_stale then
     v_now := tollgate.clock();
     update tollgate.token_buckets t
        set full_at = greatest(t.full_at, tollgate.bucket_clock(t, v_now) + p_cost * t.token_ticks)

@@ -117,6 +117,7 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
+  c_stale   constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
   v_decided tollgate.decided;
 begin
   -- One statement, which computes from the locked row: values read before the lock would grant too much. So SET repeats the
@@ -142,9 +143,8 @@ begin
        and u.place not in (select d.place from unnest(p_done) d (place))
        and case when u.cost <= t.burst / t.token_ticks - u.min_remaining  -- within the capacity
              then tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now) >= 1 end
-    -- 2000000 is c_stale of take_v1.
     returning u.place, u.times as wanted, t.granted_requests as times,
-              tollgate.clock() - c.now > 2000000 as late, c.now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns,
+              tollgate.clock() - c.now > c_stale as late, c.now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns,
               t.step_ticks, t.token_ticks)
   select (array_agg(d.place), array_agg(d.times), 'granted', null, array_agg(d.now), null, array_agg(d.full_at),
           array_agg(d.granted), array_agg(d.burst), array_agg(d.anchor), array_agg(d.step_ns), array_agg(d.step_ticks),
@@ -194,7 +194,7 @@ begin
      and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
      and u.place not in (select d.place from unnest(p_done) d (place))
      -- False if the clock was set back.
-     and t.full_at - tollgate.bucket_clock(t, c.now) <= tollgate.bucket_max_full_at(t)
+     and t.full_at - tollgate.bucket_clock(t, c.now) <= tollgate.bucket_max_owed(t)
      and case when u.cost <= t.burst / t.token_ticks - u.min_remaining  -- within the capacity
            then tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now) < 1 end;
   return v_decided;
@@ -218,6 +218,7 @@ set enable_nestloop = off  -- the generic plan expects few entries to join
 set jit = off
 as $$
 declare
+  c_stale   constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
   v_decided tollgate.decided;
 begin
   with new as materialized (
@@ -256,10 +257,9 @@ begin
           array_agg(m.token_ticks))::tollgate.answers_v1,
          array_agg(n.place) filter (where n.times < n.wanted),
          -- Entries that waited for another session's row, whose insert was rolled back, and those that emptied their bucket.
-         -- 2000000 is c_stale of take_v1.
-         array_agg(n.place) filter (
+              array_agg(n.place) filter (
            where n.times < n.wanted
-                 or (m.now - 2000000) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
+                 or (m.now - c_stale) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
     into v_decided
     from made m
     join new n on n.id = m.id;
@@ -346,7 +346,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  c_max_tokens constant bigint := 4611686018427387903;
+  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_lock       text := current_setting('lock_timeout');
   v_limited    boolean := cardinality(p_ids) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms');
   c_max_single constant bigint := 6;       -- up to this many requests, take_v1 is faster than the statements for many rows
@@ -501,7 +501,8 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_max_tokens constant bigint := 4611686018427387903;
+  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_stale      constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
   b            tollgate.token_buckets;
   v_capacity   numeric := p_capacity;  -- the limits of the request, or of its plan
   v_seconds    numeric := round(p_refill_seconds, 9);
@@ -512,7 +513,6 @@ declare
   v_granted    bigint;
   v_more       bigint;
   v_full_at    bigint;
-  c_stale      constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
 begin
   for v_attempt in 1 .. 3 loop
     exit when (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
@@ -541,7 +541,7 @@ begin
       exit when not tollgate.follows_plan(b);
     end if;
     v_clock := tollgate.bucket_clock(b, v_now);
-    exit when p_cost > b.burst / b.token_ticks - p_min_remaining or b.full_at - v_clock > tollgate.bucket_max_full_at(b);
+    exit when p_cost > b.burst / b.token_ticks - p_min_remaining or b.full_at - v_clock > tollgate.bucket_max_owed(b);
     v_granted := least(p_times, tollgate.bucket_affords(b, p_cost, p_min_remaining, v_now));
     if v_granted < 1 then
       return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,

@@ -130,29 +130,30 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  c_year       constant bigint := 31622400000000000;
-  c_max_tokens constant bigint := 4611686018427387903;
-  v_order      bigint[];                  -- the positions in id order
-  v_buckets    tollgate.token_buckets[];  -- the existing buckets, in id order
-  v_taken      tollgate.taken_v1[];
-  v_taking     text[];
-  t            tollgate.taken_v1;
-  b            tollgate.token_buckets;
-  r            tollgate.token_receipts;
-  v_refused    text;                      -- columns of the result of rule
-  v_mode       text;
-  v_until      bigint;
-  v_made       boolean;
-  v_capacity   bigint;
-  v_place      bigint;
-  v_next       bigint;
-  v_existing   bigint;                    -- the number of existing buckets
-  v_now        bigint;
-  v_has_rules  boolean;
-  v_changed    boolean;
-  v_known      boolean;
-  c_needs      constant text := 'tollgate: take_all_v1 needs distinct buckets, costs of 1 or more, minimum remainings of 0 or '
-                             'more, and a wait of 0 to a year';
+  c_year           constant bigint := 31622400000000000;  -- 366 days in nanoseconds
+  c_max_tokens     constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  v_order          bigint[];                      -- the positions in id order
+  v_buckets        tollgate.token_buckets[];      -- the existing buckets, in id order
+  v_taken          tollgate.taken_v1[];
+  v_taking         text[];
+  t                tollgate.taken_v1;
+  b                tollgate.token_buckets;
+  r                tollgate.token_receipts;
+  v_refused        text;                          -- columns of the result of rule
+  v_mode           text;
+  v_until          bigint;
+  v_row_changed    boolean;
+  v_capacity       bigint;
+  v_place          bigint;
+  v_ids            bigint;                        -- the number of distinct ids
+  v_existing_place bigint;                        -- in v_buckets
+  v_existing       bigint;                        -- the number of existing buckets
+  v_now            bigint;
+  v_has_rules      boolean;
+  v_changed        boolean;
+  v_known          boolean;
+  c_needs          constant text := 'tollgate: take_all_v1 needs distinct buckets, costs of 1 or more, minimum remainings of '
+                                    '0 or more, and a wait of 0 to a year';
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
   if (1 <= all (p_costs) and c_max_tokens >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
@@ -184,7 +185,7 @@ begin
                             <= tollgate.bucket_clock(x.b, tollgate.clock() + p_max_wait)
                        else false end
                  and (x.b).full_at - tollgate.bucket_clock(x.b, tollgate.clock())
-                     <= tollgate.bucket_max_full_at(x.b)) as fits,
+                     <= tollgate.bucket_max_owed(x.b)) as fits,
                tollgate.clock() as now
           from locked x
          where not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
@@ -208,12 +209,12 @@ begin
     end if;
   end if;
 
-  select array_agg(i.place order by i.id collate "C"), count(distinct i.id), count(l.id) into v_order, v_next, v_existing
+  select array_agg(i.place order by i.id collate "C"), count(distinct i.id), count(l.id) into v_order, v_ids, v_existing
     from unnest(p_ids) with ordinality as i (id, place) left join tollgate.token_buckets l on l.id = i.id;
-  if v_next is distinct from cardinality(p_ids) or v_next = 0 then
+  if v_ids is distinct from cardinality(p_ids) or v_ids = 0 then
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
   end if;
-  if v_existing < v_next then
+  if v_existing < v_ids then
     perform tollgate.lock_all(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans);
   end if;
 
@@ -226,13 +227,13 @@ begin
       into v_has_rules from tollgate.token_mode g;
     v_taken := array_fill(null::tollgate.taken_v1, array[cardinality(p_ids)]);
     v_taking := '{}';
-    v_next := 1;
+    v_existing_place := 1;
     v_changed := false;
     delete from tollgate.token_receipts k where k.id = p_receipt and k.expires_at <= v_now;
     foreach v_place in array v_order loop
-      b := v_buckets[v_next];
+      b := v_buckets[v_existing_place];
       if b.id = p_ids[v_place] then
-        v_next := v_next + 1;
+        v_existing_place := v_existing_place + 1;
       else
         b := null;
       end if;
@@ -243,16 +244,16 @@ begin
          or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
          or p_refills[v_place] <> b.refill
          or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)
-         or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_max_full_at(b) then
+         or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_max_owed(b) then
         select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
-          into v_refused, v_mode, v_until, v_made, v_capacity
+          into v_refused, v_mode, v_until, v_row_changed, v_capacity
           from tollgate.rule(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
                              p_refills[v_place], p_plans[v_place], v_now,
                              p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
         -- Another session created the bucket since the rows were locked: it has to be locked, too.
-        v_made := v_made or (b.id is null and v_refused is null and v_mode is distinct from 'off');
-        v_changed := v_changed or v_made;
-        continue when v_made;
+        v_row_changed := v_row_changed or (b.id is null and v_refused is null and v_mode is distinct from 'off');
+        v_changed := v_changed or v_row_changed;
+        continue when v_row_changed;
       end if;
       if v_refused is not null then
         t := null;
@@ -340,7 +341,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  c_max_tokens constant bigint := 4611686018427387903;
+  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_lock       text := current_setting('lock_timeout');
   v_limited    boolean := false;
   v_made       boolean := false;  -- whether missing buckets are created, where possible
@@ -388,7 +389,7 @@ begin
                             and i.plan = l.plan and tollgate.follows_plan(l)
                      end
                  and (not v_overrides or not exists (select from tollgate.token_overrides o where o.id = i.id))
-                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_full_at(l),
+                 and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_owed(l),
                  false) as plain
           from unnest(p_requests, p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans)
                with ordinality as i (request, id, cost, min_remaining, capacity, refill_seconds, refill, plan, place)

@@ -45,6 +45,12 @@ begin
 end
 $$;
 
+-- window_stepped_back(p_window, p_now) -> whether the clock was set back, so that requests count from now on that the old clock
+-- counted. Null for a window without requests.
+create or replace function tollgate.window_stepped_back(p_window tollgate.token_windows, p_now bigint) returns boolean
+language sql immutable
+return p_window.ends[array_length(p_window.ends, 1)] - p_now > p_window.last_wait + p_window.resolution_ns + 1000000000;
+
 -- window_count: counts requests in a window at an instant, and drops the counts that have expired.
 --
 -- Arguments: p_window
@@ -171,7 +177,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_max_tokens   constant bigint := 4611686018427387903;
+  c_max_tokens   constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   w              tollgate.token_windows;
   r              tollgate.token_receipts;
   v_now          bigint := tollgate.clock();
@@ -179,7 +185,7 @@ declare
   v_outcome      text := 'granted';
   v_mode         text;
   v_until        timestamptz;
-  c_year         constant bigint := 31622400000000000;
+  c_year         constant bigint := 31622400000000000;  -- 366 days in nanoseconds
   -- A bucket and a window with one key have separate receipts: no bucket id starts with U+0001.
   c_bucket       constant text := chr(1) || p_id;
 begin
@@ -222,7 +228,7 @@ begin
       w.resolution_ns := p_resolution;
     end if;
   else
-    if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
+    if tollgate.window_stepped_back(w, v_now) then
       w := tollgate.window_step_back(w, v_now);
       update tollgate.token_windows t set ends = w.ends, since = w.since where t.id = p_id;
     end if;

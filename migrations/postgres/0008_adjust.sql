@@ -31,9 +31,9 @@ declare
   v_now        bigint;
   v_clock      bigint;
   v_later      bigint;
-  c_year       constant bigint := 31622400000000000;
-  c_day        constant bigint := 86400000000000;
-  c_max_tokens constant bigint := 4611686018427387903;  -- so that adding a later grant cannot overflow
+  c_year       constant bigint := 31622400000000000;  -- 366 days in nanoseconds
+  c_day        constant bigint := 86400000000000;  -- one day in nanoseconds
+  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
       and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_scheduled_at is not null
@@ -83,7 +83,7 @@ begin
     b.full_at := greatest(b.full_at - given_back::numeric * b.token_ticks, -b.burst);
     b.granted := least(b.granted, c_max_tokens);
   else
-    if b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
+    if b.full_at - v_clock > tollgate.bucket_max_owed(b) then
       -- The clock was set back: the bucket is empty from now on, as a request would find it.
       b.full_at := v_clock + b.burst;
       b.max_granted_wait := 0;
@@ -119,8 +119,8 @@ declare
   v_known boolean;
   v_now   bigint;
   v_place int;
-  c_year  constant bigint := 31622400000000000;
-  c_day   constant bigint := 86400000000000;
+  c_year  constant bigint := 31622400000000000;  -- 366 days in nanoseconds
+  c_day   constant bigint := 86400000000000;  -- one day in nanoseconds
   c_bucket constant text := chr(1) || p_id;  -- see take_window_v1
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
@@ -160,7 +160,7 @@ begin
   given_back := case p_kind when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost)
                 else p_cost - least(p_tokens, 1000000000000) end;
   if given_back < 0 then
-    if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
+    if tollgate.window_stepped_back(w, v_now) then
       w := tollgate.window_step_back(w, v_now);
     end if;
     w := tollgate.window_count(w, w.interval_ns, w.resolution_ns, -given_back, v_now,
@@ -270,7 +270,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_year    constant bigint := 31622400000000000;
+  c_year    constant bigint := 31622400000000000;  -- 366 days in nanoseconds
   b         tollgate.token_buckets;
   v_rule    record;
   v_now     bigint;
@@ -301,7 +301,7 @@ begin
 
     v_clock := tollgate.bucket_clock(b, v_now);
     v_before := b.full_at;
-    if b.full_at - v_clock > tollgate.bucket_max_full_at(b) then
+    if b.full_at - v_clock > tollgate.bucket_max_owed(b) then
       -- The clock was set back: the bucket is empty.
       b.full_at := v_clock + b.burst;
       b.max_granted_wait := 0;

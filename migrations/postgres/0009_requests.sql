@@ -79,7 +79,7 @@ select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
  -- After a backward step of the clock, requests counted by the old clock count from now on.
  cross join lateral (
    select case when not tollgate.window_is_sound(w) then null
-               when w.ends[array_length(w.ends, 1)] - k.clock > w.last_wait + w.resolution_ns + 1000000000
+               when tollgate.window_stepped_back(w, k.clock)
                then w.ends[array_length(w.ends, 1)] - w.resolution_ns else k.clock end as now) n
  cross join lateral (
    select case when n.now is not null
@@ -158,7 +158,7 @@ declare
   t               tollgate.taken_v1;
   v_tokens        bigint;
   v_min_remaining bigint;
-  c_day           constant bigint := 86400000000000;
+  c_day           constant bigint := 86400000000000;  -- one day in nanoseconds
   c_year_ms       constant bigint := 31622400000;
   c_inexact       constant double precision := 9007199254740992;
 begin
@@ -513,7 +513,7 @@ begin
     return;
   end if;
   v_now := tollgate.clock();
-  if w.ends[array_length(w.ends, 1)] - v_now > w.last_wait + w.resolution_ns + 1000000000 then
+  if tollgate.window_stepped_back(w, v_now) then
     -- After a backward step of the clock, requests counted by the old clock count from now on.
     v_now := w.ends[array_length(w.ends, 1)] - w.resolution_ns;
   end if;

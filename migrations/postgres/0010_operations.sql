@@ -104,7 +104,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_max_tokens constant bigint := 4611686018427387903;
+  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_found      boolean;
   v_window     boolean;
   v_changed    boolean;

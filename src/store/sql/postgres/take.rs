@@ -332,7 +332,7 @@ async fn take_all_many(
         locking!("$1::bigint[]", "$9"),
         ", $2, $3, $4, $5, $6::pg_catalog.text[]::numeric[], $7, $8) t"
     ))
-    .bind(places.iter().map(|(nth, _)| i64::try_from(*nth).unwrap_or(i64::MAX)).collect::<Vec<_>>())
+    .bind(places.iter().map(|(nth, _)| number(*nth)).collect::<Vec<_>>())
     .bind(bucket_column(requests, &places, |request, place| request.take.limits[place].key.as_str().to_owned()))
     .bind(bucket_column(requests, &places, |request, place| request.request_at(place).cost))
     .bind(bucket_column(requests, &places, |request, place| request.request_at(place).min_remaining))
