@@ -27,7 +27,6 @@ mod take;
 
 use bound::Bound;
 use builder::LimiterBuilder;
-
 use denial_reporter::DenialReporter;
 use policy::Policy;
 use reservation::adjust_each;

@@ -136,7 +136,7 @@ begin
   set o_burst = v_capacity * o_token_ticks;
 end;
 
--- token_settle: converts a bucket's state to other limits.
+-- token_convert_state: converts a bucket's state to other limits.
 --
 -- Arguments: p_now     nanoseconds since 1970
 --            io_burst to io_token_ticks, io_anchor, io_full_at, io_max_granted_wait: the bucket's columns
@@ -147,8 +147,8 @@ end;
 --
 -- The bucket keeps its available tokens, including fractions, up to the new capacity. If the clock was set back, the bucket
 -- becomes empty.
-drop procedure if exists token_settle;
-create procedure token_settle(
+drop procedure if exists token_convert_state;
+create procedure token_convert_state(
   in p_now bigint, in p_burst bigint, in p_step_ns bigint, in p_step_ticks bigint, in p_token_ticks bigint,
   in p_refill varchar(10) character set ascii collate ascii_bin,
   inout io_burst bigint, inout io_step_ns bigint, inout io_step_ticks bigint, inout io_token_ticks bigint,

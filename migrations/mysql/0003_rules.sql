@@ -141,7 +141,7 @@ begin
                > b_burst + b_max_granted_wait + (1000000000 div b_step_ns + 1) * b_step_ticks) then
       call token_bucket_limits('bucket', p_id, v_capacity, v_seconds, v_refill,
                                v_burst, v_step_ns, v_step_ticks, v_token_ticks);
-      call token_settle(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
+      call token_convert_state(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
                         b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
       update token_buckets
          set under_capacity = v_capacity, under_seconds = v_seconds, under_refill = v_refill,

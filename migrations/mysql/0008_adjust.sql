@@ -32,7 +32,7 @@ adjust: begin
       and p_granted >= 0 and p_scheduled_at is not null
       and p_tokens between 0 and 3155760000000000000 and coalesce(p_max_debt, 0) >= 0) is not true then
     signal sqlstate '22023' set message_text =
-      'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost of 1 or more, 0 tokens or more and a debt of 0 or more';
+      'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost above 0, 0 tokens or more and a debt of 0 or more';
   end if;
   set v_receipt = unhex(replace(p_receipt, '-', ''));
   set o_outcome = 'done', o_given_back = 0;

@@ -121,7 +121,7 @@ begin
       into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait
       from token_buckets where id = v_id for update;
     if v_settles then
-      call token_settle(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
+      call token_convert_state(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
                         b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
     end if;
     update token_buckets

@@ -88,7 +88,7 @@ alter table tollgate.token_plans enable always trigger plan_checks;
 alter table tollgate.token_mode enable always trigger mode_checks;
 alter table tollgate.token_overrides enable always trigger override_checks;
 
--- settle: converts a bucket's state to other limits.
+-- convert_state: converts a bucket's state to other limits.
 --
 -- Arguments: p_id              the bucket
 --            p_capacity        tokens
@@ -101,7 +101,7 @@ alter table tollgate.token_overrides enable always trigger override_checks;
 --
 -- The bucket keeps its available tokens, including fractions, up to the new capacity. If the clock was set back, the bucket
 -- becomes empty.
-create or replace function tollgate.settle(
+create or replace function tollgate.convert_state(
   p_id text, p_capacity numeric, p_refill_seconds numeric, p_refill text, p_overridden boolean)
 returns void
 language plpgsql volatile security definer
@@ -190,7 +190,7 @@ begin
   if not new.overridden
      and (v_limits <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
           or new.refill = 'calendar' and new.anchor <> 0) then
-    perform tollgate.settle(new.id, new.capacity, new.refill_seconds, new.refill, false);
+    perform tollgate.convert_state(new.id, new.capacity, new.refill_seconds, new.refill, false);
   end if;
   return null;
 end
@@ -213,7 +213,7 @@ alter table tollgate.token_buckets enable always trigger new_bucket, enable alwa
 --
 -- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as for take_v1
 --            p_now       nanoseconds since 1970
---            p_empties   whether to empty a bucket whose clock was set back; false if the request cannot take tokens
+--            p_empties   true: empties a bucket whose clock was set back; only for requests that could take tokens otherwise
 -- Result:    outcome     null: the bucket is ready; else 'unknown', 'unplanned' or 'conflict', as for take_v1
 --            mode        'shadow', 'off' or 'block'; null: the tokens decide; 'off' creates and converts nothing
 --            mode_until  end of the mode in nanoseconds since 1970; null: no end
@@ -301,7 +301,7 @@ begin
       into changed
       from tollgate.bucket_limits('override of ' || quote_literal(p_id), o.capacity, o.refill_seconds, o.refill) t;
     if changed then
-      perform tollgate.settle(p_id, o.capacity, o.refill_seconds, o.refill, true);
+      perform tollgate.convert_state(p_id, o.capacity, o.refill_seconds, o.refill, true);
     end if;
     -- The bucket's own limits do not change, but the bucket follows the plan that was named last.
     if p_capacity is not null and b.plan is distinct from v_plan then
@@ -317,7 +317,7 @@ begin
             or t.plan is distinct from v_plan);
     changed := true;
   elsif b.overridden then
-    perform tollgate.settle(p_id, b.capacity, b.refill_seconds, b.refill, false);
+    perform tollgate.convert_state(p_id, b.capacity, b.refill_seconds, b.refill, false);
     changed := true;
   end if;
   if p_empties and outcome is null and not changed and mode is distinct from 'block'

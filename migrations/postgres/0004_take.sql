@@ -1,4 +1,4 @@
--- taken_v1: the result of take_v1. A named type, because each call would describe OUT parameters anew.
+-- taken_v1: the result of take_v1, grant_v1 and evaluate. A named type, because each call would describe OUT parameters anew.
 do $$
 begin
   if to_regtype('tollgate.taken_v1') is null then
@@ -47,7 +47,8 @@ $$;
 --
 -- Without an id, the first read is unlocked, so that a denial costs no write. The UPDATE checks the tokens again under the row's
 -- lock. If they are gone or the limits changed, the attempt starts again. A decision counts from the moment its row is locked:
--- if the clock has advanced since, a grant moves to the later instant. No attempt that holds the lock starts again for time.
+-- if the clock has advanced since, a grant moves to the later instant. No attempt that holds the lock starts again for time. The
+-- mode, the override and the plan are those from before a wait for the row.
 create or replace function tollgate.take_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint,
   p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)
@@ -206,10 +207,14 @@ $$;
 
 -- grant_v1: decides one request that has no id and does not wait. The usual grant takes four fifths of the time of take_v1.
 --
--- Arguments, result, errors and locks: as for take_v1
+-- Arguments: p_id, p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan: as for take_v1
+-- Result:    as for take_v1
+-- Errors:    as for take_v1
+-- Locks:     the bucket's row, if the request is granted
 --
 -- One statement grants what only the tokens decide. take_v1 decides the rest, so a denial takes half as long again. After a
--- wait for the row's lock, the UPDATE checks its condition again. Values that were read before would grant too much.
+-- wait for the row's lock, the UPDATE checks the row again. Values that were read before would grant too much. The mode, the
+-- override and the plan are those from before the wait.
 create or replace function tollgate.grant_v1(
   p_id text, p_cost bigint, p_min_remaining bigint, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text)
 returns tollgate.taken_v1

@@ -257,7 +257,7 @@ begin
           array_agg(m.token_ticks))::tollgate.answers_v1,
          array_agg(n.place) filter (where n.times < n.wanted),
          -- Entries that waited for another session's row, whose insert was rolled back, and those that emptied their bucket.
-              array_agg(n.place) filter (
+         array_agg(n.place) filter (
            where n.times < n.wanted
                  or (m.now - c_stale) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
     into v_decided

@@ -31,11 +31,11 @@ pub enum Then {
 
 /// The bytes that a client sends for one answer: one round trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BucketRequest(Vec<u8>);
+pub struct RoundTrip(Vec<u8>);
 
 #[derive(Default)]
 struct Shared {
-    requests: Vec<BucketRequest>,
+    requests: Vec<RoundTrip>,
     fault: Option<Fault>,
     refuses: bool,
 }
@@ -76,7 +76,7 @@ impl Proxy {
     }
 
     /// The requests since the last call.
-    pub fn requests(&self) -> Vec<BucketRequest> {
+    pub fn requests(&self) -> Vec<RoundTrip> {
         std::mem::take(&mut self.lock().requests)
     }
 
@@ -98,7 +98,7 @@ impl Drop for Proxy {
     }
 }
 
-impl BucketRequest {
+impl RoundTrip {
     pub fn mentions(&self, text: impl AsRef<[u8]>) -> bool {
         self.0.windows(text.as_ref().len()).any(|window| window == text.as_ref())
     }
@@ -132,7 +132,7 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
         heard = server.peek(&mut down) => heard.map(|_| Protocol::MySql)?,
     };
     let (mut asking, mut answering) = (Messages::of_client(protocol), Messages::of_server(protocol));
-    let mut request = BucketRequest::default();
+    let mut request = RoundTrip::default();
     // The faults of pending answers. A client can send a request before it has read the last answer completely.
     let mut due: VecDeque<Option<Then>> = VecDeque::new();
     loop {
@@ -187,7 +187,7 @@ async fn pass(mut client: TcpStream, server: SocketAddr, shared: Arc<Mutex<Share
 
 impl Shared {
     /// Records a request, and returns whether it is the one to fail.
-    fn record(&mut self, request: &BucketRequest) -> Option<Then> {
+    fn record(&mut self, request: &RoundTrip) -> Option<Then> {
         self.requests.push(request.clone());
         self.fault.take_if(|fault| request.mentions(&fault.on)).map(|fault| fault.then)
     }

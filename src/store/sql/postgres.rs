@@ -36,6 +36,7 @@ macro_rules! locking {
 
 mod adjust;
 mod admin;
+mod key_filter;
 mod take;
 
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.

@@ -139,7 +139,7 @@ async fn tokens_promised_ahead_stay_promised(db: TestDb) -> anyhow::Result<()> {
 
 async fn a_change_is_settled_even_by_a_denial(db: TestDb) -> anyhow::Result<()> {
     let (slow, fast) = (Quota::continuous(10, secs(10_000))?, Quota::continuous(10, secs(10))?);
-    let mut bucket = Bucket::new(&db, Means::BucketRequest, slow).await?;
+    let mut bucket = Bucket::new(&db, Means::Request, slow).await?;
     bucket.drain(10).await?;
     bucket.pass(500 * SECOND).await?;
     bucket.change(fast).await?;
@@ -159,14 +159,14 @@ enum Means {
     /// Provisions the bucket again.
     Create,
     /// Sends a request with another quota to a bucket created by its first request.
-    BucketRequest,
+    Request,
     /// Updates the columns.
     Update,
 }
 
 impl Means {
     fn of(db: &TestDb) -> Vec<Self> {
-        let mut means = vec![Self::Create, Self::BucketRequest];
+        let mut means = vec![Self::Create, Self::Request];
         // On SQLite, an UPDATE computes the level anew, as the comment on its table says.
         means.extend((db.engine.kind != Kind::Sqlite).then_some(Self::Update));
         means
@@ -186,7 +186,7 @@ impl<'a> Bucket<'a> {
         // At the end of each second, minute and so on, for buckets whose periods are the calendar's.
         let now = 1_800_000_000 * SECOND;
         db.at(now).await?;
-        let key = if by == Means::BucketRequest { db.key() } else { db.bucket(quota).await? };
+        let key = if by == Means::Request { db.key() } else { db.bucket(quota).await? };
         Ok(Self { db, by, key, quota, now })
     }
 
@@ -194,7 +194,7 @@ impl<'a> Bucket<'a> {
         self.quota = quota;
         match self.by {
             Means::Create => self.db.create(&self.key, quota).await?,
-            Means::BucketRequest => {}
+            Means::Request => {}
             Means::Update => {
                 let (capacity, seconds) = (quota.capacity(), quota.refill_time().as_secs());
                 let refill = format!("{:?}", quota.refill()).to_lowercase();
@@ -234,7 +234,7 @@ impl<'a> Bucket<'a> {
 
     async fn decide(&self, how: impl Fn(Take) -> Take) -> anyhow::Result<Decision> {
         let take = how(Take::from(self.key.clone()));
-        self.db.decide(if self.by == Means::BucketRequest { take.rule(Rule::Quota(self.quota)) } else { take }).await
+        self.db.decide(if self.by == Means::Request { take.rule(Rule::Quota(self.quota)) } else { take }).await
     }
 }
 

@@ -35,12 +35,27 @@ pub fn cases() -> Vec<Case> {
         many_requests_for_several_limits_each_are_one_round_trip,
         many_adjustments_are_one_round_trip,
     ));
+    cases.extend(list!(
+        Setup { needs: |engine| engine.kind == Kind::Postgres, ..Setup::WITHOUT_LAYERS };
+        request_after_a_grant_is_granted_without_a_read,
+    ));
     cases
 }
 
 async fn a_grant_is_one_round_trip(db: TestDb) -> anyhow::Result<()> {
     let key = db.bucket(quota(100)).await?;
     assert_eq!(round_trips(&db, &[Take::from(key)]).await?, expected(&db));
+    Ok(())
+}
+
+async fn request_after_a_grant_is_granted_without_a_read(db: TestDb) -> anyhow::Result<()> {
+    let (proxied, proxy) = through_proxy(&db, 1).await?;
+    let (store, take) = (proxied.store(), Take::from(db.bucket(quota(100)).await?));
+    for routine in ["tollgate.take_v1", "tollgate.grant_v1"] {
+        assert!(store.take_one(&take).await??.is_granted());
+        all_given_back(&proxied.pool).await;
+        anyhow::ensure!(proxy.requests().iter().any(|request| request.mentions(routine)), "{routine} was not called");
+    }
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Decisions: one routine for a request and its equals, one for requests that differ only in their keys, and one for a
-//! batch.
+//! Decisions: one routine for a request and its equals, one for requests that differ only in their keys and `times`, and
+//! one for a batch. Two more are for requests for several buckets, and one is for sliding windows.
 
 use sqlx::Row;
 use sqlx::mysql::{MySql, MySqlConnection};

@@ -1,16 +1,14 @@
 //! Decisions: two routines for a request, one for equal requests, one for plain requests, and one for all others.
+//! Two more are for requests for several buckets, and one is for sliding windows.
 
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use foldhash::fast::FixedState;
 use sqlx::postgres::{PgConnection, PgRow, Postgres};
 use sqlx::{FromRow, Row};
 
 use super::adjust::adjust;
+use super::key_filter::KeyFilter;
 use super::{LockTimeout, refill};
 use crate::model::answer::BucketAnswer;
-use crate::model::{Adjustment, Key, Quota, WindowUsage};
+use crate::model::{Adjustment, Quota, WindowUsage};
 use crate::store::sql::answers::{self, AllAnswers, AnswerColumns, Entry};
 use crate::store::sql::call::{AdjustedColumns, Counting, SqlRequest};
 use crate::store::sql::dialect::Decisions;
@@ -55,8 +53,8 @@ impl Decisions for Postgres {
     }
 }
 
-/// Decides one request. Expects a grant if the last grant for the key left tokens for another one: then one statement grants,
-/// and a denial takes half as long again.
+/// Decides one request. Expects a grant if the key is among [`LIKELY_GRANTS`]: then one statement grants, and a denial takes
+/// half as long again.
 async fn take_one(
     connection: &mut PgConnection,
     request: &SqlRequest,
@@ -122,34 +120,8 @@ async fn grant(
     .await
 }
 
-/// The keys whose last answer in this process was a grant that left tokens for an equal request.
-static LIKELY_GRANTS: KeyFilter = KeyFilter([const { AtomicU64::new(0) }; WORDS]);
-
-/// One bit per hash of a key. Keys with the same bit, in several databases too, cost each other time and change no answer.
-struct KeyFilter([AtomicU64; WORDS]);
-
-const WORDS: usize = 1024;
-
-impl KeyFilter {
-    fn contains(&self, key: &Key) -> bool {
-        let (word, bit) = self.place(key);
-        word.load(Ordering::Relaxed) & bit != 0
-    }
-
-    fn set(&self, key: &Key, is_in: bool) {
-        let (word, bit) = self.place(key);
-        // A change is rare, and a write would take the word from other threads.
-        if (word.load(Ordering::Relaxed) & bit != 0) != is_in {
-            word.fetch_xor(bit, Ordering::Relaxed);
-        }
-    }
-
-    #[allow(clippy::cast_possible_truncation, reason = "a part of the hash suffices")]
-    fn place(&self, key: &Key) -> (&AtomicU64, u64) {
-        let hash = FixedState::default().hash_one(key);
-        (&self.0[(hash >> 6) as usize % WORDS], 1 << (hash % 64))
-    }
-}
+/// The keys whose last answer to a single request in this process was a grant that left tokens for an equal request.
+static LIKELY_GRANTS: KeyFilter = KeyFilter::new();
 
 /// Decides equal requests, which have no id and do not wait.
 async fn take_equal(

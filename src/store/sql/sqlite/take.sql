@@ -40,13 +40,13 @@ update token_buckets
                    <= burst + max_granted_wait + (1000000000 / step_ns + 1) * step_ticks)
    and (?8 is null or (capacity = ?8 and refill_ns = ?9 and refill = ?10))
    and not exists (select global_mode.one from token_mode global_mode where global_mode.mode <> 'enforce')
-   and not exists (select over.id from token_overrides over)
+   and not exists (select over.id from token_overrides over where over.id = ?1)
 returning (select now from clock), false, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill,
           provisioned, plan, over_capacity, over_refill_ns, over_refill;
 
 select null,
        exists (select global_mode.one from token_mode global_mode where global_mode.mode <> 'enforce')
-       or exists (select over.id from token_overrides over),
+       or exists (select over.id from token_overrides over where over.id = ?1),
        anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, plan,
        over_capacity, over_refill_ns, over_refill
   from token_buckets where id = ?1 and changes() = 0;

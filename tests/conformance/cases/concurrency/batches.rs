@@ -63,7 +63,7 @@ async fn drain(store: impl Store, limits: Vec<(Key, Rule)>, mut random: Rng) -> 
     loop {
         let is_last = random.u32(..4) == 0;
         let requests = if is_last { of_each() } else { some(&mut random) };
-        let take = |request: &BucketRequest| {
+        let take = |request: &BatchEntry| {
             let mut limits = request.places.iter().map(|&place| limits[place].clone());
             let (key, rule) = limits.next().expect("one or more");
             let first = Take::from(key).rule(rule).cost(request.cost);
@@ -86,25 +86,25 @@ async fn drain(store: impl Store, limits: Vec<(Key, Rule)>, mut random: Rng) -> 
 }
 
 #[derive(Clone)]
-struct BucketRequest {
+struct BatchEntry {
     places: Vec<usize>,
     cost: u64,
 }
 
 /// One token of each bucket, in separate requests.
-fn of_each() -> Vec<BucketRequest> {
-    (0..BUCKETS).map(|place| BucketRequest { places: vec![place], cost: 1 }).collect()
+fn of_each() -> Vec<BatchEntry> {
+    (0..BUCKETS).map(|place| BatchEntry { places: vec![place], cost: 1 }).collect()
 }
 
 /// Requests for one to three buckets in any order, possibly repeated.
-fn some(random: &mut Rng) -> Vec<BucketRequest> {
+fn some(random: &mut Rng) -> Vec<BatchEntry> {
     let mut requests = Vec::new();
     for _ in 0..random.usize(2..8) {
         let mut places: Vec<usize> = (0..BUCKETS).collect();
         random.shuffle(&mut places);
         places.truncate([1, 1, 2, 3][random.usize(..4)]);
         let (cost, times) = (random.u64(1..4), random.usize(1..4));
-        requests.extend(std::iter::repeat_n(BucketRequest { places, cost }, times));
+        requests.extend(std::iter::repeat_n(BatchEntry { places, cost }, times));
     }
     requests
 }

@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Each bucket has a twin, which gets the same requests one by one.
 async fn a_batch_decides_as_single_requests_do(db: TestDb) -> anyhow::Result<()> {
     let request = (0..KINDS.len(), 1..4_i64, prop_oneof![3 => Just(0_i64), 1 => 1..12_i64], 1..9_i64, 0..8_usize);
-    let request = request.prop_map(|(kind, cost, min_remaining, times, change)| BucketRequest {
+    let request = request.prop_map(|(kind, cost, min_remaining, times, change)| BatchEntry {
         kind,
         cost,
         min_remaining,
@@ -48,7 +48,7 @@ async fn a_batch_decides_as_single_requests_do(db: TestDb) -> anyhow::Result<()>
     random::check(60, &steps, |steps| live(&session, steps))
 }
 
-async fn live(db: &TestDb, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyhow::Result<()> {
+async fn live(db: &TestDb, steps: Vec<(i64, bool, Vec<BatchEntry>)>) -> anyhow::Result<()> {
     let run = db.key();
     let plan = format!("plan {run}");
     let mut now = START;
@@ -66,7 +66,7 @@ async fn live(db: &TestDb, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyho
     db.pool.run(provision).await?;
     for (ms, alike, requests) in steps {
         let common = alike.then(|| KINDS[requests[0].kind].requested);
-        let requested = |request: &BucketRequest| common.unwrap_or(KINDS[request.kind].requested);
+        let requested = |request: &BatchEntry| common.unwrap_or(KINDS[request.kind].requested);
         let requests = &if alike { made_alike(requests) } else { requests };
         now += ms * MS;
         db.at(now).await?;
@@ -74,9 +74,8 @@ async fn live(db: &TestDb, steps: Vec<(i64, bool, Vec<BucketRequest>)>) -> anyho
             let changes = ids(&run).map(|id| change.replace("$plan", &plan).replace("$id", &id));
             db.pool.run(changes.collect::<Vec<_>>().join("; ")).await?;
         }
-        let each = |request: &BucketRequest| {
-            (KINDS[request.kind].id(TWINS[0], &run), requested(request).replace("$plan", &plan))
-        };
+        let each =
+            |request: &BatchEntry| (KINDS[request.kind].id(TWINS[0], &run), requested(request).replace("$plan", &plan));
         let batch = batch_of(requests, each);
         let answers = expanded(&db.sql(batch).await?, requests)?;
         for place in in_order(requests) {
@@ -123,7 +122,7 @@ fn ids(run: &Key) -> impl Iterator<Item = String> {
 }
 
 /// The rows of each entry, which must answer all its requests.
-fn expanded(rows: &[Row], requests: &[BucketRequest]) -> anyhow::Result<Vec<Vec<Row>>> {
+fn expanded(rows: &[Row], requests: &[BatchEntry]) -> anyhow::Result<Vec<Vec<Row>>> {
     let mut answers = vec![Vec::new(); requests.len()];
     let mut times = vec![0; requests.len()];
     for row in rows {
@@ -163,8 +162,8 @@ async fn locked_row_does_not_block_the_other_rows(db: TestDb) -> anyhow::Result<
     }
     let (holder, _) = with_session(&db, "select 1").await?;
     holder.pool.run(format!("begin; select tollgate.request_token('{}')", ids[0])).await?;
-    let requests = [0, 1].map(|kind| BucketRequest { kind, cost: 1, min_remaining: 0, times: 2, change: 0 });
-    let both = |requests: &[BucketRequest]| {
+    let requests = [0, 1].map(|kind| BatchEntry { kind, cost: 1, min_remaining: 0, times: 2, change: 0 });
+    let both = |requests: &[BatchEntry]| {
         batch_of(requests, |request| (ids[request.kind].clone(), "null, null, null, null".to_owned()))
     };
     let refusal = db.refusal(both(&requests)).await?;
@@ -192,7 +191,7 @@ async fn batch_counts_from_when_its_row_is_locked(db: TestDb) -> anyhow::Result<
     let (holder, _) = with_session(&db, "select 1").await?;
     holder.pool.run(format!("begin; select from tollgate.token_buckets where id = '{id}' for update")).await?;
     let (waiter, _) = with_session(&db, "select 1").await?;
-    let requests = [BucketRequest { kind: 0, cost: 1, min_remaining: 0, times: 12, change: 0 }];
+    let requests = [BatchEntry { kind: 0, cost: 1, min_remaining: 0, times: 12, change: 0 }];
     let sql = batch_of(&requests, |_| (id.clone(), "null, null, null, null".to_owned()));
     let waiting = tokio::spawn(async move { waiter.sql(sql).await });
     let stuck = format!("select from pg_stat_activity where wait_event_type = 'Lock' and query like '%{id}%'");
@@ -212,7 +211,7 @@ async fn batch_counts_from_when_its_row_is_locked(db: TestDb) -> anyhow::Result<
 
 /// An entry for `times` requests.
 #[derive(Clone, Debug)]
-struct BucketRequest {
+struct BatchEntry {
     kind: usize,
     cost: i64,
     min_remaining: i64,
@@ -235,19 +234,19 @@ impl Bucket {
 }
 
 /// The order in which the entries are decided: entries for one bucket keep their order.
-fn in_order(requests: &[BucketRequest]) -> Vec<usize> {
+fn in_order(requests: &[BatchEntry]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..requests.len()).collect();
     places.sort_by_key(|&place| KINDS[requests[place].kind].name);
     places
 }
 
 /// Makes the requests uniform: one per bucket, in id order, equal to the first. Most buckets already have these limits.
-fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
-    let BucketRequest { kind, cost, min_remaining, change, .. } = requests[0].clone();
-    let mut alike: Vec<BucketRequest> = requests
+fn made_alike(requests: Vec<BatchEntry>) -> Vec<BatchEntry> {
+    let BatchEntry { kind, cost, min_remaining, change, .. } = requests[0].clone();
+    let mut alike: Vec<BatchEntry> = requests
         .into_iter()
         .filter(|request| KINDS[request.kind].requested == KINDS[kind].requested || request.times > 6)
-        .map(|request| BucketRequest { cost, min_remaining, change, ..request })
+        .map(|request| BatchEntry { cost, min_remaining, change, ..request })
         .collect();
     alike.sort_by_key(|request| KINDS[request.kind].name);
     alike.dedup_by_key(|request| request.kind);
@@ -256,13 +255,13 @@ fn made_alike(requests: Vec<BucketRequest>) -> Vec<BucketRequest> {
 
 /// The call for the requests, each with a bucket and the requested limits: together if each bucket occurs once, and else one by
 /// one.
-fn batch_of(requests: &[BucketRequest], requested: impl Fn(&BucketRequest) -> (String, String)) -> String {
+fn batch_of(requests: &[BatchEntry], requested: impl Fn(&BatchEntry) -> (String, String)) -> String {
     let mut rows = String::new();
     let mut ids = HashSet::new();
     for (place, request) in requests.iter().enumerate() {
         let (id, limits) = requested(request);
         let comma = if place > 0 { ", " } else { "" };
-        let BucketRequest { cost, min_remaining, times, .. } = request;
+        let BatchEntry { cost, min_remaining, times, .. } = request;
         write!(rows, "{comma}({place}, '{id}', {cost}::bigint, {min_remaining}::bigint, {times}::bigint, {limits})")
             .expect("text");
         ids.insert(id);
