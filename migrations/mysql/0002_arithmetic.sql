@@ -94,7 +94,7 @@ begin
     default trim(trailing '.' from trim(trailing '0' from p_refill_seconds));
   declare v_message text character set utf8mb4;
 
-  -- token_plans, token_overrides and token_buckets check the same bounds. So do token_make_batch and token_take_uniform_v1.
+  -- token_plans, token_overrides and token_buckets check the same bounds. So do token_create_batch and token_take_uniform_v1.
   set v_message = case
     when p_capacity is null or p_refill_seconds is null or p_refill is null
       then 'give capacity, refill_seconds and refill'

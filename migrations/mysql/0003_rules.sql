@@ -1,5 +1,6 @@
--- token_rule: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine creates a
--- missing bucket if its first request can do so. The state is converted to the limits of the override, the plan or the bucket.
+-- token_prepare_bucket: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine
+-- creates a missing bucket if its first request can do so. The state is converted to the limits of the override, the plan or the
+-- bucket.
 -- After a backward step of the clock, the bucket is emptied.
 --
 -- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as for token_take_v1
@@ -8,7 +9,7 @@
 -- Result:    o_outcome     null: the bucket is ready; else 'unknown', 'unplanned' or 'conflict', as for token_take_v1
 --            o_mode        'shadow', 'off' or 'block'; null: the tokens decide; 'off' creates and converts nothing
 --            o_mode_until  end of the mode in nanoseconds since 1970; null: no end
---            o_changed     whether the bucket changed: the caller must read it and call token_rule again
+--            o_changed     whether the bucket changed: the caller must read it and call token_prepare_bucket again
 --            o_capacity    tokens, of the effective limits
 -- Errors:    22023 invalid id · 23514 invalid limits
 -- Locks:     the bucket's row; the caller has a transaction, and already holds the lock of an existing bucket
@@ -17,8 +18,8 @@
 --            u_  limits that its state is under
 --            r_  requested limits, of the request or its plan
 --            w_  limits of an override
-drop procedure if exists token_rule;
-create procedure token_rule(
+drop procedure if exists token_prepare_bucket;
+create procedure token_prepare_bucket(
   in p_id varbinary(1024), in p_capacity bigint, in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varbinary(1024), in p_now bigint,
   in p_least bigint,

@@ -181,7 +181,7 @@ begin
       call token_clock(o_now);
       set o_scheduled_at = o_now;
       set v_clock = (o_now - o_anchor) div o_step_ns * o_step_ticks;
-      -- A bucket under the requested limits needs no call of token_rule, unless a mode, an override or a plan applies.
+      -- A bucket under the requested limits needs no call of token_prepare_bucket, unless a mode, an override or a plan applies.
       if p_capacity is null and (p_plan is not null or v_plan is not null) and not v_has_rules then
         set v_has_rules = true;
         select p.mode is not null or not (b.plan <=> p.name)
@@ -198,8 +198,8 @@ begin
       begin
         declare v_capacity bigint;
         declare v_changed boolean;
-        call token_rule(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), o_now, p_cost + p_min_remaining,
-                        o_outcome, o_mode, v_until, v_changed, v_capacity);
+        call token_prepare_bucket(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), o_now,
+                                  p_cost + p_min_remaining, o_outcome, o_mode, v_until, v_changed, v_capacity);
         -- A bucket that was missing can exist by now, but none of its columns have been read.
         if v_changed or o_burst is null and o_outcome is null and not o_mode <=> 'off' then
           set v_attempt = v_attempt + 1;

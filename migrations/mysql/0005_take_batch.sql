@@ -1,19 +1,19 @@
--- token_make_batch: creates the missing buckets that their first requests can create.
+-- token_create_batch: creates the missing buckets that their first requests can create.
 --
 -- Arguments: p_requests  as for token_take_batch_v1; only ids, limits and plans are read
 --            p_capacity, p_refill_seconds, p_refill, p_plan: limits or plan of requests that name neither; or null
 -- Result:    the buckets exist, full, under these limits or the plan's. The routine skips a bucket with an override, with a
---            plan that is unknown or has a mode, or with an invalid id or invalid limits: token_rule handles these
+--            plan that is unknown or has a mode, or with an invalid id or invalid limits: token_prepare_bucket handles these
 -- Errors:    none
 -- Locks:     the rows that the routine creates, in id order; the caller's transaction must hold no lock of a bucket
-drop procedure if exists token_make_batch;
-create procedure token_make_batch(
+drop procedure if exists token_create_batch;
+create procedure token_create_batch(
   in p_requests longtext character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varbinary(1024))
 modifies sql data
 sql security definer
 begin
-  -- Invalid limits: the statement creates no bucket. token_rule explains the numbers.
+  -- Invalid limits: the statement creates no bucket. token_prepare_bucket explains the numbers.
   declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
 
   insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
@@ -188,7 +188,7 @@ begin
           -- Inserts all buckets with their tokens taken, because no row is locked yet. -1 - granted is negative: it marks a bucket
           -- that another session created meanwhile, which row_count() counts twice. The UPDATE below restores granted.
           begin
-            -- Invalid limits: the statement creates no bucket. token_rule explains the numbers.
+            -- Invalid limits: the statement creates no bucket. token_prepare_bucket explains the numbers.
             declare continue handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025 begin end;
             insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted)
             select unhex(r.id), v_capacity, v_seconds, v_refill, v_plan, false, 0,
@@ -226,7 +226,7 @@ begin
         rollback and no chain no release;
         set transaction isolation level read committed;
         start transaction;
-        call token_make_batch(p_ids, p_capacity, p_refill_seconds, p_refill, v_plan);
+        call token_create_batch(p_ids, p_capacity, p_refill_seconds, p_refill, v_plan);
         commit and no chain no release;
         set v_made = true, v_reevaluated = false;
         set transaction isolation level read committed;
@@ -422,7 +422,7 @@ begin
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
-      call token_make_batch(p_requests, null, null, null, null);
+      call token_create_batch(p_requests, null, null, null, null);
       commit and no chain no release;
       set v_made = true, v_reevaluated = false, v_one_by_one = null;
       set transaction isolation level read committed;

@@ -349,7 +349,7 @@ begin
       rollback and no chain no release;
       set transaction isolation level read committed;
       start transaction;
-      call token_make_batch(v_makes, null, null, null, null);
+      call token_create_batch(v_makes, null, null, null, null);
       commit and no chain no release;
       set v_made = true, v_reevaluated = false;
       set transaction isolation level read committed;

@@ -435,9 +435,9 @@ begin
         into v_full_at, v_max_granted_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
         from token_buckets where id = v_id for update;
       call token_clock(v_now);
-      -- p_least exceeds every capacity, so that token_rule skips the check for a clock that was set back. The check is below.
-      call token_rule(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), v_now,
-                      c_max_tokens, o_outcome, v_mode, v_until, v_changed, v_capacity);
+      -- p_least exceeds every capacity, so that the routine skips the check for a clock that was set back. The check is below.
+      call token_prepare_bucket(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), v_now,
+                                c_max_tokens, o_outcome, v_mode, v_until, v_changed, v_capacity);
       -- A bucket that was missing can exist by now, but none of its columns have been read.
       if v_changed or v_burst is null and o_outcome is null and not v_mode <=> 'off' then
         set v_attempt = v_attempt + 1;

@@ -141,9 +141,9 @@ as $$
          + (1000000000 / p_bucket.step_ns + 1) * p_bucket.step_ticks
 $$;
 
--- bucket_affords(p_bucket, p_cost, p_min_remaining, p_now) -> how many consecutive requests for p_cost tokens the bucket grants at
+-- bucket_grants(p_bucket, p_cost, p_min_remaining, p_now) -> how many consecutive requests for p_cost tokens the bucket grants at
 -- p_now. p_cost + p_min_remaining must not exceed the capacity.
-create or replace function tollgate.bucket_affords(
+create or replace function tollgate.bucket_grants(
   p_bucket tollgate.token_buckets, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
 language sql immutable
 as $$

@@ -12,14 +12,14 @@ as $$
            then (extract(epoch from p_until)::numeric * 1000000000::numeric)::bigint end
 $$;
 
--- incomplete_quota: raises the error of a request that names only a part of a quota.
+-- raise_incomplete_quota: raises the error of a request that names only a part of a quota.
 --
 -- Arguments: p_id        the bucket
 --            p_capacity, p_refill_seconds, p_refill: as for take_v1
 -- Result:    none
 -- Errors:    22023 always
 -- Locks:     none
-create or replace function tollgate.incomplete_quota(p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text)
+create or replace function tollgate.raise_incomplete_quota(p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text)
 returns void
 language plpgsql immutable
 as $$
@@ -196,7 +196,7 @@ begin
 end
 $$;
 
--- Before an insert, but after an update: a trigger before updates would lock each row once more. make_batch sets the
+-- Before an insert, but after an update: a trigger before updates would lock each row once more. create_batch sets the
 -- derived columns of its new rows itself. No role has the privilege to set these columns.
 create or replace trigger new_bucket before insert on tollgate.token_buckets
   for each row when (new.burst is null) execute function tollgate.apply_new_limits();
@@ -208,8 +208,9 @@ create or replace trigger new_limits after update of capacity, refill_seconds, r
 -- disabled, a row without its derived columns violates their not-null constraints.
 alter table tollgate.token_buckets enable always trigger new_bucket, enable always trigger new_limits;
 
--- rule: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine creates a missing
--- bucket if its first request can do so, and converts the state to the limits of the override, of the plan or of the bucket.
+-- prepare_bucket: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine creates a
+-- missing bucket if its first request can do so, and converts the state to the limits of the override, of the plan or of the
+-- bucket.
 --
 -- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as for take_v1
 --            p_now       nanoseconds since 1970
@@ -217,11 +218,11 @@ alter table tollgate.token_buckets enable always trigger new_bucket, enable alwa
 -- Result:    outcome     null: the bucket is ready; else 'unknown', 'unplanned' or 'conflict', as for take_v1
 --            mode        'shadow', 'off' or 'block'; null: the tokens decide; 'off' creates and converts nothing
 --            mode_until  end of the mode in nanoseconds since 1970; null: no end
---            changed     whether the bucket changed: the caller must read it and call rule again
+--            changed     whether the bucket changed: the caller must read it and call prepare_bucket again
 --            capacity    tokens, of the effective limits
 -- Errors:    22023 incomplete limits · 23514 invalid limits
 -- Locks:     the bucket's row, if it is created or changed
-create or replace function tollgate.rule(
+create or replace function tollgate.prepare_bucket(
   p_id text, p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_now bigint, p_empties boolean,
   out outcome text, out mode text, out mode_until bigint, out changed boolean, out capacity bigint)
 language plpgsql volatile security definer
@@ -239,7 +240,7 @@ declare
 begin
   if (p_capacity is null) <> (p_refill_seconds is null)
      or (p_capacity is null) <> (p_refill is null) then
-    perform tollgate.incomplete_quota(p_id, p_capacity, p_refill_seconds, p_refill);
+    perform tollgate.raise_incomplete_quota(p_id, p_capacity, p_refill_seconds, p_refill);
   end if;
   -- Rounded like the column: a value with more decimals would always differ from its own bucket's.
   p_refill_seconds := round(p_refill_seconds, 9);

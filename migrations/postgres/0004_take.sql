@@ -19,7 +19,7 @@ begin
 end
 $$;
 
--- take_v1: decides one request exactly. grant_v1, grant_batch, make_batch, take_equal_v1 and the take_all routines have
+-- take_v1: decides one request exactly. grant_v1, grant_batch, create_batch, take_equal_v1 and the take_all routines have
 -- statements of their own. grant_v1, take_each_v1 and the request routines call take_v1.
 --
 -- Arguments: p_id             the bucket
@@ -83,13 +83,13 @@ begin
       -- All routines lock the bucket before the receipt, so that they cannot deadlock.
       select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
     end if;
-    -- Null if the row of token_mode is missing; null leads to the call of rule.
+    -- Null if the row of token_mode is missing; null leads to the call of prepare_bucket.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)
       into v_has_rules from tollgate.token_mode g;
     -- Read after the row: other sessions can only have taken more since, so a denial holds at this instant.
     v_now := tollgate.clock();
     v_scheduled_at := v_now;
-    -- A bucket under the requested limits needs no call of rule, unless a mode, an override or a plan applies.
+    -- A bucket under the requested limits needs no call of prepare_bucket, unless a mode, an override or a plan applies.
     if not v_has_rules and p_capacity is null and (p_plan is not null or b.plan is not null) then
       v_has_rules := true;
       select p.mode is not null or b.plan is distinct from p.name
@@ -103,7 +103,7 @@ begin
              else b.plan is not null or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds
                   or p_refill <> b.refill end) is not false then
       select t.* into v_rule
-        from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
+        from tollgate.prepare_bucket(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
       -- The bucket changed, or another session created it since the read.
       continue when v_rule.changed
                     or (b.id is null and v_rule.outcome is null and v_rule.mode is distinct from 'off');
@@ -151,7 +151,7 @@ begin
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
     elsif b.full_at - v_clock > tollgate.bucket_max_owed(b) then
-      perform tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
+      perform tollgate.prepare_bucket(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, true);
       continue;
     else
       if v_mode is null then
@@ -238,7 +238,7 @@ begin
      and (select g.mode from tollgate.token_mode g) = 'enforce'
      and not exists (select from tollgate.token_overrides o where o.id = p_id)
      and case when p_min_remaining >= 0 and p_cost between 1 and t.burst / t.token_ticks - p_min_remaining
-           then tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now) >= 1 end
+           then tollgate.bucket_grants(t, p_cost, p_min_remaining, v_now) >= 1 end
   returning 'granted', null, v_now, v_now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks, t.token_ticks
     into v_taken;
   if not found then

@@ -79,7 +79,7 @@ return not p_bucket.overridden
                   then p_bucket.plan is null or tollgate.follows_plan(p_bucket)
                 else false end;
 
--- decided: the result of grant_batch, deny_batch and make_batch.
+-- decided: the result of grant_batch, deny_batch and create_batch.
 do $$
 begin
   if to_regtype('tollgate.decided') is null then
@@ -126,10 +126,10 @@ begin
   with chosen as (
     update tollgate.token_buckets t
        set room = null,
-           granted_requests = least(u.times, tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now)),
-           granted = t.granted + u.cost * least(u.times, tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now)),
+           granted_requests = least(u.times, tollgate.bucket_grants(t, u.cost, u.min_remaining, c.now)),
+           granted = t.granted + u.cost * least(u.times, tollgate.bucket_grants(t, u.cost, u.min_remaining, c.now)),
            full_at = greatest(t.full_at, tollgate.bucket_clock(t, c.now))
-                     + u.cost * t.token_ticks * least(u.times, tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now))
+                     + u.cost * t.token_ticks * least(u.times, tollgate.bucket_grants(t, u.cost, u.min_remaining, c.now))
       from (
              -- The planner expects one row of this limit. Otherwise a plan that was made for a few buckets could begin with all
              -- buckets, and be kept while their number grows.
@@ -142,7 +142,7 @@ begin
        and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
        and u.place not in (select d.place from unnest(p_done) d (place))
        and case when u.cost <= t.burst / t.token_ticks - u.min_remaining  -- within the capacity
-             then tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now) >= 1 end
+             then tollgate.bucket_grants(t, u.cost, u.min_remaining, c.now) >= 1 end
     returning u.place, u.times as wanted, t.granted_requests as times,
               tollgate.clock() - c.now > c_stale as late, c.now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns,
               t.step_ticks, t.token_ticks)
@@ -196,18 +196,18 @@ begin
      -- False if the clock was set back.
      and t.full_at - tollgate.bucket_clock(t, c.now) <= tollgate.bucket_max_owed(t)
      and case when u.cost <= t.burst / t.token_ticks - u.min_remaining  -- within the capacity
-           then tollgate.bucket_affords(t, u.cost, u.min_remaining, c.now) < 1 end;
+           then tollgate.bucket_grants(t, u.cost, u.min_remaining, c.now) < 1 end;
   return v_decided;
 end
 $$;
 
--- make_batch: creates the missing buckets of requests, and grants what a full bucket holds.
+-- create_batch: creates the missing buckets of requests, and grants what a full bucket holds.
 --
 -- Arguments: as for grant_batch
 -- Result:    see decided. An entry that is not listed has a bucket by now, or cannot create it
 -- Errors:    23514 invalid limits
 -- Locks:     the rows that the routine creates, in id order
-create or replace function tollgate.make_batch(
+create or replace function tollgate.create_batch(
   p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_rules bigint[], p_capacities numeric[],
   p_refill_seconds numeric[], p_refills text[], p_plans text[], p_overrides boolean, p_done bigint[])
 returns tollgate.decided
@@ -397,7 +397,7 @@ begin
       when b.id is null
         then array['grant', 'make', 'deny']
       when case when p_costs[1] <= b.burst / b.token_ticks - p_min_remainings[1]
-             then tollgate.bucket_affords(b, p_costs[1], p_min_remainings[1], tollgate.clock()) < 1 end
+             then tollgate.bucket_grants(b, p_costs[1], p_min_remainings[1], tollgate.clock()) < 1 end
         then array['deny', 'grant', 'make']
       else array['grant', 'deny', 'make'] end;
   end if;
@@ -411,7 +411,7 @@ begin
       v_part := tollgate.deny_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
                                     p_plans, v_overrides, v_done);
     else
-      v_part := tollgate.make_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
+      v_part := tollgate.create_batch(p_ids, p_times, p_costs, p_min_remainings, p_rules, v_capacities, v_seconds, v_refills,
                                     p_plans, v_overrides, v_done);
     end if;
     v_answers := v_part.answers;
@@ -426,7 +426,7 @@ begin
                  select m.times, t.granted + (m.times - d.times) * d.cost,
                         greatest(t.full_at, tollgate.bucket_clock(t, v_now) + d.times * d.cost * t.token_ticks)
                         + (m.times - d.times) * d.cost * t.token_ticks
-                   from (select least(d.wanted, d.times + tollgate.bucket_affords(t, d.cost, d.min_remaining, v_now),
+                   from (select least(d.wanted, d.times + tollgate.bucket_grants(t, d.cost, d.min_remaining, v_now),
                                       (t.burst / t.token_ticks - d.min_remaining) / d.cost) as times) m)
           from (select u.place, u.times, p_times[u.place] as wanted, p_costs[u.place] as cost,
                        p_min_remainings[u.place] as min_remaining
@@ -530,7 +530,7 @@ begin
     select t.* into b from tollgate.token_buckets t where t.id = p_id and not t.overridden;
     v_now := tollgate.clock();  -- read after the row, as in take_v1
     if b.id is null and v_capacity is not null then
-      perform from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false);
+      perform from tollgate.prepare_bucket(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false);
       continue;
     end if;
     exit when b.id is null;
@@ -542,7 +542,7 @@ begin
     end if;
     v_clock := tollgate.bucket_clock(b, v_now);
     exit when p_cost > b.burst / b.token_ticks - p_min_remaining or b.full_at - v_clock > tollgate.bucket_max_owed(b);
-    v_granted := least(p_times, tollgate.bucket_affords(b, p_cost, p_min_remaining, v_now));
+    v_granted := least(p_times, tollgate.bucket_grants(b, p_cost, p_min_remaining, v_now));
     if v_granted < 1 then
       return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,
                                                    b.step_ns, b.step_ticks, b.token_ticks));
@@ -555,7 +555,7 @@ begin
      where t.id = p_id
        and case when (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
              then t.full_at = b.full_at
-                  or v_granted = p_times and tollgate.bucket_affords(t, p_cost, p_min_remaining, v_now) >= p_times end
+                  or v_granted = p_times and tollgate.bucket_grants(t, p_cost, p_min_remaining, v_now) >= p_times end
     returning t.full_at, t.granted into b.full_at, b.granted;
     continue when not found;
 
@@ -564,7 +564,7 @@ begin
       v_now := tollgate.clock();
       v_full_at := b.full_at;
       b.full_at := greatest(b.full_at, tollgate.bucket_clock(b, v_now) + v_granted * p_cost * b.token_ticks);
-      v_more := least(p_times - v_granted, tollgate.bucket_affords(b, p_cost, p_min_remaining, v_now));
+      v_more := least(p_times - v_granted, tollgate.bucket_grants(b, p_cost, p_min_remaining, v_now));
       v_granted := v_granted + v_more;
       b.full_at := b.full_at + v_more * p_cost * b.token_ticks;
       b.granted := b.granted + v_more * p_cost;

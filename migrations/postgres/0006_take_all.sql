@@ -1,7 +1,7 @@
 -- evaluate: evaluates a request against the current state of a bucket. Takes nothing.
 --
 -- Arguments: p_bucket
---            p_mode, p_mode_until: as in the result of rule
+--            p_mode, p_mode_until: as in the result of prepare_bucket
 --            p_cost, p_max_wait, p_min_remaining: as for take_v1
 --            p_now: nanoseconds since 1970
 -- Result:    as for take_v1
@@ -54,7 +54,7 @@ $$;
 --
 -- Arguments: p_ids, p_capacities, p_refill_seconds, p_refills, p_plans: as for take_all_v1, but an id can occur several times
 -- Result:    none
--- Errors:    as for rule
+-- Errors:    as for prepare_bucket
 -- Locks:     the rows of all buckets, in id order; missing rows are created in that order
 --
 -- If a bucket is missing, each row is locked or created before the next one. Otherwise, a session that creates the missing
@@ -101,8 +101,8 @@ begin
   loop
     perform from tollgate.token_buckets l where l.id = v_first.id for no key update;
     if not found then
-      perform tollgate.rule(v_first.id, v_first.capacity, v_first.refill_seconds, v_first.refill, v_first.plan,
-                            tollgate.clock(), false);
+      perform tollgate.prepare_bucket(v_first.id, v_first.capacity, v_first.refill_seconds, v_first.refill, v_first.plan,
+                                      tollgate.clock(), false);
       perform from tollgate.token_buckets l where l.id = v_first.id for no key update;
     end if;
   end loop;
@@ -139,7 +139,7 @@ declare
   t                tollgate.taken_v1;
   b                tollgate.token_buckets;
   r                tollgate.token_receipts;
-  v_refused        text;                          -- columns of the result of rule
+  v_refused        text;                          -- columns of the result of prepare_bucket
   v_mode           text;
   v_until          bigint;
   v_row_changed    boolean;
@@ -222,7 +222,7 @@ begin
     select array_agg(l.b) into v_buckets
       from (select x as b from tollgate.token_buckets x where x.id = any (p_ids) order by x.id for no key update) l;
     v_now := tollgate.clock();
-    -- Null if the row of token_mode is missing; null leads to the call of rule.
+    -- Null if the row of token_mode is missing; null leads to the call of prepare_bucket.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = any (p_ids))
       into v_has_rules from tollgate.token_mode g;
     v_taken := array_fill(null::tollgate.taken_v1, array[cardinality(p_ids)]);
@@ -247,9 +247,9 @@ begin
          or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_max_owed(b) then
         select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
           into v_refused, v_mode, v_until, v_row_changed, v_capacity
-          from tollgate.rule(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
-                             p_refills[v_place], p_plans[v_place], v_now,
-                             p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
+          from tollgate.prepare_bucket(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
+                                       p_refills[v_place], p_plans[v_place], v_now,
+                                       p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
         -- Another session created the bucket since the rows were locked: it has to be locked, too.
         v_row_changed := v_row_changed or (b.id is null and v_refused is null and v_mode is distinct from 'off');
         v_changed := v_changed or v_row_changed;

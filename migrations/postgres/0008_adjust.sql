@@ -287,7 +287,7 @@ begin
     select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
     v_now := tollgate.clock();
     select t.* into v_rule
-      from tollgate.rule(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
+      from tollgate.prepare_bucket(p_id, p_capacity, p_refill_seconds, p_refill, p_plan, v_now, false) t;
     -- The bucket changed, or another session created it since the read.
     continue when v_rule.changed
                   or (b.id is null and v_rule.outcome is null and v_rule.mode is distinct from 'off');

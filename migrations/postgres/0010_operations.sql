@@ -95,7 +95,7 @@ $$;
 --
 -- Arguments: p_id  the bucket
 -- Result:    whether the bucket exists, or a window that counted a request
--- Errors:    as for rule
+-- Errors:    as for prepare_bucket
 -- Locks:     the bucket's row, then the window's
 --
 -- A reset counts as a grant of the capacity, so that earlier reservations give nothing back.
@@ -114,7 +114,7 @@ begin
     -- The change from an override to the bucket's plan takes two steps.
     for v_step in 1 .. 4 loop
       select r.changed into v_changed
-        from tollgate.rule(p_id, null, null, null, null, tollgate.clock(), true) r;
+        from tollgate.prepare_bucket(p_id, null, null, null, null, tollgate.clock(), true) r;
       exit when v_changed is not true;
     end loop;
   end if;

@@ -171,9 +171,10 @@ pub static FLAKY: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// How long each trial ran, and its name.
 static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 
-/// The slowest trials, the slowest first.
+/// The slowest trials of those that took five seconds, the slowest first.
 pub fn slowest(count: usize) -> Vec<(Duration, String)> {
     let mut times = std::mem::take(&mut *TIMES.lock());
+    times.retain(|(elapsed, _)| elapsed.as_secs() >= 5);
     times.sort_unstable_by(|a, b| b.cmp(a));
     times.truncate(count);
     times

@@ -63,7 +63,7 @@ async fn an_applications_role_takes_tokens_and_can_do_nothing_else(db: TestDb) -
         Kind::MySql => vec![
             "call token_create_bucket('x', 1, 1, 'interval')".to_owned(),
             "call token_begin(true, @a)".to_owned(),
-            format!("call token_rule({id}, null, null, null, null, 0, 0, @a, @b, @c, @d, @e)"),
+            format!("call token_prepare_bucket({id}, null, null, null, null, 0, 0, @a, @b, @c, @d, @e)"),
             "call token_window_count('x', 1, 1000000, 1000, 1, 0, 0, @a, @b, @c)".to_owned(),
             "delete from token_windows".to_owned(),
             "call token_sweep()".to_owned(),
