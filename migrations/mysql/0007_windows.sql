@@ -219,7 +219,7 @@ begin
 
     if v_last_wait is null and p_receipt is null and not p_counting and not o_mode <=> 'block'
        and p_cost > p_max_requests - p_min_remaining then
-      -- A request that exceeds the maximum creates no row.
+      -- A request that exceeds the maximum creates no row, because request_tokens_in_window refuses it.
       set o_outcome = 'never';
       leave decide;
     elseif v_last_wait is null then
