@@ -1,7 +1,6 @@
 -- token_prepare_bucket: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine
 -- creates a missing bucket if its first request can do so. The state is converted to the limits of the override, the plan or the
--- bucket.
--- After a backward step of the clock, the bucket is emptied.
+-- bucket. After a backward step of the clock, the bucket is emptied.
 --
 -- Arguments: p_id, p_capacity, p_refill_seconds, p_refill, p_plan: as for token_take_v1
 --            p_now         nanoseconds since 1970, read after the bucket was locked
@@ -143,7 +142,7 @@ begin
       call token_bucket_limits('bucket', p_id, v_capacity, v_seconds, v_refill,
                                v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       call token_convert_state(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
-                        b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
+                               b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
       update token_buckets
          set under_capacity = v_capacity, under_seconds = v_seconds, under_refill = v_refill,
              overridden = w_capacity is not null,

@@ -125,7 +125,7 @@ begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
   declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_own boolean default @@autocommit or p_own;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_clock, v_max_granted_wait, v_due, v_until bigint;
   declare v_plan varbinary(1024);
@@ -141,7 +141,7 @@ begin
     end if;
   declare exit handler for sqlexception
   begin
-    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+    if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -154,7 +154,7 @@ begin
   if v_own then
     start transaction;
   end if;
-  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
+  if p_own then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
 
   decide: begin
     if (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
@@ -283,7 +283,7 @@ begin
     end if;
   end decide;
 
-  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+  if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
   if v_own then commit and no chain no release; end if;
 end;
 

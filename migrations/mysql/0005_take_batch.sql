@@ -79,8 +79,8 @@ begin
   declare c_stale_insert bigint default 50000000;  -- inserting many rows
   declare v_own boolean default false;
   declare v_made, v_taken, v_reevaluated, v_evaluated boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
-  declare v_length bigint unsigned default @@group_concat_max_len;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_sql_safe_updates boolean default @@sql_safe_updates;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_plan varbinary(1024) default cast(p_plan as binary);
@@ -95,8 +95,8 @@ begin
   declare v_answers longtext character set ascii;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_safe_updates = v_sql_safe_updates,
-        sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+        sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -124,9 +124,9 @@ begin
         v_step_ticks = if(v_refill in ('continuous', 'once'), 1, v_capacity),
         v_burst = v_capacity * v_token_ticks, v_cost = p_cost * v_token_ticks,
         v_max_times = (v_capacity - p_min_remaining) div p_cost;
-    -- A session that holds a bucket delays the other requests by a second at most. A longer text would be truncated. A join
-    -- can exceed the session's max_join_size.
-    set innodb_lock_wait_timeout = if(p_own or p_ids like '%"%"%"%', least(v_wait, 1), v_wait),
+    -- A session that holds a bucket delays the other requests by a second at most: three quotes are more than one bucket. A
+    -- longer text would be truncated. A join can exceed the session's max_join_size.
+    set innodb_lock_wait_timeout = if(p_own or p_ids like '%"%"%"%', least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
         group_concat_max_len = 1000000000, sql_big_selects = 1;
     -- Checked before any row is locked: another routine decides requests under a mode or an override.
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_has_rules, v_overrides
@@ -260,7 +260,8 @@ begin
       if v_sql_safe_updates then set sql_safe_updates = 1; end if;
     end if;
   end by_tokens;
-  set innodb_lock_wait_timeout = v_wait, group_concat_max_len = v_length, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+      sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
   select v_now as now, v_burst as burst, 0 as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,
          v_token_ticks as token_ticks, if(v_evaluated, v_answers, null) as answers;
@@ -296,7 +297,7 @@ begin
   declare c_stale_per_row bigint default 20000;  -- evaluating a row
   declare v_own boolean default false;
   declare v_done, v_made, v_reevaluated, v_evaluated boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_sql_safe_updates boolean default @@sql_safe_updates;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_requests, v_ids, v_unbatchable, v_missing, v_planned bigint;
@@ -325,7 +326,7 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -333,8 +334,11 @@ begin
   call token_begin(p_own, v_own);
   by_tokens: loop
     call token_clock(v_now);
-    -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
-    set innodb_lock_wait_timeout = if(p_own or p_requests like '%[%[%[%', least(v_wait, 1), v_wait), sql_big_selects = 1;
+    -- A session that holds a bucket delays the other requests by a second at most: three brackets are more than one request.
+    -- A join can exceed the session's max_join_size.
+    set innodb_lock_wait_timeout =
+          if(p_own or p_requests like '%[%[%[%', least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+        sql_big_selects = 1;
     -- The limits make the server materialize the tables, requests in the order in which their rows are locked.
     with requests as (
       select place, unhex(id) as id, cost, max_wait, min_remaining, capacity, refill_seconds, refill,
@@ -465,6 +469,7 @@ begin
   end loop;
 
   if not v_evaluated or v_undecided > 0 then
+    set v_done = false;
     open v_sorted;
     decide: loop
       fetch v_sorted into v_place, v_id, v_cost, v_max_wait, v_min_remaining, v_capacity, v_refill_seconds, v_refill, v_plan,
@@ -504,7 +509,7 @@ begin
            b.granted = d.granted;
     if v_sql_safe_updates then set sql_safe_updates = 1; end if;
   end if;
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
   if v_each <> '' then
     set v_answers = json_merge_preserve(v_answers, concat('[', substr(v_each, 2), ']'));
   end if;

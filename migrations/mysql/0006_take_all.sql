@@ -27,7 +27,7 @@ begin
   declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
   declare c_stale_per_row bigint default 20000;  -- evaluating a row
   declare v_own boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
   declare v_reevaluated, v_has_savepoint boolean default false;
@@ -54,14 +54,14 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
   -- A join can exceed the session's max_join_size.
-  set innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait), sql_big_selects = 1;
+  set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout), sql_big_selects = 1;
   by_tokens: loop
     if (p_receipt is null and p_max_wait between 0 and c_year) is not true then
       leave by_tokens;
@@ -215,7 +215,7 @@ begin
   if not v_spare and v_has_savepoint then
     release savepoint tollgate_decide_all;
   end if;
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
   if v_spare then
     set o_answers = replace(o_answers, ' granted ', ' spared ');
@@ -254,7 +254,7 @@ begin
   declare c_stale_granted bigint default 50000000;  -- evaluating many rows, if no request is denied
   declare v_own boolean default false;
   declare v_made, v_reevaluated boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_sql_safe_updates boolean default @@sql_safe_updates;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_mode_rules, v_overrides boolean;
@@ -268,7 +268,7 @@ begin
   declare v_answers longtext character set utf8mb4;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -277,7 +277,7 @@ begin
   by_tokens: loop
     call token_clock(v_now);
     -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
-    set innodb_lock_wait_timeout = least(v_wait, 1), sql_big_selects = 1;
+    set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1), sql_big_selects = 1;
     with requested as (
       select request, place, unhex(id) as id, cost, min_remaining, capacity, refill_seconds, refill, unhex(plan) as plan
         from json_table(p_requests, '$[*]' columns (
@@ -420,7 +420,7 @@ begin
     end if;
     set v_request = v_request + 1;
   end while;
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
   set o_replacements = concat('[', substr(v_each, 2), ']');
   if v_own then commit and no chain no release; end if;
 end;

@@ -163,7 +163,7 @@ begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
   declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_own boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
@@ -184,13 +184,13 @@ begin
   decide: begin
     declare exit handler for sqlexception
     begin
-      set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+      set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
     -- A join can exceed the session's max_join_size.
-    set innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait), sql_big_selects = 1;
+    set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout), sql_big_selects = 1;
     set o_outcome = 'granted', o_counts = '[]', o_resolution = p_resolution, v_newest = 0;
     call token_clock(o_now);
     set o_scheduled_at = o_now;
@@ -291,7 +291,7 @@ begin
     end if;
   end decide;
 
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
 end;
 

@@ -22,7 +22,8 @@ adjust: begin
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
   declare v_new boolean default false;
-  declare v_now, v_clock, v_debt_end, v_max_owed, v_full_at, v_max_granted_wait, v_granted, v_burst, v_token_ticks bigint;
+  declare v_now, v_clock, v_debt_end, v_max_owed, v_full_at, v_max_granted_wait, v_granted, v_burst bigint;
+  declare v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_known_cost, v_known_granted, v_known_scheduled_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
 
@@ -37,7 +38,8 @@ adjust: begin
   set v_receipt = unhex(replace(p_receipt, '-', ''));
   set o_outcome = 'done', o_given_back = 0;
 
-  select full_at, granted, burst, token_ticks into v_full_at, v_granted, v_burst, v_token_ticks
+  select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, max_granted_wait
+    into v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks, v_max_granted_wait
     from token_buckets where id = v_id for update;
   call token_clock(v_now);
   if p_kind = 'settle' then
@@ -78,11 +80,10 @@ adjust: begin
   if p_kind = 'cancel' and v_granted = p_granted then
     set v_granted = greatest(v_granted - p_cost, 0);
   end if;
-  select (v_now - anchor) div step_ns * step_ticks,
-         (v_now + least(coalesce(p_max_debt, c_year), c_year) - 1 - anchor)
-           div step_ns * step_ticks + 1 - token_ticks,
-         burst + max_granted_wait + (1000000000 div step_ns + 1) * step_ticks, max_granted_wait
-    into v_clock, v_debt_end, v_max_owed, v_max_granted_wait from token_buckets where id = v_id for update;
+  set v_clock = (v_now - v_anchor) div v_step_ns * v_step_ticks,
+      v_debt_end = (v_now + least(coalesce(p_max_debt, c_year), c_year) - 1 - v_anchor)
+                   div v_step_ns * v_step_ticks + 1 - v_token_ticks,
+      v_max_owed = v_burst + v_max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks;
   if o_given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity. The maximum of granted leaves room for later grants.
     set v_full_at = greatest(v_full_at - cast(o_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
@@ -135,12 +136,12 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
-    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+    if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -152,10 +153,10 @@ begin
     call token_require_whole_number('token_adjust_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
-  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
+  if p_own then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
   call token_adjust(p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens, null, v_outcome,
                     v_given_back);
-  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+  if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
@@ -272,13 +273,13 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -291,9 +292,9 @@ begin
   end if;
   call token_begin(p_own, v_own);
   -- A join can exceed the session's max_join_size.
-  set innodb_lock_wait_timeout = if(p_own, least(v_wait, 1), v_wait), sql_big_selects = 1;
+  set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout), sql_big_selects = 1;
   call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
@@ -321,7 +322,7 @@ sql security definer
 begin
   declare v_own boolean default false;
   declare v_done boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_place, v_granted, v_scheduled_at, v_max_debt, v_given_back bigint;
   declare v_cost, v_tokens decimal(40, 20);
@@ -341,7 +342,7 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -351,7 +352,7 @@ begin
   -- A session that holds a key delays the others by a second at most.
   if p_own or (select min(id) < max(id)
         from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as requested) then
-    set innodb_lock_wait_timeout = least(v_wait, 1);
+    set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1);
   end if;
   set o_answers = '[';
   open v_sorted;
@@ -377,7 +378,7 @@ begin
     set o_answers = concat(o_answers, if(o_answers = '[', '"', ',"'), v_place, ' ', v_outcome, ' ', v_given_back, '"');
   end loop;
   close v_sorted;
-  set innodb_lock_wait_timeout = v_wait, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
   set o_answers = concat(o_answers, ']');
   if v_own then commit and no chain no release; end if;
 end;
@@ -407,7 +408,7 @@ begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
   declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_own boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_now, v_until, v_capacity, v_clock, v_before, v_to bigint;
@@ -416,7 +417,7 @@ begin
   declare v_attempt int default 0;
   declare exit handler for sqlexception
   begin
-    if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+    if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -426,7 +427,7 @@ begin
       'tollgate: throttling takes a bucket, 0 tokens or more, and a wait of 0 to a year';
   end if;
   call token_begin(p_own, v_own);
-  if p_own then set innodb_lock_wait_timeout = least(v_wait, 1); end if;
+  if p_own then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
 
   throttle: begin
     ready: loop
@@ -481,7 +482,7 @@ begin
     end if;
   end throttle;
 
-  if p_own then set innodb_lock_wait_timeout = v_wait; end if;
+  if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
   if v_own then commit and no chain no release; end if;
 end;
 

@@ -610,7 +610,7 @@ modifies sql data
 sql security definer
 begin
   declare v_own boolean default false;
-  declare v_wait bigint default @@innodb_lock_wait_timeout;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_now bigint;
   declare v_at datetime(6);
   declare v_hour datetime;
@@ -631,12 +631,12 @@ begin
   begin
     declare exit handler for sqlexception
     begin
-      set innodb_lock_wait_timeout = v_wait;
+      set innodb_lock_wait_timeout = v_lock_wait_timeout;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
-    set innodb_lock_wait_timeout = least(v_wait, 1);
+    set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1);
     call token_clock(v_now);
     set v_at = timestamp('1970-01-01') + interval v_now div 1000 microsecond;
     set v_hour = timestamp(date(v_at)) + interval hour(v_at) hour;
@@ -649,7 +649,7 @@ begin
            denied = least(cast(token_stats.denied as decimal(20, 0)) + values(denied), 9223372036854775807),
            last_denied_at = greatest(token_stats.last_denied_at, v_at);
     delete from token_stats where hour < v_hour - interval 48 hour order by hour, id limit 1000;
-    set innodb_lock_wait_timeout = v_wait;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout;
     if v_own then commit and no chain no release; end if;
   end;
 end;

@@ -189,7 +189,7 @@ impl<S: Store> BatcherState<S> {
         }
         match failed {
             None => Ok(adjusted),
-            Some(error) => Err(error.after(!adjusted.is_empty())),
+            Some(error) => Err(error.unknown_if_partial(!adjusted.is_empty())),
         }
     }
 

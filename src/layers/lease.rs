@@ -166,7 +166,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         } else {
             self.lender.store.take_checked(rest.as_slice(), options).await
         };
-        let mut answers = answers.map_err(|error| error.after(has_served))?;
+        let mut answers = answers.map_err(|error| error.unknown_if_partial(has_served))?;
         for (take, outcome) in rest.as_slice().iter().zip(&answers) {
             self.lender.note(take, outcome);
         }

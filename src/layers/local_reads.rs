@@ -157,7 +157,7 @@ impl<S: SharedWindows> Store for LocalReads<S> {
             };
             match outcome {
                 Ok(outcome) => outcomes.push(outcome),
-                Err(error) => return Err(error.after(outcomes.iter().flatten().any(Decision::is_granted))),
+                Err(error) => return Err(error.unknown_if_partial(outcomes.iter().flatten().any(Decision::is_granted))),
             }
         }
         Ok(outcomes)

@@ -123,8 +123,8 @@ impl Error {
     }
 
     /// The error for a batch that failed. If some of its requests have taken tokens, the outcome is unknown.
-    pub(crate) fn after(self, some: bool) -> Self {
-        if some { Self::OutcomeUnknown(Arc::new(self)) } else { self }
+    pub(crate) fn unknown_if_partial(self, is_partial: bool) -> Self {
+        if is_partial { Self::OutcomeUnknown(Arc::new(self)) } else { self }
     }
 
     /// Returns what to do about the error. The message ends with it, after a colon. `None`: the message says all.

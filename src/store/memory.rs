@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use self::admin::Stats;
-use self::receipts::ReceiptQuota;
+use self::receipts::ReceiptRoom;
 use self::rules::RuleBook;
 use self::shard::{Guards, Shard};
 use crate::admin::{AdminError, BucketLevel, SweepResult};
@@ -87,7 +87,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Creates a store on the caller's clock: for tests.
     pub fn with_clock(clock: C) -> Self {
         let hasher = RandomState::default();
-        let (keys, room) = (MAX_KEYS / SHARDS, ReceiptQuota::new(MAX_KEYS / SHARDS, SHARDS));
+        let (keys, room) = (MAX_KEYS / SHARDS, ReceiptRoom::new(MAX_KEYS / SHARDS, SHARDS));
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(keys, hasher.clone(), Arc::clone(&room)))).collect();
         Self {
             shards,
@@ -112,7 +112,7 @@ impl<C: Clock> MemoryStore<C> {
     #[must_use]
     pub fn max_keys(self, keys: usize) -> Self {
         let keys = keys.div_ceil(SHARDS).max(1);
-        let room = ReceiptQuota::new(keys, SHARDS);
+        let room = ReceiptRoom::new(keys, SHARDS);
         for shard in &self.shards {
             shard.lock().hold_at_most(keys, Arc::clone(&room));
         }

@@ -19,7 +19,7 @@ pub(super) struct Receipts {
     /// oldest come first. They need no room of other receipts: beyond the shard's own room, the shard forgets the
     /// oldest.
     done: VecDeque<(Uuid, Key)>,
-    room: Arc<ReceiptQuota>,
+    room: Arc<ReceiptRoom>,
     /// How many receipts the shard holds beyond its own room.
     lent: usize,
     /// No receipt expires before this instant.
@@ -39,12 +39,12 @@ impl ReceiptEntry {
 }
 
 impl Receipts {
-    pub(super) fn new(room: Arc<ReceiptQuota>) -> Self {
+    pub(super) fn new(room: Arc<ReceiptRoom>) -> Self {
         Self { by_id: HashMap::new(), done: VecDeque::new(), room, lent: 0, none_expires_before: NEVER_NS }
     }
 
     /// Uses this room from now on.
-    pub(super) fn share(&mut self, room: Arc<ReceiptQuota>) {
+    pub(super) fn share(&mut self, room: Arc<ReceiptRoom>) {
         (self.room, self.lent) = (room, 0);
         self.count();
     }
@@ -138,13 +138,13 @@ impl Receipts {
 /// Half of the room is divided among the shards, so that no shard can use up another one's part. All shards share the
 /// other half, because all requests for one key are in one shard.
 #[derive(Debug)]
-pub(super) struct ReceiptQuota {
+pub(super) struct ReceiptRoom {
     own: usize,
     common: usize,
     lent: AtomicUsize,
 }
 
-impl ReceiptQuota {
+impl ReceiptRoom {
     /// Creates room for `each` receipts a shard, if the shards were equally full.
     pub(super) fn new(each: usize, shards: usize) -> Arc<Self> {
         let own = each.div_ceil(2);

@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::{Entry, OccupiedEntry};
 use parking_lot::MutexGuard;
 
-use super::receipts::{ReceiptQuota, Receipts};
+use super::receipts::{ReceiptRoom, Receipts};
 use crate::model::bucket::NEVER_NS;
 use crate::model::decide::BucketRow;
 use crate::model::window::WindowRow;
@@ -28,13 +28,13 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(max_keys: usize, hasher: RandomState, room: Arc<ReceiptQuota>) -> Self {
+    pub(super) fn new(max_keys: usize, hasher: RandomState, room: Arc<ReceiptRoom>) -> Self {
         let (rows, windows, receipts) = (Rows::new(hasher), HashMap::default(), Receipts::new(room));
         Self { rows, windows, receipts, max_keys, none_full_before: i64::MIN, swept_at: i64::MIN }
     }
 
     /// Sets how many keys the shard holds at most, and the room for its receipts.
-    pub(super) fn hold_at_most(&mut self, keys: usize, room: Arc<ReceiptQuota>) {
+    pub(super) fn hold_at_most(&mut self, keys: usize, room: Arc<ReceiptRoom>) {
         self.max_keys = keys;
         self.receipts.share(room);
     }

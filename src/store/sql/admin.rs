@@ -190,7 +190,7 @@ pub(super) fn unreadable(key: &Key, why: sqlx::Error) -> Error {
 
 /// Id, capacity, nanoseconds from empty to full, refill, plan, provisioned, overridden, available, granted, full at,
 /// next refill at.
-pub(super) type Level =
+pub(super) type LevelColumns =
     (String, i64, i64, String, Option<String>, bool, bool, i64, i64, Option<Instant>, Option<Instant>);
 
 /// Maximum, nanoseconds of the interval and of the resolution, counted, granted, milliseconds until one more passes.
@@ -199,27 +199,28 @@ pub(super) type WindowCounts = (i64, i64, i64, i64, i64, i64);
 
 /// Id, then the columns of [`WindowCounts`].
 #[cfg(feature = "postgres")]
-pub(super) type Windowed = (String, i64, i64, i64, i64, i64, i64);
+pub(super) type WindowLevelColumns = (String, i64, i64, i64, i64, i64, i64);
 
 /// Mode, reason, until.
-pub(super) type Choice = (Option<String>, Option<String>, Option<Instant>);
+pub(super) type ModeColumns = (Option<String>, Option<String>, Option<Instant>);
 
 /// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until.
-pub(super) type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<Instant>);
+pub(super) type PlanColumns = (String, i64, i64, String, Option<String>, Option<String>, Option<Instant>);
 
 /// Capacity, nanoseconds from empty to full, refill, mode, reason, expires at.
-type Over = (Option<i64>, Option<i64>, String, Option<String>, String, Option<Instant>);
+type OverrideColumns = (Option<i64>, Option<i64>, String, Option<String>, String, Option<Instant>);
 
-/// Id, then the columns of [`Over`].
+/// Id, then the columns of [`OverrideColumns`].
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<Instant>);
+pub(super) type KeyedOverrideColumns =
+    (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<Instant>);
 
 /// Id, denied, last denied at.
-pub(super) type Denied = (String, i64, Instant);
+pub(super) type DenialColumns = (String, i64, Instant);
 
 /// Known, quota from, plan, capacity, nanoseconds from empty to full, refill, mode, mode from, mode reason, mode until,
 /// override reason, override until, available, outcome, milliseconds until a token is available.
-pub(super) type Explained = (
+pub(super) type ExplanationColumns = (
     bool,
     Option<String>,
     Option<String>,
@@ -237,10 +238,10 @@ pub(super) type Explained = (
     Option<i64>,
 );
 
-impl TryFrom<Level> for BucketLevel {
+impl TryFrom<LevelColumns> for BucketLevel {
     type Error = sqlx::Error;
 
-    fn try_from(columns: Level) -> Result<Self, sqlx::Error> {
+    fn try_from(columns: LevelColumns) -> Result<Self, sqlx::Error> {
         let (id, capacity, refill_ns, refill, plan, provisioned, overridden, available, granted, full_at, next) =
             columns;
         Ok(Self {
@@ -257,10 +258,10 @@ impl TryFrom<Level> for BucketLevel {
     }
 }
 
-impl TryFrom<Planned> for Plan {
+impl TryFrom<PlanColumns> for Plan {
     type Error = sqlx::Error;
 
-    fn try_from(columns: Planned) -> Result<Self, sqlx::Error> {
+    fn try_from(columns: PlanColumns) -> Result<Self, sqlx::Error> {
         let (name, capacity, refill_ns, refill, mode, reason, until) = columns;
         Ok(Self {
             name: key(name)?,
@@ -270,18 +271,18 @@ impl TryFrom<Planned> for Plan {
     }
 }
 
-impl TryFrom<Denied> for DenialCount {
+impl TryFrom<DenialColumns> for DenialCount {
     type Error = sqlx::Error;
 
-    fn try_from((id, denied, last_denied_at): Denied) -> Result<Self, sqlx::Error> {
+    fn try_from((id, denied, last_denied_at): DenialColumns) -> Result<Self, sqlx::Error> {
         Ok(Self { key: key(id)?, denied: count(denied)?, last_denied_at: last_denied_at.0 })
     }
 }
 
-impl TryFrom<Explained> for Explanation {
+impl TryFrom<ExplanationColumns> for Explanation {
     type Error = sqlx::Error;
 
-    fn try_from(columns: Explained) -> Result<Self, sqlx::Error> {
+    fn try_from(columns: ExplanationColumns) -> Result<Self, sqlx::Error> {
         let (known, quota_from, plan, capacity, refill_ns, refill, mode, mode_from, reason, until, ..) = columns;
         let (.., override_reason, override_until, available, outcome, retry_after_ms) = columns;
         let quota = match (capacity, refill_ns, refill) {
@@ -326,12 +327,14 @@ pub(super) fn window(key: &Key, columns: WindowCounts) -> Result<WindowLevel, sq
 }
 
 #[cfg(feature = "postgres")]
-pub(super) fn windowed(columns: Windowed) -> Result<WindowLevel, sqlx::Error> {
+pub(super) fn windowed(columns: WindowLevelColumns) -> Result<WindowLevel, sqlx::Error> {
     let (id, max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms) = columns;
     window(&key(id)?, (max_requests, interval_ns, resolution_ns, counted, granted, retry_after_ms))
 }
 
-pub(super) fn over((capacity, refill_ns, refill, mode, reason, expires_at): Over) -> Result<Override, sqlx::Error> {
+pub(super) fn over(
+    (capacity, refill_ns, refill, mode, reason, expires_at): OverrideColumns,
+) -> Result<Override, sqlx::Error> {
     let quota = match (capacity, refill_ns) {
         (Some(capacity), Some(refill_ns)) => Some(quota(capacity, refill_ns, &refill)?),
         _ => None,
@@ -340,18 +343,18 @@ pub(super) fn over((capacity, refill_ns, refill, mode, reason, expires_at): Over
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(super) fn overridden(columns: Overridden) -> Result<(Key, Override), sqlx::Error> {
+pub(super) fn overridden(columns: KeyedOverrideColumns) -> Result<(Key, Override), sqlx::Error> {
     let (id, capacity, refill_ns, refill, mode, reason, expires_at) = columns;
     Ok((key(id)?, over((capacity, refill_ns, refill, mode, reason, expires_at))?))
 }
 
 /// The mode that an operator chose, if any.
-pub(super) fn mode_setting((mode, reason, until): Choice) -> Result<Option<ModeSetting>, sqlx::Error> {
+pub(super) fn mode_setting((mode, reason, until): ModeColumns) -> Result<Option<ModeSetting>, sqlx::Error> {
     mode.map(|mode| Ok(ModeSetting { mode: parse(&mode)?, reason, until: instant(until) })).transpose()
 }
 
 /// The mode of all keys; `enforce` where its row is missing.
-pub(super) fn mode(row: Option<Result<Choice, sqlx::Error>>) -> Result<ModeSetting, sqlx::Error> {
+pub(super) fn mode(row: Option<Result<ModeColumns, sqlx::Error>>) -> Result<ModeSetting, sqlx::Error> {
     Ok(row.transpose()?.map(mode_setting).transpose()?.flatten().unwrap_or_default())
 }
 

@@ -254,7 +254,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
             let batch = CallBatch::of(group);
             let answered = self.call_routine(batch.call(), options).await;
             let entered = answered.and_then(|(reply, attempts)| batch.enter(reply, attempts, &mut outcomes));
-            entered.map_err(|error| error.after(before > 0))?;
+            entered.map_err(|error| error.unknown_if_partial(before > 0))?;
         }
         Ok(outcomes.into_iter().flatten().collect())
     }
@@ -270,7 +270,7 @@ impl<DB: Dialect> Store for SqlStore<DB> {
             let is_partial = !adjusted.is_empty();
             let answered = self.call_routine(RoutineCall::Adjust(chunk.into()), options).await;
             let answered = answered.and_then(|(reply, _)| call::adjusted(reply.adjusted()?, chunk));
-            adjusted.extend(answered.map_err(|error| error.after(is_partial))?);
+            adjusted.extend(answered.map_err(|error| error.unknown_if_partial(is_partial))?);
         }
         Ok(adjusted)
     }

@@ -4,7 +4,9 @@ use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use sqlx::query::QueryScalar;
 use sqlx::{Decode, Row};
 
-use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts};
+use super::super::admin::{
+    self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns, WindowCounts,
+};
 use super::super::answers;
 use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::super::instant::Instant;
@@ -346,7 +348,7 @@ fn found<'c>(
 }
 
 /// The row of `token_peek`, or one of `token_bucket_levels`.
-fn level(row: &MySqlRow) -> Result<Level, sqlx::Error> {
+fn level(row: &MySqlRow) -> Result<LevelColumns, sqlx::Error> {
     Ok((
         text(row, "id_bytes")?,
         row.try_get("capacity")?,
@@ -363,7 +365,7 @@ fn level(row: &MySqlRow) -> Result<Level, sqlx::Error> {
 }
 
 /// The row of `token_explain`.
-fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
+fn explained(row: &MySqlRow) -> Result<ExplanationColumns, sqlx::Error> {
     Ok((
         row.try_get::<i64, _>("known")? != 0,
         row.try_get("limits_from")?,
@@ -384,7 +386,7 @@ fn explained(row: &MySqlRow) -> Result<Explained, sqlx::Error> {
 }
 
 /// A row of `token_plans`.
-fn planned(row: &MySqlRow) -> Result<Planned, sqlx::Error> {
+fn planned(row: &MySqlRow) -> Result<PlanColumns, sqlx::Error> {
     Ok((
         text(row, "name")?,
         row.try_get("capacity")?,
@@ -397,12 +399,12 @@ fn planned(row: &MySqlRow) -> Result<Planned, sqlx::Error> {
 }
 
 /// The row of `token_mode`.
-fn choice(row: &MySqlRow) -> Result<Choice, sqlx::Error> {
+fn choice(row: &MySqlRow) -> Result<ModeColumns, sqlx::Error> {
     Ok((row.try_get("mode")?, text(row, "reason")?, row.try_get_unchecked("until")?))
 }
 
 /// A row of `token_overrides`.
-fn overridden(row: &MySqlRow) -> Result<Overridden, sqlx::Error> {
+fn overridden(row: &MySqlRow) -> Result<KeyedOverrideColumns, sqlx::Error> {
     Ok((
         text(row, "id")?,
         row.try_get("capacity")?,
@@ -415,7 +417,7 @@ fn overridden(row: &MySqlRow) -> Result<Overridden, sqlx::Error> {
 }
 
 /// A row of `token_most_denied`.
-fn denied(row: &MySqlRow) -> Result<Denied, sqlx::Error> {
+fn denied(row: &MySqlRow) -> Result<DenialColumns, sqlx::Error> {
     Ok((text(row, "id")?, row.try_get("denied")?, row.try_get_unchecked("last_denied_at")?))
 }
 

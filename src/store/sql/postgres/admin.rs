@@ -7,7 +7,10 @@
 use sqlx::FromRow as _;
 use sqlx::postgres::{PgConnection, Postgres};
 
-use super::super::admin::{self, Choice, Denied, Explained, Level, Overridden, Planned, WindowCounts, Windowed};
+use super::super::admin::{
+    self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns,
+    WindowCounts, WindowLevelColumns,
+};
 use super::super::answers;
 use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::super::instant::Instant;
@@ -92,7 +95,9 @@ impl Operations for Postgres {
                from tollgate.peek($1)"
         ))
         .bind(key.as_str());
-        Box::pin(async move { Ok(peek.fetch_optional(connection).await?.map(|row| Level::from_row(&row)?.try_into())) })
+        Box::pin(async move {
+            Ok(peek.fetch_optional(connection).await?.map(|row| LevelColumns::from_row(&row)?.try_into()))
+        })
     }
 
     fn peek_window<'c>(
@@ -137,7 +142,7 @@ impl Operations for Postgres {
         .bind(i64::from(*limit))
         .bind(after.skip);
         Box::pin(async move {
-            Ok(page.fetch_all(connection).await?.iter().map(|row| Level::from_row(row)?.try_into()).collect())
+            Ok(page.fetch_all(connection).await?.iter().map(|row| LevelColumns::from_row(row)?.try_into()).collect())
         })
     }
 
@@ -162,7 +167,7 @@ impl Operations for Postgres {
         .bind(after.skip);
         Box::pin(async move {
             let rows = page.fetch_all(connection).await?;
-            Ok(rows.iter().map(|row| admin::windowed(Windowed::from_row(row)?)).collect())
+            Ok(rows.iter().map(|row| admin::windowed(WindowLevelColumns::from_row(row)?)).collect())
         })
     }
 
@@ -193,7 +198,7 @@ impl Operations for Postgres {
         .bind(key.as_str())
         .bind(plan.as_ref().map(Key::as_str));
         Box::pin(async move {
-            Ok(Explained::from_row(&explain.fetch_one(connection).await?).and_then(Explanation::try_from))
+            Ok(ExplanationColumns::from_row(&explain.fetch_one(connection).await?).and_then(Explanation::try_from))
         })
     }
 
@@ -230,9 +235,9 @@ impl Operations for Postgres {
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, Option<RowResult<Plan>>> {
         let plan = sqlx::query(concat!(planned!(), " where name operator(pg_catalog.=) $1")).bind(name.as_str());
-        Box::pin(
-            async move { Ok(plan.fetch_optional(connection).await?.map(|row| Planned::from_row(&row)?.try_into())) },
-        )
+        Box::pin(async move {
+            Ok(plan.fetch_optional(connection).await?.map(|row| PlanColumns::from_row(&row)?.try_into()))
+        })
     }
 
     fn plans<'c>(
@@ -246,7 +251,7 @@ impl Operations for Postgres {
                 .bind(i64::from(*limit))
                 .bind(after.skip);
         Box::pin(async move {
-            Ok(plans.fetch_all(connection).await?.iter().map(|row| Planned::from_row(row)?.try_into()).collect())
+            Ok(plans.fetch_all(connection).await?.iter().map(|row| PlanColumns::from_row(row)?.try_into()).collect())
         })
     }
 
@@ -281,7 +286,9 @@ impl Operations for Postgres {
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, RowResult<ModeSetting>> {
         let mode = sqlx::query(concat!("select mode, reason, ", end!("until"), " from tollgate.token_mode"));
-        Box::pin(async move { Ok(admin::mode(mode.fetch_optional(connection).await?.as_ref().map(Choice::from_row))) })
+        Box::pin(
+            async move { Ok(admin::mode(mode.fetch_optional(connection).await?.as_ref().map(ModeColumns::from_row))) },
+        )
     }
 
     fn set_override<'c>(
@@ -335,7 +342,7 @@ impl Operations for Postgres {
         .bind(after.skip);
         Box::pin(async move {
             let rows = overrides.fetch_all(connection).await?;
-            Ok(rows.iter().map(|row| admin::overridden(Overridden::from_row(row)?)).collect())
+            Ok(rows.iter().map(|row| admin::overridden(KeyedOverrideColumns::from_row(row)?)).collect())
         })
     }
 
@@ -366,7 +373,7 @@ impl Operations for Postgres {
         .bind(i64::from(*limit))
         .bind(after.skip);
         Box::pin(async move {
-            Ok(most.fetch_all(connection).await?.iter().map(|row| Denied::from_row(row)?.try_into()).collect())
+            Ok(most.fetch_all(connection).await?.iter().map(|row| DenialColumns::from_row(row)?.try_into()).collect())
         })
     }
 

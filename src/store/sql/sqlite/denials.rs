@@ -8,7 +8,7 @@ use super::HostClock;
 use super::rules::timestamp;
 use crate::admin::DenialCount;
 use crate::model::Key;
-use crate::store::sql::admin::Denied;
+use crate::store::sql::admin::DenialColumns;
 use crate::store::sql::dialect::{PageStart, RowResult};
 use crate::store::sql::instant::Instant;
 
@@ -69,7 +69,7 @@ pub(super) async fn most(
     let denials = |row: &SqliteRow| {
         let (id, denied, last) = <(String, i64, i64)>::from_row(row)?;
         let last = Instant::from_millis(last).ok_or(sqlx::Error::RowNotFound)?;
-        Denied::from((id, denied, last)).try_into()
+        DenialColumns::from((id, denied, last)).try_into()
     };
     Ok(most.fetch_all(connection).await?.iter().map(denials).collect())
 }

@@ -11,13 +11,13 @@ use crate::store::sql::dialect::{PageStart, RowResult};
 use crate::store::sql::instant::Instant;
 
 /// A mode, its reason, and its end in milliseconds since 1970.
-type Choice = (Option<String>, Option<String>, Option<i64>);
+type ModeColumns = (Option<String>, Option<String>, Option<i64>);
 
-/// Capacity, nanoseconds from empty to full and refill, then the columns of [`Choice`] of an override.
+/// Capacity, nanoseconds from empty to full and refill, then the columns of [`ModeColumns`] of an override.
 type OverrideColumns = (Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
 /// An id, then [`OverrideColumns`].
-type Overridden = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
+type KeyedOverrideColumns = (String, Option<i64>, Option<i64>, String, Option<String>, String, Option<i64>);
 
 /// Reads the choices for a key, and for a plan if one is named, with an inner error if one of their rows cannot be
 /// decoded.
@@ -57,7 +57,7 @@ pub(super) async fn mode(connection: &mut SqliteConnection) -> Result<RowResult<
             .fetch_optional(connection)
             .await?;
     let choice = |row: &SqliteRow| {
-        let (mode, reason, until) = Choice::from_row(row)?;
+        let (mode, reason, until) = ModeColumns::from_row(row)?;
         Ok((mode, reason, until.and_then(Instant::from_millis)))
     };
     Ok(admin::mode(all.as_ref().map(choice)))
@@ -119,14 +119,14 @@ pub(super) async fn overrides(
     .fetch_all(connection)
     .await?;
     let one = |row: &SqliteRow| {
-        let (id, capacity, refill_ns, refill, mode, reason, expires) = Overridden::from_row(row)?;
+        let (id, capacity, refill_ns, refill, mode, reason, expires) = KeyedOverrideColumns::from_row(row)?;
         Ok((key(id)?, override_from_columns((capacity, refill_ns, refill, mode, reason, expires))?))
     };
     Ok(rows.iter().map(one).collect())
 }
 
 /// Name, capacity, nanoseconds from empty to full, refill, mode, reason, end in milliseconds since 1970.
-type Planned = (String, i64, i64, String, Option<String>, Option<String>, Option<i64>);
+type PlanColumns = (String, i64, i64, String, Option<String>, Option<String>, Option<i64>);
 
 /// Creates a plan, or changes its quota.
 pub(super) async fn create_plan(
@@ -200,7 +200,7 @@ pub(super) async fn plans(
 }
 
 fn plan(columns: &SqliteRow) -> RowResult<Plan> {
-    let (name, capacity, refill_ns, refill, mode, reason, until) = Planned::from_row(columns)?;
+    let (name, capacity, refill_ns, refill, mode, reason, until) = PlanColumns::from_row(columns)?;
     Ok(Plan {
         name: key(name)?,
         quota: quota(capacity, refill_ns, &refill)?,
