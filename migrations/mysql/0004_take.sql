@@ -161,8 +161,6 @@ begin
         and p_max_wait between 0 and c_year) is not true then
       signal sqlstate '22023' set message_text =
         'tollgate: a take needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year';
-    elseif (p_capacity is null) <> (p_refill_seconds is null) or (p_capacity is null) <> (p_refill is null) then
-      signal sqlstate '22023' set message_text = 'tollgate: give capacity, refill_seconds and refill together';
     elseif (io_times = 1 or io_times > 1 and p_max_wait = 0 and p_receipt is null) is not true then
       signal sqlstate '22023' set message_text =
         'tollgate: times is 1 or more, and 1 for a request that waits or has an id';

@@ -93,23 +93,23 @@ pub(crate) fn explain(row: Option<BucketRow>, named: Option<&Key>, chosen: &Admi
     });
     let of_plan = chosen.plan.as_ref().and_then(|plan| plan.mode.clone());
     let of_all = (chosen.all.mode != Mode::Enforce).then(|| chosen.all.clone());
-    let modes = [(Origin::Override, of_key), (Origin::Plan, of_plan), (Origin::All, of_all)];
-    let in_force = |mode: &ModeSetting| mode.until.is_none_or(|until| nanoseconds(until) > now);
-    let mode = modes.into_iter().find_map(|(from, mode)| Some((from, mode.filter(in_force)?)));
+    let settings = [(Origin::Override, of_key), (Origin::Plan, of_plan), (Origin::All, of_all)];
+    let in_force = |setting: &ModeSetting| setting.until.is_none_or(|until| nanoseconds(until) > now);
+    let setting = settings.into_iter().find_map(|(from, setting)| Some((from, setting.filter(in_force)?)));
 
     let known = row.is_some();
     let rule = named.map_or(Rule::Provisioned, |plan| Rule::Plan(plan.clone()));
     let (expected_outcome, retry_after, available) = expected_outcome_of(row, &rule, &rules, now);
-    let (mode_from, mode) = mode.map(|(from, mode)| (Some(from), mode)).unwrap_or_default();
+    let (mode_from, setting) = setting.map(|(from, setting)| (Some(from), setting)).unwrap_or_default();
     Explanation {
         known,
         quota: quota.map(|(_, quota)| quota),
         quota_from: quota.map(|(from, _)| from),
         plan,
-        mode: mode.mode,
+        mode: setting.mode,
         mode_from,
-        mode_reason: mode.reason,
-        mode_until: mode.until,
+        mode_reason: setting.reason,
+        mode_until: setting.until,
         override_reason: over.map(|over| over.reason.clone()),
         override_until: over.and_then(|over| over.expires_at),
         available: available.filter(|_| known),
