@@ -16,11 +16,11 @@ pub struct Decision {
     attempts: u32,
     /// `u64::MAX` if no bucket was read.
     remaining: u64,
-    wait: Span,
-    retry_after: Span,
-    reset_after: Span,
+    wait: Nanoseconds,
+    retry_after: Nanoseconds,
+    reset_after: Nanoseconds,
     /// The limit that was in effect, if it is known: the capacity, and the time from empty to full.
-    limits: Option<(u64, Span)>,
+    limits: Option<(u64, Nanoseconds)>,
     refilling: Refilling,
     limit: usize,
     /// The answer of each bucket, if the request has several.
@@ -32,16 +32,16 @@ pub struct Decision {
 /// How a bucket gets its tokens, as far as the decision knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refilling {
-    Continuous { token: Span },
+    Continuous { token: Nanoseconds },
     FixedWindow,
     Unknown,
 }
 
-/// Nanoseconds, as the arithmetic uses them, because spans are moved more often than read. A negative span counts as zero.
+/// A length of time in the unit of the arithmetic, because decisions are moved more often than read. A negative one counts as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Span(i64);
+struct Nanoseconds(i64);
 
-impl Span {
+impl Nanoseconds {
     const ZERO: Self = Self(0);
     const NEVER: Self = Self(NEVER_NS);
 
@@ -50,24 +50,24 @@ impl Span {
     }
 }
 
-impl From<Duration> for Span {
+impl From<Duration> for Nanoseconds {
     #[inline]
     fn from(duration: Duration) -> Self {
         Self(nanoseconds(duration))
     }
 }
 
-impl From<Option<Duration>> for Span {
+impl From<Option<Duration>> for Nanoseconds {
     #[inline]
     fn from(duration: Option<Duration>) -> Self {
         duration.map_or(Self::NEVER, Self::from)
     }
 }
 
-impl From<Span> for Option<Duration> {
+impl From<Nanoseconds> for Option<Duration> {
     #[inline]
-    fn from(span: Span) -> Self {
-        (span != Span::NEVER).then(|| Duration::from_nanos(span.0.max(0).unsigned_abs()))
+    fn from(span: Nanoseconds) -> Self {
+        (span != Nanoseconds::NEVER).then(|| Duration::from_nanos(span.0.max(0).unsigned_abs()))
     }
 }
 
@@ -81,9 +81,9 @@ impl Decision {
     pub(crate) fn of(verdict: Verdict, receipt: Option<GrantRecord>) -> Self {
         Self {
             granted: verdict.granted,
-            wait: Span(verdict.wait),
-            retry_after: Span(verdict.retry_after),
-            reset_after: Span(verdict.reset_after),
+            wait: Nanoseconds(verdict.wait),
+            retry_after: Nanoseconds(verdict.retry_after),
+            reset_after: Nanoseconds(verdict.reset_after),
             taken: receipt,
             ..Self::grant(verdict.remaining.max(0).unsigned_abs())
         }
@@ -98,9 +98,9 @@ impl Decision {
             source: Source::Store,
             attempts: 1,
             remaining,
-            wait: Span::ZERO,
-            retry_after: Span::ZERO,
-            reset_after: Span::ZERO,
+            wait: Nanoseconds::ZERO,
+            retry_after: Nanoseconds::ZERO,
+            reset_after: Nanoseconds::ZERO,
             limits: None,
             refilling: Refilling::Unknown,
             limit: 0,
@@ -117,7 +117,7 @@ impl Decision {
     /// Creates a denial without a bucket, for test doubles of [`TokenRequester`](crate::TokenRequester). `None`: the request will
     /// never pass, or no one knows when.
     pub fn denial(retry_after: impl Into<Option<Duration>>) -> Self {
-        let retry_after = Span::from(retry_after.into());
+        let retry_after = Nanoseconds::from(retry_after.into());
         Self { granted: false, retry_after, reset_after: retry_after, ..Self::grant(0) }
     }
 
@@ -129,9 +129,10 @@ impl Decision {
     /// Sets the quota that was in effect.
     #[inline]
     pub(crate) fn with_limits(self, limits: &BucketQuota) -> Self {
-        let of_limits = (limits.token_ticks > 0).then(|| (limits.capacity.unsigned_abs(), Span(limits.refill_ns())));
+        let of_limits =
+            (limits.token_ticks > 0).then(|| (limits.capacity.unsigned_abs(), Nanoseconds(limits.refill_ns())));
         let refilling = match limits.step_ns {
-            _ if limits.is_continuous() => Refilling::Continuous { token: Span(limits.token_ticks) },
+            _ if limits.is_continuous() => Refilling::Continuous { token: Nanoseconds(limits.token_ticks) },
             NEVER_NS => Refilling::Unknown,
             _ => Refilling::FixedWindow,
         };
@@ -200,7 +201,7 @@ impl Decision {
     /// Sets the wait as seen from a later instant of the store's clock.
     pub(crate) fn waiting_from(mut self, now: i64) -> Self {
         if let Some(scheduled_at) = self.taken().map(|(_, receipt)| receipt.scheduled_at).max() {
-            self.wait = Span(scheduled_at.saturating_sub(now).max(0));
+            self.wait = Nanoseconds(scheduled_at.saturating_sub(now).max(0));
         }
         self
     }
@@ -268,7 +269,7 @@ impl Decision {
     pub fn after_refund(&self, tokens: u64) -> Self {
         let (mut after, capacity) = (self.clone(), self.capacity().unwrap_or(u64::MAX));
         // Before a request's scheduled time, the bucket owes tokens, so none are left.
-        if self.wait == Span::ZERO {
+        if self.wait == Nanoseconds::ZERO {
             after.remaining = self.remaining.saturating_add(tokens).min(capacity);
         }
         let sooner = match self.refilling {
@@ -277,7 +278,7 @@ impl Decision {
         };
         let sooner = Duration::from_nanos(sooner.unsigned_abs());
         after.retry_after = self.retry_after.less(sooner);
-        after.reset_after = if after.remaining == capacity { Span::ZERO } else { self.reset_after.less(sooner) };
+        after.reset_after = if after.remaining == capacity { Nanoseconds::ZERO } else { self.reset_after.less(sooner) };
         after
     }
 

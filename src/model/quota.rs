@@ -341,7 +341,7 @@ impl TryFrom<QuotaBuilder> for Quota {
 impl fmt::Display for Quota {
     /// Writes the shortest text that [`parse`](str::parse) converts to the same quota.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (capacity, refill) = (self.capacity(), Span(self.refill_time()));
+        let (capacity, refill) = (self.capacity(), InUnits(self.refill_time()));
         match self.refill {
             Refill::Interval => write!(f, "{capacity} per {refill}"),
             Refill::Calendar => write!(f, "{capacity} per calendar {refill}"),
@@ -404,9 +404,9 @@ impl FromStr for Quota {
 const RATE_UNITS: [&str; 4] = ["s", "m", "h", "d"];
 
 /// Displays a length of time in one unit: `250ms`.
-pub(super) struct Span(pub(super) Duration);
+pub(super) struct InUnits(pub(super) Duration);
 
-impl fmt::Display for Span {
+impl fmt::Display for InUnits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ns = self.0.as_nanos();
         let (unit, length) =

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::model::quota::{Span, nanoseconds, parse_span};
+use crate::model::quota::{InUnits, nanoseconds, parse_span};
 use crate::model::{Key, QuotaError};
 
 mod ring;
@@ -114,7 +114,7 @@ const MAX_SUB_INTERVALS: u64 = 1000;
 impl fmt::Display for Window {
     /// Writes the shortest text that [`parse`](str::parse) converts to the same window.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {} at {}", self.max_requests, Span(self.interval()), Span(self.resolution()))
+        write!(f, "{} in {} at {}", self.max_requests, InUnits(self.interval()), InUnits(self.resolution()))
     }
 }
 

@@ -188,7 +188,7 @@ impl<C: Clock> MemoryStore<C> {
         for (place, Limit { key, rule, .. }) in take.limits.iter().enumerate() {
             let request = take.request_at(place);
             let row = guards.row(self.shard_of(key), key).cloned();
-            let settings = self.rules.of(key, rule, row.as_ref());
+            let settings = self.rules.rules_for(key, rule, row.as_ref());
             let mut effective = match decide::effective_bucket(row, rule, &settings, now) {
                 Ok(effective) => effective,
                 // Spares the other buckets and brings them to their effective limits, as after a denial.
@@ -240,7 +240,7 @@ impl<C: Clock> MemoryStore<C> {
         let key = take.key();
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
-        let mode = self.rules.of(key, &take.limits[0].rule, None).mode(None, now);
+        let mode = self.rules.rules_for(key, &take.limits[0].rule, None).mode(None, now);
         let receipt_key = key.window_receipt_key();
         if let Some(id) = take.id {
             shard.receipts.make_room(id, &receipt_key, now)?;
@@ -287,7 +287,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
-        let settings = self.rules.of(key, rule, row.as_ref());
+        let settings = self.rules.rules_for(key, rule, row.as_ref());
         let lowered = match decide::effective_bucket(row, rule, &settings, now) {
             Err(code) => Err(code),
             Ok(mut effective) => {
@@ -390,7 +390,7 @@ impl<C: Clock> SharedWindows for MemoryStore<C> {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
-        let mode = self.rules.of(key, &Rule::Window(*window), None).mode(None, now);
+        let mode = self.rules.rules_for(key, &Rule::Window(*window), None).mode(None, now);
         if mode.0 == Mode::Off {
             return Ok(shard.known_window(key, window, now).count_now(window, mode, cost, now));
         }

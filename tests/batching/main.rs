@@ -352,7 +352,7 @@ async fn randomly_cancelled_calls_lose_no_token() -> anyhow::Result<()> {
 async fn randomly_cancelled_calls_through_all_layers_lose_no_token() -> anyhow::Result<()> {
     let keys = || ["ample:0", "ample:1", "tight:0", "tight:1"].map(|key| Key::try_from(key).expect("a key"));
     let limiter = Limiter::builder(YieldsRandomly(MemoryStore::new())).build("1/s")?;
-    cancellation::give_up(&limiter, &limiter.store().0, keys(), 50_000).await?;
+    cancellation::check_cancelled_calls(&limiter, &limiter.store().0, keys(), 50_000).await?;
     let leasing = Limiter::builder(YieldsRandomly(MemoryStore::new())).lease(LeaseOptions::default()).build("1/s")?;
-    cancellation::give_up(&leasing, &leasing.store().0, keys(), 50_000).await
+    cancellation::check_cancelled_calls(&leasing, &leasing.store().0, keys(), 50_000).await
 }

@@ -45,7 +45,7 @@ impl Account {
 }
 
 /// Makes `calls` calls and cancels some. Checks that every call ends, and that the tokens match the accounts.
-pub async fn give_up<S: Store>(
+pub async fn check_cancelled_calls<S: Store>(
     limiter: &Limiter<S>,
     store: &impl Admin,
     [a, b, c, d]: [Key; 4],
@@ -62,7 +62,7 @@ pub async fn give_up<S: Store>(
             let (limiter, buckets) = (limiter.clone(), Arc::clone(&buckets));
             async move {
                 for _ in 0..calls / CALLERS {
-                    call(&limiter, &buckets).await?;
+                    call_at_random(&limiter, &buckets).await?;
                 }
                 Ok(())
             }
@@ -114,7 +114,7 @@ impl Buckets {
 }
 
 /// Calls a random method. Then cancels, refunds or settles some of the reservations.
-async fn call<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow::Result<()> {
+async fn call_at_random<S: Store>(limiter: &Limiter<S>, buckets: &Arc<Buckets>) -> anyhow::Result<()> {
     let place = fastrand::usize(..2);
     let (ample, tight) = (buckets.ample(place), buckets.tight(place));
     let books = &buckets.books;

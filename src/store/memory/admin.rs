@@ -68,7 +68,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let window = shard.forget_window(key);
-        let rules = self.rules.of(key, &Rule::Provisioned, shard.row(key).as_deref());
+        let rules = self.rules.rules_for(key, &Rule::Provisioned, shard.row(key).as_deref());
         Ok(shard.change(key, |row| decide::reset(row, &rules, now)) || window)
     }
 
@@ -80,15 +80,15 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
-        let chosen = self.rules.chosen(key, plan.or_else(|| row.as_ref()?.plan.as_deref()));
-        Ok(explain(row, plan, &chosen, now))
+        let settings = self.rules.settings_for(key, plan.or_else(|| row.as_ref()?.plan.as_deref()));
+        Ok(explain(row, plan, &settings, now))
     }
 
     async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
         let quota = limited(quota)?;
-        self.rules.change(|choices| {
+        self.rules.change(|settings| {
             let plan = || Plan { name: name.clone(), quota, mode: None };
-            choices.plans.entry(name.clone()).or_insert_with(plan).quota = quota;
+            settings.plans.entry(name.clone()).or_insert_with(plan).quota = quota;
         });
         Ok(())
     }
@@ -101,18 +101,18 @@ impl<C: Clock> Admin for MemoryStore<C> {
         until: Option<DateTime<Utc>>,
     ) -> Result<bool, AdminError> {
         let mode = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.clock.now())).transpose()?;
-        Ok(self.rules.change(|choices| choices.plans.get_mut(name).map(|plan| plan.mode = mode)).is_some())
+        Ok(self.rules.change(|settings| settings.plans.get_mut(name).map(|plan| plan.mode = mode)).is_some())
     }
 
     async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
-        Ok(self.rules.read(|choices| choices.plans.get(name).cloned()))
+        Ok(self.rules.read(|settings| settings.plans.get(name).cloned()))
     }
 
     async fn plans(&self, after: Option<&Key>, limit: u32) -> Result<Page<Plan>, Error> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let page = (from, Bound::Unbounded);
-        Ok(self.rules.read(|choices| {
-            choices
+        Ok(self.rules.read(|settings| {
+            settings
                 .plans
                 .range::<Key, _>(page)
                 .take(limit as usize)
@@ -123,28 +123,28 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
-        Ok(self.rules.change(|choices| choices.plans.remove(name)).is_some())
+        Ok(self.rules.change(|settings| settings.plans.remove(name)).is_some())
     }
 
     async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {
         let mode = ModeSetting::checked(mode, reason, until, self.clock.now())?;
-        self.rules.change(|choices| choices.all = mode);
+        self.rules.change(|settings| settings.all = mode);
         Ok(())
     }
 
     async fn mode(&self) -> Result<ModeSetting, Error> {
-        Ok(self.rules.read(|choices| choices.all.clone()))
+        Ok(self.rules.read(|settings| settings.all.clone()))
     }
 
     async fn set_override(&self, key: &Key, over: Override) -> Result<(), AdminError> {
         let over = over.checked(self.clock.now())?;
-        self.rules.change(|choices| choices.overrides.insert(key.clone(), over));
+        self.rules.change(|settings| settings.overrides.insert(key.clone(), over));
         Ok(())
     }
 
     async fn overrides(&self, after: Option<&Key>, limit: u32) -> Result<Page<(Key, Override)>, Error> {
-        let mut all: Vec<(Key, Override)> = self.rules.read(|choices| {
-            let later = choices.overrides.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
+        let mut all: Vec<(Key, Override)> = self.rules.read(|settings| {
+            let later = settings.overrides.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
             later.map(|(key, over)| (key.clone(), over.clone())).collect()
         });
         all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -153,7 +153,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     async fn clear_override(&self, key: &Key) -> Result<bool, Error> {
-        Ok(self.rules.change(|choices| choices.overrides.remove(key)).is_some())
+        Ok(self.rules.change(|settings| settings.overrides.remove(key)).is_some())
     }
 
     async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {

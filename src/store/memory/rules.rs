@@ -14,20 +14,20 @@ use crate::model::{Key, Mode, Rule};
 /// The plans, the mode and the overrides of a store in memory.
 #[derive(Debug, Default)]
 pub(super) struct RuleBook {
-    choices: RwLock<Choices>,
+    settings: RwLock<Settings>,
     /// Whether the mode or an override can affect a key. The mode and the overrides themselves are read only under the
     /// lock.
     any: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Choices {
+pub(super) struct Settings {
     pub(super) all: ModeSetting,
     pub(super) plans: BTreeMap<Key, Plan>,
     pub(super) overrides: HashMap<Key, Override>,
 }
 
-impl Choices {
+impl Settings {
     fn leaves_to_tokens(&self, key: &Key, plan: Option<&Key>, row: &BucketRow, now: i64) -> bool {
         let over = self.overrides.get(key).map(decide::OverrideRules::from).filter(|over| over.setting.holds(now));
         self.all.mode == Mode::Enforce
@@ -52,40 +52,40 @@ impl RuleBook {
         if plan.is_none() && !self.any.load(Ordering::Relaxed) {
             return row.over.is_none();
         }
-        self.read(|choices| choices.leaves_to_tokens(key, plan, row, now))
+        self.read(|settings| settings.leaves_to_tokens(key, plan, row, now))
     }
 
     /// Returns the rules that apply to a key.
-    pub(super) fn of(&self, key: &Key, rule: &Rule, row: Option<&BucketRow>) -> KeyRules {
+    pub(super) fn rules_for(&self, key: &Key, rule: &Rule, row: Option<&BucketRow>) -> KeyRules {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.and_then(|row| row.plan.as_deref()),
             Rule::Quota(_) | Rule::Window(_) => None,
         };
-        self.read(|choices| KeyRules {
-            all: TimedMode::from_setting(&choices.all),
-            plan: plan.and_then(|plan| choices.plans.get(plan)).map(decide::PlanRules::from),
-            over: choices.overrides.get(key).map(decide::OverrideRules::from),
+        self.read(|settings| KeyRules {
+            all: TimedMode::from_setting(&settings.all),
+            plan: plan.and_then(|plan| settings.plans.get(plan)).map(decide::PlanRules::from),
+            over: settings.overrides.get(key).map(decide::OverrideRules::from),
         })
     }
 
     /// Returns what an operator chose for a key, and for a plan if one is named.
-    pub(super) fn chosen(&self, key: &Key, plan: Option<&Key>) -> AdminSettings {
-        self.read(|choices| AdminSettings {
-            all: choices.all.clone(),
-            plan: plan.and_then(|plan| choices.plans.get(plan)).cloned(),
-            over: choices.overrides.get(key).cloned(),
+    pub(super) fn settings_for(&self, key: &Key, plan: Option<&Key>) -> AdminSettings {
+        self.read(|settings| AdminSettings {
+            all: settings.all.clone(),
+            plan: plan.and_then(|plan| settings.plans.get(plan)).cloned(),
+            over: settings.overrides.get(key).cloned(),
         })
     }
 
-    pub(super) fn read<T>(&self, read: impl FnOnce(&Choices) -> T) -> T {
-        read(&self.choices.read())
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Settings) -> T) -> T {
+        read(&self.settings.read())
     }
 
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Choices) -> T) -> T {
-        let mut choices = self.choices.write();
-        let changed = change(&mut choices);
-        self.any.store(choices.all.mode != Mode::Enforce || !choices.overrides.is_empty(), Ordering::Relaxed);
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Settings) -> T) -> T {
+        let mut settings = self.settings.write();
+        let changed = change(&mut settings);
+        self.any.store(settings.all.mode != Mode::Enforce || !settings.overrides.is_empty(), Ordering::Relaxed);
         changed
     }
 }

@@ -64,7 +64,7 @@ async fn cancelled_calls_of_every_method_keep_accounting_correct(db: TestDb) -> 
         for builder in [Limiter::builder(store.clone()), Limiter::builder(store).lease(LeaseOptions::default())] {
             let keys = std::array::from_fn(|_| db.key());
             let limiter = builder.build("1/s")?;
-            cancellation::give_up(&limiter, limiter.store(), keys, calls.into()).await?;
+            cancellation::check_cancelled_calls(&limiter, limiter.store(), keys, calls.into()).await?;
         }
     });
     all_given_back(&db.pool).await;

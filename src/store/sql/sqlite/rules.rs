@@ -40,8 +40,8 @@ pub(super) async fn find(
         Some(plan) => find_plan(connection, plan).await?,
     };
     let over = over.as_ref().map(|row| override_from_columns(OverrideColumns::from_row(row)?));
-    let chosen = || Ok(AdminSettings { all: all?, plan: plan.transpose()?, over: over.transpose()? });
-    Ok(chosen())
+    let settings = || Ok(AdminSettings { all: all?, plan: plan.transpose()?, over: over.transpose()? });
+    Ok(settings())
 }
 
 fn override_from_columns(
