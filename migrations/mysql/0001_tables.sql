@@ -24,6 +24,7 @@ create table if not exists token_migrations (
 -- The grid of steps contains the creation time and extends to the past, because clocks can be set back.
 -- With 'continuous', a tick is a nanosecond. With the others, a tick is a token and a step is the whole period, or never ends.
 --
+-- least(refill_seconds, 9000000000) keeps the nanoseconds of a period that is too long within bigint; a constraint refuses it.
 -- The columns that follow from the limits are defaults, not generated columns, which every UPDATE would compute anew.
 create table if not exists token_buckets (
   id             varbinary(255) not null primary key,

@@ -57,6 +57,7 @@ begin
            b_overridden, b_anchor, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
       from token_buckets where id = p_id for update;
 
+    -- Nanoseconds since 1970 end in 2262: a later time reads as no end.
     select mode, if(until < '2262-01-01', timestampdiff(microsecond, '1970-01-01', until) * 1000, null) into v_mode, v_until
       from token_mode where one = true;
     if v_until is null or v_until > p_now then

@@ -298,6 +298,7 @@ begin
   declare v_own boolean default false;
   declare v_done, v_made, v_reevaluated, v_evaluated boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_sql_safe_updates boolean default @@sql_safe_updates;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_requests, v_ids, v_unbatchable, v_missing, v_planned bigint;
@@ -326,7 +327,8 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+        sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -335,10 +337,10 @@ begin
   by_tokens: loop
     call token_clock(v_now);
     -- A session that holds a bucket delays the other requests by a second at most: three brackets are more than one request.
-    -- A join can exceed the session's max_join_size.
+    -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
     set innodb_lock_wait_timeout =
           if(p_own or p_requests like '%[%[%[%', least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
-        sql_big_selects = 1;
+        group_concat_max_len = 1000000000, sql_big_selects = 1;
     -- The limits make the server materialize the tables, requests in the order in which their rows are locked.
     with requests as (
       select place, unhex(id) as id, cost, max_wait, min_remaining, capacity, refill_seconds, refill,
@@ -408,10 +410,7 @@ begin
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
-    -- MariaDB truncates longer arrays, and closes a truncated text.
-    if v_mode_rules or v_unbatchable > 0 or v_ids < v_requests
-       or (json_length(v_answers) = v_requests and json_length(v_debits) = v_requests
-           /*M! and length(v_answers) + 1000 < @@group_concat_max_len */) is not true then
+    if v_requests = 0 or v_mode_rules or v_unbatchable > 0 or v_ids < v_requests then
       if v_missing > 0 and v_own then
         -- Creates the buckets in the order of all ids.
         rollback and no chain no release;
@@ -509,7 +508,8 @@ begin
            b.granted = d.granted;
     if v_sql_safe_updates then set sql_safe_updates = 1; end if;
   end if;
-  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+      sql_big_selects = v_sql_big_selects;
   if v_each <> '' then
     set v_answers = json_merge_preserve(v_answers, concat('[', substr(v_each, 2), ']'));
   end if;

@@ -28,6 +28,7 @@ begin
   declare c_stale_per_row bigint default 20000;  -- evaluating a row
   declare v_own boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_done, v_spare boolean default false;
   declare v_all boolean default true;
   declare v_reevaluated, v_has_savepoint boolean default false;
@@ -54,14 +55,16 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+        sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
-  -- A join can exceed the session's max_join_size.
-  set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout), sql_big_selects = 1;
+  -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
+  set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+      group_concat_max_len = 1000000000, sql_big_selects = 1;
   by_tokens: loop
     if (p_receipt is null and p_max_wait between 0 and c_year) is not true then
       leave by_tokens;
@@ -122,10 +125,7 @@ begin
       set transaction isolation level read committed;
       start transaction;
     end if;
-    if v_mode_rules or v_plain < v_limits or v_ids < v_limits
-       or (json_length(v_denials) = v_limits and json_length(v_grants) = v_limits and json_length(v_steps) = v_limits
-           -- MariaDB truncates longer arrays.
-           /*M! and 256 * v_limits < @@group_concat_max_len */) is not true then
+    if v_limits = 0 or v_mode_rules or v_plain < v_limits or v_ids < v_limits then
       leave by_tokens;
     end if;
     if not v_reevaluated and v_after not between v_evaluated_at and v_evaluated_at + c_stale + c_stale_per_row * v_limits then
@@ -215,7 +215,8 @@ begin
   if not v_spare and v_has_savepoint then
     release savepoint tollgate_decide_all;
   end if;
-  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+      sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
   if v_spare then
     set o_answers = replace(o_answers, ' granted ', ' spared ');
@@ -255,6 +256,7 @@ begin
   declare v_own boolean default false;
   declare v_made, v_reevaluated boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_sql_safe_updates boolean default @@sql_safe_updates;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_mode_rules, v_overrides boolean;
@@ -268,7 +270,8 @@ begin
   declare v_answers longtext character set utf8mb4;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+        sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -276,8 +279,9 @@ begin
   call token_begin(p_own, v_own);
   by_tokens: loop
     call token_clock(v_now);
-    -- A session that holds a bucket delays the other requests by a second at most. A join can exceed its max_join_size.
-    set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1), sql_big_selects = 1;
+    -- A session that holds a bucket delays the other requests by a second at most. MariaDB truncates a longer array silently.
+    -- A join can exceed the session's max_join_size.
+    set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1), group_concat_max_len = 1000000000, sql_big_selects = 1;
     with requested as (
       select request, place, unhex(id) as id, cost, min_remaining, capacity, refill_seconds, refill, unhex(plan) as plan
         from json_table(p_requests, '$[*]' columns (
@@ -343,8 +347,7 @@ begin
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
-    -- MariaDB truncates longer arrays.
-    if v_missing > 0 and v_own and not v_made and not v_mode_rules and json_length(v_makes) = v_limits then
+    if v_missing > 0 and v_own and not v_made and not v_mode_rules then
       -- A separate transaction: in this one, the rows would be locked out of order.
       rollback and no chain no release;
       set transaction isolation level read committed;
@@ -377,9 +380,7 @@ begin
              nested path '$[*]' columns (id varchar(512) character set ascii path '$[0]'))) as a
       join token_overrides o on o.id = unhex(a.id);
   end if;
-  -- MariaDB truncates longer arrays, and closes a truncated text.
-  if v_mode_rules or (json_length(o_answers) = v_limits and json_length(v_plans) = v_limits
-                      /*M! and length(o_answers) + 1000 < @@group_concat_max_len */) is not true then
+  if v_limits = 0 or v_mode_rules then
     set v_first = 1, v_plans = '[]', o_answers = '[]';
   end if;
   select least(v_first, coalesce(min(a.request), v_first)) into v_first
@@ -420,7 +421,8 @@ begin
     end if;
     set v_request = v_request + 1;
   end while;
-  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+      sql_big_selects = v_sql_big_selects;
   set o_replacements = concat('[', substr(v_each, 2), ']');
   if v_own then commit and no chain no release; end if;
 end;

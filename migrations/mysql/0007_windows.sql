@@ -5,7 +5,7 @@
 --            p_now                  nanoseconds since 1970
 --            io_counts, io_newest   the window's columns
 -- Result:    io_counts, io_newest   the new columns
--- Errors:    22023 group_concat_max_len is too small (MariaDB)
+-- Errors:    none
 -- Locks:     none
 drop procedure if exists token_window_step_back;
 create procedure token_window_step_back(
@@ -15,16 +15,10 @@ no sql
 sql security definer
 begin
   declare v_back bigint default io_newest - p_now - p_resolution;
-  declare v_parts bigint;
 
   if v_back > p_last_wait + 1000000000 then
-    select json_arrayagg(json_array(e - v_back, c)), count(*) into io_counts, v_parts
+    select json_arrayagg(json_array(e - v_back, c)) into io_counts
       from json_table(io_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j;
-    if (json_valid(io_counts) and json_length(io_counts) = v_parts) is not true then
-      -- MariaDB truncates the text silently.
-      signal sqlstate '22023' set message_text =
-        'tollgate: group_concat_max_len is too small for this window: set it to 131072 or more, or count in fewer parts';
-    end if;
     set io_newest = io_newest - v_back;
   end if;
 end;
@@ -64,7 +58,7 @@ end;
 --            p_now, p_at     nanoseconds since 1970
 --            io_counts, io_newest, io_resolution: the window's columns
 -- Result:    io_counts, io_newest, io_resolution: the new columns
--- Errors:    22023 group_concat_max_len is too small (MariaDB)
+-- Errors:    none
 -- Locks:     the window's row, which the caller already holds
 --
 -- A window holds at most 2000 sub-intervals. Beyond, a past sub-interval is merged into the next one, so that its requests
@@ -98,11 +92,6 @@ begin
                    where e > p_now - v_interval
                    union all select v_end, p_cost) as u
            group by e) as s;
-  if (json_valid(io_counts) and json_length(io_counts) = v_entries) is not true then
-    -- MariaDB truncates the text silently, or to invalid JSON.
-    signal sqlstate '22023' set message_text =
-      'tollgate: group_concat_max_len is too small for this window: set it to 131072 or more, or count in fewer parts';
-  end if;
   if v_entries > 2000 then
     select e, after_e into v_join, v_next
       from (select e, lag(e) over (order by e) as before_e, lead(e) over (order by e) as after_e
@@ -112,7 +101,6 @@ begin
      order by (p_now - before_e) div (after_e - before_e) desc, e limit 1;
   end if;
   if v_join is not null then
-    -- Shorter than the text above, which was not truncated.
     select json_arrayagg(json_array(e, c)) into io_counts
       from (select e, cast(sum(c) as signed) as c
               from (select if(e = v_join, v_next, e) as e, c
@@ -164,6 +152,7 @@ begin
   declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_own boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_newest, v_was_newest, v_last_wait, v_until, v_over_until bigint;
@@ -184,13 +173,15 @@ begin
   decide: begin
     declare exit handler for sqlexception
     begin
-      set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+      set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+          sql_big_selects = v_sql_big_selects;
       if v_own then rollback and no chain no release; end if;
       resignal;
     end;
 
-    -- A join can exceed the session's max_join_size.
-    set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout), sql_big_selects = 1;
+    -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
+    set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+        group_concat_max_len = 1000000000, sql_big_selects = 1;
     set o_outcome = 'granted', o_counts = '[]', o_resolution = p_resolution, v_newest = 0;
     call token_clock(o_now);
     set o_scheduled_at = o_now;
@@ -291,7 +282,8 @@ begin
     end if;
   end decide;
 
-  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+      sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
 end;
 

@@ -166,7 +166,7 @@ end;
 --
 -- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as for token_adjust_v1
 -- Result:    o_outcome, o_given_back: as the columns of token_adjust_window_v1
--- Errors:    22023 arguments out of range, or group_concat_max_len is too small (MariaDB)
+-- Errors:    22023 arguments out of range
 -- Locks:     the window's row, then the receipt
 drop procedure if exists token_adjust_window;
 create procedure token_adjust_window(
@@ -182,9 +182,10 @@ adjust: begin
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
   declare v_counts longtext character set ascii;
-  declare v_found, v_entries bigint default 0;
-  declare v_now, v_newest, v_interval, v_resolution, v_last_wait, v_since, v_cost, v_expires_at, v_scheduled_at,
-          v_end bigint;
+  declare v_found bigint default 0;
+  declare v_new boolean default false;
+  declare v_now, v_newest, v_interval, v_resolution, v_last_wait, v_since, v_end bigint;
+  declare v_known_cost, v_known_granted, v_scheduled_at, v_expires_at bigint;
 
   if (p_kind in ('cancel', 'refund', 'settle')
       and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
@@ -200,28 +201,36 @@ adjust: begin
     into v_counts, v_newest, v_interval, v_resolution, v_last_wait, v_since
     from token_windows where id = v_id for update;
   call token_clock(v_now);
-  select state, cost, expires_at, scheduled_at into v_state, v_cost, v_expires_at, v_scheduled_at
-    from token_receipts where id = v_receipt and bucket = concat(x'01', v_id) for update;
-  set v_scheduled_at = coalesce(v_scheduled_at, p_scheduled_at);
+  if p_kind = 'settle' then
+    select state, cost, expires_at, scheduled_at into v_state, v_known_cost, v_expires_at, v_scheduled_at
+      from token_receipts where id = v_receipt and bucket = concat(x'01', v_id) for update;
+    if v_state is null or v_expires_at <= v_now then
+      set o_outcome = 'late';
+      leave adjust;
+    end if;
+  else
+    call token_claim(p_receipt, concat(x'01', v_id), p_cost, 0, p_scheduled_at,
+                     least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year), 0,
+                     v_state, v_known_cost, v_known_granted, v_scheduled_at, v_expires_at);
+    set v_new = v_state is null;
+  end if;
   set o_outcome = case
     when p_kind = 'cancel' and v_now > v_scheduled_at then 'late'
-    when p_kind = 'settle' and (v_state is null or v_expires_at <= v_now) then 'late'
-    when v_state <> 'open' or v_cost <> p_cost then 'repeated'
+    when v_state <> 'open' or v_known_cost <> p_cost then 'repeated'
     when v_counts is null then 'unknown'
     else 'done'
   end;
   if o_outcome <> 'done' then
+    if v_new then
+      delete from token_receipts where id = v_receipt and bucket = concat(x'01', v_id);
+    end if;
     leave adjust;
   end if;
 
-  set v_state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end;
-  insert into token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
-  values (v_receipt, concat(x'01', v_id), p_cost, 0, p_scheduled_at, v_state,
-          least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
-  on duplicate key update
-    state = v_state,
-    expires_at = greatest(token_receipts.expires_at,
-                          least(greatest(v_scheduled_at, v_now + c_day), v_now + c_year));
+  update token_receipts
+     set state = case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
+         expires_at = greatest(expires_at, least(greatest(scheduled_at, v_now + c_day), v_now + c_year))
+   where id = v_receipt and bucket = concat(x'01', v_id);
   set o_given_back = case p_kind
     when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost) else p_cost - least(p_tokens, 1000000000000) end;
   if o_given_back < 0 then
@@ -246,15 +255,10 @@ adjust: begin
     set o_given_back = v_found;
   end if;
   -- Deletes empty sub-intervals: no request queues behind them.
-  select coalesce(json_arrayagg(json_array(e, c)), '[]'), count(*), coalesce(max(e), 0)
-    into v_counts, v_entries, v_newest
+  select coalesce(json_arrayagg(json_array(e, c)), '[]'), coalesce(max(e), 0) into v_counts, v_newest
     from (select e, if(e = v_end, c - v_found, c) as c
             from json_table(v_counts, '$[*]' columns (e bigint path '$[0]', c bigint path '$[1]')) as j) as s
    where c > 0;
-  if (json_valid(v_counts) and json_length(v_counts) = v_entries) is not true then
-    signal sqlstate '22023' set message_text =
-      'tollgate: group_concat_max_len is too small for this window: set it to 131072 or more';
-  end if;
   update token_windows set counts = v_counts, newest = v_newest, granted = granted - v_found where id = v_id;
 end adjust;
 
@@ -274,12 +278,14 @@ sql security definer
 begin
   declare v_own boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_outcome varchar(10) character set ascii;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+        sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
@@ -291,10 +297,12 @@ begin
     call token_require_whole_number('token_adjust_window_v1', 'tokens', p_tokens);
   end if;
   call token_begin(p_own, v_own);
-  -- A join can exceed the session's max_join_size.
-  set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout), sql_big_selects = 1;
+  -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
+  set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+      group_concat_max_len = 1000000000, sql_big_selects = 1;
   call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
-  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+      sql_big_selects = v_sql_big_selects;
   if v_own then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
@@ -323,6 +331,7 @@ begin
   declare v_own boolean default false;
   declare v_done boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_place, v_granted, v_scheduled_at, v_max_debt, v_given_back bigint;
   declare v_cost, v_tokens decimal(40, 20);
@@ -342,13 +351,15 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+    set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+        sql_big_selects = v_sql_big_selects;
     if v_own then rollback and no chain no release; end if;
     resignal;
   end;
 
   call token_begin(p_own, v_own);
-  set sql_big_selects = 1;  -- a join can exceed the session's max_join_size
+  -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
+  set group_concat_max_len = 1000000000, sql_big_selects = 1;
   -- A session that holds a key delays the others by a second at most.
   if p_own or (select min(id) < max(id)
         from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as requested) then
@@ -378,7 +389,8 @@ begin
     set o_answers = concat(o_answers, if(o_answers = '[', '"', ',"'), v_place, ' ', v_outcome, ' ', v_given_back, '"');
   end loop;
   close v_sorted;
-  set innodb_lock_wait_timeout = v_lock_wait_timeout, sql_big_selects = v_sql_big_selects;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
+      sql_big_selects = v_sql_big_selects;
   set o_answers = concat(o_answers, ']');
   if v_own then commit and no chain no release; end if;
 end;

@@ -13,16 +13,24 @@ use crate::caller_sessions::CallerSessions;
 use crate::engines::{Engine, Kind};
 use crate::layers::Layers;
 use crate::matrix::{Case, IsolationLevels, Setup, list};
-use crate::pools::with_session;
+use crate::pools::{Scratch, with_session};
+use crate::session::Session;
 use crate::store::AnyStore;
 use crate::taken::drain;
 use crate::test_db::TestDb;
 
 pub fn cases() -> Vec<Case> {
-    list!(
-        Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE };
-        calls_with_keys_in_opposite_orders_give_back_all,
-    )
+    [
+        list!(
+            Setup { levels: IsolationLevels::Every, ..Setup::LAYERED_EVERYWHERE };
+            calls_with_keys_in_opposite_orders_give_back_all,
+        ),
+        list!(
+            Setup { needs: |engine| engine.kind == Kind::MySql, ..Setup::WITHOUT_LAYERS };
+            refunds_without_a_grants_receipt_do_not_wait_for_each_other,
+        ),
+    ]
+    .concat()
 }
 
 /// Calls lock in one order, regardless of the order given: no deadlock occurs at READ COMMITTED. Above, failures occur by
@@ -69,6 +77,34 @@ async fn calls_with_keys_in_opposite_orders_give_back_all(db: TestDb) -> anyhow:
     }
     for take in takes {
         assert_eq!(drain(&db, &take).await?, i64::from(CALLERS * ROUNDS), "{take:?}");
+    }
+    Ok(())
+}
+
+/// At REPEATABLE READ, a read of a missing receipt would lock the gap into which the other transaction inserts its receipt.
+async fn refunds_without_a_grants_receipt_do_not_wait_for_each_other(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    let db = &scratch.db;
+    let bucket = (Rule::Quota(Quota::once(CAPACITY)?), "token_adjust_v1('refund', uuid(), 'KEY', 1, 0, 0, 1, false)");
+    let window = (
+        Rule::Window(Window::new(CAPACITY, DAY, Duration::from_hours(1))?),
+        "token_adjust_window_v1('refund', uuid(), 'KEY', 1, 0, 1, false)",
+    );
+    for (rule, refund) in [bucket, window] {
+        let mut transactions = Vec::new();
+        for key in [db.key(), db.key()] {
+            assert!(db.decide(Take::from(key.clone()).rule(rule.clone())).await?.is_granted());
+            let mut session = Session::idle(db).await?;
+            session.run("set session transaction isolation level repeatable read").await?;
+            session.run("set session innodb_lock_wait_timeout = 1").await?;
+            session.run("begin").await?;
+            transactions.push((session, format!("call {}", refund.replace("KEY", key.as_str()))));
+        }
+        for _ in 0..2 {
+            for (session, call) in &mut transactions {
+                session.run(call.as_str()).await?;
+            }
+        }
     }
     Ok(())
 }
