@@ -185,7 +185,12 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Lowers the bucket of a limit. `own`: the limit is the limiter's.
-    async fn throttle_under(&self, limit: &Limit, own: bool, mut throttle: Throttle) -> Result<bool, Error> {
+    async fn throttle_under(
+        &self,
+        limit: &Limit,
+        is_limiters_rule: bool,
+        mut throttle: Throttle,
+    ) -> Result<bool, Error> {
         let (key, rule) = (limit.key(), limit.rule());
         if CurrentMode::answer(self.mode()).is_some() {
             return Ok(false);
@@ -204,7 +209,7 @@ impl<S: Store> Limiter<S> {
         let lowered = self.policy.within_deadline(pin!(lowering)).await;
         self.decisions.throttled(key, throttle, lowered.as_ref().copied());
         if let Some(fallback) = lowered.as_ref().err().and_then(|error| self.policy.fallback_for(error)) {
-            fallback.throttle(limit, own, throttle);
+            fallback.throttle(limit, is_limiters_rule, throttle);
         }
         lowered
     }
@@ -365,7 +370,7 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn request_for(&self, mut limit: Limit) -> Take {
         limit.follow(1, self.min_remaining);
-        Take { own: false, ..Take::of(limit) }
+        Take { is_limiters_rule: false, ..Take::of(limit) }
     }
 
     pub(crate) fn take(&self, key: Key, cost: u64) -> Take {

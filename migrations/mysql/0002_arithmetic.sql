@@ -5,8 +5,9 @@
 -- Locks:     none
 --
 -- Reads the time of UUID(): the current instant in UTC, equal for every session. SET timestamp forges NOW() and
--- UTC_TIMESTAMP(), and SYSDATE() uses the session's time zone. Not a function: with the binary log on, creating a function
--- takes SUPER or log_bin_trust_function_creators. A call takes 5 us, so routines do not repeat the arithmetic.
+-- UTC_TIMESTAMP(), and SYSDATE() uses the session's time zone. A UUID counts units of 100 ns from 1582, and 1970 began after
+-- 122192928000000000 of them. Not a function: with the binary log on, creating a function takes SUPER or
+-- log_bin_trust_function_creators. A call takes 5 us, so routines do not repeat the arithmetic.
 drop procedure if exists token_clock;
 create procedure token_clock(out o_now bigint)
 no sql
@@ -146,7 +147,8 @@ end;
 -- Locks:     none
 --
 -- The bucket keeps its available tokens, including fractions, up to the new capacity. If the clock was set back, the bucket
--- becomes empty.
+-- becomes empty. The clock was set back if the bucket owes more than burst + max_granted_wait + one second in steps, rounded up:
+-- grants owe no more, and the clocks of two servers can differ by a second.
 drop procedure if exists token_convert_state;
 create procedure token_convert_state(
   in p_now bigint, in p_burst bigint, in p_step_ns bigint, in p_step_ticks bigint, in p_token_ticks bigint,

@@ -36,7 +36,7 @@ begin
   declare r_capacity bigint default p_capacity;
   declare v_capacity, v_until, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
-  declare v_own boolean default false;
+  declare v_changes_limits boolean default false;
 
   set o_outcome = null, o_mode = null, o_mode_until = null, o_changed = false, o_capacity = null;
   set r_seconds = p_refill_seconds, r_refill = p_refill;
@@ -118,15 +118,15 @@ begin
     end if;
 
     -- While an override is in force, the bucket's own limits do not change.
-    set v_own = w_capacity is null and r_capacity is not null
+    set v_changes_limits = w_capacity is null and r_capacity is not null
                 and not (r_capacity = b_capacity and r_seconds = b_seconds and r_refill = b_refill);
-    if v_own then
+    if v_changes_limits then
       set b_capacity = r_capacity, b_seconds = r_seconds, b_refill = r_refill;
     end if;
     if r_capacity is not null and not b_provisioned and not b_plan <=> r_plan then
-      set b_plan = r_plan, v_own = true;
+      set b_plan = r_plan, v_changes_limits = true;
     end if;
-    if v_own then
+    if v_changes_limits then
       call token_bucket_limits('bucket', p_id, b_capacity, b_seconds, b_refill,
                                v_burst, v_step_ns, v_step_ticks, v_token_ticks);
       update token_buckets set capacity = b_capacity, refill_seconds = b_seconds, refill = b_refill, plan = b_plan

@@ -1,30 +1,30 @@
 -- token_begin: begins a transaction at READ COMMITTED, unless the caller has one.
 --
--- Arguments: p_own  true: only the routine uses the connection. An open transaction is rolled back, and autocommit has no
---                   effect
--- Result:    o_own  true: the routine must commit or roll back; false: the transaction is the caller's
+-- Arguments: p_exclusive         true: only the routine uses the connection. An open transaction is rolled back, and autocommit
+--                                has no effect
+-- Result:    o_owns_transaction  true: the routine must commit or roll back; false: the transaction is the caller's
 -- Errors:    none
 -- Locks:     none
 drop procedure if exists token_begin;
-create procedure token_begin(in p_own boolean, out o_own boolean)
+create procedure token_begin(in p_exclusive boolean, out o_owns_transaction boolean)
 modifies sql data
 sql security definer
 begin
   declare continue handler for 1568  -- inside a transaction
-    if p_own then
+    if p_exclusive then
       rollback and no chain no release;
       set transaction isolation level read committed;
     else
-      set o_own = false;
+      set o_owns_transaction = false;
     end if;
 
-  set o_own = @@autocommit or p_own;
+  set o_owns_transaction = @@autocommit or p_exclusive;
   -- SET TRANSACTION fails with 1568 inside a transaction, so this statement probes for one.
-  if o_own then
+  if o_owns_transaction then
     set transaction isolation level read committed;
   end if;
-  -- Checked again: after 1568, the handler has cleared o_own, unless p_own.
-  if o_own then
+  -- Checked again: after 1568, the handler has cleared o_owns_transaction, unless p_exclusive.
+  if o_owns_transaction then
     start transaction;
   end if;
 end;
@@ -84,10 +84,10 @@ end;
 --            p_capacity, p_refill_seconds, p_refill
 --                             limits of a bucket that its first request creates, full and on the calendar's grid; or all null
 --            p_plan           plan of such a bucket; null with null limits: the bucket must exist
---            p_receipt        id of the request, a UUID: a retry with the id is charged once; null: no id
+--            p_request_id     id of the request, a UUID: a retry with the id is charged once; null: no id
 --            p_hold           nanoseconds for which the id is remembered
 --            p_taking         false: only evaluates the request, and takes nothing
---            p_own            true: only the routine uses the connection. The routine rolls back an open transaction, and has
+--            p_exclusive      true: only the routine uses the connection. The routine rolls back an open transaction, and has
 --                             its own even if autocommit is off
 --            io_times         number of equal requests; more than one have neither a wait nor an id
 -- Result:    io_times         number of granted requests, the first ones; the other columns describe the denied rest, or all
@@ -99,22 +99,24 @@ end;
 --            o_mode           the mode that decided instead of the tokens: 'shadow', 'off' or 'block'; else null
 --            o_now            instant of the decision, in nanoseconds since 1970
 --            o_scheduled_at   when granted tokens can be used; with 'block', the end of the mode; null: no end
---            o_full_at to o_token_ticks: the bucket's columns after the decision. A prepared CALL with a placeholder for each
---                             returns all results as one row
+--            o_full_at to o_token_ticks: the bucket's columns after the decision. If mode 'off' decides for a missing bucket,
+--                             o_burst is its capacity in tokens, and the others are null. A prepared CALL with a placeholder
+--                             for each returns all results as one row
 -- Errors:    22023 arguments out of range · 23514 invalid limits
 --            40001 the bucket changed during each of 100 attempts
---            1205 p_own, and another session locked the bucket for a second: the caller tries again while it waits
+--            1205 p_exclusive, and another session locked the bucket for a second: the caller tries again while it waits
 -- Locks:     the bucket's row, before the clock is read; then the receipt. In the caller's transaction (or with autocommit
---            off), unless p_own, the locks last until it ends. Otherwise the routine has its own transaction.
+--            off), unless p_exclusive, the locks last until it ends. Otherwise the routine has its own transaction. A missing row
+--            locks a gap in the caller's REPEATABLE READ transaction: two first uses can deadlock (1213)
 --
--- token_mode is read under the lock. An unlocked read would open a REPEATABLE READ snapshot, and MariaDB can refuse (1020) to
--- lock rows that changed after it. No caller can pass another instant than token_clock's.
+-- token_mode is read after the bucket is locked. An unlocked read before would open a REPEATABLE READ snapshot, and MariaDB can
+-- refuse (1020) to lock rows that changed after it. No caller can pass another instant than token_clock's.
 drop procedure if exists token_take_v1;
 create procedure token_take_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_min_remaining bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
-  in p_receipt varchar(36) character set ascii, in p_hold bigint, in p_taking boolean, in p_own boolean,
+  in p_request_id varchar(36) character set ascii, in p_hold bigint, in p_taking boolean, in p_exclusive boolean,
   inout io_times bigint,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
   out o_now bigint, out o_scheduled_at bigint, out o_full_at bigint, out o_granted bigint, out o_burst bigint,
@@ -123,55 +125,59 @@ modifies sql data
 sql security definer
 begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
-  declare v_own boolean default @@autocommit or p_own;
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare v_owns_transaction boolean default @@autocommit or p_exclusive;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_clock, v_max_granted_wait, v_due, v_until bigint;
   declare v_plan varbinary(1024);
+  declare v_capacity bigint;
+  declare v_refill_seconds decimal(19, 9);
+  declare v_refill varchar(10) character set ascii collate ascii_bin;
   declare v_has_rules boolean;
   declare v_attempt int default 0;
   declare v_times bigint;
   declare continue handler for 1568  -- inside the caller's transaction, or one that was left open
-    if p_own then
+    if p_exclusive then
       rollback and no chain no release;
       set transaction isolation level read committed;
     else
-      set v_own = false;
+      set v_owns_transaction = false;
     end if;
   declare exit handler for sqlexception
   begin
-    if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
-    if v_own then rollback and no chain no release; end if;
+    if p_exclusive then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
   -- token_begin, inlined: a nested CALL adds 10 to 20 us to a decision of 100 us. The first statement probes for a transaction.
-  if v_own then
+  if v_owns_transaction then
     set transaction isolation level read committed;
   end if;
-  -- Checked again: after 1568, the handler has cleared v_own, unless p_own.
-  if v_own then
+  -- Checked again: after 1568, the handler has cleared v_owns_transaction, unless p_exclusive.
+  if v_owns_transaction then
     start transaction;
   end if;
-  if p_own then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
+  if p_exclusive then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
 
   decide: begin
-    if (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
+    if (p_cost between 1 and c_max_counted and p_min_remaining between 0 and c_max_counted
         and p_max_wait between 0 and c_year) is not true then
       signal sqlstate '22023' set message_text =
         'tollgate: a take needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year';
-    elseif (io_times = 1 or io_times > 1 and p_max_wait = 0 and p_receipt is null) is not true then
+    elseif (io_times = 1 or io_times > 1 and p_max_wait = 0 and p_request_id is null) is not true then
       signal sqlstate '22023' set message_text =
         'tollgate: times is 1 or more, and 1 for a request that waits or has an id';
     end if;
     set v_times = io_times, io_times = 0;
     ready: loop
-      select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, max_granted_wait, plan,
+      select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, max_granted_wait, plan, capacity,
+             refill_seconds, refill,
              overridden or capacity <> under_capacity or refill_seconds <> under_seconds or refill <> under_refill
              or p_capacity <> capacity or p_refill_seconds <> refill_seconds or p_refill <> refill
         into o_full_at, o_granted, o_burst, o_anchor, o_step_ns, o_step_ticks, o_token_ticks, v_max_granted_wait,
-             v_plan, v_has_rules
+             v_plan, v_capacity, v_refill_seconds, v_refill, v_has_rules
         from token_buckets where id = v_id for update;
       select v_has_rules is true or coalesce(max(mode <> 'enforce'), false)
              or exists (select 1 from token_overrides where id = v_id)
@@ -182,11 +188,10 @@ begin
       -- A bucket under the requested limits needs no call of token_prepare_bucket, unless a mode, an override or a plan applies.
       if p_capacity is null and (p_plan is not null or v_plan is not null) and not v_has_rules then
         set v_has_rules = true;
-        select p.mode is not null or not (b.plan <=> p.name)
-               or p.capacity <> b.capacity or p.refill_seconds <> b.refill_seconds or p.refill <> b.refill
+        select mode is not null or not (v_plan <=> name)
+               or capacity <> v_capacity or refill_seconds <> v_refill_seconds or refill <> v_refill
           into v_has_rules
-          from token_plans p join token_buckets b on b.id = v_id
-         where p.name = coalesce(cast(p_plan as binary), v_plan);
+          from token_plans where name = coalesce(cast(p_plan as binary), v_plan);
       end if;
       if not v_has_rules and (p_capacity is null or v_plan is null)
          and (o_full_at - v_clock <= o_burst + v_max_granted_wait + (1000000000 div o_step_ns + 1) * o_step_ticks
@@ -194,10 +199,10 @@ begin
         leave ready;
       end if;
       begin
-        declare v_capacity bigint;
+        declare v_effective_capacity bigint;
         declare v_changed boolean;
         call token_prepare_bucket(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), o_now,
-                                  p_cost + p_min_remaining, o_outcome, o_mode, v_until, v_changed, v_capacity);
+                                  p_cost + p_min_remaining, o_outcome, o_mode, v_until, v_changed, v_effective_capacity);
         -- A bucket that was missing can exist by now, but none of its columns have been read.
         if v_changed or o_burst is null and o_outcome is null and not o_mode <=> 'off' then
           set v_attempt = v_attempt + 1;
@@ -217,18 +222,18 @@ begin
           leave decide;
         end if;
         if o_mode = 'off' then
-          set o_outcome = 'granted', o_burst = coalesce(o_burst, v_capacity);
+          set o_outcome = 'granted', o_burst = coalesce(o_burst, v_effective_capacity);
           leave decide;
         end if;
       end;
       leave ready;
     end loop;
 
-    if p_receipt is not null then
+    if p_request_id is not null then
       begin
         declare v_cost, v_granted, v_scheduled_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
-        call token_claim(p_receipt, v_id, p_cost, 0, o_now,
+        call token_claim(p_request_id, v_id, p_cost, 0, o_now,
                          o_now + least(greatest(coalesce(p_hold, 0), 0), c_year), o_now,
                          v_state, v_cost, v_granted, v_scheduled_at, v_expires_at);
         if v_state is not null then
@@ -271,18 +276,18 @@ begin
       end if;
     end if;
 
-    if p_receipt is not null then
+    if p_request_id is not null then
       if p_taking and o_outcome = 'granted' and o_mode is null then
         update token_receipts set granted = o_granted, scheduled_at = o_scheduled_at
-         where id = unhex(replace(p_receipt, '-', '')) and bucket = v_id;
+         where id = unhex(replace(p_request_id, '-', '')) and bucket = v_id;
       else
-        delete from token_receipts where id = unhex(replace(p_receipt, '-', '')) and bucket = v_id;
+        delete from token_receipts where id = unhex(replace(p_request_id, '-', '')) and bucket = v_id;
       end if;
     end if;
   end decide;
 
-  if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
-  if v_own then commit and no chain no release; end if;
+  if p_exclusive then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
 end;
 
 insert into token_migrations (version, name) values (4, '0004_take') on duplicate key update applied_at = utc_timestamp(6);

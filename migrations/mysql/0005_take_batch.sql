@@ -53,7 +53,7 @@ end;
 --
 -- Arguments: p_ids    a JSON array of the buckets' ids in hexadecimal, each once, in id order. [id, times] stands for equal
 --                     requests, decided one after the other
---            p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan, p_own: as for token_take_v1, one value
+--            p_cost, p_min_remaining, p_capacity, p_refill_seconds, p_refill, p_plan, p_exclusive: as for token_take_v1, one value
 --                     for all; no request waits
 -- Result:    one row
 --            now, burst, anchor, step_ns, step_ticks, token_ticks: as for token_take_v1, for all requests
@@ -70,14 +70,14 @@ drop procedure if exists token_take_uniform_v1;
 create procedure token_take_uniform_v1(
   in p_ids longtext character set utf8mb4, in p_cost bigint, in p_min_remaining bigint, in p_capacity bigint,
   in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
-  in p_plan varchar(256) character set utf8mb4, in p_own boolean)
+  in p_plan varchar(256) character set utf8mb4, in p_exclusive boolean)
 modifies sql data
 sql security definer
 begin
   declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
   declare c_stale_per_row bigint default 20000;  -- evaluating a row
   declare c_stale_insert bigint default 50000000;  -- inserting many rows
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_made, v_taken, v_reevaluated, v_evaluated boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
@@ -97,11 +97,11 @@ begin
   begin
     set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
         sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
-    if v_own then rollback and no chain no release; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(p_own, v_own);
+  call token_begin(p_exclusive, v_owns_transaction);
   by_tokens: begin
     if v_plan is not null and v_capacity is null then
       select capacity, refill_seconds, refill into v_capacity, v_seconds, v_refill
@@ -126,7 +126,7 @@ begin
         v_max_times = (v_capacity - p_min_remaining) div p_cost;
     -- A session that holds a bucket delays the other requests by a second at most: three quotes are more than one bucket. A
     -- longer text would be truncated. A join can exceed the session's max_join_size.
-    set innodb_lock_wait_timeout = if(p_own or p_ids like '%"%"%"%', least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+    set innodb_lock_wait_timeout = if(p_exclusive or p_ids like '%"%"%"%', least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
         group_concat_max_len = 1000000000, sql_big_selects = 1;
     -- Checked before any row is locked: another routine decides requests under a mode or an override.
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_has_rules, v_overrides
@@ -164,7 +164,7 @@ begin
          for update /*!80000 of b */;  -- MySQL needs this, and MariaDB skips it
       call token_clock(v_after);
       if v_matching < v_requests then
-        if v_made or not v_own then
+        if v_made or not v_owns_transaction then
           leave by_tokens;
         end if;
         -- A missing bucket counts as full.
@@ -212,6 +212,7 @@ begin
             if v_sql_safe_updates then set sql_safe_updates = 0; end if;
             update json_table(p_ids, '$[*]' columns (id varchar(512) character set ascii path '$[0]')) as r
               straight_join token_buckets b on b.id = unhex(r.id)
+               -- Assigned in this order: full_at depends on the former granted.
                set b.full_at = if(v_taken, b.full_at + v_after - v_clock, if(b.granted < 0, b.full_at, 0)),
                    b.granted = if(v_taken, b.granted, if(b.granted < 0, -1 - b.granted, 0));
             if v_sql_safe_updates then set sql_safe_updates = 1; end if;
@@ -248,6 +249,7 @@ begin
       update json_table(p_ids, '$[*]' columns (
                id varchar(512) character set ascii path '$[0]', times bigint path '$[1]')) as r
         straight_join token_buckets b on b.id = unhex(r.id) and (v_all or b.full_at <= v_room - v_cost)
+         -- Assigned in this order: granted depends on the former full_at.
          set b.granted = b.granted
                + p_cost * if(v_all, coalesce(r.times, 1),
                              least((v_room - greatest(b.full_at, v_clock)) div v_cost, coalesce(r.times, 1))),
@@ -262,17 +264,18 @@ begin
   end by_tokens;
   set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
       sql_big_selects = v_sql_big_selects;
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
   select v_now as now, v_burst as burst, 0 as anchor, v_step_ns as step_ns, v_step_ticks as step_ticks,
          v_token_ticks as token_ticks, if(v_evaluated, v_answers, null) as answers;
 end;
 
--- token_take_batch_v1: decides several requests in one call, each by itself. A request that fails does not fail the others.
+-- token_take_batch_v1: decides several requests in one call, each by itself. After an error, the caller must roll back its
+-- transaction: requests before the refused one have taken their tokens.
 --
 -- Arguments: p_requests  a JSON array of requests: [id in hexadecimal, cost, max_wait, min_remaining, capacity, refill_seconds,
---                        refill, plan in hexadecimal, receipt, hold, times], as for token_take_v1. times: number of equal
+--                        refill, plan in hexadecimal, request_id, hold, times], as for token_take_v1. times: number of equal
 --                        requests, decided one after the other. Missing values are null. Default of times: 1
---            p_own       as for token_take_v1
+--            p_exclusive: as for token_take_v1
 -- Result:    o_answers   a JSON array of texts, with spaces between the values and - for null. The values are the number of
 --                        equal requests, the number of grants among them, the position of the request from 1, then the columns
 --                        of token_take_v1 from outcome on. The columns describe the denied rest, or all, with the final state.
@@ -288,14 +291,14 @@ end;
 -- parts costs as much as evaluating the bucket, and a row as much again. token_take_uniform_v1 decides uniform requests faster.
 drop procedure if exists token_take_batch_v1;
 create procedure token_take_batch_v1(
-  in p_requests longtext character set utf8mb4, in p_own boolean, out o_answers longtext character set utf8mb4)
+  in p_requests longtext character set utf8mb4, in p_exclusive boolean, out o_answers longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
   declare c_stale_per_row bigint default 20000;  -- evaluating a row
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_done, v_made, v_reevaluated, v_evaluated boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
@@ -329,17 +332,17 @@ begin
   begin
     set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
         sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
-    if v_own then rollback and no chain no release; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(p_own, v_own);
+  call token_begin(p_exclusive, v_owns_transaction);
   by_tokens: loop
     call token_clock(v_now);
     -- A session that holds a bucket delays the other requests by a second at most: three brackets are more than one request.
     -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
     set innodb_lock_wait_timeout =
-          if(p_own or p_requests like '%[%[%[%', least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+          if(p_exclusive or p_requests like '%[%[%[%', least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
         group_concat_max_len = 1000000000, sql_big_selects = 1;
     -- The limits make the server materialize the tables, requests in the order in which their rows are locked.
     with requests as (
@@ -360,7 +363,7 @@ begin
       select r.id, r.place, r.cost, r.min_remaining, r.times, b.full_at, b.granted, b.burst, b.anchor, b.step_ns,
              b.step_ticks, b.token_ticks, b.max_granted_wait, b.plan is not null as planned,
              (v_now - b.anchor) div b.step_ns * b.step_ticks as clock,
-             (r.cost between 1 and c_max_tokens and r.min_remaining between 0 and c_max_tokens
+             (r.cost between 1 and c_max_counted and r.min_remaining between 0 and c_max_counted
               and r.times >= 1 and r.max_wait = 0 and r.receipt is null
               and length(r.id) between 1 and 255) is not true as unbatchable,
              b.id is null and (r.capacity is not null or r.plan is not null) as missing,
@@ -404,14 +407,14 @@ begin
              coalesce(if(grants = 0, full_at, greatest(full_at, clock) + grants * cost * token_ticks), '-'),
              coalesce(granted + grants * cost, '-'), coalesce(burst, '-'), coalesce(anchor, '-'),
              coalesce(step_ns, '-'), coalesce(step_ticks, '-'), coalesce(token_ticks, '-'))),
-           json_arrayagg(if(grants > 0, json_array(hex(id), granted + grants * cost), null))
+           json_arrayagg(if(grants > 0, json_array(hex(id), grants * cost), null))
       into v_requests, v_ids, v_unbatchable, v_missing, v_planned, v_undecided, v_grants, v_answers, v_debits
       from decided;
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
     if v_requests = 0 or v_mode_rules or v_unbatchable > 0 or v_ids < v_requests then
-      if v_missing > 0 and v_own then
+      if v_missing > 0 and v_owns_transaction then
         -- Creates the buckets in the order of all ids.
         rollback and no chain no release;
         set transaction isolation level read committed;
@@ -420,7 +423,7 @@ begin
       set v_answers = '[]', v_grants = 0, v_one_by_one = null;
       leave by_tokens;
     end if;
-    if v_missing > 0 and v_own and not v_made then
+    if v_missing > 0 and v_owns_transaction and not v_made then
       -- A separate transaction: in this one, the rows would be locked out of order.
       rollback and no chain no release;
       set transaction isolation level read committed;
@@ -501,11 +504,10 @@ begin
     call token_clock(v_now);
     if v_sql_safe_updates then set sql_safe_updates = 0; end if;
     update json_table(v_debits, '$[*]' columns (
-             id varchar(512) character set ascii path '$[0]', granted bigint path '$[1]')) as d
+             id varchar(512) character set ascii path '$[0]', tokens bigint path '$[1]')) as d
       straight_join token_buckets b on b.id = unhex(d.id)
-       set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks)
-                       + (d.granted - b.granted) * b.token_ticks,
-           b.granted = d.granted;
+       set b.full_at = greatest(b.full_at, (v_now - b.anchor) div b.step_ns * b.step_ticks) + d.tokens * b.token_ticks,
+           b.granted = b.granted + d.tokens;
     if v_sql_safe_updates then set sql_safe_updates = 1; end if;
   end if;
   set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
@@ -514,7 +516,7 @@ begin
     set v_answers = json_merge_preserve(v_answers, concat('[', substr(v_each, 2), ']'));
   end if;
   set o_answers = v_answers;
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
 end;
 
 insert into token_migrations (version, name) values (5, '0005_take_batch') on duplicate key update applied_at = utc_timestamp(6);

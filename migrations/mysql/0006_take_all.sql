@@ -2,7 +2,7 @@
 --
 -- Arguments: p_limits    a JSON array of limits: [id in hexadecimal, cost, min_remaining, capacity, refill_seconds, refill,
 --                        plan in hexadecimal], in id order, each bucket once; as for token_take_v1
---            p_max_wait, p_receipt, p_hold, p_own: as for token_take_v1, for all buckets
+--            p_max_wait, p_request_id, p_hold, p_exclusive: as for token_take_v1, for all buckets
 -- Result:    o_answers   a JSON array with one text per bucket, in any order: its position, then the columns of token_take_v1
 --                        from outcome on, with spaces between and - for null. Either all are 'granted'. Or some have another
 --                        outcome, the rest are 'spared' (could have been granted), and nothing was taken
@@ -17,16 +17,16 @@
 -- a wait acts when its last bucket has the tokens. Each bucket is debited for the time of its own tokens.
 drop procedure if exists token_take_all_v1;
 create procedure token_take_all_v1(
-  in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_receipt varchar(36) character set ascii,
-  in p_hold bigint, in p_own boolean, out o_answers longtext character set utf8mb4)
+  in p_limits longtext character set utf8mb4, in p_max_wait bigint, in p_request_id varchar(36) character set ascii,
+  in p_hold bigint, in p_exclusive boolean, out o_answers longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
   declare c_stale_per_row bigint default 20000;  -- evaluating a row
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_done, v_spare boolean default false;
@@ -57,16 +57,16 @@ begin
   begin
     set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
         sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
-    if v_own then rollback and no chain no release; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(p_own, v_own);
+  call token_begin(p_exclusive, v_owns_transaction);
   -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
-  set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+  set innodb_lock_wait_timeout = if(p_exclusive, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
       group_concat_max_len = 1000000000, sql_big_selects = 1;
   by_tokens: loop
-    if (p_receipt is null and p_max_wait between 0 and c_year) is not true then
+    if (p_request_id is null and p_max_wait between 0 and c_year) is not true then
       leave by_tokens;
     end if;
     call token_clock(v_evaluated_at);
@@ -80,7 +80,7 @@ begin
                 b.full_at + (r.cost + r.min_remaining - b.burst div b.token_ticks) * b.token_ticks, null) as due,
              b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks as max_owed,
              b.id is null and (r.capacity is not null or r.plan is not null) as missing,
-             (r.cost between 1 and c_max_tokens and r.min_remaining between 0 and c_max_tokens
+             (r.cost between 1 and c_max_counted and r.min_remaining between 0 and c_max_counted
               and not b.overridden
               and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
               and if(r.capacity is null, r.plan is null or unhex(r.plan) <=> b.plan,
@@ -119,7 +119,7 @@ begin
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
-    if v_missing > 0 and v_own then
+    if v_missing > 0 and v_owns_transaction then
       -- Creates the buckets in the order of all ids.
       rollback and no chain no release;
       set transaction isolation level read committed;
@@ -188,7 +188,7 @@ begin
       if v_done then leave decide; end if;
       set v_times = 1;
       call token_take_v1(convert(v_id using utf8mb4), v_cost, p_max_wait, v_min_remaining, v_capacity, v_refill_seconds,
-                         v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_receipt), p_hold,
+                         v_refill, convert(v_plan using utf8mb4), if(v_pass = 1, null, p_request_id), p_hold,
                          v_pass = 3, false, v_times,
                          v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                          v_step_ticks, v_token_ticks);
@@ -206,7 +206,7 @@ begin
       signal sqlstate '40001' set message_text = 'tollgate: the limits of the buckets changed during the call: repeat it';
     end if;
     -- A bucket that granted before the others were locked still grants afterwards.
-    set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_receipt is null, 3, v_pass + 1));
+    set v_pass = if(v_spare, 4, if(v_pass = 1 and v_all and p_request_id is null, 3, v_pass + 1));
     if v_pass = 3 then
       savepoint tollgate_decide_all;
       set v_has_savepoint = true;
@@ -217,7 +217,7 @@ begin
   end if;
   set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
       sql_big_selects = v_sql_big_selects;
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
   if v_spare then
     set o_answers = replace(o_answers, ' granted ', ' spared ');
   end if;
@@ -226,7 +226,7 @@ end;
 -- token_take_all_batch_v1: decides several requests in one call. Each takes from all of its buckets, or from none.
 --
 -- Arguments: p_requests  a JSON array of requests, each as p_limits of token_take_all_v1; no request waits or has an id
---            p_own       as for token_take_v1
+--            p_exclusive: as for token_take_v1
 -- Result:    o_answers       a JSON array with one text per bucket of each request, in any order. A text is the request's
 --                            position from 1 and the answer of token_take_all_v1, with the bucket's state before the call. A
 --                            request is granted if all its texts say 'granted'; granted requests take their tokens in order.
@@ -244,16 +244,16 @@ end;
 -- an override, a mode or other limits. The answers are those of deciding the requests one after the other.
 drop procedure if exists token_take_all_batch_v1;
 create procedure token_take_all_batch_v1(
-  in p_requests longtext character set utf8mb4, in p_own boolean,
+  in p_requests longtext character set utf8mb4, in p_exclusive boolean,
   out o_answers longtext character set utf8mb4, out o_replacements longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare c_stale bigint default 2000000;  -- nanoseconds: a longer duration means a wait for a lock
   declare c_stale_per_row bigint default 20000;  -- evaluating a row
   declare c_stale_granted bigint default 50000000;  -- evaluating many rows, if no request is denied
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_made, v_reevaluated boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
@@ -272,11 +272,11 @@ begin
   begin
     set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
         sql_safe_updates = v_sql_safe_updates, sql_big_selects = v_sql_big_selects;
-    if v_own then rollback and no chain no release; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(p_own, v_own);
+  call token_begin(p_exclusive, v_owns_transaction);
   by_tokens: loop
     call token_clock(v_now);
     -- A session that holds a bucket delays the other requests by a second at most. MariaDB truncates a longer array silently.
@@ -309,7 +309,7 @@ begin
              b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks as max_owed,
              -- True if the first request that names the bucket can create it.
              b.id is null and r.request = d.first and (r.capacity is not null or r.plan is not null) as missing,
-             (r.cost between 1 and c_max_tokens and r.min_remaining between 0 and c_max_tokens
+             (r.cost between 1 and c_max_counted and r.min_remaining between 0 and c_max_counted
               and not b.overridden
               and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
               and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
@@ -347,7 +347,7 @@ begin
     call token_clock(v_after);
     select coalesce(max(mode <> 'enforce'), false), exists (select 1 from token_overrides) into v_mode_rules, v_overrides
       from token_mode where one = true;
-    if v_missing > 0 and v_own and not v_made and not v_mode_rules then
+    if v_missing > 0 and v_owns_transaction and not v_made and not v_mode_rules then
       -- A separate transaction: in this one, the rows would be locked out of order.
       rollback and no chain no release;
       set transaction isolation level read committed;
@@ -424,7 +424,7 @@ begin
   set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
       sql_big_selects = v_sql_big_selects;
   set o_replacements = concat('[', substr(v_each, 2), ']');
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
 end;
 
 insert into token_migrations (version, name) values (6, '0006_take_all') on duplicate key update applied_at = utc_timestamp(6);

@@ -124,10 +124,10 @@ end;
 --            p_min_remaining  requests that must remain for others
 --            p_max_requests   maximum in any interval
 --            p_interval, p_resolution: nanoseconds; the resolution divides the interval into 1 to 1000 parts
---            p_receipt        id of the request, a UUID: a retry with the id is counted once; null: no id
+--            p_request_id     id of the request, a UUID: a retry with the id is counted once; null: no id
 --            p_hold           nanoseconds for which the id is remembered
 --            p_counting       true: counts the request now, even beyond the maximum
---            p_own            as for token_take_v1
+--            p_exclusive      as for token_take_v1
 -- Result:    o_outcome        'granted' or 'denied'; a wait that needs more than 1000 sub-intervals ahead is denied, too
 --                             'never': p_cost + p_min_remaining exceeds the maximum
 --                             'reused': the id belongs to another request
@@ -141,16 +141,16 @@ end;
 drop procedure if exists token_take_window_v1;
 create procedure token_take_window_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_min_remaining bigint,
-  in p_max_requests bigint, in p_interval bigint, in p_resolution bigint, in p_receipt varchar(36) character set ascii,
-  in p_hold bigint, in p_counting boolean, in p_own boolean,
+  in p_max_requests bigint, in p_interval bigint, in p_resolution bigint, in p_request_id varchar(36) character set ascii,
+  in p_hold bigint, in p_counting boolean, in p_exclusive boolean,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
   out o_now bigint, out o_scheduled_at bigint, out o_counts longtext character set ascii, out o_resolution bigint)
 modifies sql data
 sql security definer
 begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
-  declare v_own boolean default false;
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare v_owns_transaction boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_id varbinary(1024) default cast(p_id as binary);
@@ -160,27 +160,27 @@ begin
 
   if (length(v_id) between 1 and 255 and left(v_id, 1) <> x'01' and locate(x'00', v_id) = 0
       and cast(convert(v_id using utf8mb4) as binary) <=> v_id
-      and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, c_max_tokens)
-      and p_min_remaining between 0 and c_max_tokens and p_max_wait between 0 and c_year
+      and p_cost between if(p_counting, 0, 1) and if(p_counting, 1000000000000, c_max_counted)
+      and p_min_remaining between 0 and c_max_counted and p_max_wait between 0 and c_year
       and p_max_requests between 1 and 1000000000000 and p_resolution between 1000 and p_interval
       and p_interval <= c_year and (p_interval - 1) div p_resolution < 1000) is not true then
     call token_check_id('window id', v_id);
     signal sqlstate '22023' set message_text =
       'tollgate: a window needs a cost and maximum of 1 or more, at most a year, and 1 to 1000 parts of 1000 ns or more';
   end if;
-  call token_begin(p_own, v_own);
+  call token_begin(p_exclusive, v_owns_transaction);
 
   decide: begin
     declare exit handler for sqlexception
     begin
       set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
           sql_big_selects = v_sql_big_selects;
-      if v_own then rollback and no chain no release; end if;
+      if v_owns_transaction then rollback and no chain no release; end if;
       resignal;
     end;
 
     -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
-    set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+    set innodb_lock_wait_timeout = if(p_exclusive, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
         group_concat_max_len = 1000000000, sql_big_selects = 1;
     set o_outcome = 'granted', o_counts = '[]', o_resolution = p_resolution, v_newest = 0;
     call token_clock(o_now);
@@ -208,7 +208,7 @@ begin
       leave decide;
     end if;
 
-    if v_last_wait is null and p_receipt is null and not p_counting and not o_mode <=> 'block'
+    if v_last_wait is null and p_request_id is null and not p_counting and not o_mode <=> 'block'
        and p_cost > p_max_requests - p_min_remaining then
       -- A request that exceeds the maximum creates no row, because request_tokens_in_window refuses it.
       set o_outcome = 'never';
@@ -229,12 +229,12 @@ begin
       update token_windows set counts = o_counts, newest = v_newest, since = greatest(since, v_was_newest) where id = v_id;
     end if;
 
-    if p_receipt is not null then
+    if p_request_id is not null then
       -- A bucket and a window with one key have separate receipts: no bucket id starts with U+0001.
       begin
         declare v_cost, v_granted, v_scheduled_at, v_expires_at bigint;
         declare v_state varchar(9) character set ascii;
-        call token_claim(p_receipt, concat(x'01', v_id), p_cost, 0, o_now,
+        call token_claim(p_request_id, concat(x'01', v_id), p_cost, 0, o_now,
                          o_now + least(greatest(coalesce(p_hold, 0), 0), c_year), o_now,
                          v_state, v_cost, v_granted, v_scheduled_at, v_expires_at);
         if v_state is not null then
@@ -272,19 +272,19 @@ begin
           set o_scheduled_at = o_now;
         end if;
         update token_receipts set scheduled_at = o_scheduled_at
-         where p_receipt is not null and id = unhex(replace(p_receipt, '-', '')) and bucket = concat(x'01', v_id);
+         where p_request_id is not null and id = unhex(replace(p_request_id, '-', '')) and bucket = concat(x'01', v_id);
         leave decide;
       end if;
       set o_outcome = if(o_mode = 'shadow', 'granted', 'denied'), o_scheduled_at = o_now;
     end if;
-    if p_receipt is not null then
-      delete from token_receipts where id = unhex(replace(p_receipt, '-', '')) and bucket = concat(x'01', v_id);
+    if p_request_id is not null then
+      delete from token_receipts where id = unhex(replace(p_request_id, '-', '')) and bucket = concat(x'01', v_id);
     end if;
   end decide;
 
   set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
       sql_big_selects = v_sql_big_selects;
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
 end;
 
 insert into token_migrations (version, name) values (7, '0007_windows') on duplicate key update applied_at = utc_timestamp(6);

@@ -6,7 +6,7 @@
 --                          null: one year, the maximum
 -- Result:    o_outcome, o_given_back: as the columns of token_adjust_v1
 -- Errors:    22023 arguments out of range
--- Locks:     the bucket's row, then the receipt
+-- Locks:     the bucket's row, then the receipt; with 'settle', a missing receipt locks a gap, as for token_take_v1
 drop procedure if exists token_adjust;
 create procedure token_adjust(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
@@ -17,7 +17,7 @@ sql security definer
 adjust: begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
   declare c_day bigint default 86400000000000;  -- one day in nanoseconds
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_receipt binary(16);
   declare v_state varchar(9) character set ascii;
@@ -29,7 +29,7 @@ adjust: begin
 
   if (p_kind in ('cancel', 'refund', 'settle')
       and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
-      and p_id is not null and p_cost between 1 and 3155760000000000000
+      and length(v_id) between 1 and 255 and p_cost between 1 and 3155760000000000000
       and p_granted >= 0 and p_scheduled_at is not null
       and p_tokens between 0 and 3155760000000000000 and coalesce(p_max_debt, 0) >= 0) is not true then
     signal sqlstate '22023' set message_text =
@@ -87,7 +87,7 @@ adjust: begin
   if o_given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity. The maximum of granted leaves room for later grants.
     set v_full_at = greatest(v_full_at - cast(o_given_back as decimal(65, 0)) * v_token_ticks, -v_burst),
-        v_granted = least(v_granted, c_max_tokens);
+        v_granted = least(v_granted, c_max_counted);
   else
     -- The clock was set back: the bucket is empty from now on, as a request would find it.
     if v_full_at - v_clock > v_max_owed then
@@ -95,7 +95,7 @@ adjust: begin
     end if;
     set v_owed = greatest(v_full_at, v_clock) - cast(o_given_back as decimal(65, 0)) * v_token_ticks;
     set v_full_at = greatest(v_full_at, least(v_owed, greatest(v_clock, v_debt_end) + cast(v_burst as decimal(65, 0)))),
-        v_granted = least(cast(v_granted as decimal(65, 0)) - o_given_back, c_max_tokens);
+        v_granted = least(cast(v_granted as decimal(65, 0)) - o_given_back, c_max_counted);
   end if;
   update token_buckets
      set full_at = v_full_at, granted = v_granted,
@@ -117,7 +117,7 @@ end adjust;
 --            p_id          the bucket
 --            p_cost, p_granted, p_scheduled_at: of the grant
 --            p_tokens      see p_kind; 0 with 'cancel'
---            p_own         as for token_take_v1
+--            p_exclusive   as for token_take_v1
 -- Result:    one row
 --            outcome       'done'; with other outcomes, nothing changes
 --                          'late': the time has passed, or the receipt expired
@@ -131,18 +131,18 @@ drop procedure if exists token_adjust_v1;
 create procedure token_adjust_v1(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
   in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_granted bigint, in p_scheduled_at bigint,
-  in p_tokens decimal(40, 20), in p_own boolean)
+  in p_tokens decimal(40, 20), in p_exclusive boolean)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_outcome varchar(10) character set ascii;
   declare v_given_back bigint;
   declare exit handler for sqlexception
   begin
-    if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
-    if v_own then rollback and no chain no release; end if;
+    if p_exclusive then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
@@ -152,12 +152,12 @@ begin
   if p_tokens <> floor(p_tokens) then
     call token_require_whole_number('token_adjust_v1', 'tokens', p_tokens);
   end if;
-  call token_begin(p_own, v_own);
-  if p_own then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
+  call token_begin(p_exclusive, v_owns_transaction);
+  if p_exclusive then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
   call token_adjust(p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens, null, v_outcome,
                     v_given_back);
-  if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
-  if v_own then commit and no chain no release; end if;
+  if p_exclusive then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
 
@@ -167,7 +167,7 @@ end;
 -- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens: as for token_adjust_v1
 -- Result:    o_outcome, o_given_back: as the columns of token_adjust_window_v1
 -- Errors:    22023 arguments out of range
--- Locks:     the window's row, then the receipt
+-- Locks:     the window's row, then the receipt; with 'settle', a missing receipt locks a gap, as for token_take_v1
 drop procedure if exists token_adjust_window;
 create procedure token_adjust_window(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
@@ -189,7 +189,7 @@ adjust: begin
 
   if (p_kind in ('cancel', 'refund', 'settle')
       and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
-      and p_id is not null and p_cost between 1 and 1000000000000 and p_scheduled_at >= 0
+      and length(v_id) between 1 and 255 and p_cost between 1 and 1000000000000 and p_scheduled_at >= 0
       and p_tokens between 0 and 3155760000000000000) is not true then
     signal sqlstate '22023' set message_text =
       'tollgate: adjust takes cancel, refund or settle, a UUID, a window, a cost of 1 or more and 0 requests or more';
@@ -264,7 +264,7 @@ end adjust;
 
 -- token_adjust_window_v1: cancels, refunds or settles a granted request of a sliding window, once per receipt.
 --
--- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, p_own: as for token_adjust_v1
+-- Arguments: p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, p_exclusive: as for token_adjust_v1
 -- Result:    one row: outcome, given_back: as for token_adjust_v1
 -- Errors:    22023 arguments out of range
 -- Locks:     the window's row, then the receipt, in its own transaction unless the caller has one
@@ -272,11 +272,11 @@ drop procedure if exists token_adjust_window_v1;
 create procedure token_adjust_window_v1(
   in p_kind varchar(6) character set ascii, in p_receipt varchar(36) character set ascii,
   in p_id varchar(256) character set utf8mb4, in p_cost decimal(40, 20), in p_scheduled_at bigint, in p_tokens decimal(40, 20),
-  in p_own boolean)
+  in p_exclusive boolean)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
   declare v_outcome varchar(10) character set ascii;
@@ -286,7 +286,7 @@ begin
   begin
     set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
         sql_big_selects = v_sql_big_selects;
-    if v_own then rollback and no chain no release; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
@@ -296,14 +296,14 @@ begin
   if p_tokens <> floor(p_tokens) then
     call token_require_whole_number('token_adjust_window_v1', 'tokens', p_tokens);
   end if;
-  call token_begin(p_own, v_own);
+  call token_begin(p_exclusive, v_owns_transaction);
   -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
-  set innodb_lock_wait_timeout = if(p_own, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
+  set innodb_lock_wait_timeout = if(p_exclusive, least(v_lock_wait_timeout, 1), v_lock_wait_timeout),
       group_concat_max_len = 1000000000, sql_big_selects = 1;
   call token_adjust_window(p_kind, p_receipt, p_id, p_cost, p_scheduled_at, p_tokens, v_outcome, v_given_back);
   set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
       sql_big_selects = v_sql_big_selects;
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
   select v_outcome as outcome, v_given_back as given_back;
 end;
 
@@ -312,7 +312,7 @@ end;
 -- Arguments: p_adjustments  a JSON array of [kind, receipt, id in hexadecimal, cost, granted, scheduled_at, tokens, window,
 --                           max_debt], as for token_adjust_v1. window: 1 if the key's sliding window granted the request.
 --                           max_debt: optional, as for token_adjust
---            p_own          as for token_take_v1
+--            p_exclusive    as for token_take_v1
 -- Result:    o_answers      a JSON array with one text per adjustment, in any order: its position from 1 and the columns of
 --                           token_adjust_v1 or token_adjust_window_v1, with spaces between. The answers are those of
 --                           adjusting one after the other
@@ -323,12 +323,12 @@ end;
 --            key are done in the order given. The routine has its own transaction, unless the caller has one.
 drop procedure if exists token_adjust_batch_v1;
 create procedure token_adjust_batch_v1(
-  in p_adjustments longtext character set utf8mb4, in p_own boolean,
+  in p_adjustments longtext character set utf8mb4, in p_exclusive boolean,
   out o_answers longtext character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_done boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
@@ -353,15 +353,15 @@ begin
   begin
     set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
         sql_big_selects = v_sql_big_selects;
-    if v_own then rollback and no chain no release; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(p_own, v_own);
+  call token_begin(p_exclusive, v_owns_transaction);
   -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
   set group_concat_max_len = 1000000000, sql_big_selects = 1;
   -- A session that holds a key delays the others by a second at most.
-  if p_own or (select min(id) < max(id)
+  if p_exclusive or (select min(id) < max(id)
         from json_table(p_adjustments, '$[*]' columns (id varchar(2048) character set ascii path '$[2]')) as requested) then
     set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1);
   end if;
@@ -392,7 +392,7 @@ begin
   set innodb_lock_wait_timeout = v_lock_wait_timeout, group_concat_max_len = v_group_concat_max_len,
       sql_big_selects = v_sql_big_selects;
   set o_answers = concat(o_answers, ']');
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
 end;
 
 -- token_throttle_v1: lowers a bucket to the limit that an upstream reports. Never raises it. A repeated call changes nothing.
@@ -401,7 +401,7 @@ end;
 --            p_remaining  tokens that are left at most; null: unknown
 --            p_wait       nanoseconds until the next token at the earliest, one year at most; 0: unknown. With 'interval', the
 --                         tokens come with the first period that starts after the wait
---            p_capacity, p_refill_seconds, p_refill, p_plan, p_own: as for token_take_v1
+--            p_capacity, p_refill_seconds, p_refill, p_plan, p_exclusive: as for token_take_v1
 -- Result:    o_outcome    'lowered'; 'unchanged': the bucket held no more, or its mode is 'off'
 --                         'endless': there is a wait, but the bucket never refills
 --                         'unknown', 'unplanned' or 'conflict': as for token_take_v1
@@ -413,13 +413,13 @@ create procedure token_throttle_v1(
   in p_id varchar(256) character set utf8mb4, in p_remaining bigint, in p_wait bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9),
   in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
-  in p_own boolean, out o_outcome varchar(10) character set ascii)
+  in p_exclusive boolean, out o_outcome varchar(10) character set ascii)
 modifies sql data
 sql security definer
 begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
-  declare v_own boolean default false;
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare v_owns_transaction boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_mode varchar(7) character set ascii collate ascii_bin;
@@ -429,8 +429,8 @@ begin
   declare v_attempt int default 0;
   declare exit handler for sqlexception
   begin
-    if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
-    if v_own then rollback and no chain no release; end if;
+    if p_exclusive then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
@@ -438,8 +438,8 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: throttling takes a bucket, 0 tokens or more, and a wait of 0 to a year';
   end if;
-  call token_begin(p_own, v_own);
-  if p_own then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
+  call token_begin(p_exclusive, v_owns_transaction);
+  if p_exclusive then set innodb_lock_wait_timeout = least(v_lock_wait_timeout, 1); end if;
 
   throttle: begin
     ready: loop
@@ -450,7 +450,7 @@ begin
       call token_clock(v_now);
       -- p_least exceeds every capacity, so that the routine skips the check for a clock that was set back. The check is below.
       call token_prepare_bucket(v_id, p_capacity, p_refill_seconds, p_refill, cast(p_plan as binary), v_now,
-                                c_max_tokens, o_outcome, v_mode, v_until, v_changed, v_capacity);
+                                c_max_counted, o_outcome, v_mode, v_until, v_changed, v_capacity);
       -- A bucket that was missing can exist by now, but none of its columns have been read.
       if v_changed or v_burst is null and o_outcome is null and not v_mode <=> 'off' then
         set v_attempt = v_attempt + 1;
@@ -494,8 +494,8 @@ begin
     end if;
   end throttle;
 
-  if p_own then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
-  if v_own then commit and no chain no release; end if;
+  if p_exclusive then set innodb_lock_wait_timeout = v_lock_wait_timeout; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
 end;
 
 insert into token_migrations (version, name) values (8, '0008_adjust') on duplicate key update applied_at = utc_timestamp(6);

@@ -44,7 +44,7 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
 --            p_max_wait_ms    longest wait in milliseconds; 0: no wait
 --            p_min_remaining  tokens that must remain for others; 0: none
 --            p_plan           plan of a bucket that its first request creates; null: the bucket exists
---            p_request        id of the request, a UUID: a retry with the id within a day is charged once
+--            p_request_id     id of the request, a UUID: a retry with the id within a day is charged once
 -- Result:    one row
 --            granted          whether the tokens were taken: 1 or 0
 --            remaining        whole tokens left
@@ -56,7 +56,7 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
 drop procedure if exists request_tokens_v1;
 create procedure request_tokens_v1(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
-  in p_min_remaining decimal(40, 20), in p_plan varchar(256) character set utf8mb4, in p_request varchar(36) character set ascii)
+  in p_min_remaining decimal(40, 20), in p_plan varchar(256) character set utf8mb4, in p_request_id varchar(36) character set ascii)
 modifies sql data
 sql security definer
 begin
@@ -70,7 +70,7 @@ begin
   declare v_min_remaining bigint default p_min_remaining;
   declare v_tick bigint;
   declare v_times bigint default 1;
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
 
   if p_tokens <> floor(p_tokens) then
     call token_require_whole_number('request_tokens', 'tokens', p_tokens);
@@ -90,8 +90,8 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a minimum remaining of 0 or more';
   end if;
-  call token_take_v1(p_id, least(v_tokens, c_max_tokens), least(v_max_wait_ms, 31622400000) * 1000000,
-                     least(v_min_remaining, c_max_tokens), null, null, null, p_plan, p_request, c_day, true, false,
+  call token_take_v1(p_id, least(v_tokens, c_max_counted), least(v_max_wait_ms, 31622400000) * 1000000,
+                     least(v_min_remaining, c_max_counted), null, null, null, p_plan, p_request_id, c_day, true, false,
                      v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
                      v_step_ticks, v_token_ticks);
   if v_outcome = 'unknown' then
@@ -107,7 +107,7 @@ begin
                            ''' is provisioned with another limit: ask without a plan');
     signal sqlstate '22023' set message_text = v_message;
   elseif v_outcome = 'reused' then
-    set v_message = concat('tollgate: the id ', p_request, ' belongs to another request: use a new id for each request');
+    set v_message = concat('tollgate: the id ', p_request_id, ' belongs to another request: use a new id for each request');
     signal sqlstate '22023' set message_text = v_message;
   elseif v_outcome = 'never' then
     set v_message = concat('tollgate: bucket ''', left(p_id, 36), ''' holds ', v_burst div v_token_ticks,
@@ -172,11 +172,11 @@ end;
 drop procedure if exists request_tokens_once;
 create procedure request_tokens_once(
   in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_max_wait_ms decimal(40, 20),
-  in p_min_remaining decimal(40, 20), in p_request varchar(36) character set ascii)
+  in p_min_remaining decimal(40, 20), in p_request_id varchar(36) character set ascii)
 modifies sql data
 sql security definer
 begin
-  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, null, p_request);
+  call request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, null, p_request_id);
 end;
 
 -- request_token: takes one token from a provisioned bucket, without a wait.
@@ -356,7 +356,7 @@ create procedure request_tokens_in_window_v1(
 modifies sql data
 sql security definer
 begin
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
   declare v_counts longtext character set ascii;
@@ -392,7 +392,7 @@ begin
       'tollgate: request_tokens_in_window takes an interval of a year or less, a resolution within it, and 1 token or more';
   end if;
   set v_interval = p_interval_seconds * 1000000000;
-  call token_take_window_v1(p_id, least(v_tokens, c_max_tokens), v_max_wait_ms * 1000000, 0, v_max_requests,
+  call token_take_window_v1(p_id, least(v_tokens, c_max_counted), v_max_wait_ms * 1000000, 0, v_max_requests,
                             v_interval, cast(p_resolution_seconds * 1000000000 as signed), null, 0, false, false,
                             v_outcome, v_mode, v_now, v_scheduled_at, v_counts, v_resolution);
   if v_outcome = 'never' then
@@ -519,7 +519,7 @@ reads sql data
 sql security definer
 begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_max_requests, v_interval, v_resolution, v_newest, v_granted, v_last_wait, v_now, v_scheduled_at bigint;
   declare v_counts longtext character set ascii default '[]';
@@ -534,7 +534,7 @@ begin
     from token_windows where id = cast(p_id as binary);
   if (json_valid(v_counts) and v_max_requests >= 1 and v_interval between 1 and c_year
       and v_resolution between 1 and c_year and v_last_wait between 0 and c_year
-      and v_newest between 0 and c_max_tokens) is not true then
+      and v_newest between 0 and c_max_counted) is not true then
     -- The row's values are out of bounds: max_requests is null.
     set v_max_requests = null, v_interval = 0, v_resolution = 0, v_counts = '[]', v_newest = 0, v_last_wait = 0;
   end if;

@@ -22,7 +22,7 @@ reads sql data
 sql security definer
 begin
   declare c_year bigint default 31622400000000000;  -- 366 days in nanoseconds
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   declare v_sql_big_selects boolean default @@sql_big_selects;
   declare v_now bigint;
   declare v_prefix, v_after varbinary(1024) default '';
@@ -59,7 +59,7 @@ begin
                                  and k.interval_ns between 1 and c_year
                                  and k.resolution_ns between 1 and c_year
                                  and k.last_wait between 0 and c_year
-                                 and k.newest between 0 and c_max_tokens as sound
+                                 and k.newest between 0 and c_max_counted as sound
                             from token_windows k) t
                    where t.granted <> 0 and t.id > v_after and t.id >= v_prefix
                      and (v_prefix = '' or t.id <= concat(v_prefix, repeat(x'F48FBFBF', 64)))
@@ -90,20 +90,20 @@ create procedure token_create_bucket(
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_settles boolean;
+  declare v_converts boolean;
   declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait bigint;
 
   call token_check_id('bucket id', v_id);
   call token_bucket_limits('bucket', v_id, p_capacity, p_refill_seconds, p_refill,
                            v_burst, v_step_ns, v_step_ticks, v_token_ticks);
-  call token_begin(false, v_own);
+  call token_begin(false, v_owns_transaction);
   begin
     declare exit handler for sqlexception
     begin
-      if v_own then rollback and no chain no release; end if;
+      if v_owns_transaction then rollback and no chain no release; end if;
       resignal;
     end;
 
@@ -118,21 +118,21 @@ begin
     select not overridden and capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
            and not (under_capacity = p_capacity and under_seconds = p_refill_seconds and under_refill = p_refill),
            burst, step_ns, step_ticks, token_ticks, anchor, full_at, max_granted_wait
-      into v_settles, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait
+      into v_converts, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait
       from token_buckets where id = v_id for update;
-    if v_settles then
+    if v_converts then
       call token_convert_state(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
                         b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
     end if;
     update token_buckets
        set provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill,
-           under_capacity = if(v_settles, p_capacity, under_capacity),
-           under_seconds = if(v_settles, p_refill_seconds, under_seconds),
-           under_refill = if(v_settles, p_refill, under_refill),
+           under_capacity = if(v_converts, p_capacity, under_capacity),
+           under_seconds = if(v_converts, p_refill_seconds, under_seconds),
+           under_refill = if(v_converts, p_refill, under_refill),
            burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
            anchor = b_anchor, full_at = b_full_at, max_granted_wait = b_max_granted_wait
      where id = v_id;
-    if v_own then commit and no chain no release; end if;
+    if v_owns_transaction then commit and no chain no release; end if;
   end;
 end;
 
@@ -177,19 +177,19 @@ create procedure token_reset_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare c_max_tokens bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
-  declare v_own boolean default false;
+  declare c_max_counted bigint default 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  declare v_owns_transaction boolean default false;
   declare v_now, v_number bigint;
   declare v_times bigint default 1;
   declare v_outcome varchar(10) character set ascii;
   declare v_found boolean;
   declare exit handler for sqlexception
   begin
-    if v_own then rollback and no chain no release; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(false, v_own);
+  call token_begin(false, v_owns_transaction);
 
   if exists (select 1 from token_buckets where id = cast(p_id as binary) for update) then
     -- A request that takes nothing converts the bucket's state to the effective limits.
@@ -199,13 +199,13 @@ begin
   call token_clock(v_now);
   update token_buckets
      set full_at = (v_now - anchor) div step_ns * step_ticks, max_granted_wait = 0,
-         granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_tokens)
+         granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_counted)
    where id = cast(p_id as binary);
   set v_found = row_count() > 0;
   set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
   delete from token_windows where id = cast(p_id as binary);
 
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
   select v_found as found;
 end;
 
@@ -222,22 +222,22 @@ create procedure token_delete_bucket(in p_id varchar(256) character set utf8mb4)
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_found boolean;
   declare exit handler for sqlexception
   begin
-    if v_own then rollback and no chain no release; end if;
+    if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(false, v_own);
+  call token_begin(false, v_owns_transaction);
 
   delete from token_buckets where id = cast(p_id as binary);
   set v_found = row_count() > 0;
   set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
   delete from token_windows where id = cast(p_id as binary);
 
-  if v_own then commit and no chain no release; end if;
+  if v_owns_transaction then commit and no chain no release; end if;
   select v_found as found;
 end;
 
@@ -609,7 +609,7 @@ create procedure token_count_denials_v1(in p_denials longtext character set utf8
 modifies sql data
 sql security definer
 begin
-  declare v_own boolean default false;
+  declare v_owns_transaction boolean default false;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_now bigint;
   declare v_at datetime(6);
@@ -626,13 +626,13 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: token_count_denials_v1 takes a JSON array of up to 1000 [hex of a valid id, denials]: [["6b", 5]]';
   end if;
-  call token_begin(false, v_own);
+  call token_begin(false, v_owns_transaction);
 
   begin
     declare exit handler for sqlexception
     begin
       set innodb_lock_wait_timeout = v_lock_wait_timeout;
-      if v_own then rollback and no chain no release; end if;
+      if v_owns_transaction then rollback and no chain no release; end if;
       resignal;
     end;
 
@@ -650,7 +650,7 @@ begin
            last_denied_at = greatest(token_stats.last_denied_at, v_at);
     delete from token_stats where hour < v_hour - interval 48 hour order by hour, id limit 1000;
     set innodb_lock_wait_timeout = v_lock_wait_timeout;
-    if v_own then commit and no chain no release; end if;
+    if v_owns_transaction then commit and no chain no release; end if;
   end;
 end;
 

@@ -29,7 +29,7 @@ $$;
 --            p_capacity, p_refill_seconds, p_refill
 --                             limits of a bucket that its first request creates, full and on the calendar's grid; or all null
 --            p_plan           plan of such a bucket; null with null limits: the bucket must exist
---            p_receipt        id of the request: a retry with the id is charged once; null: no id
+--            p_request_id     id of the request: a retry with the id is charged once; null: no id
 --            p_hold           nanoseconds for which the id is remembered
 -- Result:    outcome          'granted' or 'denied'
 --                             'never': p_cost + p_min_remaining exceeds the capacity
@@ -51,14 +51,14 @@ $$;
 -- mode, the override and the plan are those from before a wait for the row.
 create or replace function tollgate.take_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint,
-  p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_receipt uuid, p_hold bigint)
+  p_capacity bigint, p_refill_seconds numeric, p_refill text, p_plan text, p_request_id uuid, p_hold bigint)
 returns tollgate.taken_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   c_year         constant bigint := 31622400000000000;  -- 366 days in nanoseconds
-  c_max_tokens   constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted   constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   c_stale        constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
   b              tollgate.token_buckets;
   r              tollgate.token_receipts;
@@ -71,13 +71,13 @@ declare
   v_outcome      text;
   v_mode         text;
 begin
-  if (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
+  if (p_cost between 1 and c_max_counted and p_min_remaining between 0 and c_max_counted
       and p_max_wait between 0 and c_year) is not true then
     raise exception 'tollgate: take_v1 needs a cost of 1 or more, a minimum remaining of 0 or more, and a wait of 0 to a year'
       using errcode = 'invalid_parameter_value';
   end if;
   for v_attempt in 1 .. 100 loop
-    if p_receipt is null then
+    if p_request_id is null then
       select t.* into b from tollgate.token_buckets t where t.id = p_id;
     else
       -- All routines lock the bucket before the receipt, so that they cannot deadlock.
@@ -119,9 +119,9 @@ begin
       v_mode := null;
     end if;
 
-    if p_receipt is not null then
-      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id and t.expires_at <= v_now;
-      select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id;
+    if p_request_id is not null then
+      delete from tollgate.token_receipts t where t.id = p_request_id and t.bucket = p_id and t.expires_at <= v_now;
+      select t.* into r from tollgate.token_receipts t where t.id = p_request_id and t.bucket = p_id;
       if found then
         v_outcome := case when r.cost = p_cost and r.state <> 'cancelled' then 'granted' else 'reused' end;
         v_mode := null;
@@ -176,7 +176,7 @@ begin
     if found then
       v_outcome := 'granted';
       v_mode := null;
-      if p_receipt is null and tollgate.clock() - v_now > c_stale then
+      if p_request_id is null and tollgate.clock() - v_now > c_stale then
         v_now := tollgate.clock();
         v_scheduled_at := v_now;
         if b.full_at < tollgate.bucket_clock(b, v_now) + p_cost * b.token_ticks then
@@ -187,9 +187,9 @@ begin
       if p_max_wait > 0 then
         v_scheduled_at := tollgate.bucket_scheduled_at(b, p_min_remaining, v_now);
       end if;
-      if p_receipt is not null then
+      if p_request_id is not null then
         insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
-        values (p_receipt, p_id, p_cost, b.granted, v_scheduled_at, 'open',
+        values (p_request_id, p_id, p_cost, b.granted, v_scheduled_at, 'open',
                 v_now + least(greatest(coalesce(p_hold, 0), 0), c_year));
       end if;
       exit;

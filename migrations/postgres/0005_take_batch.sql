@@ -280,7 +280,7 @@ $$;
 -- Locks:     as for take_v1, in id order. Requests for one bucket are decided in the order given
 create or replace function tollgate.take_each_v1(
   p_entries bigint[], p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[], p_max_waits bigint[],
-  p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[], p_receipts uuid[], p_holds bigint[])
+  p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[], p_request_ids uuid[], p_holds bigint[])
 returns setof tollgate.answers_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -304,9 +304,9 @@ begin
     while v_left > 0 loop
       v_taken := tollgate.take_v1(
         p_ids[v_nth], p_costs[v_nth], p_max_waits[v_nth], p_min_remainings[v_nth], p_capacities[v_nth],
-        p_refill_seconds[v_nth], p_refills[v_nth], p_plans[v_nth], p_receipts[v_nth], p_holds[v_nth]);
+        p_refill_seconds[v_nth], p_refills[v_nth], p_plans[v_nth], p_request_ids[v_nth], p_holds[v_nth]);
       -- If nothing was taken, or the request has an id, the equal requests that follow get the same answer.
-      v_times := case when v_taken.outcome = 'granted' and v_taken.mode is null and p_receipts[v_nth] is null
+      v_times := case when v_taken.outcome = 'granted' and v_taken.mode is null and p_request_ids[v_nth] is null
                    then 1 else v_left end;
       v_left := v_left - v_times;
       return next tollgate.answers_of(p_entries[v_nth], v_times, v_taken);
@@ -346,7 +346,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_lock       text := current_setting('lock_timeout');
   v_limited    boolean := cardinality(p_ids) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms');
   c_max_single constant bigint := 6;       -- up to this many requests, take_v1 is faster than the statements for many rows
@@ -365,8 +365,8 @@ declare
   v_left       bigint[];                   -- the entries for take_v1
   v_left_times bigint[];                   -- the number of requests of each
 begin
-  if (1 <= all (p_times) and 1 <= all (p_costs) and c_max_tokens >= all (p_costs)
-      and 0 <= all (p_min_remainings) and c_max_tokens >= all (p_min_remainings) and array_position(p_ids, null) is null
+  if (1 <= all (p_times) and 1 <= all (p_costs) and c_max_counted >= all (p_costs)
+      and 0 <= all (p_min_remainings) and c_max_counted >= all (p_min_remainings) and array_position(p_ids, null) is null
       and cardinality(p_ids) = all (array[cardinality(p_times), cardinality(p_costs), cardinality(p_min_remainings),
                                           cardinality(p_rules)])) is not true then
     raise exception 'tollgate: take_batch_v1 needs times and costs of 1 or more, minimum remainings of 0 or more, and one of '
@@ -501,7 +501,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   c_stale      constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
   b            tollgate.token_buckets;
   v_capacity   numeric := p_capacity;  -- the limits of the request, or of its plan
@@ -515,7 +515,7 @@ declare
   v_full_at    bigint;
 begin
   for v_attempt in 1 .. 3 loop
-    exit when (p_cost between 1 and c_max_tokens and p_min_remaining between 0 and c_max_tokens
+    exit when (p_cost between 1 and c_max_counted and p_min_remaining between 0 and c_max_counted
                and p_times >= 1 and num_nulls(p_capacity, p_refill_seconds, p_refill) in (0, 3)) is not true;
     -- Null if the row of token_mode is missing; null leads to take_each_v1.
     select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = p_id)

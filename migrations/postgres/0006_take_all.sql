@@ -113,7 +113,7 @@ $$;
 --
 -- Arguments: p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans
 --                        one bucket per position, each bucket once; as for take_v1
---            p_max_wait, p_receipt, p_hold: as for take_v1, for all buckets
+--            p_max_wait, p_request_id, p_hold: as for take_v1, for all buckets
 -- Result:    one row per bucket: its position in the arrays, from 1, then the columns of take_v1. Either all are 'granted'. Or
 --            some have another outcome, the rest are 'spared' (could have been granted), and nothing was taken
 -- Errors:    as for take_v1 · 22023 no bucket, or a bucket twice
@@ -123,7 +123,7 @@ $$;
 -- debited for the time at which its own tokens are available.
 create or replace function tollgate.take_all_v1(
   p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[], p_refill_seconds numeric[],
-  p_refills text[], p_plans text[], p_max_wait bigint, p_receipt uuid, p_hold bigint)
+  p_refills text[], p_plans text[], p_max_wait bigint, p_request_id uuid, p_hold bigint)
 returns table (entry bigint, taken tollgate.taken_v1)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -131,7 +131,7 @@ set plan_cache_mode = force_generic_plan  -- without it, each call would plan an
 as $$
 declare
   c_year           constant bigint := 31622400000000000;  -- 366 days in nanoseconds
-  c_max_tokens     constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted     constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_order          bigint[];                      -- the positions in id order
   v_buckets        tollgate.token_buckets[];      -- the existing buckets, in id order
   v_taken          tollgate.taken_v1[];
@@ -156,8 +156,8 @@ declare
                                     '0 or more, and a wait of 0 to a year';
 begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
-  if (1 <= all (p_costs) and c_max_tokens >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
-      and 0 <= all (p_min_remainings) and c_max_tokens >= all (p_min_remainings)
+  if (1 <= all (p_costs) and c_max_counted >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
+      and 0 <= all (p_min_remainings) and c_max_counted >= all (p_min_remainings)
       and cardinality(p_min_remainings) = cardinality(p_ids)
       and p_max_wait between 0 and c_year) is not true then
     raise exception '%', c_needs using errcode = 'invalid_parameter_value';
@@ -165,7 +165,7 @@ begin
 
   -- One statement decides if only the tokens count, all buckets exist and all grant. Each bucket is evaluated when its row is
   -- locked, and affords at least as much when all rows are locked, which is when the clock is read.
-  if p_receipt is null and array_remove(p_plans, null) = '{}' then
+  if p_request_id is null and array_remove(p_plans, null) = '{}' then
     return query
       with locked as materialized (
         select l as b, i.*
@@ -229,7 +229,7 @@ begin
     v_taking := '{}';
     v_existing_place := 1;
     v_changed := false;
-    delete from tollgate.token_receipts k where k.id = p_receipt and k.expires_at <= v_now;
+    delete from tollgate.token_receipts k where k.id = p_request_id and k.expires_at <= v_now;
     foreach v_place in array v_order loop
       b := v_buckets[v_existing_place];
       if b.id = p_ids[v_place] then
@@ -264,8 +264,8 @@ begin
         t.burst := coalesce(t.burst, v_capacity);
       end if;
       v_known := false;
-      if p_receipt is not null and v_refused is null and v_mode is distinct from 'off' then
-        select k.* into r from tollgate.token_receipts k where k.id = p_receipt and k.bucket = p_ids[v_place];
+      if p_request_id is not null and v_refused is null and v_mode is distinct from 'off' then
+        select k.* into r from tollgate.token_receipts k where k.id = p_request_id and k.bucket = p_ids[v_place];
         v_known := found;
       end if;
       if v_known then
@@ -296,10 +296,10 @@ begin
       from unnest(p_ids, p_costs, p_min_remainings) as i (id, cost, min_remaining)
      where l.id = i.id and l.id = any (v_taking);
     insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
-    select p_receipt, p_ids[w.place], p_costs[w.place], w.granted + p_costs[w.place], w.scheduled_at, 'open', v_now + p_hold
+    select p_request_id, p_ids[w.place], p_costs[w.place], w.granted + p_costs[w.place], w.scheduled_at, 'open', v_now + p_hold
       from unnest(v_taken) with ordinality
            as w (outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
-     where p_receipt is not null and p_ids[w.place] = any (v_taking);
+     where p_request_id is not null and p_ids[w.place] = any (v_taking);
     return query
       select w.place, (w.outcome, w.mode, w.now, w.scheduled_at, coalesce(l.full_at, w.full_at),
                        case when l.id = any (v_taking) then l.granted else w.granted end, w.burst, w.anchor, w.step_ns,
@@ -341,7 +341,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 as $$
 declare
-  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_lock       text := current_setting('lock_timeout');
   v_limited    boolean := false;
   v_made       boolean := false;  -- whether missing buckets are created, where possible
@@ -351,8 +351,8 @@ declare
   v_left       bigint[] := '{}';  -- the positions of the requests for take_all_v1
   v_part       record;
 begin
-  if (1 <= all (p_costs) and c_max_tokens >= all (p_costs)
-      and 0 <= all (p_min_remainings) and c_max_tokens >= all (p_min_remainings)) is not true then
+  if (1 <= all (p_costs) and c_max_counted >= all (p_costs)
+      and 0 <= all (p_min_remainings) and c_max_counted >= all (p_min_remainings)) is not true then
     raise exception 'tollgate: take_all_batch_v1 needs costs of 1 or more, and minimum remainings of 0 or more'
       using errcode = 'invalid_parameter_value';
   end if;

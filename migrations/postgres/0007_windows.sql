@@ -157,7 +157,7 @@ $$;
 --            p_min_remaining  requests that must remain for others
 --            p_max_requests   maximum in any interval
 --            p_interval, p_resolution: nanoseconds; the resolution divides the interval into 1 to 1000 parts
---            p_receipt        id of the request: a retry with the id is counted once; null: no id
+--            p_request_id     id of the request: a retry with the id is counted once; null: no id
 --            p_hold           nanoseconds for which the id is remembered
 --            p_counting       true: counts the request now, even beyond the maximum
 -- Result:    outcome          'granted' or 'denied'; a wait that needs more than 1000 sub-intervals ahead is denied, too
@@ -171,13 +171,13 @@ $$;
 -- Locks:     the window's row, then the receipt. A denied request writes nothing, once the window exists.
 create or replace function tollgate.take_window_v1(
   p_id text, p_cost bigint, p_max_wait bigint, p_min_remaining bigint, p_max_requests bigint, p_interval bigint,
-  p_resolution bigint, p_receipt uuid, p_hold bigint, p_counting boolean)
+  p_resolution bigint, p_request_id uuid, p_hold bigint, p_counting boolean)
 returns tollgate.window_taken_v1
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_max_tokens   constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted   constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   w              tollgate.token_windows;
   r              tollgate.token_receipts;
   v_now          bigint := tollgate.clock();
@@ -192,8 +192,8 @@ begin
   p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
   if (p_id is not null
       and p_cost between case when p_counting then 0 else 1 end
-                     and case when p_counting then 1000000000000 else c_max_tokens end
-      and p_min_remaining between 0 and c_max_tokens
+                     and case when p_counting then 1000000000000 else c_max_counted end
+      and p_min_remaining between 0 and c_max_counted
       and p_max_wait between 0 and c_year and p_max_requests between 1 and 1000000000000
       and p_resolution between 1000 and p_interval and p_interval <= c_year
       and (p_interval - 1) / p_resolution < 1000) is not true then
@@ -232,9 +232,9 @@ begin
       w := tollgate.window_step_back(w, v_now);
       update tollgate.token_windows t set ends = w.ends, since = w.since where t.id = p_id;
     end if;
-    if p_receipt is not null then
-      delete from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket and t.expires_at <= v_now;
-      select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = c_bucket;
+    if p_request_id is not null then
+      delete from tollgate.token_receipts t where t.id = p_request_id and t.bucket = c_bucket and t.expires_at <= v_now;
+      select t.* into r from tollgate.token_receipts t where t.id = p_request_id and t.bucket = c_bucket;
     end if;
   end if;
   if v_mode = 'shadow' then
@@ -274,9 +274,9 @@ begin
          set ends = w.ends, counts = w.counts, granted = w.granted, last_wait = w.last_wait,
              max_requests = p_max_requests, interval_ns = w.interval_ns, resolution_ns = w.resolution_ns, since = w.since
        where t.id = p_id;
-      if p_receipt is not null then
+      if p_request_id is not null then
         insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
-        values (p_receipt, c_bucket, p_cost, 0, v_scheduled_at, 'open', v_now + p_hold);
+        values (p_request_id, c_bucket, p_cost, 0, v_scheduled_at, 'open', v_now + p_hold);
       end if;
     else
       v_scheduled_at := v_now;

@@ -33,7 +33,7 @@ declare
   v_later      bigint;
   c_year       constant bigint := 31622400000000000;  -- 366 days in nanoseconds
   c_day        constant bigint := 86400000000000;  -- one day in nanoseconds
-  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
 begin
   if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
       and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_scheduled_at is not null
@@ -81,7 +81,7 @@ begin
   if given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity.
     b.full_at := greatest(b.full_at - given_back::numeric * b.token_ticks, -b.burst);
-    b.granted := least(b.granted, c_max_tokens);
+    b.granted := least(b.granted, c_max_counted);
   else
     if b.full_at - v_clock > tollgate.bucket_max_owed(b) then
       -- The clock was set back: the bucket is empty from now on, as a request would find it.
@@ -92,7 +92,7 @@ begin
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,
       greatest(v_clock, tollgate.bucket_clock(b, v_now + least(p_max_debt, c_year) - 1) + 1 - b.token_ticks)::numeric
         + b.burst));
-    b.granted := least(b.granted::numeric - given_back, c_max_tokens);
+    b.granted := least(b.granted::numeric - given_back, c_max_counted);
   end if;
   update tollgate.token_buckets t
      set full_at = b.full_at, granted = b.granted,

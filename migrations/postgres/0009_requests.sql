@@ -139,7 +139,7 @@ $$;
 --            p_max_wait_ms    longest wait in milliseconds; 0: no wait
 --            p_min_remaining  tokens that must remain for others
 --            p_plan           plan of a bucket that its first request creates; null: the bucket exists
---            p_request        id of the request: a retry with the id within a day is charged once
+--            p_request_id     id of the request: a retry with the id within a day is charged once
 -- Result:    granted          whether the tokens were taken
 --            remaining        whole tokens left
 --            wait_ms          milliseconds until you can use the tokens: 0, or up to p_max_wait_ms
@@ -149,7 +149,7 @@ $$;
 -- Locks:     as for take_v1. In your transaction, the bucket stays locked until the end, and a rollback gives the tokens back.
 create or replace function tollgate.request_tokens_v1(
   p_id text, p_tokens double precision, p_max_wait_ms double precision, p_min_remaining double precision, p_plan text,
-  p_request uuid,
+  p_request_id uuid,
   out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -175,7 +175,7 @@ begin
   v_min_remaining := p_min_remaining;
 
   t := tollgate.take_v1(p_id, v_tokens, least(p_max_wait_ms, c_year_ms)::bigint * 1000000, v_min_remaining, null, null, null,
-                        p_plan, p_request, c_day);
+                        p_plan, p_request_id, c_day);
   case t.outcome
     when 'unknown' then
       raise exception 'tollgate: there is no bucket %', quote_literal(left(p_id, 255))
@@ -192,7 +192,7 @@ begin
       raise exception 'tollgate: bucket % is provisioned with another limit', quote_literal(p_id)
         using errcode = 'invalid_parameter_value', hint = 'Ask without a plan, or use another id.';
     when 'reused' then
-      raise exception 'tollgate: the id % belongs to another request', p_request
+      raise exception 'tollgate: the id % belongs to another request', p_request_id
         using errcode = 'invalid_parameter_value', hint = 'Give each request an id of its own.';
     when 'never' then
       raise exception 'tollgate: bucket % holds % tokens: a cost of % plus a minimum remaining of % can never be granted',
@@ -225,12 +225,12 @@ $$;
 -- Arguments, result, errors and locks: as for request_tokens_v1
 create or replace function tollgate.request_tokens(
   p_id text, p_tokens double precision default 1, p_max_wait_ms double precision default 0,
-  p_min_remaining double precision default 0, p_plan text default null, p_request uuid default null,
+  p_min_remaining double precision default 0, p_plan text default null, p_request_id uuid default null,
   out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select * from tollgate.request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, p_plan, p_request)
+  select * from tollgate.request_tokens_v1(p_id, p_tokens, p_max_wait_ms, p_min_remaining, p_plan, p_request_id)
 $$;
 
 -- request_token: takes one token from a provisioned bucket, without a wait.

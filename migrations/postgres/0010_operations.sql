@@ -104,7 +104,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_max_tokens constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_found      boolean;
   v_window     boolean;
   v_changed    boolean;
@@ -120,7 +120,7 @@ begin
   end if;
   update tollgate.token_buckets b
      set full_at = tollgate.bucket_clock(b, tollgate.clock()), max_granted_wait = 0,
-         granted = least(b.granted::numeric + b.burst / b.token_ticks, c_max_tokens)
+         granted = least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted)
    where b.id = p_id;
   v_found := found;
   delete from tollgate.token_windows w where w.id = p_id returning w.granted > 0 into v_window;

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::admin::AdminError;
-use crate::model::decide::{KeyRules, TimedMode};
+use crate::model::decide::{KeySettings, TimedMode};
 use crate::model::quota::Refill;
 use crate::model::{Key, Mode, Quota, decide};
 
@@ -85,24 +85,24 @@ pub(crate) struct AdminSettings {
     pub(crate) over: Option<Override>,
 }
 
-impl From<&AdminSettings> for KeyRules {
+impl From<&AdminSettings> for KeySettings {
     fn from(chosen: &AdminSettings) -> Self {
         Self {
             all: TimedMode::from_setting(&chosen.all),
-            plan: chosen.plan.as_ref().map(decide::PlanRules::from),
-            over: chosen.over.as_ref().map(decide::OverrideRules::from),
+            plan: chosen.plan.as_ref().map(decide::PlanSettings::from),
+            over: chosen.over.as_ref().map(decide::OverrideSettings::from),
         }
     }
 }
 
-impl From<&Plan> for decide::PlanRules {
+impl From<&Plan> for decide::PlanSettings {
     fn from(plan: &Plan) -> Self {
         let setting = plan.mode.as_ref().map(|setting| TimedMode::new(Some(setting.mode), setting.until));
         Self { quota: plan.quota, setting: setting.unwrap_or_default() }
     }
 }
 
-impl From<&Override> for decide::OverrideRules {
+impl From<&Override> for decide::OverrideSettings {
     fn from(over: &Override) -> Self {
         Self { quota: over.quota, setting: TimedMode::new(over.mode, over.expires_at) }
     }

@@ -8,7 +8,7 @@ use super::ModeSetting;
 use super::changes::{AdminSettings, nanoseconds};
 use crate::model::answer::OutcomeCode;
 use crate::model::bucket::{BucketRequest, NEVER_NS};
-use crate::model::decide::{self, BucketRow, KeyRules};
+use crate::model::decide::{self, BucketRow, KeySettings};
 use crate::model::{Key, Mode, Quota, Rule};
 
 /// A key's effective limit and mode, where they come from, and the result of a request for one token.
@@ -78,14 +78,14 @@ pub enum ExpectedOutcome {
 
 /// Explains a key of a store that decides in this process: decides a request on a copy of the row.
 pub(crate) fn explain(row: Option<BucketRow>, named: Option<&Key>, chosen: &AdminSettings, now: i64) -> Explanation {
-    let rules = KeyRules::from(chosen);
+    let rules = KeySettings::from(chosen);
     let plan = named.or_else(|| row.as_ref()?.plan.as_deref()).cloned();
     let over = chosen.over.as_ref().filter(|_| rules.over.is_some_and(|over| over.setting.holds(now)));
 
     let quotas = [
         (Origin::Override, over.and_then(|over| over.quota)),
         (Origin::Plan, chosen.plan.as_ref().map(|plan| plan.quota)),
-        (Origin::Bucket, row.as_ref().map(|row| row.own)),
+        (Origin::Bucket, row.as_ref().map(|row| row.own_quota)),
     ];
     let quota = quotas.into_iter().find_map(|(from, quota)| Some((from, quota?)));
     let of_key = over.and_then(|over| {
@@ -125,7 +125,7 @@ pub(crate) fn explain(row: Option<BucketRow>, named: Option<&Key>, chosen: &Admi
 fn expected_outcome_of(
     row: Option<BucketRow>,
     rule: &Rule,
-    chosen: &KeyRules,
+    chosen: &KeySettings,
     now: i64,
 ) -> (ExpectedOutcome, i64, Option<i64>) {
     let available = row.as_ref().map(|row| row.available(now));

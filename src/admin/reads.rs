@@ -93,7 +93,7 @@ impl BucketLevel {
         let token_ticks = limits.token_ticks.max(1);
         Self {
             key,
-            quota: row.over.as_deref().copied().unwrap_or(row.own),
+            quota: row.over.as_deref().copied().unwrap_or(row.own_quota),
             plan: row.plan.as_deref().cloned(),
             provisioned: row.provisioned,
             overridden: row.over.is_some(),

@@ -154,7 +154,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
                 let is_behind = !take.max_wait.is_zero() && rest.iter().any(waits);
                 let served = if is_behind { None } else { self.lender.serve(&take) };
                 if served.is_none() {
-                    self.lender.miss(&take);
+                    self.lender.prefetch(&take);
                     rest.push(take.cloned());
                 }
                 served.map(Ok)
@@ -178,7 +178,7 @@ impl<S: Store, C: Clock> Store for Lease<S, C> {
         if let Some(decision) = self.lender.serve(&take) {
             return Ok(Ok(decision));
         }
-        self.lender.miss(&take);
+        self.lender.prefetch(&take);
         let outcome = self.lender.store.take_one_checked(take, options).await?;
         self.lender.note(take, &outcome);
         Ok(outcome)

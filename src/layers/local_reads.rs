@@ -102,7 +102,7 @@ impl<S: SharedWindows> LocalReads<S> {
         }
         Ok(counted
             .outcome(&take, window, request)
-            .map(|decision| decision.without_receipts().with_source(Source::LocalReads)))
+            .map(|decision| decision.without_grants().with_source(Source::LocalReads)))
     }
 
     fn refresh_in_background(&self, key: Key, window: Window) {

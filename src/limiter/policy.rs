@@ -278,8 +278,8 @@ impl FallbackStore {
                 // Local grants cannot be settled and a fresh id is never repeated, so the id need not be remembered.
                 local.id = local.id.filter(|_| !take.has_fresh_id());
                 for (place, limit) in local.limits.iter_mut().enumerate() {
-                    let own = place == 0 && take.own;
-                    if let Some(quota) = self.quota_for(limit, own) {
+                    let is_limiters_rule = place == 0 && take.is_limiters_rule;
+                    if let Some(quota) = self.quota_for(limit, is_limiters_rule) {
                         (limit.rule, limit.min_remaining) = (Rule::Quota(quota), 0);
                     }
                 }
@@ -292,11 +292,11 @@ impl FallbackStore {
                 })?
             }
         };
-        Ok(decision.with_source(Source::Fallback).without_receipts())
+        Ok(decision.with_source(Source::Fallback).without_grants())
     }
 
-    /// Lowers the local bucket of a limit to what an upstream states. `own`: the limit is the limiter's.
-    pub(super) fn throttle(&self, limit: &Limit, own: bool, throttle: Throttle) {
+    /// Lowers the local bucket of a limit to what an upstream states. `is_limiters_rule`: the limit is the limiter's.
+    pub(super) fn throttle(&self, limit: &Limit, is_limiters_rule: bool, throttle: Throttle) {
         if matches!(self.fallback, Fallback::Open | Fallback::Closed(_)) {
             return;
         }
@@ -311,16 +311,16 @@ impl FallbackStore {
         };
         // Another quota would rescale the owed tokens, so this lowers the bucket under its current quota, or else its future one.
         if matches!(lower(&Rule::Provisioned), Err(Error::Take(TakeError::UnknownBucket(_)))) {
-            let quota = self.quota_for(limit, own).map(Rule::Quota);
+            let quota = self.quota_for(limit, is_limiters_rule).map(Rule::Quota);
             // Ignores a full store and a bucket that cannot be lowered.
             drop(lower(quota.as_ref().unwrap_or(&limit.rule)));
         }
     }
 
     /// The quota under which this process decides, if it replaces the request's rule. A limit can state
-    /// [its own](crate::Limit::fallback_quota). `own`: the limit is the limiter's.
-    fn quota_for(&self, limit: &Limit, own: bool) -> Option<Quota> {
-        let is_replaced = own || matches!(limit.rule, Rule::Plan(_) | Rule::Provisioned);
+    /// [its own](crate::Limit::fallback_quota). `is_limiters_rule`: the limit is the limiter's.
+    fn quota_for(&self, limit: &Limit, is_limiters_rule: bool) -> Option<Quota> {
+        let is_replaced = is_limiters_rule || matches!(limit.rule, Rule::Plan(_) | Rule::Provisioned);
         let of_fallback = || if is_replaced { self.fallback.local_quota(limit) } else { None };
         limit.local.as_deref().copied().or_else(of_fallback)
     }

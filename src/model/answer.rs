@@ -95,7 +95,7 @@ impl BucketAnswer {
     }
 
     /// The record of the tokens taken, if the request took any.
-    pub(crate) fn receipt(&self, request: BucketRequest) -> Option<GrantRecord> {
+    pub(crate) fn grant(&self, request: BucketRequest) -> Option<GrantRecord> {
         let (_, bucket) = self.state?;
         let scheduled_at = self.scheduled_at.unwrap_or(self.now);
         self.took_tokens().then_some(GrantRecord { cost: request.cost, granted: bucket.granted, scheduled_at })
@@ -137,11 +137,11 @@ impl BucketAnswer {
         if self.mode == Mode::Block {
             verdict.retry_after = self.scheduled_at.map_or(NEVER_NS, |until| until - self.now);
         }
-        let Some(receipt) = self.receipt(request) else {
+        let Some(grant) = self.grant(request) else {
             return Decision::new(verdict).with_mode(self.mode).with_limits(limits);
         };
-        verdict.wait = receipt.scheduled_at - self.now;
-        Decision::of(verdict, Some(receipt)).with_limits(limits)
+        verdict.wait = grant.scheduled_at - self.now;
+        Decision::of(verdict, Some(grant)).with_limits(limits)
     }
 }
 

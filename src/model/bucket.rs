@@ -248,14 +248,14 @@ impl Bucket {
 
     /// Gives back a request's tokens before its scheduled time, and returns how many. Tokens that later requests queue
     /// behind are not given back. Cancelling the last request restores the state before it.
-    pub fn cancel(&mut self, limits: &BucketQuota, now: i64, receipt: &GrantRecord) -> i64 {
-        if now > receipt.scheduled_at || self.granted < receipt.granted {
+    pub fn cancel(&mut self, limits: &BucketQuota, now: i64, grant: &GrantRecord) -> i64 {
+        if now > grant.scheduled_at || self.granted < grant.granted {
             return 0;
         }
-        let later = self.granted - receipt.granted;
-        let given_back = (receipt.cost - later).max(0);
+        let later = self.granted - grant.granted;
+        let given_back = (grant.cost - later).max(0);
         if later == 0 {
-            self.granted = (self.granted - receipt.cost).max(0);
+            self.granted = (self.granted - grant.cost).max(0);
         }
         self.refund(limits, given_back);
         given_back

@@ -12,7 +12,7 @@ use crate::model::{Adjusted, Adjustment, Decision, Key, Mode, Quota, Rule};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BucketRow {
     /// The quota of the bucket itself, of its plan, or of its last request.
-    pub(crate) own: Quota,
+    pub(crate) own_quota: Quota,
     /// The override's quota, if the state was written under one.
     pub(crate) over: Option<Box<Quota>>,
     pub(crate) plan: Option<Box<Key>>,
@@ -22,15 +22,15 @@ pub(crate) struct BucketRow {
 
 /// The settings of an operator that apply to a key.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KeyRules {
+pub(crate) struct KeySettings {
     pub(crate) all: TimedMode,
     /// The plan that the request or the bucket names, if there is one.
-    pub(crate) plan: Option<PlanRules>,
-    pub(crate) over: Option<OverrideRules>,
+    pub(crate) plan: Option<PlanSettings>,
+    pub(crate) over: Option<OverrideSettings>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlanRules {
+pub(crate) struct PlanSettings {
     pub(crate) quota: Quota,
     pub(crate) setting: TimedMode,
 }
@@ -43,7 +43,7 @@ pub(crate) struct TimedMode {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OverrideRules {
+pub(crate) struct OverrideSettings {
     pub(crate) quota: Option<Quota>,
     pub(crate) setting: TimedMode,
 }
@@ -59,9 +59,9 @@ pub(crate) struct EffectiveBucket {
     pub(crate) capacity: Option<i64>,
 }
 
-impl KeyRules {
+impl KeySettings {
     /// The effective mode and its end: the override's before the plan's before the mode of every key.
-    pub(crate) fn mode(&self, plan: Option<&PlanRules>, now: i64) -> (Mode, Option<i64>) {
+    pub(crate) fn mode(&self, plan: Option<&PlanSettings>, now: i64) -> (Mode, Option<i64>) {
         let nearest = [self.over.map(|over| over.setting), plan.map(|plan| plan.setting), Some(self.all)];
         let setting = nearest.into_iter().flatten().find(|setting| setting.mode.is_some() && setting.holds(now));
         let TimedMode { mode, until } = setting.unwrap_or_default();
@@ -75,11 +75,11 @@ impl TimedMode {
     }
 }
 
-/// Creates the bucket if the rule can create it, and settles it under the effective quota.
+/// Creates the bucket if the rule can create it, and converts it to the effective quota.
 pub(crate) fn effective_bucket(
     row: Option<BucketRow>,
     rule: &Rule,
-    rules: &KeyRules,
+    rules: &KeySettings,
     now: i64,
 ) -> Result<EffectiveBucket, OutcomeCode> {
     let quota = match rule {
@@ -100,15 +100,16 @@ pub(crate) fn effective_bucket(
     let (mode, until) = rules.mode(plan, now);
 
     let requested = quota.or_else(|| plan.map(|plan| plan.quota));
-    let effective_quota = over.and_then(|over| over.quota).or(requested).or_else(|| row.as_ref().map(|row| row.own));
+    let effective_quota =
+        over.and_then(|over| over.quota).or(requested).or_else(|| row.as_ref().map(|row| row.own_quota));
     let capacity = effective_quota.map(|quota| quota.capacity_i64());
     if mode == Mode::Off {
         return Ok(EffectiveBucket { row, mode, until, capacity });
     }
     let mut row = match (row, requested) {
         (None, None) => return Err(OutcomeCode::Unknown),
-        (None, Some(own)) => BucketRow {
-            own,
+        (None, Some(own_quota)) => BucketRow {
+            own_quota,
             over: None,
             plan: named.clone().map(Box::new),
             provisioned: false,
@@ -116,7 +117,7 @@ pub(crate) fn effective_bucket(
         },
         (Some(row), _) => row,
     };
-    let has_other_quota = quota.is_some_and(|quota| quota != row.own);
+    let has_other_quota = quota.is_some_and(|quota| quota != row.own_quota);
     let other_plan = matches!(rule, Rule::Plan(_)) && named.as_ref() != row.plan.as_deref();
     if row.provisioned && (has_other_quota || other_plan) {
         return Err(OutcomeCode::Conflict);
@@ -129,7 +130,7 @@ pub(crate) fn effective_bucket(
 }
 
 /// Makes a bucket full under its effective quota.
-pub(crate) fn reset(row: &mut BucketRow, rules: &KeyRules, now: i64) {
+pub(crate) fn reset(row: &mut BucketRow, rules: &KeySettings, now: i64) {
     // A bucket whose plan was deleted keeps its quota.
     if let Ok(EffectiveBucket { row: Some(converted), .. }) =
         effective_bucket(Some(row.clone()), &Rule::Provisioned, rules, now)
@@ -158,7 +159,7 @@ impl BucketRow {
     /// A bucket that is provisioned at `now`.
     pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
         let bucket = Bucket::full(&BucketQuota::from(&quota), now);
-        Self { own: quota, over: None, plan: None, provisioned: true, bucket }
+        Self { own_quota: quota, over: None, plan: None, provisioned: true, bucket }
     }
 
     /// Decides a request by the tokens alone, regardless of the mode. `None` if the request exceeds the capacity.
@@ -186,8 +187,8 @@ impl BucketRow {
         now: i64,
     ) -> Decision {
         let scheduled_at = now.saturating_add(verdict.wait);
-        let receipt = GrantRecord { cost: request.cost, granted: self.bucket.granted, scheduled_at };
-        Decision::of(verdict, verdict.granted.then_some(receipt)).with_limits(limits)
+        let grant = GrantRecord { cost: request.cost, granted: self.bucket.granted, scheduled_at };
+        Decision::of(verdict, verdict.granted.then_some(grant)).with_limits(limits)
     }
 
     /// Provisions the bucket with a quota of its own. While an override has a quota, the override stays in effect.
@@ -195,7 +196,7 @@ impl BucketRow {
         self.provisioned = true;
         self.plan = None;
         if self.over.is_some() {
-            self.own = quota;
+            self.own_quota = quota;
         } else {
             self.follow(Some(quota), None, now);
         }
@@ -204,7 +205,7 @@ impl BucketRow {
     /// The limits that the state was written under.
     #[inline]
     pub(crate) fn limits(&self) -> BucketQuota {
-        BucketQuota::from(self.over.as_deref().unwrap_or(&self.own))
+        BucketQuota::from(self.over.as_deref().unwrap_or(&self.own_quota))
     }
 
     /// Empties the bucket if the clock was set back.
@@ -226,7 +227,7 @@ impl BucketRow {
     pub(crate) fn follow(&mut self, requested: Option<Quota>, over: Option<Quota>, now: i64) {
         let old = self.limits();
         if over.is_none() {
-            self.own = requested.unwrap_or(self.own);
+            self.own_quota = requested.unwrap_or(self.own_quota);
         }
         self.over = over.map(Box::new);
         let new = self.limits();
@@ -288,7 +289,7 @@ pub(crate) fn throttle(effective: &mut EffectiveBucket, level: ThrottleLevel, no
 /// A receipt as a store keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredReceipt {
-    pub(crate) receipt: GrantRecord,
+    pub(crate) grant: GrantRecord,
     pub(crate) state: State,
     /// In nanoseconds since 1970.
     pub(crate) expires_at: i64,
@@ -322,12 +323,12 @@ impl State {
 impl StoredReceipt {
     /// The answer to a repeated request whose id was granted before.
     pub(crate) fn repeated_answer(&self, request: BucketRequest, answer: BucketAnswer) -> BucketAnswer {
-        let same = self.receipt.cost == request.cost && self.state != State::Cancelled;
-        let state = answer.state.map(|(limits, bucket)| (limits, Bucket { granted: self.receipt.granted, ..bucket }));
+        let same = self.grant.cost == request.cost && self.state != State::Cancelled;
+        let state = answer.state.map(|(limits, bucket)| (limits, Bucket { granted: self.grant.granted, ..bucket }));
         BucketAnswer {
             code: if same { OutcomeCode::Granted } else { OutcomeCode::Reused },
             mode: Mode::Enforce,
-            scheduled_at: Some(self.receipt.scheduled_at.max(answer.now)),
+            scheduled_at: Some(self.grant.scheduled_at.max(answer.now)),
             state,
             ..answer
         }
@@ -340,10 +341,10 @@ pub(crate) trait Account {
     const MAX_USED: i64;
 
     /// Gives back tokens that will not be used, and returns how many. `None` if it is too late.
-    fn cancel(&mut self, receipt: &GrantRecord, now: i64) -> Option<i64>;
+    fn cancel(&mut self, grant: &GrantRecord, now: i64) -> Option<i64>;
 
     /// Gives back tokens that were not used.
-    fn refund(&mut self, receipt: &GrantRecord, tokens: i64);
+    fn refund(&mut self, grant: &GrantRecord, tokens: i64);
 
     /// Takes tokens that were used beyond the grant. A bucket's next token then comes within `max_debt`.
     fn charge(&mut self, now: i64, tokens: i64, max_debt: i64);
@@ -352,9 +353,9 @@ pub(crate) trait Account {
 impl Account for BucketRow {
     const MAX_USED: i64 = MAX_TOKENS;
 
-    fn cancel(&mut self, receipt: &GrantRecord, now: i64) -> Option<i64> {
+    fn cancel(&mut self, grant: &GrantRecord, now: i64) -> Option<i64> {
         let limits = self.limits();
-        (self.bucket.granted >= receipt.granted).then(|| self.bucket.cancel(&limits, now, receipt))
+        (self.bucket.granted >= grant.granted).then(|| self.bucket.cancel(&limits, now, grant))
     }
 
     fn refund(&mut self, _: &GrantRecord, tokens: i64) {
@@ -376,44 +377,44 @@ pub(crate) fn adjust<A: Account>(
     now: i64,
 ) -> (Result<Adjusted, OutcomeCode>, Option<StoredReceipt>) {
     // The stored receipt overrides the caller's, except for the cost.
-    let receipt = stored.map_or(receipt.taken, |stored| GrantRecord { cost: receipt.taken.cost, ..stored.receipt });
-    if kind == AdjustmentKind::Cancel && now > receipt.scheduled_at {
+    let grant = stored.map_or(receipt.grant, |stored| GrantRecord { cost: receipt.grant.cost, ..stored.grant });
+    if kind == AdjustmentKind::Cancel && now > grant.scheduled_at {
         return (Ok(Adjusted::Late), None);
     }
     let stored = match (stored, kind) {
         (Some(stored), AdjustmentKind::Settle(_)) if stored.expires_at <= now => return (Ok(Adjusted::Late), None),
-        (Some(stored), _) if stored.state != State::Open || stored.receipt.cost != receipt.cost => {
+        (Some(stored), _) if stored.state != State::Open || stored.grant.cost != grant.cost => {
             return (Ok(Adjusted::Repeated), None);
         }
         (Some(stored), _) => stored,
         (None, AdjustmentKind::Settle(_)) => return (Ok(Adjusted::Late), None),
-        (None, _) => StoredReceipt { receipt, state: State::Open, expires_at: remembered_until(receipt, now) },
+        (None, _) => StoredReceipt { grant, state: State::Open, expires_at: remembered_until(grant, now) },
     };
     let Some(account) = account else {
         return (Err(OutcomeCode::Unknown), None);
     };
     let tokens = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).min(A::MAX_USED);
     let (given_back, state) = match kind {
-        AdjustmentKind::Cancel => match account.cancel(&receipt, now) {
+        AdjustmentKind::Cancel => match account.cancel(&grant, now) {
             None => return (Ok(Adjusted::Late), None),
             Some(given_back) => (given_back, State::Cancelled),
         },
-        AdjustmentKind::Refund(unused) => (tokens(unused).min(receipt.cost), State::Refunded),
-        AdjustmentKind::Settle(used) => (receipt.cost - tokens(used), State::Settled),
+        AdjustmentKind::Refund(unused) => (tokens(unused).min(grant.cost), State::Refunded),
+        AdjustmentKind::Settle(used) => (grant.cost - tokens(used), State::Settled),
     };
     match kind {
         AdjustmentKind::Cancel => {}
         _ if given_back < 0 => account.charge(now, -given_back, max_debt),
-        _ => account.refund(&receipt, given_back),
+        _ => account.refund(&grant, given_back),
     }
-    let expires_at = stored.expires_at.max(remembered_until(stored.receipt, now));
+    let expires_at = stored.expires_at.max(remembered_until(stored.grant, now));
     (Ok(Adjusted::Done(given_back)), Some(StoredReceipt { state, expires_at, ..stored }))
 }
 
 /// How long an adjustment is remembered: until a day after it or until the scheduled time, whichever is later. Bounded by the
 /// longest wait, because the receipt comes from the caller.
-fn remembered_until(receipt: GrantRecord, now: i64) -> i64 {
-    receipt.scheduled_at.max(now + DAY_NS).min(now + MAX_WAIT_NS)
+fn remembered_until(grant: GrantRecord, now: i64) -> i64 {
+    grant.scheduled_at.max(now + DAY_NS).min(now + MAX_WAIT_NS)
 }
 
 const DAY_NS: i64 = 86_400_000_000_000;

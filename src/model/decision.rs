@@ -26,7 +26,7 @@ pub struct Decision {
     /// The answer of each bucket, if the request has several.
     each: Box<[Self]>,
     /// The bucket's record of the grant. With several buckets, `each` has the records.
-    taken: Option<GrantRecord>,
+    grant: Option<GrantRecord>,
 }
 
 /// How a bucket gets its tokens, as far as the decision knows.
@@ -78,13 +78,13 @@ impl Decision {
 
     /// The decision of a single bucket, with its record of the grant.
     #[inline]
-    pub(crate) fn of(verdict: Verdict, receipt: Option<GrantRecord>) -> Self {
+    pub(crate) fn of(verdict: Verdict, grant: Option<GrantRecord>) -> Self {
         Self {
             granted: verdict.granted,
             wait: Nanoseconds(verdict.wait),
             retry_after: Nanoseconds(verdict.retry_after),
             reset_after: Nanoseconds(verdict.reset_after),
-            taken: receipt,
+            grant,
             ..Self::grant(verdict.remaining.max(0).unsigned_abs())
         }
     }
@@ -105,7 +105,7 @@ impl Decision {
             refilling: Refilling::Unknown,
             limit: 0,
             each: Box::default(),
-            taken: None,
+            grant: None,
         }
     }
 
@@ -150,10 +150,10 @@ impl Decision {
     }
 
     /// Removes the records of the grant, because the store does not know the grant.
-    pub(crate) fn without_receipts(mut self) -> Self {
-        self.taken = None;
+    pub(crate) fn without_grants(mut self) -> Self {
+        self.grant = None;
         for one in &mut self.each {
-            one.taken = None;
+            one.grant = None;
         }
         self
     }
@@ -188,19 +188,19 @@ impl Decision {
     }
 
     /// The records of the grants, each with the place of its bucket in the request.
-    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, GrantRecord)> {
-        self.each().iter().filter_map(|one| one.taken.map(|receipt| (one.limit, receipt)))
+    pub(crate) fn grants(&self) -> impl Iterator<Item = (usize, GrantRecord)> {
+        self.each().iter().filter_map(|one| one.grant.map(|grant| (one.limit, grant)))
     }
 
     /// When the request was decided, by the store's clock, if it took tokens.
     pub(crate) fn decided_at(&self) -> Option<i64> {
-        let decided_at = |one: &Self| Some(one.taken?.scheduled_at.saturating_sub(one.wait.0));
+        let decided_at = |one: &Self| Some(one.grant?.scheduled_at.saturating_sub(one.wait.0));
         self.each().iter().find_map(decided_at)
     }
 
     /// Sets the wait as seen from a later instant of the store's clock.
     pub(crate) fn waiting_from(mut self, now: i64) -> Self {
-        if let Some(scheduled_at) = self.taken().map(|(_, receipt)| receipt.scheduled_at).max() {
+        if let Some(scheduled_at) = self.grants().map(|(_, grant)| grant.scheduled_at).max() {
             self.wait = Nanoseconds(scheduled_at.saturating_sub(now).max(0));
         }
         self

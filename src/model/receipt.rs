@@ -17,7 +17,7 @@ pub struct Receipt {
     /// The maker of the id. A caller cannot repeat a request with an id that the crate made.
     pub(crate) id_of: IdOf,
     pub(crate) key: Key,
-    pub(crate) taken: bucket::GrantRecord,
+    pub(crate) grant: bucket::GrantRecord,
     /// Whether the key's sliding window granted, and not its bucket.
     pub(crate) window: bool,
 }
@@ -27,11 +27,11 @@ impl Receipt {
     pub(crate) fn of(take: &Take, decision: &Decision) -> Vec<Self> {
         let (id, id_of) = take.id.map_or_else(|| (receipt_id(), IdOf::Crate), |id| (id, take.id_of));
         let window = take.window().is_some();
-        let receipt = |(place, taken): (usize, _)| {
+        let receipt = |(place, grant): (usize, _)| {
             let key = take.limits[place].key.clone();
-            Self { id, id_of, key, taken, window }
+            Self { id, id_of, key, grant, window }
         };
-        decision.taken().map(receipt).collect()
+        decision.grants().map(receipt).collect()
     }
 
     /// Creates a receipt from a request's id, key and cost, to refund or settle the request in another process.
@@ -40,15 +40,15 @@ impl Receipt {
     #[must_use]
     pub fn new(id: Uuid, key: Key, cost: u64) -> Self {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX).clamp(1, bucket::MAX_TOKENS);
-        let taken = bucket::GrantRecord { cost, granted: 0, scheduled_at: 0 };
-        Self { id, id_of: IdOf::Caller, key, taken, window: false }
+        let grant = bucket::GrantRecord { cost, granted: 0, scheduled_at: 0 };
+        Self { id, id_of: IdOf::Caller, key, grant, window: false }
     }
 
     /// Makes this the receipt of requests that the key's sliding window granted, at this time since 1970.
     #[must_use]
     pub fn in_window(mut self, granted_at: Duration) -> Self {
-        self.taken.cost = self.taken.cost.min(crate::model::window::MAX_REQUESTS);
-        self.taken.scheduled_at = nanoseconds(granted_at);
+        self.grant.cost = self.grant.cost.min(crate::model::window::MAX_REQUESTS);
+        self.grant.scheduled_at = nanoseconds(granted_at);
         self.window = true;
         self
     }
@@ -68,7 +68,7 @@ impl Receipt {
     /// Returns the tokens taken.
     #[must_use]
     pub fn cost(&self) -> u64 {
-        self.taken.cost.unsigned_abs()
+        self.grant.cost.unsigned_abs()
     }
 
     /// Cancels the request before its scheduled time. Gives back the tokens that no later request queues behind.

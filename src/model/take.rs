@@ -35,7 +35,7 @@ pub struct Take {
     pub(crate) remember_for: Duration,
     pub(crate) id_of: IdOf,
     /// Whether the first bucket is under the limiter's own rule, and not under a limit that the request adds.
-    pub(crate) own: bool,
+    pub(crate) is_limiters_rule: bool,
     pub(crate) refundable: bool,
     /// Whether the caller lets the request pass even if it is denied.
     pub(crate) shadow: bool,
@@ -323,7 +323,7 @@ impl Take {
             id: None,
             remember_for: Duration::ZERO,
             id_of: IdOf::Caller,
-            own: true,
+            is_limiters_rule: true,
             refundable: false,
             shadow: false,
         }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use self::admin::Stats;
 use self::receipts::ReceiptRoom;
-use self::rules::RuleBook;
+use self::rules::OperatorSettings;
 use self::shard::{Guards, Shard};
 use crate::admin::{AdminError, BucketLevel, SweepResult};
 use crate::clock::{Clock, ProcessClock};
@@ -62,7 +62,7 @@ mod shard;
 pub struct MemoryStore<C = ProcessClock> {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
-    rules: RuleBook,
+    rules: OperatorSettings,
     stats: Mutex<Stats>,
     /// The shard at which the next step of a sweep begins.
     sweeps_from: AtomicUsize,
@@ -92,7 +92,7 @@ impl<C: Clock> MemoryStore<C> {
         Self {
             shards,
             hasher,
-            rules: RuleBook::default(),
+            rules: OperatorSettings::default(),
             stats: Mutex::default(),
             sweeps_from: AtomicUsize::new(0),
             clock,
@@ -221,9 +221,9 @@ impl<C: Clock> MemoryStore<C> {
             if let Some(row) = if spared || stored { before } else { after } {
                 guards.write(self.shard_of(key), key, row, now)?;
             }
-            if let (Some(id), Some(receipt), false) = (take.id, answer.receipt(take.request_at(place)), stored) {
+            if let (Some(id), Some(grant), false) = (take.id, answer.grant(take.request_at(place)), stored) {
                 let receipts = &mut guards.shard(self.shard_of(key)).receipts;
-                receipts.grant(id, key, receipt, take.id_of, now.saturating_add(take.remember_for_ns()));
+                receipts.grant(id, key, grant, take.id_of, now.saturating_add(take.remember_for_ns()));
             }
         }
         let decisions = answers
@@ -253,7 +253,7 @@ impl<C: Clock> MemoryStore<C> {
         };
         let outcome = counted.outcome(take, window, request);
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, stored)
-            && let Some((_, receipt)) = decision.taken().next()
+            && let Some((_, receipt)) = decision.grants().next()
         {
             shard.receipts.grant(id, &receipt_key, receipt, take.id_of, now.saturating_add(take.remember_for_ns()));
         }
@@ -329,7 +329,7 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.clock.now();
         self.rules.change(|choices| {
             let before = choices.overrides.len();
-            choices.overrides.retain(|_, over| decide::OverrideRules::from(&*over).setting.holds(now));
+            choices.overrides.retain(|_, over| decide::OverrideSettings::from(&*over).setting.holds(now));
             before - choices.overrides.len()
         })
     }

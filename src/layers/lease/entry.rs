@@ -22,7 +22,7 @@ pub(super) struct LeaseEntry {
     /// Which slot to use first: a hint.
     front: AtomicUsize,
     /// At this number of tokens, more are requested.
-    low: AtomicU64,
+    prefetch_threshold: AtomicU64,
     /// The store's last answer: the tokens left, and when the bucket is full.
     remaining: AtomicU64,
     full_at: AtomicU64,
@@ -30,7 +30,7 @@ pub(super) struct LeaseEntry {
     capacity: AtomicU64,
     refill: AtomicU64,
     /// The tokens of all requests that the store granted. It wraps.
-    missed: AtomicU64,
+    store_granted: AtomicU64,
     /// No tokens are requested until this instant.
     paused_until: AtomicU64,
     /// Until this instant, a request waits for the store's tokens.
@@ -48,12 +48,12 @@ impl LeaseEntry {
             debit: take.cloned().max_wait(Duration::ZERO),
             slots: Default::default(),
             front: AtomicUsize::new(0),
-            low: AtomicU64::new(0),
+            prefetch_threshold: AtomicU64::new(0),
             remaining: AtomicU64::new(0),
             full_at: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
             refill: AtomicU64::new(0),
-            missed: AtomicU64::new(used),
+            store_granted: AtomicU64::new(used),
             paused_until: AtomicU64::new(0),
             queued_until: AtomicU64::new(0),
             debiting: SingleFlight::default(),
@@ -81,12 +81,12 @@ impl LeaseEntry {
             (capacity, refill) => Some((capacity, Some(Duration::from_nanos(refill)))),
         };
         let remaining = self.remaining.load(Ordering::Relaxed).saturating_add(left);
-        Some((Decision::lent(remaining, reset_after, limits), left <= self.low.load(Ordering::Relaxed)))
+        Some((Decision::lent(remaining, reset_after, limits), left <= self.prefetch_threshold.load(Ordering::Relaxed)))
     }
 
     /// Counts a request that the store granted.
-    pub(super) fn miss(&self, take: &Take) {
-        self.missed.fetch_add(take.cost.min(MAX_SLOT_TOKENS), Ordering::Relaxed);
+    pub(super) fn count_store_grant(&self, take: &Take) {
+        self.store_granted.fetch_add(take.cost.min(MAX_SLOT_TOKENS), Ordering::Relaxed);
     }
 
     #[inline]
@@ -148,7 +148,7 @@ struct LeaseAccounting {
     /// The size of the last batch, when it was computed, and the demand until then.
     size: u64,
     sized_at: u64,
-    wanted: u64,
+    demand: u64,
     /// The demand at the last idle check.
     checked: u64,
 }
@@ -174,10 +174,10 @@ impl LeaseEntry {
     /// tokens left in the store.
     pub(super) fn size(&self, cost: u64, now: u64, options: &LeaseOptions) -> Result<u64, NoDebit> {
         let mut accounting = self.accounting.lock();
-        let (leased, wanted) = (self.tokens(), self.wanted(&accounting));
+        let (leased, demand) = (self.tokens(), self.demand(&accounting));
         let elapsed = now.saturating_sub(accounting.sized_at).max(1);
         let rate =
-            u128::from(wanted.wrapping_sub(accounting.wanted)) * u128::from(ns(options.target)) / u128::from(elapsed);
+            u128::from(demand.wrapping_sub(accounting.demand)) * u128::from(ns(options.target)) / u128::from(elapsed);
         let size = u64::try_from(rate)
             .unwrap_or(u64::MAX)
             // At least twice the cost, so that a small batch can grow to serve two requests like this one.
@@ -187,7 +187,7 @@ impl LeaseEntry {
         let serves = size >= 2 && size / 2 >= cost;
         // A request with a large cost must not reset the measurement of the others.
         if serves || size < 2 || elapsed > ns(options.target) {
-            (accounting.sized_at, accounting.wanted) = (now, wanted);
+            (accounting.sized_at, accounting.demand) = (now, demand);
         }
         if serves {
             accounting.size = size;
@@ -204,58 +204,58 @@ impl LeaseEntry {
     }
 
     /// Puts a batch into the emptier slot, and returns what to give back of the slot's old batch.
-    pub(super) fn fill(&self, batch: LeasedBatch, until: u64, since: u64) -> Option<Adjustment> {
+    pub(super) fn fill(&self, batch: LeasedBatch, until: u64, refundable_since: u64) -> Option<Adjustment> {
         let mut accounting = self.accounting.lock();
         let [one, other] = [0, 1].map(|place: usize| self.slots[place].left(batch.requested_at));
         let place = usize::from(one > other);
-        let unused = accounting.retire(self, place, since);
+        let unused = accounting.retire(self, place, refundable_since);
         let tokens = batch.receipt.cost();
         accounting.debited += tokens;
-        self.low.store(tokens / 2, Ordering::Relaxed);
+        self.prefetch_threshold.store(tokens / 2, Ordering::Relaxed);
         accounting.batches[place] = Some(batch);
         self.slots[place].fill(tokens, until);
         unused
     }
 
     /// Empties both slots, and returns what to give back.
-    pub(super) fn retire(&self, since: u64) -> SmallVec<[Adjustment; 2]> {
+    pub(super) fn retire(&self, refundable_since: u64) -> SmallVec<[Adjustment; 2]> {
         let mut accounting = self.accounting.lock();
-        [0, 1].into_iter().filter_map(|place| accounting.retire(self, place, since)).collect()
+        [0, 1].into_iter().filter_map(|place| accounting.retire(self, place, refundable_since)).collect()
     }
 
     /// Empties expired slots, and returns what to give back.
-    pub(super) fn retire_expired(&self, now: u64, since: u64) -> SmallVec<[Adjustment; 2]> {
+    pub(super) fn retire_expired(&self, now: u64, refundable_since: u64) -> SmallVec<[Adjustment; 2]> {
         let mut accounting = self.accounting.lock();
         let expired = [0, 1].into_iter().filter(|place| self.slots[*place].is_expired(now));
-        expired.filter_map(|place| accounting.retire(self, place, since)).collect()
+        expired.filter_map(|place| accounting.retire(self, place, refundable_since)).collect()
     }
 
     /// Whether no request came since the last call.
     pub(super) fn is_idle(&self) -> bool {
         let mut accounting = self.accounting.lock();
-        let wanted = self.wanted(&accounting);
-        std::mem::replace(&mut accounting.checked, wanted) == wanted
+        let demand = self.demand(&accounting);
+        std::mem::replace(&mut accounting.checked, demand) == demand
     }
 
     /// The demand: the tokens of all granted requests. It wraps.
-    fn wanted(&self, accounting: &LeaseAccounting) -> u64 {
+    fn demand(&self, accounting: &LeaseAccounting) -> u64 {
         let used = accounting.debited - accounting.given_back - self.tokens();
-        used.wrapping_add(self.missed.load(Ordering::Relaxed))
+        used.wrapping_add(self.store_granted.load(Ordering::Relaxed))
     }
 }
 
 impl LeaseAccounting {
     fn new(size: u64, sized_at: u64) -> Self {
-        Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, wanted: 0, checked: 0 }
+        Self { batches: [None, None], debited: 0, given_back: 0, size, sized_at, demand: 0, checked: 0 }
     }
 
     /// Removes a batch, and returns what to give back of it, so that it is given back once. A batch that was requested before
-    /// `since` is not given back, because the refill has replaced it.
-    fn retire(&mut self, entry: &LeaseEntry, place: usize, since: u64) -> Option<Adjustment> {
+    /// `refundable_since` is not given back, because the refill has replaced it.
+    fn retire(&mut self, entry: &LeaseEntry, place: usize, refundable_since: u64) -> Option<Adjustment> {
         let unused = entry.slots[place].empty();
         self.given_back += unused;
         let batch = self.batches[place].take()?;
-        (unused > 0 && batch.requested_at >= since).then(|| batch.receipt.refund(unused))
+        (unused > 0 && batch.requested_at >= refundable_since).then(|| batch.receipt.refund(unused))
     }
 }
 

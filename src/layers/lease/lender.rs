@@ -59,7 +59,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
     }
 
     /// Tokens that were requested before this instant are not given back any more.
-    fn since(&self, now: u64) -> u64 {
+    fn refundable_since(&self, now: u64) -> u64 {
         now.saturating_sub(2 * ns(self.options.lifetime()))
     }
 
@@ -68,8 +68,8 @@ impl<S: Store, C: Clock> Lender<S, C> {
     pub(super) fn serve(self: &Arc<Self>, take: &Take) -> Option<Decision> {
         self.table.find(take, |entry| {
             let now = self.now();
-            let (decision, low) = entry.serve(take, now)?;
-            if low && entry.begin_debit(now) {
+            let (decision, is_low) = entry.serve(take, now)?;
+            if is_low && entry.begin_debit(now) {
                 self.debit(entry, take.cost, now);
             }
             Some(decision)
@@ -77,7 +77,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
     }
 
     /// Requests more tokens after a request was not served.
-    pub(super) fn miss(self: &Arc<Self>, take: &Take) {
+    pub(super) fn prefetch(self: &Arc<Self>, take: &Take) {
         self.table.find(take, |entry| {
             let now = self.now();
             if entry.begin_debit(now) {
@@ -107,7 +107,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
             entry.update(decision, now);
             // A denied request can state any cost, so it does not count as demand.
             if decision.is_granted() {
-                entry.miss(&take);
+                entry.count_store_grant(&take);
             }
         });
         if noted.is_some() || self.is_closed() {
@@ -116,7 +116,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         let target = ns(self.options.target);
         // A request that took nothing needs no lease: its bucket is unlimited, or a mode decides.
         if take.lendable().is_some()
-            && decision.taken().next().is_some()
+            && decision.grants().next().is_some()
             && let Some(frequency) = self.key_frequency.count(self.table.hash(take.key()), now / target)
         {
             let entry = Arc::new(LeaseEntry::new(take, frequency, now, target));
@@ -156,14 +156,14 @@ impl<S: Store, C: Clock> Lender<S, C> {
 
     /// Forgets the leases of a key, with the tokens in flight, and returns what could be given back.
     pub(super) fn discard(&self, key: &Key) -> Vec<Adjustment> {
-        let since = self.since(self.now());
+        let since = self.refundable_since(self.now());
         self.table.remove(key).iter().flat_map(|entry| entry.retire(since)).collect()
     }
 
     pub(super) async fn close(&self) -> Result<u64, Error> {
         self.stop();
         let no_debit = self.debits.write().await;
-        let since = self.since(self.now());
+        let since = self.refundable_since(self.now());
         let mut unused = Vec::new();
         self.table.retain(|entry| {
             unused.extend(entry.retire(since));
@@ -241,7 +241,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
     /// Stores the tokens of an answer, and returns what to give back.
     fn answered(&self, entry: &LeaseEntry, outcome: Option<Outcome>, requested_at: u64) -> Vec<Adjustment> {
         let now = self.now();
-        let since = self.since(now);
+        let since = self.refundable_since(now);
         let decision = outcome.and_then(Result::ok).filter(|decision| decision.source() == Source::Store);
         if let Some(decision) = &decision {
             entry.update(decision, now);
@@ -291,7 +291,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
     /// Forgets idle leases, and returns the expired tokens to give back.
     fn tidy(&self) -> Vec<Adjustment> {
         let now = self.now();
-        let since = self.since(now);
+        let since = self.refundable_since(now);
         let mut unused = Vec::new();
         self.table.retain(|entry| {
             unused.extend(entry.retire_expired(now, since));

@@ -29,9 +29,9 @@ pub(crate) fn decide(
     }
     row.ring.step_back(now);
     if let Some(stored) = stored {
-        let same = stored.receipt.cost == request.cost && stored.state != State::Cancelled;
+        let same = stored.grant.cost == request.cost && stored.state != State::Cancelled;
         let code = if same { OutcomeCode::Granted } else { OutcomeCode::Reused };
-        return WindowUsage::new(code, now, stored.receipt.scheduled_at.max(now), &row.ring);
+        return WindowUsage::new(code, now, stored.grant.scheduled_at.max(now), &row.ring);
     }
     if mode == Mode::Block {
         return WindowUsage { scheduled_at: until, ..answer(OutcomeCode::Denied, row) };

@@ -79,8 +79,8 @@ impl Receipts {
         self.by_id.iter().filter(|(_, kept)| is_open(&kept.stored)).map(|((_, key), _)| key).collect()
     }
 
-    pub(super) fn grant(&mut self, id: Uuid, key: &Key, receipt: GrantRecord, id_of: IdOf, expires_at: i64) {
-        self.insert(id, key, ReceiptEntry { stored: StoredReceipt { receipt, state: State::Open, expires_at }, id_of });
+    pub(super) fn grant(&mut self, id: Uuid, key: &Key, grant: GrantRecord, id_of: IdOf, expires_at: i64) {
+        self.insert(id, key, ReceiptEntry { stored: StoredReceipt { grant, state: State::Open, expires_at }, id_of });
     }
 
     /// Writes what an adjustment made of a receipt. The receipt of the request, if there is one, says whose id it is.

@@ -8,12 +8,12 @@ use parking_lot::RwLock;
 use crate::admin::AdminSettings;
 use crate::admin::{ModeSetting, Override, Plan};
 use crate::model::decide;
-use crate::model::decide::{BucketRow, KeyRules, TimedMode};
+use crate::model::decide::{BucketRow, KeySettings, TimedMode};
 use crate::model::{Key, Mode, Rule};
 
 /// The plans, the mode and the overrides of a store in memory.
 #[derive(Debug, Default)]
-pub(super) struct RuleBook {
+pub(super) struct OperatorSettings {
     settings: RwLock<Settings>,
     /// Whether the mode or an override can affect a key. The mode and the overrides themselves are read only under the
     /// lock.
@@ -29,22 +29,22 @@ pub(super) struct Settings {
 
 impl Settings {
     fn leaves_to_tokens(&self, key: &Key, plan: Option<&Key>, row: &BucketRow, now: i64) -> bool {
-        let over = self.overrides.get(key).map(decide::OverrideRules::from).filter(|over| over.setting.holds(now));
+        let over = self.overrides.get(key).map(decide::OverrideSettings::from).filter(|over| over.setting.holds(now));
         self.all.mode == Mode::Enforce
             && over.is_none_or(|over| over.setting.mode.is_none())
             && over.and_then(|over| over.quota).as_ref() == row.over.as_deref()
             && plan.is_none_or(|plan| {
-                self.plans.get(plan).is_some_and(|plan| plan.mode.is_none() && plan.quota == row.own)
+                self.plans.get(plan).is_some_and(|plan| plan.mode.is_none() && plan.quota == row.own_quota)
             })
     }
 }
 
-impl RuleBook {
+impl OperatorSettings {
     /// Returns whether a bucket already has its effective limits, so that its tokens alone decide.
     #[inline]
     pub(super) fn leaves_to_tokens(&self, key: &Key, rule: &Rule, row: &BucketRow, now: i64) -> bool {
         let plan = match rule {
-            Rule::Quota(quota) if *quota == row.own && row.plan.is_none() => None,
+            Rule::Quota(quota) if *quota == row.own_quota && row.plan.is_none() => None,
             Rule::Provisioned => row.plan.as_deref(),
             Rule::Plan(plan) if row.plan.as_deref() == Some(plan) => Some(plan),
             _ => return false,
@@ -56,16 +56,16 @@ impl RuleBook {
     }
 
     /// Returns the rules that apply to a key.
-    pub(super) fn rules_for(&self, key: &Key, rule: &Rule, row: Option<&BucketRow>) -> KeyRules {
+    pub(super) fn rules_for(&self, key: &Key, rule: &Rule, row: Option<&BucketRow>) -> KeySettings {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.and_then(|row| row.plan.as_deref()),
             Rule::Quota(_) | Rule::Window(_) => None,
         };
-        self.read(|settings| KeyRules {
+        self.read(|settings| KeySettings {
             all: TimedMode::from_setting(&settings.all),
-            plan: plan.and_then(|plan| settings.plans.get(plan)).map(decide::PlanRules::from),
-            over: settings.overrides.get(key).map(decide::OverrideRules::from),
+            plan: plan.and_then(|plan| settings.plans.get(plan)).map(decide::PlanSettings::from),
+            over: settings.overrides.get(key).map(decide::OverrideSettings::from),
         })
     }
 

@@ -8,7 +8,7 @@ use crate::admin::explain;
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::model::bucket::ThrottleLevel;
 use crate::model::decide;
-use crate::model::decide::{BucketRow, KeyRules};
+use crate::model::decide::{BucketRow, KeySettings};
 use crate::model::{Key, Quota, Rule, WindowLevel};
 use crate::store::sql::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 
@@ -255,7 +255,7 @@ impl Operations for Sqlite {
                 rule => rule.plan(),
             };
             let settings = rules::find(&mut transaction, key, plan).await?.map_err(rows::unreadable(key))?;
-            let settings = KeyRules::from(&settings);
+            let settings = KeySettings::from(&settings);
             let now = clock.now();
             let mut effective = match decide::effective_bucket(found.clone(), rule, &settings, now) {
                 Ok(effective) => effective,

@@ -9,7 +9,7 @@ use super::json::{Array, Value};
 use super::lock::{Script, closing};
 use crate::admin::Filter;
 use crate::model::bucket::{Bucket, GrantRecord, NEVER_NS};
-use crate::model::decide::{BucketRow, OverrideRules, PlanRules, State, StoredReceipt, TimedMode};
+use crate::model::decide::{BucketRow, OverrideSettings, PlanSettings, State, StoredReceipt, TimedMode};
 use crate::model::{Key, Quota};
 use crate::store::sql::admin::{self, key, mode_setting, quota};
 use crate::store::sql::dialect::{PageStart, RowResult};
@@ -114,16 +114,16 @@ pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) ->
 }
 
 /// Adds a bucket to those that `rows.sql` writes.
-pub(super) fn push(rows: &mut Array, key: &Key, BucketRow { own, over, plan, provisioned, bucket }: &BucketRow) {
+pub(super) fn push(rows: &mut Array, key: &Key, BucketRow { own_quota, over, plan, provisioned, bucket }: &BucketRow) {
     rows.push_row(&[
         key.as_str().into(),
         bucket.anchor.into(),
         bucket.full_at.into(),
         bucket.granted.into(),
         bucket.max_granted_wait.into(),
-        own.capacity_i64().into(),
-        own.refill_ns().into(),
-        own.refill().as_str().into(),
+        own_quota.capacity_i64().into(),
+        own_quota.refill_ns().into(),
+        own_quota.refill().as_str().into(),
         (*provisioned).into(),
         plan.as_deref().map(Key::as_str).into(),
         over.as_deref().map(Quota::capacity_i64).into(),
@@ -148,7 +148,7 @@ pub(super) fn bucket_from_columns(columns: &SqliteRow, first: usize) -> Result<B
         None => None,
     };
     Ok(BucketRow {
-        own: quota(number(4)?, number(5)?, columns.try_get(first + 6)?)?,
+        own_quota: quota(number(4)?, number(5)?, columns.try_get(first + 6)?)?,
         over: over.map(Box::new),
         plan: plan.map(key).transpose()?.map(Box::new),
         provisioned: columns.try_get(first + 7)?,
@@ -205,7 +205,7 @@ fn stored_receipt(
     expires_at: i64,
 ) -> Result<StoredReceipt, sqlx::Error> {
     let state = State::parse(state).ok_or_else(|| sqlx::Error::Protocol(format!("the state {state:?}")))?;
-    Ok(StoredReceipt { receipt: GrantRecord { cost, granted, scheduled_at }, state, expires_at })
+    Ok(StoredReceipt { grant: GrantRecord { cost, granted, scheduled_at }, state, expires_at })
 }
 
 /// Writes a receipt.
@@ -242,7 +242,7 @@ pub(super) fn push_receipt(
     receipts: &mut Array,
     id: Uuid,
     key: &Key,
-    StoredReceipt { receipt, state, expires_at }: &StoredReceipt,
+    StoredReceipt { grant: receipt, state, expires_at }: &StoredReceipt,
 ) {
     receipts.push_row(&[
         id.hyphenated().to_string().as_str().into(),
@@ -282,7 +282,7 @@ impl<'a> ResultRow<'a> {
             _ => Some(quota(self.number(11)?, self.number(12)?, self.0[13])?),
         };
         Ok(BucketRow {
-            own: self.quota()?,
+            own_quota: self.quota()?,
             over: over.map(Box::new),
             plan: if self.0[10].is_empty() { None } else { Some(Box::new(self.name()?)) },
             provisioned: self.number(9)? != 0,
@@ -296,14 +296,14 @@ impl<'a> ResultRow<'a> {
     }
 
     /// A plan, and its name.
-    pub(super) fn plan(&self) -> Result<(Key, PlanRules), sqlx::Error> {
-        Ok((self.name()?, PlanRules { quota: self.quota()?, setting: self.setting()? }))
+    pub(super) fn plan(&self) -> Result<(Key, PlanSettings), sqlx::Error> {
+        Ok((self.name()?, PlanSettings { quota: self.quota()?, setting: self.setting()? }))
     }
 
     /// A key's override.
-    pub(super) fn over(&self) -> Result<OverrideRules, sqlx::Error> {
+    pub(super) fn over(&self) -> Result<OverrideSettings, sqlx::Error> {
         let quota = if self.0[6].is_empty() { None } else { Some(self.quota()?) };
-        Ok(OverrideRules { quota, setting: self.setting()? })
+        Ok(OverrideSettings { quota, setting: self.setting()? })
     }
 
     /// A mode, if one is set, and its end. The end of an override is also that of its quota.

@@ -18,7 +18,7 @@ use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::BucketRequest;
 use crate::model::decide;
 use crate::model::decide::{
-    BucketRow, EffectiveBucket, KeyRules, OverrideRules, PlanRules, State, StoredReceipt, TimedMode,
+    BucketRow, EffectiveBucket, KeySettings, OverrideSettings, PlanSettings, State, StoredReceipt, TimedMode,
 };
 use crate::model::{Adjustment, Key, Limit, Mode, Quota, Rule, WindowUsage};
 use crate::store::sql::call::{AdjustedColumns, Counting, SqlRequest};
@@ -137,7 +137,7 @@ fn granted(FoundBucket { row, .. }: &FoundBucket, amounts: BucketRequest, now: i
 /// The answer to a request from the bucket as it is, unless more than the bucket's own limits apply.
 fn evaluated(found: &FoundBucket, request: &SqlRequest, now: i64) -> Option<BucketAnswer> {
     let FoundBucket { row, has_settings, .. } = found;
-    let own = request.quota(0).is_none_or(|quota| *quota == row.own);
+    let own = request.quota(0).is_none_or(|quota| *quota == row.own_quota);
     let plain = !has_settings && row.plan.is_none() && row.over.is_none() && own;
     (plain && !row.bucket.stepped_back(&row.limits(), now))
         .then(|| decide::take_by_tokens(&mut row.clone(), request.amounts, now))
@@ -204,14 +204,14 @@ struct Locked<'c, 'a> {
     lock: Lock<'c>,
     now: i64,
     all: TimedMode,
-    plans: HashMap<Key, PlanRules, RandomState>,
+    plans: HashMap<Key, PlanSettings, RandomState>,
     places: HashMap<&'a Key, usize, RandomState>,
     buckets: Vec<LockedBucket<'a>>,
 }
 
 struct LockedBucket<'a> {
     key: &'a Key,
-    over: Option<OverrideRules>,
+    over: Option<OverrideSettings>,
     /// The row as it was read. `row` is the row to write.
     found: Option<BucketRow>,
     row: Option<BucketRow>,
@@ -291,9 +291,9 @@ impl<'c, 'a> Locked<'c, 'a> {
         let bucket = &mut self.buckets[place];
         let after = if stored.is_some() { before } else { effective.and_then(|effective| effective.row) };
         bucket.row = after.or_else(|| bucket.row.take());
-        if let (Some(id), Some(receipt), None) = (request.id(), answer.receipt(amounts), stored) {
+        if let (Some(id), Some(grant), None) = (request.id(), answer.grant(amounts), stored) {
             let expires_at = answer.now.saturating_add(request.remember_for_ns());
-            let stored = StoredReceipt { receipt, state: State::Open, expires_at };
+            let stored = StoredReceipt { grant, state: State::Open, expires_at };
             rows::write_receipt(self.lock.connection(), id, bucket.key, &stored).await?;
         }
         Ok(())
@@ -342,7 +342,7 @@ impl<'c, 'a> Locked<'c, 'a> {
             Rule::Quota(_) | Rule::Window(_) => None,
         };
         let plan = plan.and_then(|plan| self.plans.get(plan)).copied();
-        decide::effective_bucket(row.clone(), rule, &KeyRules { all: self.all, plan, over: *over }, self.now)
+        decide::effective_bucket(row.clone(), rule, &KeySettings { all: self.all, plan, over: *over }, self.now)
     }
 
     /// A bucket, by its number among the keys.

@@ -11,7 +11,7 @@ use super::rules;
 use crate::admin::Filter;
 use crate::model::answer::OutcomeCode;
 use crate::model::bucket::GrantRecord;
-use crate::model::decide::{KeyRules, State, StoredReceipt};
+use crate::model::decide::{KeySettings, State, StoredReceipt};
 use crate::model::window::{Ring, WindowRow, decide};
 use crate::model::{Key, Mode, Window, WindowUsage};
 use crate::store::sql::admin::{count, key, stored_window};
@@ -27,7 +27,7 @@ pub(super) async fn take(
 ) -> Result<WindowUsage, sqlx::Error> {
     let (key, window) = (request.key(), request.window()?);
     let chosen = rules::find(connection, key, None).await?.map_err(rows::unreadable(key))?;
-    let mode = KeyRules::from(&chosen).mode(None, now);
+    let mode = KeySettings::from(&chosen).mode(None, now);
     let stored = match request.id() {
         Some(id) => rows::find_receipt(connection, id, &key.window_receipt_key())
             .await?
@@ -47,9 +47,9 @@ pub(super) async fn take(
     let took = counted.code == OutcomeCode::Granted && counted.mode == Mode::Enforce;
     if let (Some(id), None, true) = (request.id(), stored, took) {
         let scheduled_at = counted.scheduled_at.unwrap_or(now);
-        let receipt = GrantRecord { cost: request.amounts.cost, granted: 0, scheduled_at };
+        let grant = GrantRecord { cost: request.amounts.cost, granted: 0, scheduled_at };
         let stored =
-            StoredReceipt { receipt, state: State::Open, expires_at: now.saturating_add(request.remember_for_ns()) };
+            StoredReceipt { grant, state: State::Open, expires_at: now.saturating_add(request.remember_for_ns()) };
         rows::write_receipt(connection, id, &key.window_receipt_key(), &stored).await?;
     }
     Ok(counted)

@@ -125,7 +125,7 @@ impl<'a> Draw<'a> {
                 None => self.scalar(parameter, is_wrong),
             };
             takes &= match &*parameter.name {
-                "p_receipt" | "p_request" | "p_receipts" => argument.starts_with("null"),
+                "p_receipt" | "p_request_id" | "p_receipts" | "p_request_ids" => argument.starts_with("null"),
                 "p_taking" => argument == "true",
                 _ => true,
             };
@@ -148,7 +148,8 @@ impl<'a> Draw<'a> {
         // An array with one element too many, if it is the wrong one.
         let places = length + usize::from(wrong_place == length);
         let values: Vec<Value> = (0..places).map(|place| self.value(name, kind, place == wrong_place)).collect();
-        let none_is_needed = ["p_receipts", "p_plans", "p_capacities", "p_refills", "p_refill_seconds"].contains(&name);
+        let none_is_needed =
+            ["p_request_ids", "p_plans", "p_capacities", "p_refills", "p_refill_seconds"].contains(&name);
         if none_is_needed && values.iter().all(|value| *value == Value::Null) && self.random.bool() {
             return format!("null::{kind}[]");
         }
@@ -235,7 +236,9 @@ impl<'a> Draw<'a> {
             }
             // The routine creates a bucket with its own rate, and refuses a provisioned one.
             "p_rate_id" => return Value::Text(self.keys[self.keys.len() - 1].as_str().as_bytes().to_vec()),
-            "p_receipt" | "p_request" | "p_receipts" if self.adjusts || self.random.u8(..3) == 0 => {
+            "p_receipt" | "p_request_id" | "p_receipts" | "p_request_ids"
+                if self.adjusts || self.random.u8(..3) == 0 =>
+            {
                 let new = Uuid::from_u128(self.random.u128(..));
                 let id = if self.random.bool() { new } else { *self.random.choice(&self.ids).expect("some ids") };
                 return Value::Text(id.to_string().into_bytes());
@@ -252,11 +255,12 @@ impl<'a> Draw<'a> {
             "p_window_seconds" => "10",
             "p_limit" => "100",
             "p_taking" => "true",
-            "p_counting" | "p_own" | "p_in_window" => "false",
+            "p_counting" | "p_exclusive" | "p_in_window" => "false",
             "p_granted" | "p_scheduled_at" | "p_max_wait" | "p_max_waits" | "p_min_remaining" | "p_min_remainings"
             | "p_hold" | "p_holds" | "p_max_wait_ms" | "p_retry_after_ms" | "p_wait" | "p_place" => "0",
             "p_capacity" | "p_capacities" | "p_refill_seconds" | "p_refill" | "p_refills" | "p_plan" | "p_plans"
-            | "hex_plan" | "p_max_debt" | "p_max_debts" | "p_receipt" | "p_request" | "p_receipts" => {
+            | "hex_plan" | "p_max_debt" | "p_max_debts" | "p_receipt" | "p_request_id" | "p_receipts"
+            | "p_request_ids" => {
                 return Value::Null;
             }
             _ => "1",
