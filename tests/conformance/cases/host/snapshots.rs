@@ -21,6 +21,7 @@ pub fn cases() -> Vec<Case> {
         longer_interval_stored_after_the_snapshot_counts,
         reservations_made_after_the_snapshot_stay,
         plan_that_blocks_applies_to_buckets_made_after_the_snapshot,
+        plan_of_the_request_applies_although_the_snapshot_has_it,
     )
 }
 
@@ -79,6 +80,22 @@ async fn plan_that_blocks_applies_to_buckets_made_after_the_snapshot(db: TestDb)
     for key in &keys {
         assert_eq!(db.row(key).await?.context("it is there")?.granted, 0);
     }
+    Ok(())
+}
+
+async fn plan_of_the_request_applies_although_the_snapshot_has_it(db: TestDb) -> anyhow::Result<()> {
+    let (key, small, large) = (db.key(), db.key(), db.key());
+    db.store().create_plan(&small, Quota::once(1)?).await?;
+    db.store().create_plan(&large, Quota::once(9)?).await?;
+    let follow = |plan: &Key| db.decide(Take::from(key.clone()).rule(Rule::Plan(plan.clone())));
+    assert!(follow(&small).await?.is_granted());
+    let host = Host::new(&db).await?;
+    assert!(!follow(&large).await?.is_granted(), "a larger capacity brings no tokens");
+    let follows = format!("select plan = '{small}' as follows from token_buckets where id = '{key}'");
+    ensure!(db.sql(follows.clone()).await?[0].number("follows")? == 0);
+    host.call("request_planned_tokens", &format!("'{key}', '{small}', 1, 0, 0")).await?;
+    host.commit().await?;
+    ensure!(db.sql(follows).await?[0].number("follows")? == 1, "decided under the limits of the other plan");
     Ok(())
 }
 
