@@ -147,8 +147,8 @@ end;
 -- Locks:     none
 --
 -- The bucket keeps its available tokens, including fractions, up to the new capacity. If the clock was set back, the bucket
--- becomes empty. The clock was set back if the bucket owes more than burst + max_granted_wait + one second in steps, rounded up:
--- grants owe no more, and the clocks of two servers can differ by a second.
+-- becomes empty. The clock was set back if the bucket owes more than burst + max_granted_wait + a second in steps, rounded up.
+-- Grants owe no more than the first two, and the clocks of two servers can differ by a second.
 drop procedure if exists token_convert_state;
 create procedure token_convert_state(
   in p_now bigint, in p_burst bigint, in p_step_ns bigint, in p_step_ticks bigint, in p_token_ticks bigint,
