@@ -334,9 +334,9 @@ $$;
 --            rows that take_v1 decides. Two calls can deadlock only if a later row of one is an earlier one of the other
 --
 -- Three statements decide: one grants, one denies and one creates buckets. The first bucket tells in which order they run,
--- because the buckets of a batch are usually alike. take_v1 decides the rest: small batches, buckets with a mode, an override or
--- other limits, and buckets that changed between the statements. After a wait for a lock, one statement moves the grants to the
--- later instant, and grants what the locked rows afford then.
+-- because the buckets of a batch are usually alike. take_v1 decides the rest: buckets with a mode, an override or other limits,
+-- and buckets that changed between the statements. After a wait for a lock, one statement moves the grants to the later instant,
+-- and grants what the locked rows afford then.
 create or replace function tollgate.take_batch_v1(
   p_ids text[], p_times bigint[], p_costs bigint[], p_min_remainings bigint[],
   p_rules bigint[], p_capacities bigint[], p_refill_seconds numeric[], p_refills text[], p_plans text[])
@@ -349,11 +349,10 @@ declare
   c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_lock       text := current_setting('lock_timeout');
   v_limited    boolean := cardinality(p_ids) > 1 and (v_lock = '0' or v_lock::interval > interval '100 ms');
-  c_max_single constant bigint := 6;       -- up to this many requests, take_v1 is faster than the statements for many rows
   v_capacities numeric[] := p_capacities;  -- the limits of each rule
   v_seconds    numeric[] := p_refill_seconds;
   v_refills    text[] := p_refills;
-  v_by_tokens  boolean;                    -- whether the requests are many, and no mode applies to all buckets
+  v_by_tokens  boolean;                    -- whether no mode applies to all buckets
   v_overrides  boolean;                    -- whether any override exists
   b            tollgate.token_buckets;     -- the first bucket
   v_steps      text[] := '{}';
@@ -375,10 +374,8 @@ begin
   if v_limited then
     perform set_config('lock_timeout', '100ms', true);
   end if;
-  select not exists (select from tollgate.token_mode g where g.mode <> 'enforce')
-         and (cardinality(p_ids) > c_max_single or (select sum(t.times) from unnest(p_times) t (times)) > c_max_single),
-         exists (select from tollgate.token_overrides)
-    into v_by_tokens, v_overrides;
+  v_by_tokens := not exists (select from tollgate.token_mode g where g.mode <> 'enforce');
+  v_overrides := exists (select from tollgate.token_overrides);
 
   if v_by_tokens then
     if array_remove(p_plans, null) <> '{}' then

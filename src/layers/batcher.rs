@@ -24,9 +24,9 @@ use ticket::{Kind, TakeAnswer, Ticket};
 
 /// Batches the requests of many callers into few calls to the underlying store.
 ///
-/// Requests that arrive while calls are in flight share the next call. No request waits for a timer: while few calls are in
-/// flight, each request starts its own call. Requests for one key keep their order, and at most one call carries a key. A
-/// locked bucket delays no other bucket. Design: `design/batching.md`.
+/// Requests that arrive while calls are in flight share the next call. No request waits for a timer: while few requests
+/// wait or are in flight, each starts its own call. Requests for one key keep their order, and at most one call carries a
+/// key. A locked bucket delays no other bucket. Design: `design/batching.md`.
 ///
 /// Waits, cancels, refunds and settlements are batched in the same way. Requests under a sliding window that do not wait go
 /// directly to the store. So do several takes in one [`take`](Store::take), which is one call already.

@@ -45,8 +45,6 @@ pub(super) struct Queue<T: Queued> {
     max_batch_calls: usize,
     batch_calls: Calls,
     isolated_calls: Calls,
-    /// Number of calls that carry more than one request, or wait to be filled.
-    shared_calls: usize,
     /// Whether a call waits to be filled.
     is_coalescing: bool,
 }
@@ -104,7 +102,6 @@ impl<T: Queued> Queue<T> {
             max_batch_calls,
             batch_calls: Calls::default(),
             isolated_calls: Calls::default(),
-            shared_calls: 0,
             is_coalescing: false,
         }
     }
@@ -152,17 +149,15 @@ impl<T: Queued> Queue<T> {
         self.cancelled += 1;
     }
 
-    /// Returns the next call, if one can start. Calls a key at once if it waits alone while few calls are in flight. Otherwise
-    /// returns an empty call, which coalesces requests until [`fill_next`](Self::fill_next). At most one call at a time is
-    /// empty.
+    /// Returns the next call, if one can start. While requests are few, each key is called at once and alone. Otherwise returns
+    /// an empty call, which coalesces requests until [`fill_next`](Self::fill_next). At most one call at a time is empty.
     pub(super) fn next(&mut self) -> Option<Batch<T>> {
         if self.isolated_calls.has_room(MAX_ISOLATED_CALLS)
             && let Some(batch) = self.isolated_batch()
         {
             return Some(batch);
         }
-        let max_solo_calls = if self.max_batch_calls == 1 { 1 } else { MAX_SOLO_CALLS };
-        if self.ready.len() == 1 && self.shared_calls == 0 && self.batch_calls.has_room(max_solo_calls) {
+        if !self.ready.is_empty() && self.has_few_requests() {
             return self.batch();
         }
         if self.is_coalescing || self.ready.is_empty() || !self.batch_calls.has_room(self.max_batch_calls) {
@@ -172,6 +167,13 @@ impl<T: Queued> Queue<T> {
         Some(self.start(Vec::new(), Vec::new(), false))
     }
 
+    /// Whether the requests that wait or are in flight are so few that each can have a call of its own, which takes less time
+    /// than a shared one.
+    fn has_few_requests(&self) -> bool {
+        let max_solo_calls = if self.max_batch_calls == 1 { 1 } else { MAX_SOLO_CALLS };
+        self.waiting + self.batch_calls.requests <= self.batch_calls.limit(max_solo_calls)
+    }
+
     /// Ends a call that is answered or still empty, and fills the next one in its place.
     pub(super) fn fill_next(&mut self, flight: Flight<T::Key>) -> Option<Batch<T>> {
         self.finish(flight, false);
@@ -179,9 +181,13 @@ impl<T: Queued> Queue<T> {
     }
 
     /// Fills a call from the ready keys, oldest first. Keys whose first request is of another kind keep their places. The call
-    /// takes an equal share of all requests that wait or are in flight, so that calls have about the same size.
+    /// takes an equal share of all requests that wait or are in flight, so that calls have about the same size, or one key if
+    /// requests are few.
     fn batch(&mut self) -> Option<Batch<T>> {
-        let share = (self.waiting + self.batch_calls.requests).div_ceil(self.max_batch_calls);
+        let share = match self.has_few_requests() {
+            true => 1,
+            false => (self.waiting + self.batch_calls.requests).div_ceil(self.max_batch_calls),
+        };
         let (mut requests, mut keys, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         while passed.len() < MAX_PASSED
             && let Some(key) = self.ready.pop_front()
@@ -265,7 +271,6 @@ impl<T: Queued> Queue<T> {
 
     fn start(&mut self, requests: Vec<T>, keys: Vec<T::Key>, is_isolated: bool) -> Batch<T> {
         let flight = Flight { keys, requests: requests.len(), is_isolated, is_old: false };
-        self.shared_calls += usize::from(flight.is_shared());
         self.calls(is_isolated).start(requests.len());
         Batch { requests, flight }
     }
@@ -276,7 +281,6 @@ impl<T: Queued> Queue<T> {
         flight.is_old = true;
         let has_room = self.isolated_calls.old < MAX_OLD_CALLS && self.max_batch_calls > 1;
         if !flight.is_isolated && flight.keys.len() == 1 && self.batch_calls.old >= MAX_OLD_CALLS && has_room {
-            self.shared_calls -= usize::from(flight.is_shared());
             flight.is_isolated = true;
             self.batch_calls.end(flight.requests);
             self.isolated_calls.start(flight.requests);
@@ -286,7 +290,6 @@ impl<T: Queued> Queue<T> {
 
     /// Ends a call. `is_locked`: another transaction held one of the rows, so the next call for each key is isolated.
     pub(super) fn finish(&mut self, flight: Flight<T::Key>, is_locked: bool) {
-        self.shared_calls -= usize::from(flight.is_shared());
         let Flight { keys, requests, is_isolated, is_old } = flight;
         self.is_coalescing &= !keys.is_empty();
         let calls = self.calls(is_isolated);
@@ -357,7 +360,11 @@ impl<T: Queued> Queue<T> {
 
 impl Calls {
     fn has_room(&self, max_calls: usize) -> bool {
-        self.in_flight < max_calls + self.old.min(MAX_OLD_CALLS)
+        self.in_flight < self.limit(max_calls)
+    }
+
+    fn limit(&self, max_calls: usize) -> usize {
+        max_calls + self.old.min(MAX_OLD_CALLS)
     }
 
     fn start(&mut self, requests: usize) {
@@ -371,7 +378,7 @@ impl Calls {
     }
 }
 
-/// While fewer calls are in flight, a key that waits alone is called at once.
+/// Up to this many requests that wait or are in flight have calls of their own.
 const MAX_SOLO_CALLS: usize = 4;
 
 /// Maximum number of calls for isolated keys in flight.
@@ -624,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn few_keys_are_called_alone_and_many_together() {
+    fn few_requests_are_called_alone_and_many_together() {
         let mut queue = Queue::new(BATCH_CALLS);
         let push = |queue: &mut Queue<NumberedRequest>, key| {
             queue.push(request(key, 0));
@@ -633,7 +640,7 @@ mod tests {
         let alone: Vec<_> = (1..=4).filter_map(|key| push(&mut queue, key)).collect();
         assert!(alone.iter().all(|Batch { requests, .. }| requests.len() == 1), "{alone:?}");
         assert_eq!(alone.len(), 4);
-        for key in 5..=7 {
+        for key in 5..=10 {
             assert!(push(&mut queue, key).is_none(), "four calls are in flight");
         }
         for Batch { flight, .. } in alone {
@@ -641,25 +648,30 @@ mod tests {
         }
         let empty = queue.next().expect("there is room");
         assert!(empty.requests.is_empty(), "{empty:?}");
-        assert!(push(&mut queue, 8).is_none(), "one empty call at a time");
+        assert!(queue.next().is_none(), "one empty call at a time");
         let half = queue.fill_next(empty.flight).expect("requests wait");
         let empty = queue.next().expect("there is room for another call");
         let rest = queue.fill_next(empty.flight).expect("requests wait");
-        assert_eq!((half.requests.len(), rest.requests.len()), (2, 2), "each call has its share");
+        assert_eq!((half.requests.len(), rest.requests.len()), (3, 3), "each call has its share");
+        // The callers of the first half ask again, one of them beside a call that carries three.
+        queue.finish(half.flight, false);
+        let alone = push(&mut queue, 1).expect("four requests in all");
+        assert_eq!(alone.requests.len(), 1);
     }
 
     #[test]
-    fn old_calls_do_not_reduce_the_share_of_a_batch() {
+    fn old_calls_leave_room_for_others() {
         let mut queue = Queue::new(BATCH_CALLS);
-        for key in 0..MAX_OLD_CALLS {
+        for key in 0..MAX_OLD_CALLS + MAX_SOLO_CALLS {
             queue.push(request(u8::try_from(key).expect("few"), 0));
-            let Batch { mut flight, .. } = queue.next().expect("a call of its own");
-            queue.mark_old(&mut flight);
+            let Batch { requests, mut flight } = queue.next().expect("a call of its own");
+            assert_eq!(requests.len(), 1);
+            if key < MAX_OLD_CALLS {
+                queue.mark_old(&mut flight);
+            }
         }
-        (10..14).for_each(|key| queue.push(request(key, 0)));
-        let empty = queue.next().expect("there is room");
-        let batch = queue.fill_next(empty.flight).expect("requests wait");
-        assert_eq!(batch.requests.len(), (4 + MAX_OLD_CALLS) / BATCH_CALLS);
+        queue.push(request(99, 0));
+        assert!(queue.next().is_none());
     }
 
     #[test]
