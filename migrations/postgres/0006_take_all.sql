@@ -65,6 +65,7 @@ returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
+set enable_seqscan = off  -- the plan would read all of a small table, and be kept while the table grows
 as $$
 declare
   v_first record;
@@ -128,6 +129,7 @@ returns table (entry bigint, taken tollgate.taken_v1)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
+set enable_seqscan = off  -- the plan would read all of a small table, and be kept while the table grows
 as $$
 declare
   c_year           constant bigint := 31622400000000000;  -- 366 days in nanoseconds
@@ -339,6 +341,7 @@ returns table (standing boolean, answers tollgate.answers_v1)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
+set enable_seqscan = off  -- the plan would read all of a small table, and be kept while the table grows
 as $$
 declare
   c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
