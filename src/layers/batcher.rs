@@ -300,7 +300,10 @@ impl<S: Store> CallTask<S> {
                     }
                 }
             };
-            let coalesces = is_shared && matches!(ended, CallEnd::Answered);
+            // Few callers get calls of their own again. An empty call always takes the requests that it was started for.
+            let coalesces = is_shared
+                && matches!(ended, CallEnd::Answered)
+                && (answered == 0 || !self.state.queue.lock().has_few_requests());
             if coalesces {
                 self.coalesce(answered).await;
             }

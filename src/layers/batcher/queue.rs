@@ -149,7 +149,7 @@ impl<T: Queued> Queue<T> {
         self.cancelled += 1;
     }
 
-    /// Returns the next call, if one can start. While requests are few, each key is called at once and alone. Otherwise returns
+    /// Returns the next call, if one can start. Calls a key at once if it waits alone while requests are few. Otherwise returns
     /// an empty call, which coalesces requests until [`fill_next`](Self::fill_next). At most one call at a time is empty.
     pub(super) fn next(&mut self) -> Option<Batch<T>> {
         if self.isolated_calls.has_room(MAX_ISOLATED_CALLS)
@@ -157,7 +157,7 @@ impl<T: Queued> Queue<T> {
         {
             return Some(batch);
         }
-        if !self.ready.is_empty() && self.has_few_requests() {
+        if self.ready.len() == 1 && self.has_few_requests() {
             return self.batch();
         }
         if self.is_coalescing || self.ready.is_empty() || !self.batch_calls.has_room(self.max_batch_calls) {
@@ -169,7 +169,7 @@ impl<T: Queued> Queue<T> {
 
     /// Whether the requests that wait or are in flight are so few that each can have a call of its own, which takes less time
     /// than a shared one.
-    fn has_few_requests(&self) -> bool {
+    pub(super) fn has_few_requests(&self) -> bool {
         let max_solo_calls = if self.max_batch_calls == 1 { 1 } else { MAX_SOLO_CALLS };
         self.waiting + self.batch_calls.requests <= self.batch_calls.limit(max_solo_calls)
     }
@@ -181,13 +181,9 @@ impl<T: Queued> Queue<T> {
     }
 
     /// Fills a call from the ready keys, oldest first. Keys whose first request is of another kind keep their places. The call
-    /// takes an equal share of all requests that wait or are in flight, so that calls have about the same size, or one key if
-    /// requests are few.
+    /// takes an equal share of all requests that wait or are in flight, so that calls have about the same size.
     fn batch(&mut self) -> Option<Batch<T>> {
-        let share = match self.has_few_requests() {
-            true => 1,
-            false => (self.waiting + self.batch_calls.requests).div_ceil(self.max_batch_calls),
-        };
+        let share = (self.waiting + self.batch_calls.requests).div_ceil(self.max_batch_calls);
         let (mut requests, mut keys, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         while passed.len() < MAX_PASSED
             && let Some(key) = self.ready.pop_front()
