@@ -81,8 +81,10 @@ impl BucketAnswer {
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn has(&self, BucketRequest { cost, min_remaining, .. }: BucketRequest) -> bool {
         self.state.is_none_or(|(limits, bucket)| {
-            bucket.full_at + (cost + min_remaining - limits.capacity) * limits.token_ticks
-                <= limits.clock(bucket.anchor, self.now)
+            let missing_from_full = cost + min_remaining - limits.capacity;
+            // The product of more than the capacity can overflow.
+            missing_from_full <= 0
+                && bucket.full_at + missing_from_full * limits.token_ticks <= limits.clock(bucket.anchor, self.now)
         })
     }
 
