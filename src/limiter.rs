@@ -184,7 +184,7 @@ impl<S: Store> Limiter<S> {
         self.throttle_under(limit, own, throttle).await
     }
 
-    /// Lowers the bucket of a limit. `own`: the limit is the limiter's.
+    /// Lowers the bucket of a limit.
     async fn throttle_under(
         &self,
         limit: &Limit,

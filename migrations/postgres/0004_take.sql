@@ -58,7 +58,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   c_year         constant bigint := 31622400000000000;  -- 366 days in nanoseconds
-  c_max_counted   constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted  constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   c_stale        constant bigint := 2000000;  -- nanoseconds: a longer gap means that the row was waited for
   b              tollgate.token_buckets;
   r              tollgate.token_receipts;

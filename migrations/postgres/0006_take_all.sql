@@ -133,7 +133,7 @@ set enable_seqscan = off  -- the plan would read all of a small table, and be ke
 as $$
 declare
   c_year           constant bigint := 31622400000000000;  -- 366 days in nanoseconds
-  c_max_counted     constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted    constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   v_order          bigint[];                      -- the positions in id order
   v_buckets        tollgate.token_buckets[];      -- the existing buckets, in id order
   v_taken          tollgate.taken_v1[];

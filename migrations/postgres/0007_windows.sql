@@ -177,7 +177,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  c_max_counted   constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
+  c_max_counted  constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
   w              tollgate.token_windows;
   r              tollgate.token_receipts;
   v_now          bigint := tollgate.clock();

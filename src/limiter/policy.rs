@@ -295,7 +295,7 @@ impl FallbackStore {
         Ok(decision.with_source(Source::Fallback).without_grants())
     }
 
-    /// Lowers the local bucket of a limit to what an upstream states. `is_limiters_rule`: the limit is the limiter's.
+    /// Lowers the local bucket of a limit to what an upstream states.
     pub(super) fn throttle(&self, limit: &Limit, is_limiters_rule: bool, throttle: Throttle) {
         if matches!(self.fallback, Fallback::Open | Fallback::Closed(_)) {
             return;
@@ -318,7 +318,7 @@ impl FallbackStore {
     }
 
     /// The quota under which this process decides, if it replaces the request's rule. A limit can state
-    /// [its own](crate::Limit::fallback_quota). `is_limiters_rule`: the limit is the limiter's.
+    /// [its own](crate::Limit::fallback_quota).
     fn quota_for(&self, limit: &Limit, is_limiters_rule: bool) -> Option<Quota> {
         let is_replaced = is_limiters_rule || matches!(limit.rule, Rule::Plan(_) | Rule::Provisioned);
         let of_fallback = || if is_replaced { self.fallback.local_quota(limit) } else { None };

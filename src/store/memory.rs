@@ -188,7 +188,7 @@ impl<C: Clock> MemoryStore<C> {
         for (place, Limit { key, rule, .. }) in take.limits.iter().enumerate() {
             let request = take.request_at(place);
             let row = guards.row(self.shard_of(key), key).cloned();
-            let settings = self.rules.rules_for(key, rule, row.as_ref());
+            let settings = self.rules.key_settings(key, rule, row.as_ref());
             let mut effective = match decide::effective_bucket(row, rule, &settings, now) {
                 Ok(effective) => effective,
                 // Spares the other buckets and brings them to their effective limits, as after a denial.
@@ -240,7 +240,7 @@ impl<C: Clock> MemoryStore<C> {
         let key = take.key();
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
-        let mode = self.rules.rules_for(key, &take.limits[0].rule, None).mode(None, now);
+        let mode = self.rules.key_settings(key, &take.limits[0].rule, None).mode(None, now);
         let receipt_key = key.window_receipt_key();
         if let Some(id) = take.id {
             shard.receipts.make_room(id, &receipt_key, now)?;
@@ -253,9 +253,9 @@ impl<C: Clock> MemoryStore<C> {
         };
         let outcome = counted.outcome(take, window, request);
         if let (Some(id), Ok(decision), None) = (take.id, &outcome, stored)
-            && let Some((_, receipt)) = decision.grants().next()
+            && let Some((_, grant)) = decision.grants().next()
         {
-            shard.receipts.grant(id, &receipt_key, receipt, take.id_of, now.saturating_add(take.remember_for_ns()));
+            shard.receipts.grant(id, &receipt_key, grant, take.id_of, now.saturating_add(take.remember_for_ns()));
         }
         outcome
     }
@@ -287,7 +287,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
-        let settings = self.rules.rules_for(key, rule, row.as_ref());
+        let settings = self.rules.key_settings(key, rule, row.as_ref());
         let lowered = match decide::effective_bucket(row, rule, &settings, now) {
             Err(code) => Err(code),
             Ok(mut effective) => {
@@ -390,7 +390,7 @@ impl<C: Clock> SharedWindows for MemoryStore<C> {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
-        let mode = self.rules.rules_for(key, &Rule::Window(*window), None).mode(None, now);
+        let mode = self.rules.key_settings(key, &Rule::Window(*window), None).mode(None, now);
         if mode.0 == Mode::Off {
             return Ok(shard.known_window(key, window, now).count_now(window, mode, cost, now));
         }

@@ -68,7 +68,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let window = shard.forget_window(key);
-        let rules = self.rules.rules_for(key, &Rule::Provisioned, shard.row(key).as_deref());
+        let rules = self.rules.key_settings(key, &Rule::Provisioned, shard.row(key).as_deref());
         Ok(shard.change(key, |row| decide::reset(row, &rules, now)) || window)
     }
 
@@ -80,7 +80,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let mut shard = self.shard(key).lock();
         let now = self.clock.now();
         let row = shard.row(key).cloned();
-        let settings = self.rules.settings_for(key, plan.or_else(|| row.as_ref()?.plan.as_deref()));
+        let settings = self.rules.admin_settings(key, plan.or_else(|| row.as_ref()?.plan.as_deref()));
         Ok(explain(row, plan, &settings, now))
     }
 

@@ -55,8 +55,8 @@ impl OperatorSettings {
         self.read(|settings| settings.leaves_to_tokens(key, plan, row, now))
     }
 
-    /// Returns the rules that apply to a key.
-    pub(super) fn rules_for(&self, key: &Key, rule: &Rule, row: Option<&BucketRow>) -> KeySettings {
+    /// Returns the settings that apply to a key.
+    pub(super) fn key_settings(&self, key: &Key, rule: &Rule, row: Option<&BucketRow>) -> KeySettings {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.and_then(|row| row.plan.as_deref()),
@@ -70,7 +70,7 @@ impl OperatorSettings {
     }
 
     /// Returns what an operator chose for a key, and for a plan if one is named.
-    pub(super) fn settings_for(&self, key: &Key, plan: Option<&Key>) -> AdminSettings {
+    pub(super) fn admin_settings(&self, key: &Key, plan: Option<&Key>) -> AdminSettings {
         self.read(|settings| AdminSettings {
             all: settings.all.clone(),
             plan: plan.and_then(|plan| settings.plans.get(plan)).cloned(),

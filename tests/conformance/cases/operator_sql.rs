@@ -174,6 +174,15 @@ async fn requests_longer_than_the_sessions_maximum_are_answered(db: TestDb) -> a
     let array = vec![format!("[\"{key}\", 1]"); 60].join(",");
     assert_eq!(session.sql(format!("call request_tokens_many('[{array}]')")).await?.len(), 60);
     assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(60));
+    let window = db.key();
+    for expected in [1, 1, 0] {
+        let rows = session.sql(format!("call request_tokens_in_window('{window}', 2, 3600, 60, 1, 0)")).await?;
+        assert_eq!(rows[0].number("granted")?, expected);
+    }
+    let refund = format!(
+        "call token_adjust_window_v1('refund', uuid(), '{window}', 1, unix_timestamp() * 1000000000, 1, false)"
+    );
+    assert_eq!(session.sql(refund).await?[0].text("outcome")?, Some("done"));
     assert_eq!(session.sql("select @@group_concat_max_len as n").await?[0].number("n")?, 4);
     Ok(())
 }

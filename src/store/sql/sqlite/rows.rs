@@ -242,14 +242,14 @@ pub(super) fn push_receipt(
     receipts: &mut Array,
     id: Uuid,
     key: &Key,
-    StoredReceipt { grant: receipt, state, expires_at }: &StoredReceipt,
+    StoredReceipt { grant, state, expires_at }: &StoredReceipt,
 ) {
     receipts.push_row(&[
         id.hyphenated().to_string().as_str().into(),
         key.as_str().into(),
-        receipt.cost.into(),
-        receipt.granted.into(),
-        receipt.scheduled_at.into(),
+        grant.cost.into(),
+        grant.granted.into(),
+        grant.scheduled_at.into(),
         state.as_str().into(),
         (*expires_at).into(),
     ]);

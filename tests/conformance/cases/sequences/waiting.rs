@@ -88,14 +88,7 @@ impl Waiters {
                 self.0.push(waiter);
                 Ok(Receipts::default())
             }
-            promised => {
-                let found = match found {
-                    Some(found) => found,
-                    // A sliding-window request without a wait calls the store itself.
-                    None => timeout(HUNG, waiting.0).await.context("it waits though it has an answer")?,
-                };
-                same(promised, found)
-            }
+            promised => same(promised, found.context("it waits though it has an answer")?),
         }
     }
 
