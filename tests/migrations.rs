@@ -52,6 +52,25 @@ fn engines_name_the_files_of_a_topic_alike() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A plan without an alternative costs 10^10 where scans are off, which starts PostgreSQL's compiler at each execution.
+#[test]
+fn routines_without_scans_are_not_compiled() -> anyhow::Result<()> {
+    let mut checked = 0;
+    for (name, text) in files("postgres")? {
+        for routine in text.split("create or replace function ").skip(1) {
+            let settings =
+                routine.split(" as $$").next().unwrap_or_default().split("\nas $$").next().unwrap_or_default();
+            if settings.contains("\nset enable_seqscan = off") {
+                let routine = routine.lines().next().unwrap_or_default();
+                ensure!(settings.contains("\nset jit = off"), "{name}: {routine} needs `set jit = off`, too");
+                checked += 1;
+            }
+        }
+    }
+    ensure!(checked > 3, "only {checked} routines are without scans");
+    Ok(())
+}
+
 /// Returns the name of the object that a line creates.
 fn created_by(line: &str) -> Option<&str> {
     let mut words = line.trim_start().strip_prefix("create ")?.split([' ', '(']);

@@ -215,6 +215,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_nestloop = off  -- the generic plan expects few entries to join
+set enable_seqscan = off  -- see take_all_v1
 set jit = off
 as $$
 declare

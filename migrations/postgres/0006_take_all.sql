@@ -66,6 +66,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 set enable_seqscan = off  -- the plan would read all of a small table, and be kept while the table grows
+set jit = off  -- token_mode has no other plan than a scan, whose cost would then start the compiler
 as $$
 declare
   v_first record;
@@ -130,6 +131,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 set enable_seqscan = off  -- the plan would read all of a small table, and be kept while the table grows
+set jit = off  -- token_mode has no other plan than a scan, whose cost would then start the compiler
 as $$
 declare
   c_year           constant bigint := 31622400000000000;  -- 366 days in nanoseconds
@@ -342,6 +344,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan  -- without it, each call would plan anew for its arrays
 set enable_seqscan = off  -- the plan would read all of a small table, and be kept while the table grows
+set jit = off  -- token_mode has no other plan than a scan, whose cost would then start the compiler
 as $$
 declare
   c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow

@@ -254,6 +254,7 @@ create or replace function tollgate.sweep_step(p_after text, p_limit bigint, out
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
   v_now     constant bigint := tollgate.clock();
