@@ -81,28 +81,42 @@ begin
 end
 $$;
 
+-- The next three functions take columns, because a shard of a distributed table has another row type than the table.
+--
+-- ticks_at(p_anchor, p_step_ns, p_step_ticks, p_now in nanoseconds since 1970) -> the time of a bucket's own clock at p_now, in
+-- ticks.
+create or replace function tollgate.ticks_at(p_anchor bigint, p_step_ns bigint, p_step_ticks bigint, p_now bigint)
+returns bigint
+language sql immutable
+return (p_now - p_anchor) / p_step_ns * p_step_ticks;
+
+-- instant_of(p_anchor, p_step_ns, p_step_ticks, p_tick) -> the first instant at which a bucket's own clock shows p_tick, in
+-- nanoseconds since 1970. If the clock never advances, the result is its start. The inverse of ticks_at.
+create or replace function tollgate.instant_of(p_anchor bigint, p_step_ns bigint, p_step_ticks bigint, p_tick bigint)
+returns bigint
+language sql immutable
+return p_anchor
+       + case when p_step_ns < 9223372036854775807 or p_tick > 0
+           then (p_tick / p_step_ticks + (p_tick % p_step_ticks > 0)::int) * p_step_ns
+           else 0 end;
+
+-- step_at(p_step_ticks, p_tick, p_clock) -> the first time of a bucket's own clock at or after p_tick, in ticks. The clock now
+-- shows p_clock.
+create or replace function tollgate.step_at(p_step_ticks bigint, p_tick bigint, p_clock bigint) returns bigint
+language sql immutable
+as $$
+  select case when p_tick <= p_clock then p_clock else (p_tick + p_step_ticks - 1) / p_step_ticks * p_step_ticks end
+$$;
+
 -- bucket_clock(p_bucket, p_now in nanoseconds since 1970) -> the time of the bucket's own clock at p_now, in ticks.
 create or replace function tollgate.bucket_clock(p_bucket tollgate.token_buckets, p_now bigint) returns bigint
 language sql immutable
-return (p_now - p_bucket.anchor) / p_bucket.step_ns * p_bucket.step_ticks;
+return tollgate.ticks_at(p_bucket.anchor, p_bucket.step_ns, p_bucket.step_ticks, p_now);
 
--- bucket_instant(p_bucket, p_tick) -> the first instant at which the bucket's own clock shows p_tick, in nanoseconds since
--- 1970. If the clock never advances, the result is its start. The inverse of bucket_clock.
+-- bucket_instant(p_bucket, p_tick) -> the first instant at which the bucket's own clock shows p_tick. See instant_of.
 create or replace function tollgate.bucket_instant(p_bucket tollgate.token_buckets, p_tick bigint) returns bigint
 language sql immutable
-return p_bucket.anchor
-       + case when p_bucket.step_ns < 9223372036854775807 or p_tick > 0
-           then (p_tick / p_bucket.step_ticks + (p_tick % p_bucket.step_ticks > 0)::int) * p_bucket.step_ns
-           else 0 end;
-
--- bucket_step(p_bucket, p_tick, p_clock) -> the first time of the bucket's own clock at or after p_tick, in ticks. The clock
--- now shows p_clock.
-create or replace function tollgate.bucket_step(p_bucket tollgate.token_buckets, p_tick bigint, p_clock bigint) returns bigint
-language sql immutable
-as $$
-  select case when p_tick <= p_clock then p_clock
-           else (p_tick + p_bucket.step_ticks - 1) / p_bucket.step_ticks * p_bucket.step_ticks end
-$$;
+return tollgate.instant_of(p_bucket.anchor, p_bucket.step_ns, p_bucket.step_ticks, p_tick);
 
 -- bucket_due(p_bucket, p_cost, p_min_remaining) -> when the bucket has the tokens, in ticks of its own clock.
 -- p_cost + p_min_remaining must not exceed the capacity.
@@ -117,8 +131,8 @@ create or replace function tollgate.bucket_acts_at(
   p_bucket tollgate.token_buckets, p_cost bigint, p_min_remaining bigint, p_now bigint) returns bigint
 language sql immutable
 as $$
-  select tollgate.bucket_step(p_bucket, tollgate.bucket_due(p_bucket, p_cost, p_min_remaining),
-                              tollgate.bucket_clock(p_bucket, p_now))
+  select tollgate.step_at(p_bucket.step_ticks, tollgate.bucket_due(p_bucket, p_cost, p_min_remaining),
+                          tollgate.bucket_clock(p_bucket, p_now))
 $$;
 
 -- bucket_scheduled_at(p_bucket, p_min_remaining, p_now) -> when the tokens of the last grant can be used, in nanoseconds since

@@ -33,6 +33,7 @@ $$;
 
 -- rule_checks: trigger that refuses an invalid plan, mode or override.
 --
+-- Argument:  'plan', 'mode' or 'override'. A shard of a distributed table has another name than the table.
 -- Errors:    23514 invalid values
 -- Locks:     none
 create or replace function tollgate.rule_checks() returns trigger
@@ -45,14 +46,14 @@ declare
 begin
   v_error := case when new.mode not in ('enforce', 'shadow', 'off', 'block')
     then format('mode is %L: give ''enforce'', ''shadow'', ''off'' or ''block''', new.mode) end;
-  if tg_table_name = 'token_plans' then
+  if tg_argv[0] = 'plan' then
     v_name := 'plan ' || quote_nullable(left(new.name, 255));
     v_error := coalesce(v_error, case
       when (octet_length(new.name) between 1 and 255) is not true
         then format('its name has %s bytes: give 1 to 255', coalesce(octet_length(new.name), 0))
       when left(new.name, 1) = chr(1) then 'its name begins with U+0001: put something before it' end);
     perform tollgate.bucket_limits(v_name, new.capacity, new.refill_seconds, new.refill);
-  elsif tg_table_name = 'token_overrides' then
+  elsif tg_argv[0] = 'override' then
     v_name := 'override of ' || quote_nullable(left(new.id, 255));
     v_error := coalesce(v_error, case
       when (octet_length(new.id) between 1 and 255) is not true
@@ -77,11 +78,11 @@ end
 $$;
 
 create or replace trigger plan_checks before insert or update on tollgate.token_plans
-  for each row execute function tollgate.rule_checks();
+  for each row execute function tollgate.rule_checks('plan');
 create or replace trigger mode_checks before insert or update of mode on tollgate.token_mode
-  for each row execute function tollgate.rule_checks();
+  for each row execute function tollgate.rule_checks('mode');
 create or replace trigger override_checks before insert or update on tollgate.token_overrides
-  for each row execute function tollgate.rule_checks();
+  for each row execute function tollgate.rule_checks('override');
 
 -- Also fires for rows that replication tools or data loaders write with session_replication_role = replica.
 alter table tollgate.token_plans enable always trigger plan_checks;
@@ -206,7 +207,8 @@ create or replace trigger new_limits after update of capacity, refill_seconds, r
 
 -- Also fires for rows that replication tools or data loaders write with session_replication_role = replica. With triggers
 -- disabled, a row without its derived columns violates their not-null constraints.
-alter table tollgate.token_buckets enable always trigger new_bucket, enable always trigger new_limits;
+alter table tollgate.token_buckets enable always trigger new_bucket;
+alter table tollgate.token_buckets enable always trigger new_limits;
 
 -- prepare_bucket: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine creates a
 -- missing bucket if its first request can do so, and converts the state to the limits of the override, of the plan or of the
@@ -325,21 +327,28 @@ begin
      and b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_max_owed(b) then
     -- After a backward step of the clock, the bucket is emptied once: keys are denied for one refill at most.
     -- Reads the clock again: compared with p_now, grants during a wait for the row would look like a backward step.
-    update tollgate.token_buckets t
-       set full_at = tollgate.bucket_clock(t, tollgate.clock()) + t.burst, max_granted_wait = 0
-     where t.id = p_id
-       and t.full_at - tollgate.bucket_clock(t, tollgate.clock()) > tollgate.bucket_max_owed(t);
+    select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
+    p_now := tollgate.clock();
+    if b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_max_owed(b) then
+      update tollgate.token_buckets t
+         set full_at = tollgate.bucket_clock(b, p_now) + b.burst, max_granted_wait = 0
+       where t.id = p_id;
+    end if;
     changed := true;
   end if;
 end
 $$;
 
--- follows_plan(p_bucket) -> whether the bucket has the limits of its plan, and the plan has no mode.
-create or replace function tollgate.follows_plan(p_bucket tollgate.token_buckets) returns boolean
+-- follows_plan(p_plan, p_capacity, p_refill_seconds, p_refill) -> whether a bucket has the limits of its plan, and the plan has
+-- no mode.
+create or replace function tollgate.follows_plan(p_plan text, p_capacity numeric, p_refill_seconds numeric, p_refill text)
+returns boolean
 language sql stable
-return exists (
-  select from tollgate.token_plans p
-   where p.name = p_bucket.plan and p.mode is null and p.capacity = p_bucket.capacity
-     and p.refill_seconds = p_bucket.refill_seconds and p.refill = p_bucket.refill);
+as $$
+  select exists (
+    select from tollgate.token_plans p
+     where p.name = p_plan and p.mode is null and p.capacity = p_capacity and p.refill_seconds = p_refill_seconds
+       and p.refill = p_refill)
+$$;
 
 insert into tollgate.migrations (version, name) values (3, '0003_rules') on conflict do nothing;

@@ -67,6 +67,7 @@ declare
   v_now          bigint;
   v_scheduled_at bigint;
   v_clock        bigint;
+  v_spare        bigint;  -- ticks: how far full_at can be ahead of the bucket's clock when the request acts
   v_latest       bigint;  -- ticks: the latest full_at at which the tokens are available, now or within the wait
   v_outcome      text;
   v_mode         text;
@@ -141,7 +142,8 @@ begin
     end if;
 
     v_clock := tollgate.bucket_clock(b, v_now);
-    v_latest := v_clock + b.burst - (p_cost + p_min_remaining) * b.token_ticks;
+    v_spare := b.burst - (p_cost + p_min_remaining) * b.token_ticks;
+    v_latest := v_clock + v_spare;
     if b.full_at <= v_latest then
       update tollgate.token_buckets t
          set room = null,
@@ -155,7 +157,7 @@ begin
       continue;
     else
       if v_mode is null then
-        v_latest := v_latest - v_clock + tollgate.bucket_clock(b, v_now + p_max_wait);
+        v_latest := v_spare + tollgate.bucket_clock(b, v_now + p_max_wait);
       end if;
       if b.full_at > v_latest then
         v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
@@ -165,9 +167,9 @@ begin
          set room = null,
              granted = t.granted + p_cost,
              max_granted_wait = greatest(
-               t.max_granted_wait, tollgate.bucket_acts_at(t, p_cost, p_min_remaining, v_now) - v_clock),
-             full_at = greatest(t.full_at, tollgate.bucket_acts_at(t, p_cost, p_min_remaining, v_now))
-                       + p_cost * t.token_ticks
+               t.max_granted_wait, tollgate.step_at(b.step_ticks, t.full_at - v_spare, v_clock) - v_clock),
+             full_at = greatest(t.full_at, tollgate.step_at(b.step_ticks, t.full_at - v_spare, v_clock))
+                       + p_cost * b.token_ticks
        where t.id = p_id and t.full_at <= v_latest
          and t.anchor = b.anchor and t.burst = b.burst and t.step_ns = b.step_ns and t.token_ticks = b.token_ticks
       returning t.full_at, t.granted into b.full_at, b.granted;
@@ -229,16 +231,17 @@ begin
   update tollgate.token_buckets t
      set room = null,
          granted = t.granted + p_cost,
-         full_at = greatest(t.full_at, tollgate.bucket_clock(t, v_now)) + p_cost * t.token_ticks
+         full_at = greatest(t.full_at, tollgate.ticks_at(t.anchor, t.step_ns, t.step_ticks, v_now)) + p_cost * t.token_ticks
    where t.id = p_id and not t.overridden
      and case when p_capacity is not null
            then t.plan is null and t.capacity = p_capacity and t.refill_seconds = p_refill_seconds and t.refill = p_refill
            else p_refill_seconds is null and p_refill is null and (p_plan is null or t.plan = p_plan)
-                and (t.plan is null or tollgate.follows_plan(t)) end
+                and (t.plan is null or tollgate.follows_plan(t.plan, t.capacity, t.refill_seconds, t.refill)) end
      and (select g.mode from tollgate.token_mode g) = 'enforce'
      and not exists (select from tollgate.token_overrides o where o.id = p_id)
      and case when p_min_remaining >= 0 and p_cost between 1 and t.burst / t.token_ticks - p_min_remaining
-           then tollgate.bucket_grants(t, p_cost, p_min_remaining, v_now) >= 1 end
+           then t.full_at - (t.burst - (p_cost + p_min_remaining) * t.token_ticks)
+                <= tollgate.ticks_at(t.anchor, t.step_ns, t.step_ticks, v_now) end
   returning 'granted', null, v_now, v_now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks, t.token_ticks
     into v_taken;
   if not found then
@@ -247,7 +250,8 @@ begin
   if tollgate.clock() - v_now > c_stale then
     v_now := tollgate.clock();
     update tollgate.token_buckets t
-       set full_at = greatest(t.full_at, tollgate.bucket_clock(t, v_now) + p_cost * t.token_ticks)
+       set full_at = greatest(
+             t.full_at, tollgate.ticks_at(t.anchor, t.step_ns, t.step_ticks, v_now) + p_cost * t.token_ticks)
      where t.id = p_id
     returning v_now, v_now, t.full_at into v_taken.now, v_taken.scheduled_at, v_taken.full_at;
   end if;

@@ -71,13 +71,16 @@ $$;
 create or replace function tollgate.has_limits(
   p_bucket tollgate.token_buckets, p_capacity numeric, p_refill_seconds numeric, p_refill text, p_plan text) returns boolean
 language sql stable
-return not p_bucket.overridden
-       and case when p_capacity is not null
-                  then p_bucket.plan is not distinct from p_plan and p_bucket.capacity = p_capacity
-                       and p_bucket.refill_seconds = p_refill_seconds and p_bucket.refill = p_refill
-                when p_refill_seconds is null and p_refill is null and p_plan is null
-                  then p_bucket.plan is null or tollgate.follows_plan(p_bucket)
-                else false end;
+as $$
+  select not p_bucket.overridden
+         and case when p_capacity is not null
+                    then p_bucket.plan is not distinct from p_plan and p_bucket.capacity = p_capacity
+                         and p_bucket.refill_seconds = p_refill_seconds and p_bucket.refill = p_refill
+                  when p_refill_seconds is null and p_refill is null and p_plan is null
+                    then p_bucket.plan is null
+                         or tollgate.follows_plan(p_bucket.plan, p_bucket.capacity, p_bucket.refill_seconds, p_bucket.refill)
+                  else false end
+$$;
 
 -- decided: the result of grant_batch, deny_batch and create_batch.
 do $$
@@ -536,7 +539,7 @@ begin
     if v_capacity is not null then
       exit when b.plan is distinct from p_plan or (b.capacity, b.refill_seconds, b.refill) <> (v_capacity, v_seconds, v_refill);
     elsif b.plan is not null then
-      exit when not tollgate.follows_plan(b);
+      exit when not tollgate.follows_plan(b.plan, b.capacity, b.refill_seconds, b.refill);
     end if;
     v_clock := tollgate.bucket_clock(b, v_now);
     exit when p_cost > b.burst / b.token_ticks - p_min_remaining or b.full_at - v_clock > tollgate.bucket_max_owed(b);
@@ -553,7 +556,8 @@ begin
      where t.id = p_id
        and case when (t.anchor, t.burst, t.step_ns, t.token_ticks) = (b.anchor, b.burst, b.step_ns, b.token_ticks)
              then t.full_at = b.full_at
-                  or v_granted = p_times and tollgate.bucket_grants(t, p_cost, p_min_remaining, v_now) >= p_times end
+                  or v_granted = p_times
+                     and t.full_at <= v_clock + b.burst - (p_min_remaining + v_granted * p_cost) * b.token_ticks end
     returning t.full_at, t.granted into b.full_at, b.granted;
     continue when not found;
 

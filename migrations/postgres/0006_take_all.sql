@@ -111,6 +111,145 @@ begin
 end
 $$;
 
+-- take_all_in_order: takes tokens from all of several buckets, or from none, one bucket after the other.
+--
+-- Arguments, result, errors and locks: as for take_all_v1
+create or replace function tollgate.take_all_in_order(
+  p_ids text[], p_costs bigint[], p_min_remainings bigint[], p_capacities bigint[], p_refill_seconds numeric[],
+  p_refills text[], p_plans text[], p_max_wait bigint, p_request_id uuid, p_hold bigint)
+returns table (entry bigint, taken tollgate.taken_v1)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  c_year        constant bigint := 31622400000000000;  -- 366 days in nanoseconds
+  v_order       bigint[];                  -- the positions in id order
+  v_ids         bigint;                    -- the number of distinct ids
+  v_buckets     tollgate.token_buckets[];  -- by position; null: the bucket does not exist
+  v_taken       tollgate.taken_v1[];       -- by position
+  v_takes       boolean[];                 -- by position: whether tokens are taken if all buckets grant
+  t             tollgate.taken_v1;
+  b             tollgate.token_buckets;
+  r             tollgate.token_receipts;
+  v_refused     text;                      -- columns of the result of prepare_bucket
+  v_mode        text;
+  v_until       bigint;
+  v_row_changed boolean;
+  v_capacity    bigint;
+  v_place       bigint;
+  v_now         bigint;
+  v_acts_at     bigint;
+  v_has_rules   boolean;
+  v_changed     boolean;
+begin
+  select array_agg(i.place order by i.id collate "C"), count(distinct i.id) into v_order, v_ids
+    from unnest(p_ids) with ordinality as i (id, place);
+  if v_ids is distinct from cardinality(p_ids) or v_ids = 0 then
+    raise exception 'tollgate: take_all_v1 needs distinct buckets' using errcode = 'invalid_parameter_value';
+  end if;
+
+  for v_attempt in 1 .. 100 loop
+    -- Each row is locked or created before the next one. Otherwise, a session that creates a missing bucket at the same time
+    -- could take from later buckets, too, and the two sessions would deadlock.
+    v_buckets := array_fill(null::tollgate.token_buckets, array[v_ids::int]);
+    foreach v_place in array v_order loop
+      select l.* into b from tollgate.token_buckets l where l.id = p_ids[v_place] for no key update;
+      if not found then
+        perform tollgate.prepare_bucket(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place],
+                                        p_plans[v_place], tollgate.clock(), false);
+        select l.* into b from tollgate.token_buckets l where l.id = p_ids[v_place] for no key update;
+      end if;
+      v_buckets[v_place] := b;
+    end loop;
+    v_now := tollgate.clock();
+    -- Null if the row of token_mode is missing; null leads to the call of prepare_bucket.
+    select g.mode <> 'enforce' or exists (select 1 from tollgate.token_overrides o where o.id = any (p_ids))
+      into v_has_rules from tollgate.token_mode g;
+    v_taken := array_fill(null::tollgate.taken_v1, array[v_ids::int]);
+    v_takes := array_fill(false, array[v_ids::int]);
+    v_changed := false;
+    foreach v_place in array v_order loop
+      b := v_buckets[v_place];
+      v_refused := null;
+      v_mode := null;
+      v_capacity := null;
+      if v_has_rules is not false or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
+         or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
+         or p_refills[v_place] <> b.refill
+         or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)
+         or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_max_owed(b) then
+        select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
+          into v_refused, v_mode, v_until, v_row_changed, v_capacity
+          from tollgate.prepare_bucket(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
+                                       p_refills[v_place], p_plans[v_place], v_now,
+                                       p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
+        -- Another session created the bucket since the rows were locked: it has to be locked, too.
+        v_row_changed := v_row_changed or (b.id is null and v_refused is null and v_mode is distinct from 'off');
+        v_changed := v_changed or v_row_changed;
+        continue when v_row_changed;
+      end if;
+      if v_refused is not null then
+        t := null;
+        t.outcome := v_refused;
+        t.now := v_now;
+      else
+        t := tollgate.evaluate(b, v_mode, v_until, p_costs[v_place], p_max_wait, p_min_remainings[v_place], v_now);
+        t.burst := coalesce(t.burst, v_capacity);
+      end if;
+      r := null;
+      if p_request_id is not null and v_refused is null and v_mode is distinct from 'off' then
+        delete from tollgate.token_receipts k
+         where k.id = p_request_id and k.bucket = p_ids[v_place] and k.expires_at <= v_now;
+        select k.* into r from tollgate.token_receipts k where k.id = p_request_id and k.bucket = p_ids[v_place];
+      end if;
+      if r.id is not null then
+        t.outcome := case when r.cost = p_costs[v_place] and r.state <> 'cancelled' then 'granted' else 'reused' end;
+        t.mode := null;
+        t.granted := r.granted;
+        t.scheduled_at := greatest(r.scheduled_at, v_now);
+      end if;
+      v_takes[v_place] := t.outcome = 'granted' and t.mode is null and r.id is null;
+      v_taken[v_place] := t;
+    end loop;
+    exit when not v_changed;
+  end loop;
+  if v_changed then
+    raise exception 'tollgate: buckets changed during each of 100 attempts'
+      using errcode = 'serialization_failure', hint = 'Call again.';
+  end if;
+
+  if exists (select from unnest(v_taken) w where w.outcome <> 'granted') then
+    return query
+      select w.place, (case w.outcome when 'granted' then 'spared' else w.outcome end, w.mode, w.now, w.scheduled_at, w.full_at,
+                       w.granted, w.burst, w.anchor, w.step_ns, w.step_ticks, w.token_ticks)::tollgate.taken_v1
+        from unnest(v_taken) with ordinality
+             as w (outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place);
+    return;
+  end if;
+  foreach v_place in array v_order loop
+    t := v_taken[v_place];
+    if v_takes[v_place] then
+      b := v_buckets[v_place];
+      v_acts_at := tollgate.bucket_acts_at(b, p_costs[v_place], p_min_remainings[v_place], v_now);
+      t.full_at := greatest(b.full_at, v_acts_at) + p_costs[v_place] * b.token_ticks;
+      t.granted := b.granted + p_costs[v_place];
+      update tollgate.token_buckets l
+         set room = null, granted = t.granted, full_at = t.full_at,
+             max_granted_wait = greatest(b.max_granted_wait, v_acts_at - tollgate.bucket_clock(b, v_now))
+       where l.id = p_ids[v_place];
+      if p_request_id is not null then
+        insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
+        values (p_request_id, p_ids[v_place], p_costs[v_place], t.granted, t.scheduled_at, 'open',
+                v_now + least(greatest(coalesce(p_hold, 0), 0), c_year));
+      end if;
+    end if;
+    entry := v_place;
+    taken := t;
+    return next;
+  end loop;
+end
+$$;
+
 -- take_all_v1: takes tokens from all of several buckets, or from none.
 --
 -- Arguments: p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans
@@ -134,37 +273,15 @@ set enable_seqscan = off  -- the plan would read all of a small table, and be ke
 set jit = off  -- token_mode has no other plan than a scan, whose cost would then start the compiler
 as $$
 declare
-  c_year           constant bigint := 31622400000000000;  -- 366 days in nanoseconds
-  c_max_counted    constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
-  v_order          bigint[];                      -- the positions in id order
-  v_buckets        tollgate.token_buckets[];      -- the existing buckets, in id order
-  v_taken          tollgate.taken_v1[];
-  v_taking         text[];
-  t                tollgate.taken_v1;
-  b                tollgate.token_buckets;
-  r                tollgate.token_receipts;
-  v_refused        text;                          -- columns of the result of prepare_bucket
-  v_mode           text;
-  v_until          bigint;
-  v_row_changed    boolean;
-  v_capacity       bigint;
-  v_place          bigint;
-  v_ids            bigint;                        -- the number of distinct ids
-  v_existing_place bigint;                        -- in v_buckets
-  v_existing       bigint;                        -- the number of existing buckets
-  v_now            bigint;
-  v_has_rules      boolean;
-  v_changed        boolean;
-  v_known          boolean;
-  c_needs          constant text := 'tollgate: take_all_v1 needs distinct buckets, costs of 1 or more, minimum remainings of '
-                                    '0 or more, and a wait of 0 to a year';
+  c_year        constant bigint := 31622400000000000;  -- 366 days in nanoseconds
+  c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
 begin
-  p_hold := least(greatest(coalesce(p_hold, 0), 0), c_year);
   if (1 <= all (p_costs) and c_max_counted >= all (p_costs) and cardinality(p_costs) = cardinality(p_ids)
       and 0 <= all (p_min_remainings) and c_max_counted >= all (p_min_remainings)
       and cardinality(p_min_remainings) = cardinality(p_ids)
       and p_max_wait between 0 and c_year) is not true then
-    raise exception '%', c_needs using errcode = 'invalid_parameter_value';
+    raise exception 'tollgate: take_all_v1 needs distinct buckets, costs of 1 or more, minimum remainings of 0 or more, and a '
+                    'wait of 0 to a year' using errcode = 'invalid_parameter_value';
   end if;
 
   -- One statement decides if only the tokens count, all buckets exist and all grant. Each bucket is evaluated when its row is
@@ -212,112 +329,9 @@ begin
       return;
     end if;
   end if;
-
-  select array_agg(i.place order by i.id collate "C"), count(distinct i.id), count(l.id) into v_order, v_ids, v_existing
-    from unnest(p_ids) with ordinality as i (id, place) left join tollgate.token_buckets l on l.id = i.id;
-  if v_ids is distinct from cardinality(p_ids) or v_ids = 0 then
-    raise exception '%', c_needs using errcode = 'invalid_parameter_value';
-  end if;
-  if v_existing < v_ids then
-    perform tollgate.lock_all(p_ids, p_capacities, p_refill_seconds, p_refills, p_plans);
-  end if;
-
-  for v_attempt in 1 .. 100 loop
-    select array_agg(l.b) into v_buckets
-      from (select x as b from tollgate.token_buckets x where x.id = any (p_ids) order by x.id for no key update) l;
-    v_now := tollgate.clock();
-    -- Null if the row of token_mode is missing; null leads to the call of prepare_bucket.
-    select g.mode <> 'enforce' or exists (select from tollgate.token_overrides o where o.id = any (p_ids))
-      into v_has_rules from tollgate.token_mode g;
-    v_taken := array_fill(null::tollgate.taken_v1, array[cardinality(p_ids)]);
-    v_taking := '{}';
-    v_existing_place := 1;
-    v_changed := false;
-    delete from tollgate.token_receipts k where k.id = p_request_id and k.expires_at <= v_now;
-    foreach v_place in array v_order loop
-      b := v_buckets[v_existing_place];
-      if b.id = p_ids[v_place] then
-        v_existing_place := v_existing_place + 1;
-      else
-        b := null;
-      end if;
-      v_refused := null;
-      v_mode := null;
-      v_capacity := null;
-      if v_has_rules is not false or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
-         or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
-         or p_refills[v_place] <> b.refill
-         or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)
-         or b.full_at - tollgate.bucket_clock(b, v_now) > tollgate.bucket_max_owed(b) then
-        select w.outcome, w.mode, w.mode_until, w.changed, w.capacity
-          into v_refused, v_mode, v_until, v_row_changed, v_capacity
-          from tollgate.prepare_bucket(p_ids[v_place], p_capacities[v_place], p_refill_seconds[v_place],
-                                       p_refills[v_place], p_plans[v_place], v_now,
-                                       p_costs[v_place] <= b.burst / b.token_ticks - p_min_remainings[v_place]) w;
-        -- Another session created the bucket since the rows were locked: it has to be locked, too.
-        v_row_changed := v_row_changed or (b.id is null and v_refused is null and v_mode is distinct from 'off');
-        v_changed := v_changed or v_row_changed;
-        continue when v_row_changed;
-      end if;
-      if v_refused is not null then
-        t := null;
-        t.outcome := v_refused;
-        t.now := v_now;
-      else
-        t := tollgate.evaluate(b, v_mode, v_until, p_costs[v_place], p_max_wait, p_min_remainings[v_place], v_now);
-        t.burst := coalesce(t.burst, v_capacity);
-      end if;
-      v_known := false;
-      if p_request_id is not null and v_refused is null and v_mode is distinct from 'off' then
-        select k.* into r from tollgate.token_receipts k where k.id = p_request_id and k.bucket = p_ids[v_place];
-        v_known := found;
-      end if;
-      if v_known then
-        t.outcome := case when r.cost = p_costs[v_place] and r.state <> 'cancelled' then 'granted' else 'reused' end;
-        t.mode := null;
-        t.granted := r.granted;
-        t.scheduled_at := greatest(r.scheduled_at, v_now);
-      elsif t.outcome = 'granted' and t.mode is null then
-        v_taking := v_taking || p_ids[v_place];
-      end if;
-      v_taken[v_place] := t;
-    end loop;
-    exit when not v_changed;
-  end loop;
-  if v_changed then
-    raise exception 'tollgate: buckets changed during each of 100 attempts'
-      using errcode = 'serialization_failure', hint = 'Call again.';
-  end if;
-
-  if not exists (select from unnest(v_taken) w where w.outcome <> 'granted') then
-    update tollgate.token_buckets l
-       set room = null,
-           granted = l.granted + i.cost,
-           max_granted_wait = greatest(
-             l.max_granted_wait,
-             tollgate.bucket_acts_at(l, i.cost, i.min_remaining, v_now) - tollgate.bucket_clock(l, v_now)),
-           full_at = greatest(l.full_at, tollgate.bucket_acts_at(l, i.cost, i.min_remaining, v_now)) + i.cost * l.token_ticks
-      from unnest(p_ids, p_costs, p_min_remainings) as i (id, cost, min_remaining)
-     where l.id = i.id and l.id = any (v_taking);
-    insert into tollgate.token_receipts (id, bucket, cost, granted, scheduled_at, state, expires_at)
-    select p_request_id, p_ids[w.place], p_costs[w.place], w.granted + p_costs[w.place], w.scheduled_at, 'open', v_now + p_hold
-      from unnest(v_taken) with ordinality
-           as w (outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
-     where p_request_id is not null and p_ids[w.place] = any (v_taking);
-    return query
-      select w.place, (w.outcome, w.mode, w.now, w.scheduled_at, coalesce(l.full_at, w.full_at),
-                       case when l.id = any (v_taking) then l.granted else w.granted end, w.burst, w.anchor, w.step_ns,
-                       w.step_ticks, w.token_ticks)::tollgate.taken_v1
-        from unnest(v_taken) with ordinality
-             as w (outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place)
-        left join tollgate.token_buckets l on l.id = p_ids[w.place];
-    return;
-  end if;
   return query
-    select w.place, (case w.outcome when 'granted' then 'spared' else w.outcome end, w.mode, w.now, w.scheduled_at, w.full_at,
-                     w.granted, w.burst, w.anchor, w.step_ns, w.step_ticks, w.token_ticks)::tollgate.taken_v1
-      from unnest(v_taken) with ordinality
-           as w (outcome, mode, now, scheduled_at, full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, place);
+    select t.* from tollgate.take_all_in_order(p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills,
+                                               p_plans, p_max_wait, p_request_id, p_hold) t;
 end
 $$;
 
@@ -392,7 +406,7 @@ begin
                        when i.plan is null
                          then tollgate.has_limits(l, i.capacity, i.refill_seconds, i.refill, null)
                        else num_nonnulls(i.capacity, i.refill_seconds, i.refill) = 0 and not l.overridden
-                            and i.plan = l.plan and tollgate.follows_plan(l)
+                            and i.plan = l.plan and tollgate.follows_plan(l.plan, l.capacity, l.refill_seconds, l.refill)
                      end
                  and (not v_overrides or not exists (select from tollgate.token_overrides o where o.id = i.id))
                  and l.full_at - tollgate.bucket_clock(l, c.now) <= tollgate.bucket_max_owed(l),

@@ -1,20 +1,24 @@
--- window_is_sound(p_window) -> whether the window's values are within bounds, so that computing with them cannot overflow.
-create or replace function tollgate.window_is_sound(p_window tollgate.token_windows) returns boolean
+-- The next three functions take columns, because a shard of a distributed table has another row type than the table.
+--
+-- window_is_sound(p_max_requests, p_interval, p_resolution, p_last_wait, p_ends, p_counts) -> whether a window's values are within
+-- bounds, so that computing with them cannot overflow.
+create or replace function tollgate.window_is_sound(
+  p_max_requests bigint, p_interval bigint, p_resolution bigint, p_last_wait bigint, p_ends bigint[], p_counts bigint[])
+returns boolean
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select p_window.max_requests >= 1 and p_window.interval_ns between 1 and 31622400000000000
-         and p_window.resolution_ns between 1 and 31622400000000000
-         and p_window.last_wait between 0 and 31622400000000000
-         and cardinality(p_window.ends) = cardinality(p_window.counts)
-         and not exists (select from unnest(p_window.ends, p_window.counts) as u (e, c)
+  select p_max_requests >= 1 and p_interval between 1 and 31622400000000000
+         and p_resolution between 1 and 31622400000000000 and p_last_wait between 0 and 31622400000000000
+         and cardinality(p_ends) = cardinality(p_counts)
+         and not exists (select from unnest(p_ends, p_counts) as u (e, c)
                           where (u.e between 0 and 4611686018427387903 and u.c between 0 and 1000000000000000) is not true)
 $$;
 
 -- window_earliest: computes the earliest time at which at most p_room granted requests count. The result is never before the
 -- time of a granted request.
 --
--- Arguments: p_window
+-- Arguments: p_ends, p_counts, p_resolution: the window's columns; nanoseconds
 --            p_interval  nanoseconds
 --            p_room      requests
 --            p_now       nanoseconds since 1970
@@ -22,34 +26,35 @@ $$;
 -- Errors:    none
 -- Locks:     none
 create or replace function tollgate.window_earliest(
-  p_window tollgate.token_windows, p_interval bigint, p_room bigint, p_now bigint)
+  p_ends bigint[], p_counts bigint[], p_resolution bigint, p_interval bigint, p_room bigint, p_now bigint)
 returns bigint
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_last    constant int := coalesce(pg_catalog.array_length(p_window.ends, 1), 0);
+  v_last    constant int := coalesce(pg_catalog.array_length(p_ends, 1), 0);
   v_from    bigint := p_now;
   v_counted bigint := 0;
 begin
   if v_last > 0 then
-    v_from := greatest(p_now, p_window.ends[v_last] - p_window.resolution_ns);
+    v_from := greatest(p_now, p_ends[v_last] - p_resolution);
   end if;
   for v_place in reverse v_last .. 1 loop
-    v_counted := v_counted + p_window.counts[v_place];
+    v_counted := v_counted + p_counts[v_place];
     if v_counted > p_room then
-      return greatest(v_from, p_window.ends[v_place] + p_interval);
+      return greatest(v_from, p_ends[v_place] + p_interval);
     end if;
   end loop;
   return v_from;
 end
 $$;
 
--- window_stepped_back(p_window, p_now) -> whether the clock was set back, so that requests count from now on that the old clock
--- counted. Null for a window without requests.
-create or replace function tollgate.window_stepped_back(p_window tollgate.token_windows, p_now bigint) returns boolean
+-- window_stepped_back(p_ends, p_last_wait, p_resolution, p_now) -> whether the clock was set back, so that requests count from now
+-- on that the old clock counted. Null for a window without requests.
+create or replace function tollgate.window_stepped_back(p_ends bigint[], p_last_wait bigint, p_resolution bigint, p_now bigint)
+returns boolean
 language sql immutable
-return p_window.ends[array_length(p_window.ends, 1)] - p_now > p_window.last_wait + p_window.resolution_ns + 1000000000;
+return p_ends[array_length(p_ends, 1)] - p_now > p_last_wait + p_resolution + 1000000000;
 
 -- window_count: counts requests in a window at an instant, and drops the counts that have expired.
 --
@@ -228,7 +233,7 @@ begin
       w.resolution_ns := p_resolution;
     end if;
   else
-    if tollgate.window_stepped_back(w, v_now) then
+    if tollgate.window_stepped_back(w.ends, w.last_wait, w.resolution_ns, v_now) then
       w := tollgate.window_step_back(w, v_now);
       update tollgate.token_windows t set ends = w.ends, since = w.since where t.id = p_id;
     end if;
@@ -254,7 +259,8 @@ begin
   elsif not p_counting and p_cost > p_max_requests - p_min_remaining then
     v_outcome := 'never';
   else
-    v_scheduled_at := tollgate.window_earliest(w, p_interval, p_max_requests - p_cost - p_min_remaining, v_now);
+    v_scheduled_at := tollgate.window_earliest(
+      w.ends, w.counts, w.resolution_ns, p_interval, p_max_requests - p_cost - p_min_remaining, v_now);
     if v_scheduled_at > v_now and w.ends[array_length(w.ends, 1) - 999] > v_now
        and w.ends[array_length(w.ends, 1)] < (v_scheduled_at / p_resolution + 1) * p_resolution then
       v_scheduled_at := 9223372036854775807;

@@ -67,7 +67,7 @@ begin
 
   insert into tollgate.token_receipts as t (id, bucket, cost, granted, scheduled_at, state, expires_at)
   values (p_receipt, p_id, p_cost, p_granted, p_scheduled_at,
-          case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
+          case when p_kind = 'cancel' then 'cancelled' when p_kind = 'refund' then 'refunded' else 'settled' end,
           least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
   on conflict (id, bucket) do update
      set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
@@ -152,7 +152,7 @@ begin
 
   insert into tollgate.token_receipts as t (id, bucket, cost, granted, scheduled_at, state, expires_at)
   values (p_receipt, c_bucket, p_cost, 0, p_scheduled_at,
-          case p_kind when 'cancel' then 'cancelled' when 'refund' then 'refunded' else 'settled' end,
+          case when p_kind = 'cancel' then 'cancelled' when p_kind = 'refund' then 'refunded' else 'settled' end,
           least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
   on conflict (id, bucket) do update
      set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
@@ -160,7 +160,7 @@ begin
   given_back := case p_kind when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost)
                 else p_cost - least(p_tokens, 1000000000000) end;
   if given_back < 0 then
-    if tollgate.window_stepped_back(w, v_now) then
+    if tollgate.window_stepped_back(w.ends, w.last_wait, w.resolution_ns, v_now) then
       w := tollgate.window_step_back(w, v_now);
     end if;
     w := tollgate.window_count(w, w.interval_ns, w.resolution_ns, -given_back, v_now,

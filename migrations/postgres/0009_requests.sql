@@ -23,11 +23,13 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
        end as refill,
        b.plan, b.provisioned, b.overridden, b.granted,
        case when b.full_at > l.clock and b.step_ns < 9223372036854775807
-            then to_timestamp((tollgate.bucket_instant(b, b.full_at)::numeric / 1000000000::numeric)::float8)
+            then to_timestamp((tollgate.instant_of(b.anchor, b.step_ns, b.step_ticks, b.full_at)::numeric
+                               / 1000000000::numeric)::float8)
        end as full_at,
        case when b.full_at > l.clock and b.step_ns < 9223372036854775807
-            then to_timestamp((tollgate.bucket_instant(
-                   b, b.full_at - (b.full_at - l.clock - 1) / b.token_ticks * b.token_ticks)::numeric
+            then to_timestamp((tollgate.instant_of(
+                   b.anchor, b.step_ns, b.step_ticks,
+                   b.full_at - (b.full_at - l.clock - 1) / b.token_ticks * b.token_ticks)::numeric
                    / 1000000000::numeric)::float8)
        end as next_refill_at
   from (select tollgate.clock() as now) n
@@ -53,7 +55,7 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
                then case when b.step_ns = 9223372036854775807
                               or b.full_at / b.step_ticks + (b.full_at % b.step_ticks > 0)::int
                               <= (9223372036854775807 - b.anchor) / b.step_ns
-                         then tollgate.bucket_clock(b, n.now) end
+                         then tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, n.now) end
           end as clock) l;
 
 comment on view tollgate.token_bucket_levels is 'Each bucket: capacity, tokens available now, full at, next refill';
@@ -72,14 +74,17 @@ create or replace view tollgate.token_window_levels as
 select w.id, w.max_requests, w.interval_ns * 0.000000001 as interval_seconds,
        w.resolution_ns * 0.000000001 as resolution_seconds, c.counted, w.max_requests - c.counted as available, w.granted,
        case when c.counted is not null
-            then (tollgate.window_earliest(w, w.interval_ns, w.max_requests - 1, n.now) - n.now + 999999) / 1000000
+            then (tollgate.window_earliest(w.ends, w.counts, w.resolution_ns, w.interval_ns, w.max_requests - 1, n.now)
+                  - n.now + 999999) / 1000000
        end as retry_after_ms
   from (select tollgate.clock() as clock) k
  cross join tollgate.token_windows w
  -- After a backward step of the clock, requests counted by the old clock count from now on.
  cross join lateral (
-   select case when not tollgate.window_is_sound(w) then null
-               when tollgate.window_stepped_back(w, k.clock)
+   select case when not tollgate.window_is_sound(
+                     w.max_requests, w.interval_ns, w.resolution_ns, w.last_wait, w.ends, w.counts)
+               then null
+               when tollgate.window_stepped_back(w.ends, w.last_wait, w.resolution_ns, k.clock)
                then w.ends[array_length(w.ends, 1)] - w.resolution_ns else k.clock end as now) n
  cross join lateral (
    select case when n.now is not null
@@ -353,7 +358,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   t              tollgate.window_taken_v1;
-  w              tollgate.token_windows;
   v_interval     bigint;
   v_max_requests bigint;
   v_tokens       bigint;
@@ -379,9 +383,6 @@ begin
     raise exception 'tollgate: the window of % allows at most % requests, fewer than %', quote_literal(p_id),
                     v_max_requests, v_tokens using errcode = 'invalid_parameter_value';
   end if;
-  w.ends := t.ends;
-  w.counts := t.counts;
-  w.resolution_ns := t.resolution_ns;
   v_last := array_length(t.ends, 1);
   granted := t.outcome = 'granted';
   remaining := greatest(v_max_requests - coalesce((
@@ -389,7 +390,8 @@ begin
   wait_ms := case when granted then (t.scheduled_at - t.now + 999999) / 1000000 else 0 end;
   retry_after_ms := (case
     when t.mode = 'block' then t.scheduled_at
-    else tollgate.window_earliest(w, v_interval, v_max_requests - v_tokens, t.now) end - t.now + 999999) / 1000000;
+    else tollgate.window_earliest(t.ends, t.counts, t.resolution_ns, v_interval, v_max_requests - v_tokens, t.now)
+    end - t.now + 999999) / 1000000;
   reset_after_ms := coalesce((greatest(t.ends[v_last] + v_interval - t.now, 0) + 999999) / 1000000, 0);
 end
 $$;
@@ -475,10 +477,12 @@ $$;
 --
 -- Serves roles that can read a bucket whose name they know, but that cannot list buckets.
 create or replace function tollgate.peek(p_id text) returns setof tollgate.token_bucket_levels
-language sql stable security definer
+language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select l.* from tollgate.token_bucket_levels l where l.id = p_id
+begin
+  return query select l.* from tollgate.token_bucket_levels l where l.id = p_id;
+end
 $$;
 
 -- peek_window: reads one sliding window as of now.
@@ -507,20 +511,21 @@ begin
   if not found then
     return;
   end if;
-  if not tollgate.window_is_sound(w) then
+  if not tollgate.window_is_sound(w.max_requests, w.interval_ns, w.resolution_ns, w.last_wait, w.ends, w.counts) then
     -- The row's values are out of bounds: the answer is unknown.
     return query select null::bigint, null::numeric, null::numeric, null::bigint, null::bigint, null::bigint;
     return;
   end if;
   v_now := tollgate.clock();
-  if tollgate.window_stepped_back(w, v_now) then
+  if tollgate.window_stepped_back(w.ends, w.last_wait, w.resolution_ns, v_now) then
     -- After a backward step of the clock, requests counted by the old clock count from now on.
     v_now := w.ends[array_length(w.ends, 1)] - w.resolution_ns;
   end if;
   return query
     select w.max_requests, w.interval_ns * 0.000000001, w.resolution_ns * 0.000000001,
            coalesce(sum(u.c) filter (where u.e > v_now - w.interval_ns), 0)::bigint, w.granted,
-           (tollgate.window_earliest(w, w.interval_ns, w.max_requests - 1, v_now) - v_now + 999999) / 1000000
+           (tollgate.window_earliest(w.ends, w.counts, w.resolution_ns, w.interval_ns, w.max_requests - 1, v_now)
+            - v_now + 999999) / 1000000
       from unnest(w.ends, w.counts) as u (e, c);
 end
 $$;

@@ -108,6 +108,7 @@ declare
   v_found      boolean;
   v_window     boolean;
   v_changed    boolean;
+  v_now        bigint;
 begin
   perform from tollgate.token_buckets b where b.id = p_id for no key update;
   if found then
@@ -118,8 +119,9 @@ begin
       exit when v_changed is not true;
     end loop;
   end if;
+  v_now := tollgate.clock();
   update tollgate.token_buckets b
-     set full_at = tollgate.bucket_clock(b, tollgate.clock()), max_granted_wait = 0,
+     set full_at = tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, v_now), max_granted_wait = 0,
          granted = least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted)
    where b.id = p_id;
   v_found := found;
@@ -274,11 +276,11 @@ begin
     delete from tollgate.token_buckets b
      using (select c.id from tollgate.token_buckets c
              where c.id > v_after and c.id <= v_last
-               and not c.provisioned and c.full_at <= tollgate.bucket_clock(c, v_unused)
+               and not c.provisioned and c.full_at <= tollgate.ticks_at(c.anchor, c.step_ns, c.step_ticks, v_unused)
                and (select true from tollgate.token_receipts r
                      where r.bucket = c.id and r.state = 'open' and r.expires_at > v_now limit 1) is null
              order by c.id for update skip locked) f
-     where b.id = f.id and not b.provisioned and b.full_at <= tollgate.bucket_clock(b, v_unused);
+     where b.id = f.id and not b.provisioned and b.full_at <= tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, v_unused);
     get diagnostics deleted = row_count;
     if v_count = v_left then
       next := 'buckets/' || v_last;
