@@ -96,9 +96,12 @@ start_native() { # ENGINE...
     make_data_root
     if ! have sqlite3; then engine=sqlite client_copies sqlite >/dev/null; fi
     side_by_side fetch "$@"
-    # PgBouncer needs the address of PostgreSQL.
+    # PgBouncer needs the address of PostgreSQL, and Citus those of its workers.
     for name in $(without_failed "$@"); do
-        if [[ $name == pgbouncer ]]; then last=(pgbouncer); else first+=("$name"); fi
+        case $name in
+            pgbouncer | citus) last+=("$name") ;;
+            *) first+=("$name") ;;
+        esac
     done
     side_by_side boot "${first[@]}"
     side_by_side boot "${last[@]}"
@@ -112,6 +115,7 @@ start() { # [ENGINE...]
         [[ -f $scripts/servers.d/$name.sh ]] || die "unknown engine $name, or one that needs Docker;" \
             "without it there are: ${native_engines[*]}"
     done
+    if [[ " ${wanted[*]} " == *" citus "* ]]; then wanted+=(citus_worker1 citus_worker2); fi
     if [[ " ${wanted[*]} " == *" pgbouncer "* && " ${wanted[*]} " != *" postgres15 "* ]]; then wanted+=(postgres15); fi
     choose "${wanted[@]}"
     if ((${#todo[@]} > 0)); then start_native "${todo[@]}"; fi

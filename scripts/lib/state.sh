@@ -2,7 +2,7 @@
 # server started here also pid, data (its data directory) and signal (the one that stops it at once).
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
-engines=(postgres15 postgres pgbouncer mysql mysql84 mariadb yugabyte redis redis_always redis_cell)
+engines=(postgres15 postgres pgbouncer mysql mysql84 mariadb yugabyte citus citus_worker1 citus_worker2 redis redis_always redis_cell)
 
 # Not readable for others, as the URL of a user's own server may hold a password.
 record() ( # ENGINE KEY VALUE
@@ -74,7 +74,7 @@ print_status() {
     local name now
     for name in "${engines[@]}"; do
         now=$(condition "$name")
-        printf '%-11s %-9s' "$name" "$now"
+        printf '%-13s %-9s' "$name" "$now"
         case $now in
             died) printf 'see %s\n' "$state/log/$name.log" ;;
             *) printf '%s\n' "$(recorded "$name" url)" ;;
