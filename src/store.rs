@@ -15,6 +15,9 @@ pub(crate) use interface::{Store, sealed};
 pub(crate) use memory::MemoryStore;
 #[cfg(feature = "_sql")]
 pub(crate) use sql::SqlStore;
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub use sql::migrate_citus;
 #[cfg(feature = "_sql")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))))]
 pub use sql::{

@@ -71,6 +71,22 @@ fn routines_without_scans_are_not_compiled() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The routines that Citus gets instead of PostgreSQL's have the same arguments and results, or `create or replace` would fail.
+#[test]
+fn citus_replaces_routines_under_their_own_signatures() -> anyhow::Result<()> {
+    let heads = |text: &str| -> Vec<String> {
+        let bodies = text.split("create or replace function ").skip(1);
+        bodies.filter_map(|routine| Some(routine.split_once("\nlanguage ")?.0.to_owned())).collect()
+    };
+    let postgres: Vec<String> = files("postgres")?.iter().flat_map(|(_, text)| heads(text)).collect();
+    let citus: Vec<String> = files("citus")?.iter().flat_map(|(_, text)| heads(text)).collect();
+    ensure!(citus.len() > 3, "only {citus:?}");
+    for head in citus {
+        ensure!(postgres.contains(&head), "PostgreSQL has no routine\n{head}");
+    }
+    Ok(())
+}
+
 /// Returns the name of the object that a line creates.
 fn created_by(line: &str) -> Option<&str> {
     let mut words = line.trim_start().strip_prefix("create ")?.split([' ', '(']);

@@ -14,7 +14,7 @@ use sqlx::{ConnectOptions, Connection, MySql, PgPool, Pool, Postgres, Sqlite, Tr
 use tokio::time::{sleep, timeout};
 use tollgate::{
     SqlStore,
-    store::{Durability, Migrate},
+    store::{Durability, Migrate, Migration},
 };
 
 use crate::exit::{CliError, DATABASE, GRANT_HINT, NOT_PERMITTED};
@@ -43,6 +43,12 @@ pub(crate) trait Engine: Migrate {
     /// The exit code and the hint for a server that answers, and refuses the connection for a reason of its own.
     fn refusal(_: &dyn DatabaseError) -> Option<(u8, String)> {
         None
+    }
+
+    /// Migrates a database of Citus, and distributes the tables.
+    fn migrate_citus(_: &Pool<Self>) -> impl Future<Output = anyhow::Result<Vec<Migration>>> + Send {
+        let message = "Citus is an extension of PostgreSQL";
+        std::future::ready(Err(CliError::arguments(message, "give the URL of its coordinator: postgres://…").into()))
     }
 
     /// Prepares a new connection.
@@ -78,6 +84,10 @@ impl Engine for Postgres {
             ),
             _ => return None,
         })
+    }
+
+    async fn migrate_citus(pool: &PgPool) -> anyhow::Result<Vec<Migration>> {
+        Ok(tollgate::store::migrate_citus(pool).await?)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::output::{progress, width_to_fit};
 use crate::text::counted;
 use crate::{blockers, clock, exit, failure, migrate, modes, paging};
 
+mod citus;
 mod clocks;
 mod documented_grants;
 mod encryption;

@@ -8,7 +8,7 @@ use tollgate::{
     store::{Migrate, Migration, migrations, pending_migrations},
 };
 
-use crate::database::Missing;
+use crate::database::{Engine, Missing};
 use crate::exit::CliError;
 use crate::output::{progress, say};
 use crate::text::counted;
@@ -27,6 +27,7 @@ use script::{Format, ScriptDialect};
 /// its routines or without the rows of its ledger.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
+\x20 tollgate migrate --distributed citus              # the coordinator's database\n\
 \x20 tollgate migrate --print psql | psql --set ON_ERROR_STOP=1 app\n\
 \x20 tollgate migrate --print mysql | mysql app\n\
 \x20 tollgate migrate --print psql --after 9 > upgrade.sql\n\
@@ -40,6 +41,10 @@ pub(crate) struct Args {
     /// Run every migration again: recreates routines, views and triggers as this role, and keeps the rows of every table
     #[arg(long, conflicts_with_all = ["dry_run", "print", "after", "into", "engine"])]
     repair: bool,
+    /// Distribute the tables over the nodes of a cluster: give the URL of its coordinator. Moves existing rows; requests fail
+    /// meanwhile
+    #[arg(long, value_name = "CLUSTER", value_enum, conflicts_with_all = ["dry_run", "repair", "print", "after", "into", "engine"])]
+    distributed: Option<Cluster>,
     /// Print the SQL instead of running it, without a connection
     #[arg(long, value_name = "FORMAT", value_enum)]
     print: Option<Format>,
@@ -56,6 +61,13 @@ pub(crate) struct Args {
     /// The engine to print SQL for [default: from the format or the database URL]
     #[arg(long, value_enum, requires = "print")]
     engine: Option<ScriptDialect>,
+}
+
+/// Software that distributes tables over several servers.
+#[derive(Clone, Copy, ValueEnum)]
+enum Cluster {
+    /// The extension of PostgreSQL
+    Citus,
 }
 
 /// The prefix of a role's name. Needs no quotes, and leaves room for the suffix.
@@ -85,7 +97,15 @@ impl Args {
         if self.dry_run { Missing::Imagine } else { Missing::Make }
     }
 
-    pub(crate) async fn run<DB: Migrate>(self, pool: &Pool<DB>) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run<DB: Engine>(self, pool: &Pool<DB>) -> anyhow::Result<ExitCode> {
+        if let Some(Cluster::Citus) = self.distributed {
+            let bar = progress("distributing the tables and routines");
+            let done = DB::migrate_citus(pool).await?;
+            bar.finish_and_clear();
+            let done = counted(done.len(), "migration");
+            say(format!("{done} run, and distributed by Citus: the schema is at {}", version(pool).await?))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let pending = pending_migrations(pool).await?;
         if self.repair {
             let bar = progress("running every migration again");

@@ -74,9 +74,9 @@ impl<S: Store> Batcher<S> {
 
     /// Creates a batcher whose calls run in tasks of a tracker.
     pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
-        let Capabilities { concurrent_calls, max_take_all, .. } = store.capabilities();
+        let Capabilities { concurrent_calls, max_take_all, max_keys, .. } = store.capabilities();
         let concurrent_calls = concurrent_calls.clamp(1, 64);
-        let (queue, gauge) = (Mutex::new(Queue::new(concurrent_calls)), Mutex::new(GaugeShare::of(QUEUE)));
+        let (queue, gauge) = (Mutex::new(Queue::new(concurrent_calls, max_keys)), Mutex::new(GaugeShare::of(QUEUE)));
         let (tasks, isolates_keys) = (tasks.clone(), concurrent_calls > 1);
         Self { state: Arc::new(BatcherState { store, queue, gauge, tasks, max_take_all, isolates_keys }) }
     }

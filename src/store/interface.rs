@@ -322,6 +322,8 @@ pub struct Capabilities {
     pub in_process: bool,
     /// The most requests for several buckets each that fit in one call.
     pub max_take_all: usize,
+    /// The most keys in one call. Equal requests for a key share a call in any case.
+    pub max_keys: usize,
     /// The number of concurrent calls with which the store is fastest, if each carries many requests.
     pub concurrent_calls: usize,
 }
@@ -340,6 +342,12 @@ impl Capabilities {
         Self { max_take_all: requests, ..self }
     }
 
+    /// Sets the most keys in one call: 1 for a store whose keys are on several servers. Default: no limit.
+    #[inline]
+    pub fn max_keys(self, keys: usize) -> Self {
+        Self { max_keys: keys.max(1), ..self }
+    }
+
     /// Sets the number of concurrent calls with which the store is fastest, from 1 to 64. Default: 2, so that one call is
     /// on the network while the other is in the database.
     ///
@@ -354,6 +362,6 @@ impl Capabilities {
 impl Default for Capabilities {
     #[inline]
     fn default() -> Self {
-        Self { in_process: false, max_take_all: 1, concurrent_calls: 2 }
+        Self { in_process: false, max_take_all: 1, max_keys: usize::MAX, concurrent_calls: 2 }
     }
 }

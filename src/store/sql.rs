@@ -24,6 +24,8 @@ mod store;
 
 pub use caller_transaction::{adjust_within, take_within};
 pub use dialect::Dialect;
+#[cfg(feature = "postgres")]
+pub use migrate::migrate_citus;
 pub use migrate::{Migrate, Migration, grants, migrate, migrations, pending_migrations, repair};
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlStore;

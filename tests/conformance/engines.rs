@@ -33,6 +33,8 @@ pub struct Engine {
     pub has_sessions: bool,
     /// Whether the engine can copy a database.
     pub copies_databases: bool,
+    /// Whether Citus distributes the tables over several nodes.
+    pub is_distributed: bool,
     /// Whether a heap stores several versions of a row, as on PostgreSQL but not on YugabyteDB.
     pub has_heap: bool,
     /// Whether a session's timeout of a statement ends it within a routine.
@@ -70,6 +72,7 @@ const POSTGRES: Engine = Engine {
     has_roles: true,
     has_sessions: true,
     copies_databases: true,
+    is_distributed: false,
     has_heap: true,
     has_statement_timeout: true,
     has_transaction_timeout: true,
@@ -104,6 +107,7 @@ pub const ENGINES: &[Engine] = &[
         has_roles: false,
         has_sessions: true,
         copies_databases: false,
+        is_distributed: false,
         has_heap: false,
         has_statement_timeout: false,
         has_transaction_timeout: false,
@@ -163,6 +167,23 @@ pub const ENGINES: &[Engine] = &[
         has_transaction_timeout: false,
         ..POSTGRES
     },
+    // The connection is to the coordinator, and the other nodes keep most keys: a session's settings do not reach them.
+    Engine {
+        name: "citus",
+        url_variable: Some("TOLLGATE_CITUS_URL"),
+        required: false,
+        levels: &[None],
+        has_roles: false,
+        has_sessions: false,
+        copies_databases: false,
+        is_distributed: true,
+        has_heap: false,
+        has_statement_timeout: false,
+        has_transaction_timeout: false,
+        time_can_be_injected: false,
+        layers_in_brief: &[(Layers::Stacked, None)],
+        ..POSTGRES
+    },
 ];
 
 impl Engine {
@@ -176,7 +197,7 @@ impl Engine {
 
     /// Whether PgBouncer is between the pool and the server, so that connections of the pool share sessions.
     pub fn is_pooled(&self) -> bool {
-        self.kind == Kind::Postgres && !self.has_sessions
+        self.kind == Kind::Postgres && !self.has_sessions && !self.is_distributed
     }
 
     /// The URL of its server.

@@ -132,7 +132,11 @@ impl Scratch {
             return Ok(Self { db: db.on(pool), name, admin: db.pool.clone() });
         }
         let scratch = Self::named(db, &name).await?;
-        with_pool!(&scratch.db.pool, pool => tollgate::migrate(pool).await?);
+        match &scratch.db.pool {
+            AnyPool::MySql(pool) => drop(tollgate::migrate(pool).await?),
+            AnyPool::Postgres(pool) => postgres::migrate(db.engine, pool).await?,
+            AnyPool::Sqlite(pool) => drop(tollgate::migrate(pool).await?),
+        }
         Ok(scratch)
     }
 }

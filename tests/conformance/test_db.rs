@@ -85,7 +85,12 @@ impl TestDb {
     pub fn store(&self) -> AnyStore {
         let database = match &self.pool {
             AnyPool::MySql(pool) => Database::MySql(leveled(MySqlStore::from(pool.clone()), self.level)),
-            AnyPool::Postgres(pool) => Database::Postgres(leveled(PgStore::from(pool.clone()), self.level)),
+            AnyPool::Postgres(pool) => {
+                let store = PgStore::from(pool.clone());
+                // Without layers, calls are for several keys, as those of a service that does not know of the distribution.
+                let knows = self.engine.is_distributed && self.layers != Layers::None;
+                Database::Postgres(leveled(if knows { store.distributed() } else { store }, self.level))
+            }
             AnyPool::Sqlite(pool) if self.time == Time::Injected => {
                 Database::Sqlite(SqliteStore::with_clock(pool.clone(), self.clock.clone()))
             }

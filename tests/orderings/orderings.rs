@@ -174,7 +174,7 @@ fn queued_requests_are_called_once_and_one_at_a_time() {
     static SHARED: Count = Count::new(0);
     static APART: Count = Count::new(0);
     loom::model(|| {
-        let queue = Arc::new(Mutex::new(Queue::new(1)));
+        let queue = Arc::new(Mutex::new(Queue::new(1, usize::MAX)));
         let (in_flight, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let send_request = move |queue: &Mutex<Queue<Request>>, in_flight: &AtomicUsize, answered: &AtomicUsize| {
             let mut next = {

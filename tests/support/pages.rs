@@ -4,6 +4,7 @@
 #[doc = include_str!("../../docs/start/mysql.md")]
 #[doc = include_str!("../../docs/start/sqlite.md")]
 #[doc = include_str!("../../docs/start/yugabytedb.md")]
+#[doc = include_str!("../../docs/start/citus.md")]
 #[doc = include_str!("../../docs/concepts.md")]
 #[doc = include_str!("../../docs/choosing.md")]
 #[doc = include_str!("../../docs/sliding-windows.md")]
@@ -11,6 +12,7 @@
 #[doc = include_str!("../../docs/waiting.md")]
 #[doc = include_str!("../../docs/outages.md")]
 #[doc = include_str!("../../docs/operations.md")]
+#[doc = include_str!("../../docs/growing.md")]
 #[doc = include_str!("../../docs/observability.md")]
 #[doc = include_str!("../../docs/testing.md")]
 struct Pages;

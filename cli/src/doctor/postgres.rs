@@ -9,7 +9,7 @@ use super::encryption::Tls;
 use super::examine::Examine;
 use super::report::DoctorReport;
 use super::settings::Settings;
-use super::{clocks, encryption};
+use super::{citus, clocks, encryption};
 use crate::clock::ServerClock;
 use crate::database::begin;
 use crate::text::{counted, plain};
@@ -30,7 +30,8 @@ impl Examine for Postgres {
         let names = Names::find(&mut connection).await?;
         examine(&settings(&mut connection).await?, &names, report);
         definer(&mut connection, report).await?;
-        vacuum(&mut connection, report).await
+        // Each node has the statistics of its own shards.
+        if citus::examine(&mut connection, report).await? { Ok(()) } else { vacuum(&mut connection, report).await }
     }
 
     async fn content(pool: &PgPool, report: &mut DoctorReport) -> Result<(), sqlx::Error> {

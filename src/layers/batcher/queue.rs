@@ -43,6 +43,8 @@ pub(super) struct Queue<T: Queued> {
     waiting: usize,
     cancelled: usize,
     max_batch_calls: usize,
+    /// Maximum number of keys in one call.
+    max_keys: usize,
     batch_calls: Calls,
     isolated_calls: Calls,
     /// Whether a call waits to be filled.
@@ -90,8 +92,8 @@ impl<K> Flight<K> {
 }
 
 impl<T: Queued> Queue<T> {
-    /// Creates a queue that keeps `max_batch_calls` calls in flight while requests wait.
-    pub(super) fn new(max_batch_calls: usize) -> Self {
+    /// Creates a queue that keeps `max_batch_calls` calls in flight while requests wait, each for up to `max_keys` keys.
+    pub(super) fn new(max_batch_calls: usize, max_keys: usize) -> Self {
         Self {
             key_queues: HashMap::default(),
             spare: Vec::new(),
@@ -100,6 +102,7 @@ impl<T: Queued> Queue<T> {
             waiting: 0,
             cancelled: 0,
             max_batch_calls,
+            max_keys,
             batch_calls: Calls::default(),
             isolated_calls: Calls::default(),
             is_coalescing: false,
@@ -149,7 +152,8 @@ impl<T: Queued> Queue<T> {
         self.cancelled += 1;
     }
 
-    /// Returns the next call, if one can start. Calls a key at once if it waits alone while requests are few. Otherwise returns
+    /// Returns the next call, if one can start. Calls a key at once if it waits alone while requests are few, or if no call is for
+    /// more than one key. Otherwise returns
     /// an empty call, which coalesces requests until [`fill_next`](Self::fill_next). At most one call at a time is empty.
     pub(super) fn next(&mut self) -> Option<Batch<T>> {
         if self.isolated_calls.has_room(MAX_ISOLATED_CALLS)
@@ -159,6 +163,9 @@ impl<T: Queued> Queue<T> {
         }
         if self.ready.len() == 1 && self.has_few_requests() {
             return self.batch();
+        }
+        if self.max_keys == 1 {
+            return if self.batch_calls.has_room(self.max_batch_calls) { self.batch() } else { None };
         }
         if self.is_coalescing || self.ready.is_empty() || !self.batch_calls.has_room(self.max_batch_calls) {
             return None;
@@ -199,7 +206,7 @@ impl<T: Queued> Queue<T> {
             }
             self.call(&key, &mut requests, T::max_batch);
             keys.push(key);
-            if requests.len() >= max_batch {
+            if requests.len() >= max_batch || keys.len() >= self.max_keys {
                 break;
             }
         }
@@ -543,7 +550,7 @@ mod tests {
     proptest! {
         #[test]
         fn requests_of_a_key_are_answered_once_and_in_order(steps in steps()) {
-            let (queue, flying, answered) = (Queue::new(BATCH_CALLS), Vec::new(), HashMap::new());
+            let (queue, flying, answered) = (Queue::new(BATCH_CALLS, usize::MAX), Vec::new(), HashMap::new());
             let mut model = Model { queue, flying, empty: None, answered };
             let mut expected: HashMap<u8, Vec<usize>> = HashMap::new();
             for (number, step) in steps.into_iter().enumerate() {
@@ -601,7 +608,7 @@ mod tests {
 
     #[test]
     fn caller_that_leaves_as_its_batch_is_filled_blocks_no_key() {
-        let mut queue = Queue::new(BATCH_CALLS);
+        let mut queue = Queue::new(BATCH_CALLS, usize::MAX);
         for _ in 0..2 {
             queue.push(Leaving(Cell::new(false)));
             let Batch { requests, flight } = queue.next().expect("one that was there");
@@ -612,7 +619,7 @@ mod tests {
 
     #[test]
     fn rolled_back_requests_go_first_and_key_by_key() {
-        let mut queue = Queue::new(BATCH_CALLS);
+        let mut queue = Queue::new(BATCH_CALLS, usize::MAX);
         for request in [request(1, 0), request(2, 1), request(1, 2)] {
             queue.push(request);
         }
@@ -628,7 +635,7 @@ mod tests {
 
     #[test]
     fn few_requests_are_called_alone_and_many_together() {
-        let mut queue = Queue::new(BATCH_CALLS);
+        let mut queue = Queue::new(BATCH_CALLS, usize::MAX);
         let push = |queue: &mut Queue<NumberedRequest>, key| {
             queue.push(request(key, 0));
             queue.next()
@@ -656,8 +663,25 @@ mod tests {
     }
 
     #[test]
+    fn store_on_several_servers_gets_one_key_in_each_of_many_calls() {
+        let calls = 3;
+        let mut queue = Queue::new(calls, 1);
+        for number in 0..5_u8 {
+            queue.push(request(number, number.into()));
+            queue.push(request(number, number.into()));
+        }
+        let started: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
+        assert_eq!(started.len(), calls);
+        assert!(started.iter().all(|batch| batch.flight.keys.len() == 1 && batch.requests.len() == 2));
+        for Batch { flight, .. } in started {
+            queue.finish(flight, false);
+        }
+        assert_eq!(std::iter::from_fn(|| queue.next()).count(), 2, "the keys that waited");
+    }
+
+    #[test]
     fn old_calls_leave_room_for_others() {
-        let mut queue = Queue::new(BATCH_CALLS);
+        let mut queue = Queue::new(BATCH_CALLS, usize::MAX);
         for key in 0..MAX_OLD_CALLS + MAX_SOLO_CALLS {
             queue.push(request(u8::try_from(key).expect("few"), 0));
             let Batch { requests, mut flight } = queue.next().expect("a call of its own");
@@ -672,7 +696,7 @@ mod tests {
 
     #[test]
     fn rolled_back_requests_are_isolated_until_the_last() {
-        let mut queue = Queue::new(BATCH_CALLS);
+        let mut queue = Queue::new(BATCH_CALLS, usize::MAX);
         // Requests of this kind are isolated one at a time.
         let alone = |number| NumberedRequest { kind: 1, ..request(1, number) };
         (0..3).for_each(|number| queue.push(alone(number)));
@@ -689,7 +713,7 @@ mod tests {
 
     #[test]
     fn locked_keys_that_were_called_alone_leave_room_for_others() {
-        let mut queue = Queue::new(BATCH_CALLS);
+        let mut queue = Queue::new(BATCH_CALLS, usize::MAX);
         for key in 0..10 {
             queue.push(request(key, 0));
             let Batch { mut flight, .. } = queue.next().expect("a call of its own");
@@ -701,7 +725,7 @@ mod tests {
 
     #[test]
     fn full_queue_makes_room_once_many_callers_have_gone() {
-        let mut queue = Queue::new(BATCH_CALLS);
+        let mut queue = Queue::new(BATCH_CALLS, usize::MAX);
         let cancelled = |number| NumberedRequest { is_cancelled: true, ..request(1, number) };
         (0..1000).for_each(|number| queue.push(cancelled(number)));
         assert_eq!(queue.full(&1, 1000), Some(1000));

@@ -1,7 +1,8 @@
 //! The store's own small pool, and the checks of its URL.
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlx::pool::PoolOptions;
@@ -43,49 +44,7 @@ impl<DB: Dialect> SqlStore<DB> {
     /// Returns an error if the URL is not one of this database, if it names several hosts or no file, or outside a Tokio
     /// runtime.
     pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
-        let wrong = |error| Failure::new(ErrorClass::Unavailable, error).into_error(1, Duration::ZERO);
-        // A SQLite file can have any name, even the URL of another database's server with its password.
-        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-        if !DB::URL_SCHEMES.contains(&scheme) {
-            let expected = format!("the URL of a {} database begins with {}:", DB::NAME, DB::URL_SCHEMES.join(": or "));
-            return Err(wrong(sqlx::Error::Configuration(expected.into())));
-        }
-        if let Err(none) = tokio::runtime::Handle::try_current() {
-            return Err(wrong(sqlx::Error::Configuration(none.into())));
-        }
-        let options = DB::connect_options(url, durability).map_err(wrong)?;
-        let must_check = Arc::new(AtomicBool::new(durability == Durability::Synchronous));
-        let pool: Pool<DB> = PoolOptions::new()
-            .max_connections(MAX_CONNECTIONS)
-            // Without sqlx's maintenance task, which can spin forever in sqlx 0.9.0 (its issue 3645).
-            .idle_timeout(None)
-            .max_lifetime(None)
-            // A ping before each call would cost each call a round trip.
-            .test_before_acquire(false)
-            .before_acquire(|connection: &mut DB::Connection, idle| {
-                Box::pin(async move {
-                    if idle.idle_for > PING_AFTER_IDLE {
-                        connection.ping().await?;
-                    }
-                    Ok(idle.age < MAX_LIFETIME)
-                })
-            })
-            .after_connect(move |connection: &mut DB::Connection, _| {
-                let must_check = Arc::clone(&must_check);
-                Box::pin(async move {
-                    // A connection that cannot read the settings can still serve. If it cannot, the first call fails.
-                    if must_check.load(Ordering::Relaxed)
-                        && let Ok(lacks) = DB::lacks_durability(connection).await
-                        && must_check.swap(false, Ordering::Relaxed)
-                        && let Some(settings) = lacks
-                    {
-                        telemetry::less_durable(DB::URL_SCHEMES[0], &settings);
-                    }
-                    Ok(())
-                })
-            })
-            .connect_lazy_with(options);
-        Ok(Self::from(pool))
+        Ok(Self::from(own_pool(checked_options::<DB>(url, durability)?, durability)))
     }
 
     /// Parses a URL as [`connect`](Self::connect) does: for a pool of your own. Logs no value of the URL.
@@ -115,6 +74,120 @@ impl<DB: Dialect> SqlStore<DB> {
     pub fn pool(&self) -> &Pool<DB> {
         &self.pool
     }
+}
+
+#[cfg(feature = "postgres")]
+impl SqlStore<sqlx::Postgres> {
+    /// Creates a store as [`connect`](Self::connect) does, on several nodes of a database that Citus
+    /// [distributes](Self::distributed). Each new connection goes to the next node, with 8 connections in all.
+    ///
+    /// While a node is away, the store connects to the others.
+    ///
+    /// ```no_run
+    /// use tollgate::{store::Durability, Limiter, PgStore};
+    ///
+    /// # async fn example() -> Result<(), tollgate::Error> {
+    /// let nodes = ["postgres://app@node1/app", "postgres://app@node2/app"];
+    /// let store = PgStore::connect_nodes(&nodes, Durability::Synchronous)?;
+    /// let limiter = Limiter::new(store, "100/s")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Self::connect). Also if there is no URL.
+    pub fn connect_nodes(urls: &[&str], durability: Durability) -> Result<Self, Error> {
+        let nodes = urls.iter().map(|url| checked_options::<sqlx::Postgres>(url, durability));
+        let nodes: Vec<_> = nodes.collect::<Result<_, _>>()?;
+        let Some(first) = nodes.first() else {
+            return Err(Error::Unavailable(Arc::new(sqlx::Error::Configuration("the URL of no node".into()))));
+        };
+        let pool = own_pool(first.clone(), durability);
+        Ok(Self::from(pool).distributed().on_nodes(Nodes::new(nodes)))
+    }
+}
+
+/// The nodes of a distributed database, to which a pool connects in turn.
+pub(super) struct Nodes<DB: Dialect> {
+    options: Vec<<DB::Connection as Connection>::Options>,
+    next: AtomicUsize,
+}
+
+/// Shows no password.
+impl<DB: Dialect> fmt::Debug for Nodes<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nodes").field("nodes", &self.options.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl<DB: Dialect> Nodes<DB> {
+    fn new(options: Vec<<DB::Connection as Connection>::Options>) -> Self {
+        Self { options, next: AtomicUsize::new(1) }
+    }
+}
+
+impl<DB: Dialect> Nodes<DB> {
+    /// Turns to the next node if the pool has no idle connection, and so may open one.
+    pub(super) fn turn(&self, pool: &Pool<DB>) {
+        if pool.num_idle() == 0 {
+            let next = self.next.fetch_add(1, Ordering::Relaxed) % self.options.len();
+            pool.set_connect_options(self.options[next].clone());
+        }
+    }
+}
+
+/// The options of a connection to a URL, which must be one of this database.
+fn checked_options<DB: Dialect>(
+    url: &str,
+    durability: Durability,
+) -> Result<<DB::Connection as Connection>::Options, Error> {
+    let wrong = |error| Failure::new(ErrorClass::Unavailable, error).into_error(1, Duration::ZERO);
+    // A SQLite file can have any name, even the URL of another database's server with its password.
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    if !DB::URL_SCHEMES.contains(&scheme) {
+        let expected = format!("the URL of a {} database begins with {}:", DB::NAME, DB::URL_SCHEMES.join(": or "));
+        return Err(wrong(sqlx::Error::Configuration(expected.into())));
+    }
+    if let Err(none) = tokio::runtime::Handle::try_current() {
+        return Err(wrong(sqlx::Error::Configuration(none.into())));
+    }
+    DB::connect_options(url, durability).map_err(wrong)
+}
+
+fn own_pool<DB: Dialect>(options: <DB::Connection as Connection>::Options, durability: Durability) -> Pool<DB> {
+    let must_check = Arc::new(AtomicBool::new(durability == Durability::Synchronous));
+    PoolOptions::new()
+        .max_connections(MAX_CONNECTIONS)
+        // Without sqlx's maintenance task, which can spin forever in sqlx 0.9.0 (its issue 3645).
+        .idle_timeout(None)
+        .max_lifetime(None)
+        // A ping before each call would cost each call a round trip.
+        .test_before_acquire(false)
+        .before_acquire(|connection: &mut DB::Connection, idle| {
+            Box::pin(async move {
+                if idle.idle_for > PING_AFTER_IDLE {
+                    connection.ping().await?;
+                }
+                Ok(idle.age < MAX_LIFETIME)
+            })
+        })
+        .after_connect(move |connection: &mut DB::Connection, _| {
+            let must_check = Arc::clone(&must_check);
+            Box::pin(async move {
+                // A connection that cannot read the settings can still serve. If it cannot, the first call fails.
+                if must_check.load(Ordering::Relaxed)
+                    && let Ok(lacks) = DB::lacks_durability(connection).await
+                    && must_check.swap(false, Ordering::Relaxed)
+                    && let Some(settings) = lacks
+                {
+                    telemetry::less_durable(DB::URL_SCHEMES[0], &settings);
+                }
+                Ok(())
+            })
+        })
+        .connect_lazy_with(options)
 }
 
 /// Rejects a URL with several hosts, which the driver would take for one name that does not exist.

@@ -11,10 +11,12 @@ use sqlx::{Connection, Database, SqlStr};
 use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::retry::{CommitClaim, ErrorClass};
 use super::settings::{Durability, Isolation};
+use super::store::MAX_TAKE_ALL;
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::ThrottleLevel;
 use crate::model::{Adjustment, Key, Quota, Rule, WindowLevel, WindowUsage};
+use crate::store::Capabilities;
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
 ///
@@ -32,6 +34,11 @@ pub trait Engine: Decisions {
 
     /// With how many concurrent calls of many requests each the database is fastest: one, if it has one writer.
     const CONCURRENT_CALLS: usize;
+
+    /// Returns the capabilities of a store with this context and this number of connections.
+    fn capabilities(_: &Self::CallContext, _connections: usize) -> Capabilities {
+        Capabilities::default().max_take_all(MAX_TAKE_ALL).concurrent_calls(Self::CONCURRENT_CALLS)
+    }
 
     /// The statement that opens a transaction of a level, if the database has levels.
     fn begin(isolation: Isolation) -> Option<SqlStr>;

@@ -11,12 +11,17 @@ use crate::model::Error;
 use crate::model::error::Cause;
 use crate::telemetry;
 
+#[cfg(feature = "postgres")]
+mod citus;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+
+#[cfg(feature = "postgres")]
+pub use citus::migrate_citus;
 
 /// Brings the database to this crate's schema, and returns the migrations that it ran: none if the schema was there.
 ///
@@ -73,10 +78,14 @@ async fn run<DB: Migrate>(pool: &Pool<DB>, scope: Scope) -> Result<Vec<Migration
         }
         migrated => migrated?,
     };
-    for migration in &migrated {
+    report::<DB>(&migrated);
+    Ok(migrated)
+}
+
+fn report<DB: Migrate>(migrated: &[Migration]) {
+    for migration in migrated {
         telemetry::migrated(DB::URL_SCHEMES[0], migration.version(), migration.name());
     }
-    Ok(migrated)
 }
 
 /// Returns the migrations that [`migrate`] would run now, and changes nothing.

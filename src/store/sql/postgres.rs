@@ -10,28 +10,47 @@ use super::connect::{ipv6_address, require_one_host};
 use super::dialect::{Dialect, Engine};
 use super::retry::ErrorClass;
 use super::settings::{Durability, Isolation};
-use super::store::SqlStore;
+use super::store::{MAX_TAKE_ALL, SqlStore};
 use crate::model::Quota;
+use crate::store::Capabilities;
 use crate::telemetry;
 
-/// The first argument of a routine. Before the call, bounds the session's timeout of locks until the transaction ends.
+/// The text of a routine's call: `$before`, an argument, `$after`. Before the call, the argument bounds the session's timeout of
+/// locks by the parameter `$timeout` until the transaction ends, unless the caller has none.
 macro_rules! locking {
-    ($argument:literal, $timeout:literal) => {
-        concat!(
-            "case when pg_catalog.set_config('lock_timeout', coalesce(
+    ($lock_timeout:expr, $before:literal, $argument:literal, $timeout:literal, $after:literal) => {
+        if $lock_timeout.text().is_none() {
+            concat!($before, $argument, $after)
+        } else {
+            concat!(
+                $before,
+                "case when pg_catalog.set_config('lock_timeout', coalesce(
                 case when pg_catalog.current_setting('lock_timeout') operator(pg_catalog.=) '0'
                        or ",
-            $timeout,
-            "::pg_catalog.text::interval
+                $timeout,
+                "::pg_catalog.text::interval
                           operator(pg_catalog.<) pg_catalog.current_setting('lock_timeout')::interval
                      then ",
-            $timeout,
-            "::pg_catalog.text end,
+                $timeout,
+                "::pg_catalog.text end,
                 pg_catalog.current_setting('lock_timeout')), true) is not null then ",
-            $argument,
-            " end"
-        )
+                $argument,
+                " end",
+                $after
+            )
+        }
     };
+}
+
+/// Binds the timeout of locks as the last parameter of a text of `locking`.
+macro_rules! bind_timeout {
+    ($query:expr, $lock_timeout:expr) => {{
+        let query = $query;
+        match $lock_timeout.text() {
+            Some(timeout) => query.bind(timeout),
+            None => query,
+        }
+    }};
 }
 
 mod adjust;
@@ -42,15 +61,39 @@ mod take;
 /// Buckets in PostgreSQL or YugabyteDB, at the server's clock.
 pub type PgStore = SqlStore<Postgres>;
 
-/// The longest `lock_timeout` of a call. Default: the session's.
+/// How long a call waits for locks at most.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 #[derive(Clone, Debug, Default)]
-pub struct LockTimeout(Option<String>);
+pub enum LockTimeout {
+    /// As long as the session waits.
+    #[default]
+    OfSession,
+    /// As long as the session waits, or this text says.
+    AtMost(String),
+    /// As long as the routine waits, on another node of a distributed database. No argument of the call may be volatile.
+    OfRoutine,
+}
 
 impl LockTimeout {
-    /// A little shorter than the caller's wait, so that the server does not queue for a lock after the caller has left.
-    fn shorter_than(left: Duration) -> Self {
-        Self(Some(format!("{}ms", (left.as_millis() * 8 / 10).clamp(1, MAX_TIMEOUT_MS))))
+    fn text(&self) -> Option<&str> {
+        if let Self::AtMost(text) = self { Some(text) } else { None }
+    }
+}
+
+/// A little shorter than the caller's wait, so that the server does not queue for a lock after the caller has left.
+fn shorter_than(left: Duration) -> String {
+    format!("{}ms", (left.as_millis() * 8 / 10).clamp(1, MAX_TIMEOUT_MS))
+}
+
+impl SqlStore<Postgres> {
+    /// Declares that Citus distributes the database over several nodes: see [`migrate_citus`](crate::store::migrate_citus).
+    ///
+    /// Each call is then for one key, and runs on the node that has the key. As many calls are in flight as the pool has
+    /// connections. Without this, decisions are as exact and several times slower.
+    #[must_use]
+    pub fn distributed(mut self) -> Self {
+        self.context = LockTimeout::OfRoutine;
+        self
     }
 }
 
@@ -102,6 +145,7 @@ impl Engine for Postgres {
             "42501" => ErrorClass::NotPermitted,
             "25006" => ErrorClass::ReadOnly,
             "XX000" => classify_yugabyte(error.message()),
+            "08006" if is_unconnected_node(error.message()) => ErrorClass::Unavailable,
             // insufficient resources, such as memory and disk
             code if code.starts_with("53") => ErrorClass::Unavailable,
             code if code.starts_with("08") || code.starts_with("57P") => ErrorClass::Unknown,
@@ -123,8 +167,19 @@ impl Engine for Postgres {
         Ok(())
     }
 
-    fn with_time_left(_: &LockTimeout, left: Duration) -> LockTimeout {
-        LockTimeout::shorter_than(left)
+    fn with_time_left(context: &LockTimeout, left: Duration) -> LockTimeout {
+        match context {
+            LockTimeout::OfRoutine => LockTimeout::OfRoutine,
+            _ => LockTimeout::AtMost(shorter_than(left)),
+        }
+    }
+
+    /// On a distributed database, a call for several keys would wait for several nodes, one after the other.
+    fn capabilities(context: &LockTimeout, connections: usize) -> Capabilities {
+        match context {
+            LockTimeout::OfRoutine => Capabilities::default().max_keys(1).concurrent_calls(connections),
+            _ => Capabilities::default().max_take_all(MAX_TAKE_ALL).concurrent_calls(Self::CONCURRENT_CALLS),
+        }
     }
 
     /// Behind a pooler, the sessions are the pooler's.
@@ -149,7 +204,7 @@ impl Engine for Postgres {
         sqlx::query(
             "select pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true)",
         )
-        .bind(LockTimeout::shorter_than(left).0)
+        .bind(shorter_than(left))
         .bind(statement)
         .execute(connection)
         .await
@@ -161,23 +216,37 @@ fn refill(quota: &Quota) -> &'static str {
     quota.refill().as_str()
 }
 
+/// Whether a node of Citus could not connect to another one, so that the other one had no request.
+fn is_unconnected_node(message: &str) -> bool {
+    const REFUSED: [&str; 6] = [
+        "Connection refused",
+        "No route to host",
+        "could not translate host name",
+        "the database system is",
+        "too many clients",
+        "timeout expired",
+    ];
+    message.contains("could not establish any connections")
+        || message.contains("connection to the remote node") && REFUSED.iter().any(|text| message.contains(text))
+}
+
 /// The longest timeout that PostgreSQL accepts.
 const MAX_TIMEOUT_MS: u128 = i32::MAX as u128;
 
 /// Classifies an error of YugabyteDB's own: many of these share one code, and only their texts differ.
 fn classify_yugabyte(message: &str) -> ErrorClass {
     const ROLLED_BACK: [&str; 7] = [
-        "Restart read",
-        "Try again",
-        "kConflict",
+        "restart read",
+        "try again",
+        "kconflict",
         "expired or aborted",
         "aborted while waiting for locks",
         "schema version mismatch",
-        "Catalog Version Mismatch",
+        "catalog version mismatch",
     ];
-    const UNKNOWN: [&str; 6] =
-        ["Timed out", "Not the leader", "Leader", "Service unavailable", "Network error", "Remote error"];
+    const UNKNOWN: [&str; 5] = ["timed out", "leader", "service unavailable", "network error", "remote error"];
 
+    let message = message.to_lowercase();
     let says = |text: &&str| message.contains(*text);
     if ROLLED_BACK.iter().any(says) {
         ErrorClass::RolledBack
@@ -226,6 +295,18 @@ const KNOWN_PARAMETERS: [&str; 18] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn node_without_a_connection_had_no_request() {
+        let reported = |text: &str| {
+            format!("connection to the remote node app@node2:5432 failed with the following error: {text}")
+        };
+        assert!(is_unconnected_node(&reported("Connection refused")));
+        assert!(is_unconnected_node(&reported("FATAL:  the database system is starting up")));
+        assert!(is_unconnected_node("could not establish any connections to the node node2:5432 after 30000 ms"));
+        assert!(!is_unconnected_node(&reported("server closed the connection unexpectedly")));
+        assert!(!is_unconnected_node("Connection refused"));
+    }
 
     #[test]
     fn known_parameters_are_kept_as_they_are() {

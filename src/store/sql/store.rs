@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::batches::{CallBatch, split_into_calls};
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
+use super::connect::Nodes;
 use super::dialect::{ChangeTime, Dialect, Operation};
 use super::file::DatabaseFile;
 use super::reconnect::Reconnect;
@@ -37,11 +38,12 @@ use crate::telemetry::ObservedCall;
 #[derive(Debug)]
 pub struct SqlStore<DB: Dialect> {
     pub(super) pool: Pool<DB>,
-    context: DB::CallContext,
+    pub(super) context: DB::CallContext,
     isolation: Option<Isolation>,
     retry: Retry,
     reconnect: Reconnect,
     file: DatabaseFile,
+    nodes: Option<Arc<Nodes<DB>>>,
 }
 
 impl<DB: Dialect> SqlStore<DB> {
@@ -71,7 +73,14 @@ impl<DB: Dialect> SqlStore<DB> {
 
     pub(super) fn with(pool: Pool<DB>, context: DB::CallContext) -> Self {
         let file = DatabaseFile::of(&pool);
-        Self { pool, context, isolation: None, retry: Retry::default(), reconnect: Reconnect::default(), file }
+        let (retry, reconnect) = (Retry::default(), Reconnect::default());
+        Self { pool, context, isolation: None, retry, reconnect, file, nodes: None }
+    }
+
+    /// Connects to several nodes in turn.
+    #[cfg(feature = "postgres")]
+    pub(super) fn on_nodes(self, nodes: Nodes<DB>) -> Self {
+        Self { nodes: Some(Arc::new(nodes)), ..self }
     }
 
     /// The time that checks an operator's ends.
@@ -174,6 +183,9 @@ impl<DB: Dialect> SqlStore<DB> {
 
     async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
         self.file.check(&self.pool)?;
+        if let Some(nodes) = &self.nodes {
+            nodes.turn(&self.pool);
+        }
         match timeout_at(deadline, self.reconnect.acquire(&self.pool)).await {
             Ok(Ok(mut connection)) => match self.file.check_again() {
                 Ok(()) => Ok(connection),
@@ -230,7 +242,7 @@ type AttemptsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
         let (pool, context, reconnect) = (self.pool.clone(), self.context.clone(), self.reconnect.clone());
-        Self { pool, context, reconnect, file: self.file.clone(), ..*self }
+        Self { pool, context, reconnect, file: self.file.clone(), nodes: self.nodes.clone(), ..*self }
     }
 }
 
@@ -244,7 +256,8 @@ impl<DB: Dialect> sealed::Sealed for SqlStore<DB> {}
 
 impl<DB: Dialect> Store for SqlStore<DB> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().max_take_all(MAX_TAKE_ALL).concurrent_calls(DB::CONCURRENT_CALLS)
+        let connections = usize::try_from(self.pool.options().get_max_connections()).unwrap_or(usize::MAX);
+        DB::capabilities(&self.context, connections)
     }
 
     /// Decides in as few calls as possible, one after the other.
@@ -442,7 +455,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many requests for several buckets each share one call. More would hold their rows for longer than they save, and
 /// MySQL's routine has one bit for each.
-const MAX_TAKE_ALL: usize = 64;
+pub(super) const MAX_TAKE_ALL: usize = 64;
 
 /// How many keys' counts of denials one call adds.
 const MAX_DENIALS: usize = 1000;

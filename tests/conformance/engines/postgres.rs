@@ -19,7 +19,7 @@ pub async fn open(engine: &'static Engine, time: Time, connections: u32) -> anyh
             return make(engine, &name, Box::pin(template(engine)), fill).await;
         }
         let pool = create(engine, &name, 1).await?;
-        tollgate::migrate(&pool).await?;
+        migrate(engine, &pool).await?;
         fill(&pool).await
     });
     once(&name, made).await?;
@@ -39,7 +39,39 @@ pub async fn create(engine: &Engine, name: &str, connections: u32) -> anyhow::Re
         let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default().into_owned();
         anyhow::ensure!(code == "42P04" || code == "23505", error);
     }
-    connect(engine, name, connections).await
+    let pool = connect(engine, name, connections).await?;
+    if engine.is_distributed {
+        add_nodes(engine, &pool).await?;
+    }
+    Ok(pool)
+}
+
+/// Adds the nodes of the server's own database, which every database of Citus has to name, unless it has them.
+async fn add_nodes(engine: &Engine, pool: &PgPool) -> anyhow::Result<()> {
+    let nodes = "select nodename::text, nodeport, groupid from pg_dist_node order by groupid";
+    let known: Vec<(String, i32, i32)> = sqlx::query_as(nodes).fetch_all(pool).await?;
+    let all: Vec<(String, i32, i32)> = sqlx::query_as(nodes).fetch_all(&mut admin(engine).await?).await?;
+    if known.len() == all.len() {
+        return Ok(());
+    }
+    for (host, port, group) in all {
+        let add = match group {
+            0 => "select 1 from citus_set_coordinator_host($1, $2)",
+            _ => "select 1 from citus_add_node($1, $2)",
+        };
+        sqlx::query(add).bind(host).bind(port).execute(pool).await?;
+    }
+    Ok(())
+}
+
+/// Migrates a database, and distributes the tables if the engine does.
+pub async fn migrate(engine: &Engine, pool: &PgPool) -> anyhow::Result<()> {
+    if engine.is_distributed && !tollgate::store::pending_migrations(pool).await?.is_empty() {
+        tollgate::store::migrate_citus(pool).await?;
+    } else {
+        tollgate::migrate(pool).await?;
+    }
+    Ok(())
 }
 
 /// A pool on a new database with tollgate's tables and routines, as a copy of one that the first test creates.

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use sqlx::{Connection, PgConnection, PgPool, Postgres};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 
+use super::citus::{distributed, is_distributed};
 use super::{Ledger, Migrate, Migration, MigrationRunner, Scope, failed, files, locked_by};
 use crate::model::Error;
 
@@ -77,23 +78,12 @@ $$;
     /// Migrates in one transaction, so a run that is killed leaves nothing. The lock ends with the transaction too, as
     /// a pooler in transaction mode needs.
     async fn migrate(pool: &PgPool, scope: Scope) -> Result<Vec<Migration>, Error> {
-        let mut connection = pool.acquire().await.map_err(failed::<Self>)?;
-        // Read committed, at any level of the pool: reads under the lock must not be older than the lock.
-        let begin = "begin isolation level read committed";
-        let mut transaction = connection.begin_with(begin).await.map_err(failed::<Self>)?;
-        if let Err(error) = lock(&mut transaction).await {
-            drop(transaction);
-            let is_locked =
-                error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(LOCK_NOT_AVAILABLE));
-            return Err(if is_locked {
-                locked_by(holder(&mut connection).await.ok().flatten())
-            } else {
-                failed::<Self>(error)
-            });
+        let mut transaction = begin_migration(pool).await?;
+        if is_distributed(&mut transaction).await.map_err(failed::<Self>)? {
+            return Err(distributed());
         }
         let ledger = ledger(&mut transaction).await.map_err(failed::<Self>)?;
         let migrations = scope.of::<Self>(&ledger)?;
-        sqlx::query(WAIT_FOR_TABLES).execute(&mut *transaction).await.map_err(failed::<Self>)?;
         for migration in &migrations {
             sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
         }
@@ -117,8 +107,22 @@ $$;
     }
 }
 
+/// Begins the transaction of a migration, and [locks](lock) the ledger.
+pub(super) async fn begin_migration(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
+    // Read committed, at any level of the pool: reads under the lock must not be older than the lock.
+    let mut transaction = pool.begin_with("begin isolation level read committed").await.map_err(failed::<Postgres>)?;
+    let Err(error) = lock(&mut transaction).await else { return Ok(transaction) };
+    drop(transaction.rollback().await);
+    if error.as_database_error().is_none_or(|error| error.code().as_deref() != Some(LOCK_NOT_AVAILABLE)) {
+        return Err(failed::<Postgres>(error));
+    }
+    let holder = async { holder(&mut *pool.acquire().await?).await };
+    Err(locked_by(holder.await.ok().flatten()))
+}
+
 /// Waits for other sessions that migrate, for a minute or for the session's own `lock_timeout`. Locks the ledger, which
-/// only roles that migrate can do; where there is none yet, an advisory lock keeps two sessions from creating it.
+/// only roles that migrate can do; where there is none yet, an advisory lock keeps two sessions from creating it. Afterwards,
+/// waits for tables are short.
 async fn lock(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let wait = "select pg_catalog.set_config('lock_timeout', '60s', true)
                  where pg_catalog.current_setting('lock_timeout') operator(pg_catalog.=) '0'";
@@ -128,9 +132,9 @@ async fn lock(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     }
     if ledger(connection).await?.versions.is_some() {
         let exclusive = "lock table tollgate.migrations in share row exclusive mode";
-        sqlx::query(exclusive).execute(connection).await?;
+        sqlx::query(exclusive).execute(&mut *connection).await?;
     }
-    Ok(())
+    sqlx::query(WAIT_FOR_TABLES).execute(connection).await.map(drop)
 }
 
 /// The session that holds the lock, and what ends it.
@@ -152,7 +156,7 @@ async fn holder(connection: &mut PgConnection) -> Result<Option<(String, String)
 
 /// Reads the catalog's tables: a lookup by name can answer from before another instance migrated. Names each schema,
 /// because the host's search path may list `public` before `pg_catalog`.
-async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
+pub(super) async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
     let (names, reads): (Vec<String>, bool) = sqlx::query_as(
         "select array(select c.relname::pg_catalog.text from pg_catalog.pg_class c
                        where c.relnamespace operator(pg_catalog.=) n.oid

@@ -352,11 +352,12 @@ impl Operations for Postgres {
         timeout: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         let (ids, denied): (Vec<&str>, Vec<i64>) = denials.iter().map(|(key, denied)| (key.as_str(), *denied)).unzip();
-        let count =
-            sqlx::query(concat!("select tollgate.count_denials_v1(", locking!("$1::pg_catalog.text[]", "$3"), ", $2)"))
+        let count = bind_timeout!(
+            sqlx::query(locking!(timeout, "select tollgate.count_denials_v1(", "$1::pg_catalog.text[]", "$3", ", $2)"))
                 .bind(ids)
-                .bind(denied)
-                .bind(timeout.0.as_deref());
+                .bind(denied),
+            timeout
+        );
         Box::pin(async move { count.execute(connection).await.map(drop) })
     }
 
@@ -395,19 +396,23 @@ impl Operations for Postgres {
         (key, rule, level): &'c (Key, Rule, ThrottleLevel),
         timeout: &'c LockTimeout,
     ) -> OperationFuture<'c, ThrottleOutcome> {
-        let lower = sqlx::query_scalar(concat!(
-            "select tollgate.throttle_v1(",
-            locking!("$1", "$8"),
-            ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7)"
-        ))
-        .bind(key.as_str())
-        .bind(level.remaining)
-        .bind(level.wait)
-        .bind(rule.quota().map(Quota::capacity_i64))
-        .bind(rule.quota().map(Quota::refill_seconds))
-        .bind(rule.quota().map(refill))
-        .bind(rule.plan().map(Key::as_str))
-        .bind(timeout.0.as_deref());
+        let lower = bind_timeout!(
+            sqlx::query_scalar(locking!(
+                timeout,
+                "select tollgate.throttle_v1(",
+                "$1",
+                "$8",
+                ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7)"
+            ))
+            .bind(key.as_str())
+            .bind(level.remaining)
+            .bind(level.wait)
+            .bind(rule.quota().map(Quota::capacity_i64))
+            .bind(rule.quota().map(Quota::refill_seconds))
+            .bind(rule.quota().map(refill))
+            .bind(rule.plan().map(Key::as_str)),
+            timeout
+        );
         Box::pin(async move {
             let outcome: String = lower.fetch_one(connection).await?;
             answers::lowered(&outcome)

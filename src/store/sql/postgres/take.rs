@@ -75,23 +75,27 @@ async fn take(
     request: &SqlRequest,
     timeout: &LockTimeout,
 ) -> Result<AnswerColumns, sqlx::Error> {
-    sqlx::query_as(concat!(
-        "select 1::bigint, 1::bigint, t.*
+    bind_timeout!(
+        sqlx::query_as(locking!(
+            timeout,
+            "select 1::bigint, 1::bigint, t.*
            from tollgate.take_v1(",
-        locking!("$1", "$11"),
-        ", $2, $3, $4, $5, $6::pg_catalog.text::numeric, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
-    ))
-    .bind(request.key().as_str())
-    .bind(request.amounts.cost)
-    .bind(request.amounts.max_wait)
-    .bind(request.amounts.min_remaining)
-    .bind(request.quota(0).map(Quota::capacity_i64))
-    .bind(request.quota(0).map(Quota::refill_seconds))
-    .bind(request.quota(0).map(refill))
-    .bind(request.plan(0))
-    .bind(request.id_text())
-    .bind(request.remember_for_ns())
-    .bind(timeout.0.as_deref())
+            "$1",
+            "$11",
+            ", $2, $3, $4, $5, $6::pg_catalog.text::numeric, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
+        ))
+        .bind(request.key().as_str())
+        .bind(request.amounts.cost)
+        .bind(request.amounts.max_wait)
+        .bind(request.amounts.min_remaining)
+        .bind(request.quota(0).map(Quota::capacity_i64))
+        .bind(request.quota(0).map(Quota::refill_seconds))
+        .bind(request.quota(0).map(refill))
+        .bind(request.plan(0))
+        .bind(request.id_text())
+        .bind(request.remember_for_ns()),
+        timeout
+    )
     .fetch_one(connection)
     .await
 }
@@ -102,20 +106,24 @@ async fn grant(
     request: &SqlRequest,
     timeout: &LockTimeout,
 ) -> Result<AnswerColumns, sqlx::Error> {
-    sqlx::query_as(concat!(
-        "select 1::bigint, 1::bigint, t.*
+    bind_timeout!(
+        sqlx::query_as(locking!(
+            timeout,
+            "select 1::bigint, 1::bigint, t.*
            from tollgate.grant_v1(",
-        locking!("$1", "$8"),
-        ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7) t"
-    ))
-    .bind(request.key().as_str())
-    .bind(request.amounts.cost)
-    .bind(request.amounts.min_remaining)
-    .bind(request.quota(0).map(Quota::capacity_i64))
-    .bind(request.quota(0).map(Quota::refill_seconds))
-    .bind(request.quota(0).map(refill))
-    .bind(request.plan(0))
-    .bind(timeout.0.as_deref())
+            "$1",
+            "$8",
+            ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7) t"
+        ))
+        .bind(request.key().as_str())
+        .bind(request.amounts.cost)
+        .bind(request.amounts.min_remaining)
+        .bind(request.quota(0).map(Quota::capacity_i64))
+        .bind(request.quota(0).map(Quota::refill_seconds))
+        .bind(request.quota(0).map(refill))
+        .bind(request.plan(0)),
+        timeout
+    )
     .fetch_one(connection)
     .await
 }
@@ -129,20 +137,24 @@ async fn take_equal(
     request: &SqlRequest,
     timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
-    let rows = sqlx::query_as(concat!(
-        "select t.* from tollgate.take_equal_v1(",
-        locking!("$1", "$9"),
-        ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7, $8) t"
-    ))
-    .bind(request.key().as_str())
-    .bind(request.amounts.cost)
-    .bind(request.amounts.min_remaining)
-    .bind(request.quota(0).map(Quota::capacity_i64))
-    .bind(request.quota(0).map(Quota::refill_seconds))
-    .bind(request.quota(0).map(refill))
-    .bind(request.plan(0))
-    .bind(request.times)
-    .bind(timeout.0.as_deref())
+    let rows = bind_timeout!(
+        sqlx::query_as(locking!(
+            timeout,
+            "select t.* from tollgate.take_equal_v1(",
+            "$1",
+            "$9",
+            ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7, $8) t"
+        ))
+        .bind(request.key().as_str())
+        .bind(request.amounts.cost)
+        .bind(request.amounts.min_remaining)
+        .bind(request.quota(0).map(Quota::capacity_i64))
+        .bind(request.quota(0).map(Quota::refill_seconds))
+        .bind(request.quota(0).map(refill))
+        .bind(request.plan(0))
+        .bind(request.times),
+        timeout
+    )
     .fetch_all(connection)
     .await?;
     array_entries(rows)
@@ -181,21 +193,25 @@ async fn take_batch(
             one_per_rule.len() - 1
         })
     });
-    let rows = sqlx::query_as(concat!(
-        "select t.* from tollgate.take_batch_v1(",
-        locking!("$1::pg_catalog.text[]", "$10"),
-        ", $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9) t"
-    ))
-    .bind(column(sorted(), |request| request.key().as_str()))
-    .bind(column(sorted(), |request| request.times))
-    .bind(column(sorted(), |request| request.amounts.cost))
-    .bind(column(sorted(), |request| request.amounts.min_remaining))
-    .bind(rules.iter().map(|rule| number(*rule)).collect::<Vec<_>>())
-    .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(Quota::capacity_i64)))
-    .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(Quota::refill_seconds)))
-    .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(refill)))
-    .bind(column(one_per_rule.iter().copied(), |request| request.plan(0)))
-    .bind(timeout.0.as_deref())
+    let rows = bind_timeout!(
+        sqlx::query_as(locking!(
+            timeout,
+            "select t.* from tollgate.take_batch_v1(",
+            "$1::pg_catalog.text[]",
+            "$10",
+            ", $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9) t"
+        ))
+        .bind(column(sorted(), |request| request.key().as_str()))
+        .bind(column(sorted(), |request| request.times))
+        .bind(column(sorted(), |request| request.amounts.cost))
+        .bind(column(sorted(), |request| request.amounts.min_remaining))
+        .bind(rules.iter().map(|rule| number(*rule)).collect::<Vec<_>>())
+        .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(Quota::capacity_i64)))
+        .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(Quota::refill_seconds)))
+        .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(refill)))
+        .bind(column(one_per_rule.iter().copied(), |request| request.plan(0))),
+        timeout
+    )
     .fetch_all(connection)
     .await?;
     let mut entries = array_entries(rows)?;
@@ -218,12 +234,8 @@ async fn take_each(
     requests: &[SqlRequest],
     timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
-    let rows = sqlx::query_as(concat!(
-        "select t.*
-           from tollgate.take_each_v1(",
-        locking!("array(select pg_catalog.generate_series(1, pg_catalog.cardinality($1)))", "$12"),
-        ", $1, $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9, $10::pg_catalog.text[]::pg_catalog.uuid[], $11) t"
-    ))
+    let rows = bind_timeout!(sqlx::query_as(locking!(timeout, "select t.*
+           from tollgate.take_each_v1(", "array(select pg_catalog.generate_series(1, pg_catalog.cardinality($1)))", "$12", ", $1, $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9, $10::pg_catalog.text[]::pg_catalog.uuid[], $11) t"))
     .bind(column(requests, |request| request.key().as_str()))
     .bind(column(requests, |request| request.times))
     .bind(column(requests, |request| request.amounts.cost))
@@ -234,8 +246,7 @@ async fn take_each(
     .bind(column(requests, |request| request.quota(0).map(refill)))
     .bind(column(requests, |request| request.plan(0)))
     .bind(column(requests, SqlRequest::id_text))
-    .bind(column(requests, SqlRequest::remember_for_ns))
-    .bind(timeout.0.as_deref())
+    .bind(column(requests, SqlRequest::remember_for_ns)), timeout)
     .fetch_all(connection)
     .await?;
     array_entries(rows)
@@ -263,23 +274,27 @@ async fn take_all_one(
     timeout: &LockTimeout,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let places = 0..request.take.limits.len();
-    let rows: Vec<AnswerColumns> = sqlx::query_as(concat!(
-        "select t.entry, 1::bigint, (t.taken).*
+    let rows: Vec<AnswerColumns> = bind_timeout!(
+        sqlx::query_as(locking!(
+            timeout,
+            "select t.entry, 1::bigint, (t.taken).*
            from tollgate.take_all_v1(",
-        locking!("$1::pg_catalog.text[]", "$11"),
-        ", $2, $3, $4, $5::pg_catalog.text[]::numeric[], $6, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
-    ))
-    .bind(request.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| request.request_at(place).cost).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| request.request_at(place).min_remaining).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| request.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| request.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
-    .bind(places.clone().map(|place| request.quota(place).map(refill)).collect::<Vec<_>>())
-    .bind(places.map(|place| request.plan(place).map(str::to_owned)).collect::<Vec<_>>())
-    .bind(request.amounts.max_wait)
-    .bind(request.id_text())
-    .bind(request.remember_for_ns())
-    .bind(timeout.0.as_deref())
+            "$1::pg_catalog.text[]",
+            "$11",
+            ", $2, $3, $4, $5::pg_catalog.text[]::numeric[], $6, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
+        ))
+        .bind(request.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
+        .bind(places.clone().map(|place| request.request_at(place).cost).collect::<Vec<_>>())
+        .bind(places.clone().map(|place| request.request_at(place).min_remaining).collect::<Vec<_>>())
+        .bind(places.clone().map(|place| request.quota(place).map(Quota::capacity_i64)).collect::<Vec<_>>())
+        .bind(places.clone().map(|place| request.quota(place).map(Quota::refill_seconds)).collect::<Vec<_>>())
+        .bind(places.clone().map(|place| request.quota(place).map(refill)).collect::<Vec<_>>())
+        .bind(places.map(|place| request.plan(place).map(str::to_owned)).collect::<Vec<_>>())
+        .bind(request.amounts.max_wait)
+        .bind(request.id_text())
+        .bind(request.remember_for_ns()),
+        timeout
+    )
     .fetch_all(connection)
     .await?;
     answers::in_order(answers::entries(rows)?, |place| {
@@ -298,21 +313,25 @@ async fn take_all_many(
         .enumerate()
         .flat_map(|(nth, request)| (0..request.take.limits.len()).map(move |place| (nth, place)))
         .collect();
-    let rows = sqlx::query(concat!(
-        "select t.standing, (t.answers).*
+    let rows = bind_timeout!(
+        sqlx::query(locking!(
+            timeout,
+            "select t.standing, (t.answers).*
            from tollgate.take_all_batch_v1(",
-        locking!("$1::bigint[]", "$9"),
-        ", $2, $3, $4, $5, $6::pg_catalog.text[]::numeric[], $7, $8) t"
-    ))
-    .bind(places.iter().map(|(nth, _)| number(*nth)).collect::<Vec<_>>())
-    .bind(bucket_column(requests, &places, |request, place| request.take.limits[place].key.as_str().to_owned()))
-    .bind(bucket_column(requests, &places, |request, place| request.request_at(place).cost))
-    .bind(bucket_column(requests, &places, |request, place| request.request_at(place).min_remaining))
-    .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(Quota::capacity_i64)))
-    .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(Quota::refill_seconds)))
-    .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(refill)))
-    .bind(bucket_column(requests, &places, |request, place| request.plan(place).map(str::to_owned)))
-    .bind(timeout.0.as_deref())
+            "$1::bigint[]",
+            "$9",
+            ", $2, $3, $4, $5, $6::pg_catalog.text[]::numeric[], $7, $8) t"
+        ))
+        .bind(places.iter().map(|(nth, _)| number(*nth)).collect::<Vec<_>>())
+        .bind(bucket_column(requests, &places, |request, place| request.take.limits[place].key.as_str().to_owned()))
+        .bind(bucket_column(requests, &places, |request, place| request.request_at(place).cost))
+        .bind(bucket_column(requests, &places, |request, place| request.request_at(place).min_remaining))
+        .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(Quota::capacity_i64)))
+        .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(Quota::refill_seconds)))
+        .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(refill)))
+        .bind(bucket_column(requests, &places, |request, place| request.plan(place).map(str::to_owned))),
+        timeout
+    )
     .fetch_all(connection)
     .await?;
     let mut collected = AllAnswers::new(requests);
@@ -343,22 +362,26 @@ async fn take_window(
     timeout: &LockTimeout,
 ) -> Result<WindowUsage, sqlx::Error> {
     let window = request.window()?;
-    let (outcome, mode, now, scheduled_at, ends, counts, resolution) = sqlx::query_as(concat!(
-        "select t.* from tollgate.take_window_v1(",
-        locking!("$1", "$11"),
-        ", $2, $3, $4, $5, $6, $7, $8::pg_catalog.text::pg_catalog.uuid, $9, $10) t"
-    ))
-    .bind(request.key().as_str())
-    .bind(request.amounts.cost)
-    .bind(request.amounts.max_wait)
-    .bind(request.amounts.min_remaining)
-    .bind(window.signed_max_requests())
-    .bind(window.interval_ns())
-    .bind(window.resolution_ns())
-    .bind(request.id_text())
-    .bind(request.remember_for_ns())
-    .bind(counting == Counting::Count)
-    .bind(timeout.0.as_deref())
+    let (outcome, mode, now, scheduled_at, ends, counts, resolution) = bind_timeout!(
+        sqlx::query_as(locking!(
+            timeout,
+            "select t.* from tollgate.take_window_v1(",
+            "$1",
+            "$11",
+            ", $2, $3, $4, $5, $6, $7, $8::pg_catalog.text::pg_catalog.uuid, $9, $10) t"
+        ))
+        .bind(request.key().as_str())
+        .bind(request.amounts.cost)
+        .bind(request.amounts.max_wait)
+        .bind(request.amounts.min_remaining)
+        .bind(window.signed_max_requests())
+        .bind(window.interval_ns())
+        .bind(window.resolution_ns())
+        .bind(request.id_text())
+        .bind(request.remember_for_ns())
+        .bind(counting == Counting::Count),
+        timeout
+    )
     .fetch_one(connection)
     .await?;
     let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);

@@ -25,6 +25,7 @@ pub fn cases() -> Vec<Case> {
         persistent_commit_failures_end_after_the_attempts,
         persistent_commit_failures_end_by_the_deadline,
         lost_prepared_statement_is_not_contention,
+        yugabytes_errors_are_retried_only_if_nothing_was_taken,
     )
 }
 
@@ -153,18 +154,60 @@ async fn lost_prepared_statement_is_not_contention(db: TestDb) -> anyhow::Result
     Ok(())
 }
 
+/// Many errors of YugabyteDB share a code, and only their texts differ.
+async fn yugabytes_errors_are_retried_only_if_nothing_was_taken(db: TestDb) -> anyhow::Result<()> {
+    let scratch = Scratch::migrated(&db).await?;
+    for (code, text) in [
+        ("40001", "could not serialize access due to concurrent update"),
+        ("40001", "current transaction is expired or aborted"),
+        ("40001", "schema version mismatch for table token_buckets: expected 2, got 1"),
+        ("40P01", "deadlock detected"),
+        ("72000", "Snapshot too old"),
+        ("XX000", "Restart read required at: { read: { days: 19000 } }"),
+        ("XX000", "Operation expired: Heartbeat: Transaction 4f expired or aborted by a conflict: 40001"),
+        ("XX000", "Internal error: Transaction 4f was aborted while waiting for locks"),
+        ("XX000", "Catalog Version Mismatch: A DDL occurred while processing this query. Try again."),
+    ] {
+        let key = scratch.db.bucket(a_hundred_a_day()).await?;
+        fail_commits_with(&scratch.db, "2", code, text).await?;
+        let decision = scratch.db.take(&key).await?;
+        assert_eq!((decision.is_granted(), decision.attempts()), (true, 3), "{code} {text}");
+        assert_eq!(scratch.db.row(&key).await?.map(|row| row.granted), Some(1), "{code} {text}");
+    }
+    for (code, text) in [
+        ("XX000", "Timed out: Read(tablet: 3b, num_ops: 1) to tserver failed: Not the leader"),
+        ("XX000", "UpdateTransaction RPC to 127.0.0.1:9100 timed out after 120.000s"),
+        ("XX000", "Service unavailable: Leader not yet replicated NoOp to be ready to serve requests"),
+        ("XX000", "Network error: recvmsg got EOF from remote"),
+        ("57P01", "terminating connection due to administrator command"),
+        ("08006", "server closed the connection unexpectedly"),
+    ] {
+        let key = scratch.db.bucket(a_hundred_a_day()).await?;
+        fail_commits_with(&scratch.db, "1", code, text).await?;
+        let error = take(scratch.db.store().deadline(LONG), &key).await?.expect_err("the commit fails");
+        assert!(error.is_outcome_unknown(), "{code} {text}: {error:?}");
+    }
+    Ok(())
+}
+
 /// Makes the next `n` grants fail at commit, with this code.
 async fn fail_commits(db: &TestDb, n: &str, code: &str) -> Result<(), sqlx::Error> {
+    fail_commits_with(db, n, code, "provoked at commit").await
+}
+
+async fn fail_commits_with(db: &TestDb, n: &str, code: &str, text: &str) -> Result<(), sqlx::Error> {
     db.pool
         .run(format!(
-            "create sequence failures;
-             create function fail_at_commit() returns trigger language plpgsql as $$
+            "drop sequence if exists failures;
+             create sequence failures;
+             create or replace function fail_at_commit() returns trigger language plpgsql as $$
              begin
                if nextval('public.failures') <= {n} then
-                 raise exception 'provoked at commit' using errcode = '{code}';
+                 raise exception '{text}' using errcode = '{code}';
                end if;
                return null;
              end $$;
+             drop trigger if exists fail_at_commit on tollgate.token_buckets;
              create constraint trigger fail_at_commit after update on tollgate.token_buckets
                deferrable initially deferred for each row execute function fail_at_commit();"
         ))
