@@ -28,9 +28,10 @@ use uuid::Uuid;
 struct Arguments {
     #[command(subcommand)]
     role: Option<Role>,
-    /// The database. Default: a temporary SQLite file
+    /// The database. Given several times, the nodes of a database that Citus distributes: the processes take turns. Default: a
+    /// temporary SQLite file
     #[arg(long)]
-    url: Option<String>,
+    url: Vec<String>,
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     processes: u32,
     /// Tasks in each process, with a connection each
@@ -66,29 +67,30 @@ async fn main() -> anyhow::Result<ExitCode> {
         worker::work().await?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(url) = &arguments.url {
-        return run(&arguments, url).await;
+    if !arguments.url.is_empty() {
+        return run(&arguments, &arguments.url).await;
     }
     let directory = std::env::temp_dir().join(format!("tollgate-{}", Uuid::new_v4()));
     std::fs::create_dir(&directory)?;
-    let result = run(&arguments, &format!("sqlite://{}?mode=rwc", directory.join("app.db").display())).await;
+    let result = run(&arguments, &[format!("sqlite://{}?mode=rwc", directory.join("app.db").display())]).await;
     std::fs::remove_dir_all(&directory)?;
     result
 }
 
-async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<ExitCode> {
+async fn run(arguments: &Arguments, urls: &[String]) -> anyhow::Result<ExitCode> {
     let refill = Duration::try_from_secs_f64(arguments.refill_seconds)?;
     let quota = match arguments.refill {
         Refill::Interval => Quota::interval(arguments.capacity, refill)?,
         Refill::Continuous => Quota::continuous(arguments.capacity, refill)?,
     };
     let program = std::env::current_exe()?;
-    let orders = Orders { url: url.to_owned(), id: Uuid::new_v4().to_string(), tasks: arguments.tasks };
-    let database = Database::connect(url, 1).await.context("cannot connect")?;
-    let limit = Limit { quota: BucketQuota::from(&quota), anchor: database.provision(&orders.id, quota).await? };
+    let id = Uuid::new_v4().to_string();
+    let orders = |url: &String| Orders { url: url.clone(), id: id.clone(), tasks: arguments.tasks };
+    let database = Database::connect(&urls[0], 1).await.context("cannot connect")?;
+    let limit = Limit { quota: BucketQuota::from(&quota), anchor: database.provision(&id, quota).await? };
     database.close().await;
 
-    let crew = vec![orders.clone(); usize::try_from(arguments.processes)?];
+    let crew: Vec<Orders> = urls.iter().cycle().take(usize::try_from(arguments.processes)?).map(orders).collect();
     let fleet = Processes::start(&crew, || {
         let mut command = Command::new(&program);
         command.arg("worker");
