@@ -240,7 +240,8 @@ begin
      and (select g.mode from tollgate.token_mode g) = 'enforce'
      and not exists (select from tollgate.token_overrides o where o.id = p_id)
      and case when p_min_remaining >= 0 and p_cost between 1 and t.burst / t.token_ticks - p_min_remaining
-           then t.full_at - (t.burst - (p_cost + p_min_remaining) * t.token_ticks)
+           -- Not (p_cost + p_min_remaining): the planner would add them before they are checked.
+           then t.full_at - (t.burst - p_cost * t.token_ticks - p_min_remaining * t.token_ticks)
                 <= tollgate.ticks_at(t.anchor, t.step_ns, t.step_ticks, v_now) end
   returning 'granted', null, v_now, v_now, t.full_at, t.granted, t.burst, t.anchor, t.step_ns, t.step_ticks, t.token_ticks
     into v_taken;

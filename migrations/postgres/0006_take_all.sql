@@ -197,9 +197,11 @@ begin
         t.burst := coalesce(t.burst, v_capacity);
       end if;
       r := null;
-      if p_request_id is not null and v_refused is null and v_mode is distinct from 'off' then
+      if p_request_id is not null then
         delete from tollgate.token_receipts k
          where k.id = p_request_id and k.bucket = p_ids[v_place] and k.expires_at <= v_now;
+      end if;
+      if p_request_id is not null and v_refused is null and v_mode is distinct from 'off' then
         select k.* into r from tollgate.token_receipts k where k.id = p_request_id and k.bucket = p_ids[v_place];
       end if;
       if r.id is not null then

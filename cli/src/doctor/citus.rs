@@ -28,9 +28,6 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut DoctorRe
         report.ok("distribution", found);
         return Ok(false);
     }
-    if !left.is_empty() {
-        report.fail("distribution", format!("not distributed: {}", left.join(", ")), REMEDY);
-    }
     let nodes: Vec<(String, bool, bool, i64)> = sqlx::query_as(
         "select n.nodename || ':' || n.nodeport, n.isactive, n.shouldhaveshards,
                 (select count(*) from pg_dist_placement p join pg_dist_shard s using (shardid)
@@ -54,8 +51,11 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut DoctorRe
         report.warn("nodes", found, "select citus_rebalance_start()");
     }
     let with_shards = nodes.iter().filter(|(.., placed)| *placed > 0).count();
-    let found = format!("{shards} shards on {}, {bytes} bytes", counted(with_shards, "node"));
-    report.ok("distribution", found);
+    if left.is_empty() {
+        report.ok("distribution", format!("{shards} shards on {}, {bytes} bytes", counted(with_shards, "node")));
+    } else {
+        report.fail("distribution", format!("not distributed: {}", left.join(", ")), REMEDY);
+    }
 
     let delegated: i64 = sqlx::query_scalar(
         "select count(*) from pg_dist_object o join pg_proc p on p.oid = o.objid and o.classid = 'pg_proc'::regclass

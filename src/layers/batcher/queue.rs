@@ -152,9 +152,9 @@ impl<T: Queued> Queue<T> {
         self.cancelled += 1;
     }
 
-    /// Returns the next call, if one can start. Calls a key at once if it waits alone while requests are few, or if no call is for
-    /// more than one key. Otherwise returns
-    /// an empty call, which coalesces requests until [`fill_next`](Self::fill_next). At most one call at a time is empty.
+    /// Returns the next call, if one can start. Calls a key at once if it waits alone while requests are few, or if no call
+    /// carries more than one key. Otherwise returns an empty call, which coalesces requests until
+    /// [`fill_next`](Self::fill_next). At most one call at a time is empty.
     pub(super) fn next(&mut self) -> Option<Batch<T>> {
         if self.isolated_calls.has_room(MAX_ISOLATED_CALLS)
             && let Some(batch) = self.isolated_batch()

@@ -129,12 +129,10 @@ impl<DB: Dialect> Nodes<DB> {
 }
 
 impl<DB: Dialect> Nodes<DB> {
-    /// Turns to the next node if the pool has no idle connection, and so may open one.
+    /// Has the pool open its next connection to the next node.
     pub(super) fn turn(&self, pool: &Pool<DB>) {
-        if pool.num_idle() == 0 {
-            let next = self.next.fetch_add(1, Ordering::Relaxed) % self.options.len();
-            pool.set_connect_options(self.options[next].clone());
-        }
+        let next = self.next.fetch_add(1, Ordering::Relaxed) % self.options.len();
+        pool.set_connect_options(self.options[next].clone());
     }
 }
 
@@ -220,6 +218,9 @@ fn host(url: &str) -> &str {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
+
+/// How long a call waits for a connection before the pool tries the next node.
+pub(super) const NODE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Enough for two concurrent calls, a few slow ones, and an operator's.
 const MAX_CONNECTIONS: u32 = 8;

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Pool, SqlStr};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::batches::{CallBatch, split_into_calls};
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
-use super::connect::Nodes;
+use super::connect::{NODE_PATIENCE, Nodes};
 use super::dialect::{ChangeTime, Dialect, Operation};
 use super::file::DatabaseFile;
 use super::reconnect::Reconnect;
@@ -183,10 +184,7 @@ impl<DB: Dialect> SqlStore<DB> {
 
     async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
         self.file.check(&self.pool)?;
-        if let Some(nodes) = &self.nodes {
-            nodes.turn(&self.pool);
-        }
-        match timeout_at(deadline, self.reconnect.acquire(&self.pool)).await {
+        match self.acquire_from_nodes(deadline).await {
             Ok(Ok(mut connection)) => match self.file.check_again() {
                 Ok(()) => Ok(connection),
                 Err(failure) => {
@@ -200,6 +198,22 @@ impl<DB: Dialect> SqlStore<DB> {
             },
             Err(elapsed) => Err(Failure::new(ErrorClass::Unavailable, elapsed)),
         }
+    }
+
+    /// Waits for a connection, for a part of the time at each node if there are several.
+    async fn acquire_from_nodes(&self, deadline: Instant) -> Result<Result<PoolConnection<DB>, sqlx::Error>, Elapsed> {
+        if let Some(nodes) = &self.nodes {
+            if self.pool.num_idle() == 0 {
+                nodes.turn(&self.pool);
+            }
+            while Instant::now() + NODE_PATIENCE < deadline {
+                if let Ok(acquired) = timeout(NODE_PATIENCE, self.reconnect.acquire(&self.pool)).await {
+                    return Ok(acquired);
+                }
+                nodes.turn(&self.pool);
+            }
+        }
+        timeout_at(deadline, self.reconnect.acquire(&self.pool)).await
     }
 
     /// The context of a call whose caller waits until `deadline`.

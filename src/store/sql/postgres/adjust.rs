@@ -25,33 +25,30 @@ async fn adjust_one(
 ) -> Result<AdjustedColumns, sqlx::Error> {
     let (kind, tokens) = kind.sql_arguments();
     if receipt.window {
-        return bind_timeout!(
-            sqlx::query_as(locking!(
-                timeout,
-                "select t.* from tollgate.adjust_window_v1(",
-                "$1",
-                "$7",
-                ", $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6) t"
-            ))
+        let text = locking!(
+            timeout,
+            "select t.* from tollgate.adjust_window_v1(",
+            "$1",
+            "$7",
+            ", $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6) t"
+        );
+        let query = sqlx::query_as(text)
             .bind(kind)
             .bind(receipt.id.hyphenated().to_string())
             .bind(receipt.key.as_str())
             .bind(receipt.grant.cost)
             .bind(receipt.grant.scheduled_at)
-            .bind(tokens),
-            timeout
-        )
-        .fetch_one(connection)
-        .await;
+            .bind(tokens);
+        return bind_timeout!(query, timeout).fetch_one(connection).await;
     }
-    bind_timeout!(
-        sqlx::query_as(locking!(
-            timeout,
-            "select t.* from tollgate.adjust_v1(",
-            "$1",
-            "$9",
-            ", $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6, $7, $8) t"
-        ))
+    let text = locking!(
+        timeout,
+        "select t.* from tollgate.adjust_v1(",
+        "$1",
+        "$9",
+        ", $2::pg_catalog.text::pg_catalog.uuid, $3, $4, $5, $6, $7, $8) t"
+    );
+    let query = sqlx::query_as(text)
         .bind(kind)
         .bind(receipt.id.hyphenated().to_string())
         .bind(receipt.key.as_str())
@@ -59,11 +56,8 @@ async fn adjust_one(
         .bind(receipt.grant.granted)
         .bind(receipt.grant.scheduled_at)
         .bind(tokens)
-        .bind(max_debt),
-        timeout
-    )
-    .fetch_one(connection)
-    .await
+        .bind(max_debt);
+    bind_timeout!(query, timeout).fetch_one(connection).await
 }
 
 async fn adjust_many(
@@ -73,14 +67,14 @@ async fn adjust_many(
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
     let receipts = || adjustments.iter().map(Adjustment::receipt);
     let arguments = || adjustments.iter().map(|adjustment| adjustment.kind.sql_arguments());
-    let (outcomes, given_back): (Vec<String>, Vec<i64>) = bind_timeout!(
-        sqlx::query_as(locking!(
-            timeout,
-            "select t.* from tollgate.adjust_batch_v1(",
-            "$1::pg_catalog.text[]",
-            "$10",
-            ", $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4, $5, $6, $7, $8, $9) t"
-        ))
+    let text = locking!(
+        timeout,
+        "select t.* from tollgate.adjust_batch_v1(",
+        "$1::pg_catalog.text[]",
+        "$10",
+        ", $2::pg_catalog.text[]::pg_catalog.uuid[], $3, $4, $5, $6, $7, $8, $9) t"
+    );
+    let query = sqlx::query_as(text)
         .bind(arguments().map(|(kind, _)| kind).collect::<Vec<_>>())
         .bind(receipts().map(|receipt| receipt.id.hyphenated().to_string()).collect::<Vec<_>>())
         .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())
@@ -89,10 +83,7 @@ async fn adjust_many(
         .bind(receipts().map(|receipt| receipt.grant.scheduled_at).collect::<Vec<_>>())
         .bind(arguments().map(|(_, tokens)| tokens).collect::<Vec<_>>())
         .bind(receipts().map(|receipt| receipt.window).collect::<Vec<_>>())
-        .bind(adjustments.iter().map(|adjustment| adjustment.max_debt).collect::<Vec<_>>()),
-        timeout
-    )
-    .fetch_one(connection)
-    .await?;
+        .bind(adjustments.iter().map(|adjustment| adjustment.max_debt).collect::<Vec<_>>());
+    let (outcomes, given_back): (Vec<String>, Vec<i64>) = bind_timeout!(query, timeout).fetch_one(connection).await?;
     Ok(outcomes.into_iter().zip(given_back).collect())
 }

@@ -352,12 +352,9 @@ impl Operations for Postgres {
         timeout: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         let (ids, denied): (Vec<&str>, Vec<i64>) = denials.iter().map(|(key, denied)| (key.as_str(), *denied)).unzip();
-        let count = bind_timeout!(
-            sqlx::query(locking!(timeout, "select tollgate.count_denials_v1(", "$1::pg_catalog.text[]", "$3", ", $2)"))
-                .bind(ids)
-                .bind(denied),
-            timeout
-        );
+        let text = locking!(timeout, "select tollgate.count_denials_v1(", "$1::pg_catalog.text[]", "$3", ", $2)");
+        let query = sqlx::query(text).bind(ids).bind(denied);
+        let count = bind_timeout!(query, timeout);
         Box::pin(async move { count.execute(connection).await.map(drop) })
     }
 
@@ -396,23 +393,22 @@ impl Operations for Postgres {
         (key, rule, level): &'c (Key, Rule, ThrottleLevel),
         timeout: &'c LockTimeout,
     ) -> OperationFuture<'c, ThrottleOutcome> {
-        let lower = bind_timeout!(
-            sqlx::query_scalar(locking!(
-                timeout,
-                "select tollgate.throttle_v1(",
-                "$1",
-                "$8",
-                ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7)"
-            ))
+        let text = locking!(
+            timeout,
+            "select tollgate.throttle_v1(",
+            "$1",
+            "$8",
+            ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7)"
+        );
+        let query = sqlx::query_scalar(text)
             .bind(key.as_str())
             .bind(level.remaining)
             .bind(level.wait)
             .bind(rule.quota().map(Quota::capacity_i64))
             .bind(rule.quota().map(Quota::refill_seconds))
             .bind(rule.quota().map(refill))
-            .bind(rule.plan().map(Key::as_str)),
-            timeout
-        );
+            .bind(rule.plan().map(Key::as_str));
+        let lower = bind_timeout!(query, timeout);
         Box::pin(async move {
             let outcome: String = lower.fetch_one(connection).await?;
             answers::lowered(&outcome)

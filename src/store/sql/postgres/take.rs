@@ -75,15 +75,15 @@ async fn take(
     request: &SqlRequest,
     timeout: &LockTimeout,
 ) -> Result<AnswerColumns, sqlx::Error> {
-    bind_timeout!(
-        sqlx::query_as(locking!(
-            timeout,
-            "select 1::bigint, 1::bigint, t.*
+    let text = locking!(
+        timeout,
+        "select 1::bigint, 1::bigint, t.*
            from tollgate.take_v1(",
-            "$1",
-            "$11",
-            ", $2, $3, $4, $5, $6::pg_catalog.text::numeric, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
-        ))
+        "$1",
+        "$11",
+        ", $2, $3, $4, $5, $6::pg_catalog.text::numeric, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
+    );
+    let query = sqlx::query_as(text)
         .bind(request.key().as_str())
         .bind(request.amounts.cost)
         .bind(request.amounts.max_wait)
@@ -93,11 +93,8 @@ async fn take(
         .bind(request.quota(0).map(refill))
         .bind(request.plan(0))
         .bind(request.id_text())
-        .bind(request.remember_for_ns()),
-        timeout
-    )
-    .fetch_one(connection)
-    .await
+        .bind(request.remember_for_ns());
+    bind_timeout!(query, timeout).fetch_one(connection).await
 }
 
 /// Decides a request that has no id and does not wait.
@@ -106,26 +103,23 @@ async fn grant(
     request: &SqlRequest,
     timeout: &LockTimeout,
 ) -> Result<AnswerColumns, sqlx::Error> {
-    bind_timeout!(
-        sqlx::query_as(locking!(
-            timeout,
-            "select 1::bigint, 1::bigint, t.*
+    let text = locking!(
+        timeout,
+        "select 1::bigint, 1::bigint, t.*
            from tollgate.grant_v1(",
-            "$1",
-            "$8",
-            ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7) t"
-        ))
+        "$1",
+        "$8",
+        ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7) t"
+    );
+    let query = sqlx::query_as(text)
         .bind(request.key().as_str())
         .bind(request.amounts.cost)
         .bind(request.amounts.min_remaining)
         .bind(request.quota(0).map(Quota::capacity_i64))
         .bind(request.quota(0).map(Quota::refill_seconds))
         .bind(request.quota(0).map(refill))
-        .bind(request.plan(0)),
-        timeout
-    )
-    .fetch_one(connection)
-    .await
+        .bind(request.plan(0));
+    bind_timeout!(query, timeout).fetch_one(connection).await
 }
 
 /// The keys whose last answer to a single request in this process was a grant that left tokens for an equal request.
@@ -137,14 +131,14 @@ async fn take_equal(
     request: &SqlRequest,
     timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
-    let rows = bind_timeout!(
-        sqlx::query_as(locking!(
-            timeout,
-            "select t.* from tollgate.take_equal_v1(",
-            "$1",
-            "$9",
-            ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7, $8) t"
-        ))
+    let text = locking!(
+        timeout,
+        "select t.* from tollgate.take_equal_v1(",
+        "$1",
+        "$9",
+        ", $2, $3, $4, $5::pg_catalog.text::numeric, $6, $7, $8) t"
+    );
+    let query = sqlx::query_as(text)
         .bind(request.key().as_str())
         .bind(request.amounts.cost)
         .bind(request.amounts.min_remaining)
@@ -152,11 +146,8 @@ async fn take_equal(
         .bind(request.quota(0).map(Quota::refill_seconds))
         .bind(request.quota(0).map(refill))
         .bind(request.plan(0))
-        .bind(request.times),
-        timeout
-    )
-    .fetch_all(connection)
-    .await?;
+        .bind(request.times);
+    let rows = bind_timeout!(query, timeout).fetch_all(connection).await?;
     array_entries(rows)
 }
 
@@ -193,14 +184,14 @@ async fn take_batch(
             one_per_rule.len() - 1
         })
     });
-    let rows = bind_timeout!(
-        sqlx::query_as(locking!(
-            timeout,
-            "select t.* from tollgate.take_batch_v1(",
-            "$1::pg_catalog.text[]",
-            "$10",
-            ", $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9) t"
-        ))
+    let text = locking!(
+        timeout,
+        "select t.* from tollgate.take_batch_v1(",
+        "$1::pg_catalog.text[]",
+        "$10",
+        ", $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9) t"
+    );
+    let query = sqlx::query_as(text)
         .bind(column(sorted(), |request| request.key().as_str()))
         .bind(column(sorted(), |request| request.times))
         .bind(column(sorted(), |request| request.amounts.cost))
@@ -209,11 +200,8 @@ async fn take_batch(
         .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(Quota::capacity_i64)))
         .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(Quota::refill_seconds)))
         .bind(column(one_per_rule.iter().copied(), |request| request.quota(0).map(refill)))
-        .bind(column(one_per_rule.iter().copied(), |request| request.plan(0))),
-        timeout
-    )
-    .fetch_all(connection)
-    .await?;
+        .bind(column(one_per_rule.iter().copied(), |request| request.plan(0)));
+    let rows = bind_timeout!(query, timeout).fetch_all(connection).await?;
     let mut entries = array_entries(rows)?;
     for Entry { position, .. } in &mut entries {
         let place = usize::try_from(*position - 1).ok().and_then(|nth| places.get(nth));
@@ -234,21 +222,27 @@ async fn take_each(
     requests: &[SqlRequest],
     timeout: &LockTimeout,
 ) -> Result<Vec<Entry>, sqlx::Error> {
-    let rows = bind_timeout!(sqlx::query_as(locking!(timeout, "select t.*
-           from tollgate.take_each_v1(", "array(select pg_catalog.generate_series(1, pg_catalog.cardinality($1)))", "$12", ", $1, $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9, $10::pg_catalog.text[]::pg_catalog.uuid[], $11) t"))
-    .bind(column(requests, |request| request.key().as_str()))
-    .bind(column(requests, |request| request.times))
-    .bind(column(requests, |request| request.amounts.cost))
-    .bind(column(requests, |request| request.amounts.min_remaining))
-    .bind(column(requests, |request| request.amounts.max_wait))
-    .bind(column(requests, |request| request.quota(0).map(Quota::capacity_i64)))
-    .bind(column(requests, |request| request.quota(0).map(Quota::refill_seconds)))
-    .bind(column(requests, |request| request.quota(0).map(refill)))
-    .bind(column(requests, |request| request.plan(0)))
-    .bind(column(requests, SqlRequest::id_text))
-    .bind(column(requests, SqlRequest::remember_for_ns)), timeout)
-    .fetch_all(connection)
-    .await?;
+    let text = locking!(
+        timeout,
+        "select t.*
+           from tollgate.take_each_v1(",
+        "array(select pg_catalog.generate_series(1, pg_catalog.cardinality($1)))",
+        "$12",
+        ", $1, $2, $3, $4, $5, $6, $7::pg_catalog.text[]::numeric[], $8, $9, $10::pg_catalog.text[]::pg_catalog.uuid[], $11) t"
+    );
+    let query = sqlx::query_as(text)
+        .bind(column(requests, |request| request.key().as_str()))
+        .bind(column(requests, |request| request.times))
+        .bind(column(requests, |request| request.amounts.cost))
+        .bind(column(requests, |request| request.amounts.min_remaining))
+        .bind(column(requests, |request| request.amounts.max_wait))
+        .bind(column(requests, |request| request.quota(0).map(Quota::capacity_i64)))
+        .bind(column(requests, |request| request.quota(0).map(Quota::refill_seconds)))
+        .bind(column(requests, |request| request.quota(0).map(refill)))
+        .bind(column(requests, |request| request.plan(0)))
+        .bind(column(requests, SqlRequest::id_text))
+        .bind(column(requests, SqlRequest::remember_for_ns));
+    let rows = bind_timeout!(query, timeout).fetch_all(connection).await?;
     array_entries(rows)
 }
 
@@ -274,15 +268,15 @@ async fn take_all_one(
     timeout: &LockTimeout,
 ) -> Result<Vec<BucketAnswer>, sqlx::Error> {
     let places = 0..request.take.limits.len();
-    let rows: Vec<AnswerColumns> = bind_timeout!(
-        sqlx::query_as(locking!(
-            timeout,
-            "select t.entry, 1::bigint, (t.taken).*
+    let text = locking!(
+        timeout,
+        "select t.entry, 1::bigint, (t.taken).*
            from tollgate.take_all_v1(",
-            "$1::pg_catalog.text[]",
-            "$11",
-            ", $2, $3, $4, $5::pg_catalog.text[]::numeric[], $6, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
-        ))
+        "$1::pg_catalog.text[]",
+        "$11",
+        ", $2, $3, $4, $5::pg_catalog.text[]::numeric[], $6, $7, $8, $9::pg_catalog.text::pg_catalog.uuid, $10) t"
+    );
+    let query = sqlx::query_as(text)
         .bind(request.take.keys().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
         .bind(places.clone().map(|place| request.request_at(place).cost).collect::<Vec<_>>())
         .bind(places.clone().map(|place| request.request_at(place).min_remaining).collect::<Vec<_>>())
@@ -292,11 +286,8 @@ async fn take_all_one(
         .bind(places.map(|place| request.plan(place).map(str::to_owned)).collect::<Vec<_>>())
         .bind(request.amounts.max_wait)
         .bind(request.id_text())
-        .bind(request.remember_for_ns()),
-        timeout
-    )
-    .fetch_all(connection)
-    .await?;
+        .bind(request.remember_for_ns());
+    let rows: Vec<AnswerColumns> = bind_timeout!(query, timeout).fetch_all(connection).await?;
     answers::in_order(answers::entries(rows)?, |place| {
         (place < request.take.limits.len()).then(|| request.request_at(place))
     })
@@ -313,15 +304,15 @@ async fn take_all_many(
         .enumerate()
         .flat_map(|(nth, request)| (0..request.take.limits.len()).map(move |place| (nth, place)))
         .collect();
-    let rows = bind_timeout!(
-        sqlx::query(locking!(
-            timeout,
-            "select t.standing, (t.answers).*
+    let text = locking!(
+        timeout,
+        "select t.standing, (t.answers).*
            from tollgate.take_all_batch_v1(",
-            "$1::bigint[]",
-            "$9",
-            ", $2, $3, $4, $5, $6::pg_catalog.text[]::numeric[], $7, $8) t"
-        ))
+        "$1::bigint[]",
+        "$9",
+        ", $2, $3, $4, $5, $6::pg_catalog.text[]::numeric[], $7, $8) t"
+    );
+    let query = sqlx::query(text)
         .bind(places.iter().map(|(nth, _)| number(*nth)).collect::<Vec<_>>())
         .bind(bucket_column(requests, &places, |request, place| request.take.limits[place].key.as_str().to_owned()))
         .bind(bucket_column(requests, &places, |request, place| request.request_at(place).cost))
@@ -329,11 +320,8 @@ async fn take_all_many(
         .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(Quota::capacity_i64)))
         .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(Quota::refill_seconds)))
         .bind(bucket_column(requests, &places, |request, place| request.quota(place).map(refill)))
-        .bind(bucket_column(requests, &places, |request, place| request.plan(place).map(str::to_owned))),
-        timeout
-    )
-    .fetch_all(connection)
-    .await?;
+        .bind(bucket_column(requests, &places, |request, place| request.plan(place).map(str::to_owned)));
+    let rows = bind_timeout!(query, timeout).fetch_all(connection).await?;
     let mut collected = AllAnswers::new(requests);
     for row in &rows {
         let standing = row.try_get("standing")?;
@@ -362,14 +350,14 @@ async fn take_window(
     timeout: &LockTimeout,
 ) -> Result<WindowUsage, sqlx::Error> {
     let window = request.window()?;
-    let (outcome, mode, now, scheduled_at, ends, counts, resolution) = bind_timeout!(
-        sqlx::query_as(locking!(
-            timeout,
-            "select t.* from tollgate.take_window_v1(",
-            "$1",
-            "$11",
-            ", $2, $3, $4, $5, $6, $7, $8::pg_catalog.text::pg_catalog.uuid, $9, $10) t"
-        ))
+    let text = locking!(
+        timeout,
+        "select t.* from tollgate.take_window_v1(",
+        "$1",
+        "$11",
+        ", $2, $3, $4, $5, $6, $7, $8::pg_catalog.text::pg_catalog.uuid, $9, $10) t"
+    );
+    let query = sqlx::query_as(text)
         .bind(request.key().as_str())
         .bind(request.amounts.cost)
         .bind(request.amounts.max_wait)
@@ -379,11 +367,9 @@ async fn take_window(
         .bind(window.resolution_ns())
         .bind(request.id_text())
         .bind(request.remember_for_ns())
-        .bind(counting == Counting::Count),
-        timeout
-    )
-    .fetch_one(connection)
-    .await?;
+        .bind(counting == Counting::Count);
+    let (outcome, mode, now, scheduled_at, ends, counts, resolution) =
+        bind_timeout!(query, timeout).fetch_one(connection).await?;
     let (ends, counts): (Vec<i64>, Vec<i64>) = (ends, counts);
     answers::counted((outcome, mode, now, scheduled_at, ends.into_iter().zip(counts).collect(), resolution))
 }
