@@ -13,6 +13,7 @@ mod instant;
 mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
+mod nodes;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod reconnect;
@@ -25,7 +26,7 @@ mod store;
 pub use caller_transaction::{adjust_within, take_within};
 pub use dialect::Dialect;
 #[cfg(feature = "postgres")]
-pub use migrate::migrate_citus;
+pub use migrate::citus::migrate_citus;
 pub use migrate::{Migrate, Migration, grants, migrate, migrations, pending_migrations, repair};
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlStore;

@@ -1,14 +1,15 @@
 //! The store's own small pool, and the checks of its URL.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Pool};
 
 use super::dialect::Dialect;
+#[cfg(feature = "postgres")]
+use super::nodes::Nodes;
 use super::retry::{ErrorClass, Failure};
 use super::settings::Durability;
 use super::store::SqlStore;
@@ -108,34 +109,6 @@ impl SqlStore<sqlx::Postgres> {
     }
 }
 
-/// The nodes of a distributed database, to which a pool connects in turn.
-pub(super) struct Nodes<DB: Dialect> {
-    options: Vec<<DB::Connection as Connection>::Options>,
-    next: AtomicUsize,
-}
-
-/// Shows no password.
-impl<DB: Dialect> fmt::Debug for Nodes<DB> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nodes").field("nodes", &self.options.len()).finish_non_exhaustive()
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl<DB: Dialect> Nodes<DB> {
-    fn new(options: Vec<<DB::Connection as Connection>::Options>) -> Self {
-        Self { options, next: AtomicUsize::new(1) }
-    }
-}
-
-impl<DB: Dialect> Nodes<DB> {
-    /// Has the pool open its next connection to the next node.
-    pub(super) fn turn(&self, pool: &Pool<DB>) {
-        let next = self.next.fetch_add(1, Ordering::Relaxed) % self.options.len();
-        pool.set_connect_options(self.options[next].clone());
-    }
-}
-
 /// The options of a connection to a URL, which must be one of this database.
 fn checked_options<DB: Dialect>(
     url: &str,
@@ -218,9 +191,6 @@ fn host(url: &str) -> &str {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
-
-/// How long a call waits for a connection before the pool tries the next node.
-pub(super) const NODE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Enough for two concurrent calls, a few slow ones, and an operator's.
 const MAX_CONNECTIONS: u32 = 8;

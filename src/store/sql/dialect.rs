@@ -11,7 +11,6 @@ use sqlx::{Connection, Database, SqlStr};
 use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::retry::{CommitClaim, ErrorClass};
 use super::settings::{Durability, Isolation};
-use super::store::MAX_TAKE_ALL;
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::ThrottleLevel;
@@ -384,3 +383,7 @@ pub trait Operations: Database {
 /// Whether a bucket held more than it was lowered to, or why it was not lowered.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type ThrottleOutcome = Result<Option<bool>, OutcomeCode>;
+
+/// How many requests for several buckets each share one call. More would hold their rows for longer than they save, and
+/// MySQL's routine has one bit for each.
+pub(super) const MAX_TAKE_ALL: usize = 64;

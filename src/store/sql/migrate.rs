@@ -12,16 +12,13 @@ use crate::model::error::Cause;
 use crate::telemetry;
 
 #[cfg(feature = "postgres")]
-mod citus;
+pub(super) mod citus;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-
-#[cfg(feature = "postgres")]
-pub use citus::migrate_citus;
 
 /// Brings the database to this crate's schema, and returns the migrations that it ran: none if the schema was there.
 ///
@@ -302,6 +299,17 @@ fn locked_by(holder: Option<(String, String)>) -> Error {
         "{session} has held the lock of migrations for too long: wait until it is done and repeat this, or end it: {end}"
     )))
 }
+
+/// The error of a database that cannot be migrated so. Nothing was changed.
+#[cfg(feature = "postgres")]
+fn refused(message: &'static str) -> Error {
+    Error::Database(Arc::new(Refused(message)))
+}
+
+#[cfg(feature = "postgres")]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(&'static str);
 
 fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
     let class = match &error {

@@ -7,10 +7,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError, PgSeverity
 use sqlx::{Connection, SqlStr};
 
 use super::connect::{ipv6_address, require_one_host};
-use super::dialect::{Dialect, Engine};
+use super::dialect::{Dialect, Engine, MAX_TAKE_ALL};
 use super::retry::ErrorClass;
 use super::settings::{Durability, Isolation};
-use super::store::{MAX_TAKE_ALL, SqlStore};
+use super::store::SqlStore;
 use crate::model::Quota;
 use crate::store::Capabilities;
 use crate::telemetry;

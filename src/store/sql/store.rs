@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::batches::{CallBatch, split_into_calls};
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
-use super::connect::{NODE_PATIENCE, Nodes};
-use super::dialect::{ChangeTime, Dialect, Operation};
+use super::dialect::{ChangeTime, Dialect, MAX_TAKE_ALL, Operation};
 use super::file::DatabaseFile;
+use super::nodes::{NODE_PATIENCE, Nodes};
 use super::reconnect::Reconnect;
 use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish_change, finish_conversation, finish_statement};
 use super::settings::Isolation;
@@ -466,10 +466,6 @@ const MIN_WATCHED_AGE: Duration = Duration::from_secs(1);
 
 /// The pause between two questions whether the server still works on a call.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How many requests for several buckets each share one call. More would hold their rows for longer than they save, and
-/// MySQL's routine has one bit for each.
-pub(super) const MAX_TAKE_ALL: usize = 64;
 
 /// How many keys' counts of denials one call adds.
 const MAX_DENIALS: usize = 1000;

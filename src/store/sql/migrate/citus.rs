@@ -1,11 +1,9 @@
 //! The distribution of tollgate's tables and routines over the nodes of a Citus cluster.
 
-use std::sync::Arc;
-
 use sqlx::{PgConnection, PgPool, Postgres};
 
-use super::postgres::{begin_migration, ledger};
-use super::{Migration, MigrationRunner, Scope, failed, report};
+use super::postgres::{begin_migration, is_distributed, ledger};
+use super::{Migration, MigrationRunner, Scope, failed, refused, report};
 use crate::model::Error;
 
 /// Brings a database of Citus to this crate's schema, and distributes the tables and routines by key. Returns the migrations
@@ -45,24 +43,6 @@ pub async fn migrate_citus(pool: &PgPool) -> Result<Vec<Migration>, Error> {
     Ok(pending)
 }
 
-/// Whether the tables are distributed already.
-pub(super) async fn is_distributed(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let has_citus = "select pg_catalog.to_regclass('pg_catalog.pg_dist_partition') is not null
-                        and pg_catalog.to_regclass('tollgate.token_buckets') is not null";
-    if !sqlx::query_scalar(has_citus).fetch_one(&mut *connection).await? {
-        return Ok(false);
-    }
-    let is_distributed = "select exists (
-        select from pg_catalog.pg_dist_partition p
-         where p.logicalrelid operator(pg_catalog.=) 'tollgate.token_buckets'::pg_catalog.regclass)";
-    sqlx::query_scalar(is_distributed).fetch_one(connection).await
-}
-
-/// The error of migrations that know nothing of the distribution: their routines would lack their statements for it.
-pub(super) fn distributed() -> Error {
-    refused("Citus distributes these tables: run `tollgate migrate --distributed citus`")
-}
-
 async fn require_coordinator(connection: &mut PgConnection) -> Result<(), Error> {
     let has_citus = "select pg_catalog.to_regclass('pg_catalog.pg_dist_local_group') is not null";
     if !sqlx::query_scalar(has_citus).fetch_one(&mut *connection).await.map_err(failed::<Postgres>)? {
@@ -81,14 +61,6 @@ async fn require_coordinator(connection: &mut PgConnection) -> Result<(), Error>
     }
     Ok(())
 }
-
-fn refused(message: &'static str) -> Error {
-    Error::Database(Arc::new(Refused(message)))
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Refused(&'static str);
 
 /// The statements of a migration, one by one: Citus runs a statement on all nodes only if it is sent by itself.
 fn statements(sql: &str) -> impl Iterator<Item = &str> {
