@@ -88,10 +88,10 @@ impl Database {
     pub async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
         match &self.engine {
             #[cfg(feature = "mysql")]
-            Engine::MySql(pool) => MySqlStore::from(pool.clone()).create_plan(name, quota).await,
+            Engine::MySql(pool) => MySqlStore::from(pool.clone()).create_plan(name, quota.into()).await,
             #[cfg(feature = "postgres")]
-            Engine::Postgres(pool) => PgStore::from(pool.clone()).create_plan(name, quota).await,
-            Engine::Sqlite(pool) => SqliteStore::from(pool.clone()).create_plan(name, quota).await,
+            Engine::Postgres(pool) => PgStore::from(pool.clone()).create_plan(name, quota.into()).await,
+            Engine::Sqlite(pool) => SqliteStore::from(pool.clone()).create_plan(name, quota.into()).await,
         }
     }
 }

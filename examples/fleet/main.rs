@@ -1,4 +1,4 @@
-//! Many processes take tokens of one bucket, and a checker verifies all answers.
+//! Many processes take tokens of one bucket or more, and a checker verifies all answers.
 //!
 //! ```text
 //! cargo run --example fleet --features fleet                                  # on a SQLite database that is removed afterwards
@@ -23,7 +23,7 @@ use tollgate::Quota;
 use tollgate::model::bucket::BucketQuota;
 use uuid::Uuid;
 
-/// Starts processes that share one bucket, and checks every window of their grants
+/// Starts processes that share buckets, and checks every window of their grants
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -37,6 +37,9 @@ struct Arguments {
     /// Tasks in each process, with a connection each
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     tasks: u32,
+    /// Buckets. Each request is for a random one
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    keys: u32,
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     #[arg(long, default_value_t = 2)]
@@ -84,12 +87,10 @@ async fn run(arguments: &Arguments, urls: &[String]) -> anyhow::Result<ExitCode>
         Refill::Continuous => Quota::continuous(arguments.capacity, refill)?,
     };
     let program = std::env::current_exe()?;
-    let id = Uuid::new_v4().to_string();
-    let orders = |url: &String| Orders { url: url.clone(), id: id.clone(), tasks: arguments.tasks };
-    let database = Database::connect(&urls[0], 1).await.context("cannot connect")?;
-    let limit = Limit { quota: BucketQuota::from(&quota), anchor: database.provision(&id, quota).await? };
-    database.close().await;
-
+    let run = Uuid::new_v4();
+    let ids: Vec<String> = (0..arguments.keys).map(|key| format!("{run}:{key}")).collect();
+    let limits = provision(&urls[0], &ids, quota).await?;
+    let orders = |url: &String| Orders { url: url.clone(), ids: ids.clone(), tasks: arguments.tasks };
     let crew: Vec<Orders> = urls.iter().cycle().take(usize::try_from(arguments.processes)?).map(orders).collect();
     let fleet = Processes::start(&crew, || {
         let mut command = Command::new(&program);
@@ -97,25 +98,41 @@ async fn run(arguments: &Arguments, urls: &[String]) -> anyhow::Result<ExitCode>
         command
     })
     .await?;
-    println!("{} processes × {} tasks on one bucket: {quota}\n", arguments.processes, arguments.tasks);
+    let Arguments { processes, tasks, keys, .. } = arguments;
+    println!("{processes} processes × {tasks} tasks on {keys} bucket(s): {quota}\n");
     let reports: Vec<Report> = fleet.run(&Duration::from_secs(arguments.seconds)).await?;
 
-    let calls: Vec<Call> = reports.iter().flat_map(|report| report.calls.iter().copied()).collect();
-    let retries: u64 = reports.iter().map(|report| report.retries).sum();
-    let lost: Vec<&String> = reports.iter().flat_map(|report| &report.lost).collect();
-    ensure!(!calls.is_empty(), "{retries} refusals and not one answer: {lost:?}");
-    print_seconds(&limit, &calls);
-    println!("\n{} answers, {retries} retries, {} errors", calls.len(), lost.len());
+    let mut whole = Report::default();
+    reports.into_iter().for_each(|report| whole.merge(report));
+    let Report { calls, retries, lost } = whole;
+    let answers: usize = calls.values().map(Vec::len).sum();
+    ensure!(answers > 0, "{retries} refusals and not one answer: {lost:?}");
+    if let ([limit], [calls]) = (&*limits, &*calls.values().collect::<Vec<_>>()) {
+        print_seconds(limit, calls);
+    }
+    println!("\n{answers} answers, {retries} retries, {} errors", lost.len());
     for error in lost.iter().take(SHOWN) {
         println!("  {error}");
     }
 
-    let mut faults = limit.faults(&calls);
+    let mut faults: Vec<Fault> = calls.iter().flat_map(|(&position, calls)| limits[position].faults(calls)).collect();
     if !lost.is_empty() {
         // A call without an answer may have taken the token that a denied call requested.
         faults.retain(|fault| !matches!(fault, Fault::LostToDenial { .. }));
     }
     Ok(verdict(&faults))
+}
+
+/// Migrates the database, and creates a bucket for each id. Returns their limits.
+async fn provision(url: &str, ids: &[String], quota: Quota) -> anyhow::Result<Vec<Limit>> {
+    let database = Database::connect(url, 1).await.context("cannot connect")?;
+    database.migrate().await?;
+    let mut limits = Vec::with_capacity(ids.len());
+    for id in ids {
+        limits.push(Limit { quota: BucketQuota::from(&quota), anchor: database.provision(id, quota).await? });
+    }
+    database.close().await;
+    Ok(limits)
 }
 
 /// Prints the grants and denials of each second since the bucket was created, by the database's time.

@@ -60,23 +60,30 @@ impl Database {
         })
     }
 
-    /// Migrates the database, provisions a bucket, and returns its anchor.
+    /// Migrates the database.
+    pub async fn migrate(&self) -> anyhow::Result<()> {
+        match self {
+            Self::MySql(pool) => migrate(pool).await?,
+            Self::Postgres(pool) => migrate(pool).await?,
+            Self::Sqlite(pool) => migrate(pool).await?,
+        };
+        Ok(())
+    }
+
+    /// Provisions a bucket, and returns its anchor.
     pub async fn provision(&self, id: &str, quota: Quota) -> anyhow::Result<i64> {
         match self {
             Self::MySql(pool) => {
-                migrate(pool).await?;
                 create_bucket(pool, id, quota).await?;
                 let anchor = sqlx::query_scalar("select anchor from token_buckets where id = ?").bind(id);
                 Ok(anchor.fetch_one(pool).await?)
             }
             Self::Postgres(pool) => {
-                migrate(pool).await?;
                 create_bucket(pool, id, quota).await?;
                 let anchor = sqlx::query_scalar("select anchor from tollgate.token_buckets where id = $1").bind(id);
                 Ok(anchor.fetch_one(pool).await?)
             }
             Self::Sqlite(pool) => {
-                migrate(pool).await?;
                 create_bucket(pool, id, quota).await?;
                 let anchor = sqlx::query_scalar("select anchor from token_buckets where id = ?1").bind(id);
                 Ok(anchor.fetch_one(pool).await?)

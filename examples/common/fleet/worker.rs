@@ -1,5 +1,6 @@
 //! One process of the fleet. Its tasks request tokens as fast as they are granted.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -14,17 +15,29 @@ use crate::processes;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Orders {
     pub url: String,
-    pub id: String,
+    /// The buckets. Each request is for a random one.
+    pub ids: Vec<String>,
     pub tasks: u32,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Report {
-    pub calls: Vec<Call>,
+    /// The calls for each bucket, by its position.
+    pub calls: BTreeMap<usize, Vec<Call>>,
     /// The errors after which nothing was taken. The task repeats such a request.
     pub retries: u64,
     /// The errors of calls without an answer, which may have taken a token.
     pub lost: Vec<String>,
+}
+
+impl Report {
+    pub fn merge(&mut self, Self { calls, retries, lost }: Self) {
+        for (position, calls) in calls {
+            self.calls.entry(position).or_default().extend(calls);
+        }
+        self.retries += retries;
+        self.lost.extend(lost);
+    }
 }
 
 /// Runs the orders of the parent process, for the time that it states.
@@ -36,26 +49,25 @@ pub async fn work() -> anyhow::Result<()> {
 
     let mut tasks = JoinSet::new();
     for _ in 0..orders.tasks {
-        tasks.spawn(hammer(database.clone(), orders.id.clone(), until));
+        tasks.spawn(hammer(database.clone(), orders.ids.clone(), until));
     }
     let mut report = Report::default();
     while let Some(task) = tasks.join_next().await {
-        let Report { calls, retries, lost } = task?;
-        report.calls.extend(calls);
-        report.retries += retries;
-        report.lost.extend(lost);
+        report.merge(task?);
     }
     database.close().await;
     processes::report(&report)
 }
 
-async fn hammer(database: Database, id: String, until: Instant) -> Report {
+async fn hammer(database: Database, ids: Vec<String>, until: Instant) -> Report {
     let mut report = Report::default();
     while Instant::now() < until {
+        let position = fastrand::usize(..ids.len());
         let sent = SystemClock.now();
-        match database.take(&id).await {
+        match database.take(&ids[position]).await {
             Ok((granted, at)) => {
-                report.calls.push(Call { sent, done: SystemClock.now(), at: Some(at), cost: 1, granted });
+                let call = Call { sent, done: SystemClock.now(), at: Some(at), cost: 1, granted };
+                report.calls.entry(position).or_default().push(call);
                 if granted {
                     continue;
                 }

@@ -36,9 +36,10 @@ async fn holds(db: &TestDb, quota: Quota) -> anyhow::Result<()> {
         AnyPool::Postgres(pool) => pool.connect_options().to_url_lossy(),
         AnyPool::Sqlite(pool) => pool.connect_options().to_url_lossy(),
     };
-    let orders = Orders { url: url.to_string(), id: db.key().to_string(), tasks: 4 };
+    let orders = Orders { url: url.to_string(), ids: vec![db.key().to_string()], tasks: 4 };
     let database = Database::connect(&orders.url, 1).await?;
-    let limit = Limit { quota: BucketQuota::from(&quota), anchor: database.provision(&orders.id, quota).await? };
+    database.migrate().await?;
+    let limit = Limit { quota: BucketQuota::from(&quota), anchor: database.provision(&orders.ids[0], quota).await? };
     database.close().await;
 
     let fleet = Processes::start(&vec![orders; 8], || command(FLEET)).await?;
@@ -46,7 +47,7 @@ async fn holds(db: &TestDb, quota: Quota) -> anyhow::Result<()> {
     for report in &reports {
         assert!(report.lost.is_empty(), "{:?}", report.lost);
     }
-    let calls: Vec<Call> = reports.iter().flat_map(|report| report.calls.iter().copied()).collect();
+    let calls: Vec<Call> = reports.iter().flat_map(|report| report.calls.values().flatten().copied()).collect();
     let (granted, denied): (Vec<&Call>, Vec<&Call>) = calls.iter().partition(|call| call.granted);
     assert!(granted.len() > 10 && !denied.is_empty(), "{} grants and {} denials", granted.len(), denied.len());
     let faults = limit.faults(&calls);
