@@ -8,6 +8,7 @@ use crate::admin::{AdminError, BucketLevel, fixed_level};
 use crate::model::{
     Adjusted, Adjustment, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle, ThrottleError, WindowLevel,
 };
+use crate::store::interface::expand;
 use crate::store::{AnyStore, Maintenance, Store};
 use crate::telemetry::Decisions;
 
@@ -180,7 +181,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`throttle`](Self::throttle).
     pub async fn throttle_limit(&self, limit: &Limit, throttle: Throttle) -> Result<bool, Error> {
-        let own = limit.local.is_none() && *limit.rule() == self.rule();
+        let own = limit.local_quota().is_none() && *limit.rule() == self.rule();
         self.throttle_under(limit, own, throttle).await
     }
 
@@ -191,6 +192,7 @@ impl<S: Store> Limiter<S> {
         is_limiters_rule: bool,
         mut throttle: Throttle,
     ) -> Result<bool, Error> {
+        let limit = &limit.first();
         let (key, rule) = (limit.key(), limit.rule());
         if CurrentMode::answer(self.mode()).is_some() {
             return Ok(false);
@@ -215,6 +217,8 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Reads a key's tokens without taking any: see [`BucketLevel::available`], which is negative if requests wait for them.
+    ///
+    /// With several limits, reads the bucket with the fewest tokens: see [`peek_each`](Self::peek_each) for all.
     ///
     /// An unused bucket is full. After [`set_rule`](Self::set_rule) or a change of the plan, the level is what the next request
     /// would find: until then the tokens come as before, up to the new capacity. Tokens that this process has
@@ -253,11 +257,28 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`peek`](Self::peek).
     pub async fn peek_limit(&self, limit: &Limit) -> Result<BucketLevel, AdminError> {
-        let (key, rule) = (limit.key(), limit.rule());
-        match fixed_level(key, rule) {
-            Some(level) => level,
-            None => self.policy.within_deadline(pin!(self.maintenance()?.level(key, rule))).await,
+        let tightest = self.peek_each(limit).await?.into_iter().min_by_key(BucketLevel::available);
+        Ok(tightest.expect("a limit has a bucket"))
+    }
+
+    /// Reads the bucket of each limit of a plan, or of a rule with several limits. See [`peek`](Self::peek).
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    pub async fn peek_each(&self, limit: &Limit) -> Result<Vec<BucketLevel>, AdminError> {
+        let take = Take::from(limit.clone());
+        let expanded =
+            self.policy.within_deadline(pin!(expand(self.store(), &take))).await.map_err(AdminError::from)?;
+        let mut levels = Vec::new();
+        for limit in expanded.as_ref().unwrap_or(&take).limits() {
+            let (key, rule) = (limit.key(), limit.rule());
+            levels.push(match fixed_level(key, rule) {
+                Some(level) => level?,
+                None => self.policy.within_deadline(pin!(self.maintenance()?.level(key, rule))).await?,
+            });
         }
+        Ok(levels)
     }
 
     /// Reads the counts of a key's sliding window without counting: see [`WindowLevel::available`], which is negative if requests

@@ -9,6 +9,8 @@ pub(crate) mod error;
 pub(crate) mod id;
 pub(crate) mod key;
 pub(crate) mod limit;
+pub(crate) mod limit_name;
+pub(crate) mod limits;
 pub(crate) mod mode;
 pub(crate) mod quota;
 pub(crate) mod receipt;
@@ -29,6 +31,8 @@ pub use key::KeyError;
 #[cfg(feature = "hashed-keys")]
 pub use key::{KeySecret, KeySecretError};
 pub(crate) use limit::{Limit, Rule};
+pub use limit_name::LimitName;
+pub use limits::{Limits, NamedLimit};
 pub(crate) use mode::Mode;
 pub use mode::ModeError;
 pub(crate) use quota::Quota;

@@ -6,8 +6,8 @@ use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, SqlStore,
     admin::{ExpectedOutcome, Explanation, Origin},
-    model::Refill,
-    store::Migrate,
+    model::{NamedLimit, Refill},
+    store::{Maintenance, Migrate},
 };
 
 use crate::doctor::{Examine, recreate_command};
@@ -47,27 +47,59 @@ impl Args {
         let explanation = store.explain(&self.key, self.plan.as_ref()).await?;
         let now = clock::now(store.pool()).await?;
         let sliding = Sliding::find(store, &self.key, &explanation, now).await?;
+        let further = further_limits(store, &self.key, &explanation).await?;
         if self.json {
             let window = sliding.as_ref().map(|sliding| sliding.json(self.cost));
-            say_json(&ExplainJson::new(&self.key, &explanation, shortfall(&explanation, self.cost), window))?;
+            let further = further.iter().map(|(key, one)| ExplainJson::new(key, one, shortfall(one, self.cost), None));
+            let further_limits = further.collect();
+            let first = ExplainJson::new(&self.key, &explanation, shortfall(&explanation, self.cost), window);
+            say_json(&ExplainJson { further_limits, ..first })?;
         } else {
-            // Omits a missing bucket if the key has a window and no plan is named.
-            let bucket = explanation.known || sliding.is_none() || self.plan.is_some();
-            let mut lines = if bucket { bucket_lines(&explanation, self.plan.is_some(), now) } else { Vec::new() };
-            lines.extend(sliding.as_ref().map(|sliding| ("window", sliding.counted())));
-            lines.push(("mode", mode_line(&explanation, now)));
-            lines.extend(
-                bucket.then(|| ("a request", expected_outcome(&explanation, shortfall(&explanation, self.cost)))),
-            );
-            let name = if bucket { "in window" } else { "a request" };
-            lines.extend(sliding.as_ref().map(|sliding| (name, sliding.expected_outcome(self.cost))));
-            let (width, key) = (width_to_fit(self.wide), plain(self.key.as_str()));
-            let key = width.map_or_else(|| key.clone(), |width| shortened(&key, width));
-            let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {}", wrapped(&text, width, 13)));
-            say(format!("{key}\n{}", lines.collect::<Vec<_>>().join("\n")))?;
+            self.say(&self.key, &explanation, sliding.as_ref(), now)?;
+            for (key, explanation) in &further {
+                self.say(key, explanation, None, now)?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
+
+    /// Prints the explanation of one limit.
+    fn say(
+        &self,
+        key: &Key,
+        explanation: &Explanation,
+        sliding: Option<&Sliding>,
+        now: DateTime<Utc>,
+    ) -> anyhow::Result<()> {
+        // Omits a missing bucket if the key has a window and no plan is named.
+        let bucket = explanation.known || sliding.is_none() || self.plan.is_some();
+        let mut lines = if bucket { bucket_lines(explanation, self.plan.is_some(), now) } else { Vec::new() };
+        lines.extend(sliding.map(|sliding| ("window", sliding.counted())));
+        lines.push(("mode", mode_line(explanation, now)));
+        lines.extend(bucket.then(|| ("a request", expected_outcome(explanation, shortfall(explanation, self.cost)))));
+        let name = if bucket { "in window" } else { "a request" };
+        lines.extend(sliding.map(|sliding| (name, sliding.expected_outcome(self.cost))));
+        let (width, key) = (width_to_fit(self.wide), plain(key.as_str()));
+        let key = width.map_or_else(|| key.clone(), |width| shortened(&key, width));
+        let lines = lines.into_iter().map(|(name, text)| format!("  {name:<10} {}", wrapped(&text, width, 13)));
+        Ok(say(format!("{key}\n{}", lines.collect::<Vec<_>>().join("\n")))?)
+    }
+}
+
+/// The further limits of the key's plan, each with the id of its bucket.
+async fn further_limits<DB: Migrate + Examine>(
+    store: &SqlStore<DB>,
+    key: &Key,
+    explanation: &Explanation,
+) -> anyhow::Result<Vec<(Key, Explanation)>> {
+    let mut explained = Vec::new();
+    let Some(plan) = explanation.plan.as_ref().filter(|_| key.limit_name().is_none()) else { return Ok(explained) };
+    for limit in store.read_plan(plan).await?.iter().skip(1).filter_map(NamedLimit::get_name) {
+        let id = key.limit(limit);
+        let explanation = store.explain(&id, Some(&plan.limit(limit))).await?;
+        explained.push((id, explanation));
+    }
+    Ok(explained)
 }
 
 fn reason(text: Option<&String>) -> String {
@@ -215,6 +247,8 @@ pub(crate) struct ExplainJson {
     retry_after_ms: Option<u64>,
     /// The sliding window of the key.
     window: Option<SlidingJson>,
+    /// The further limits of the plan. The key of each is the key, U+0001 and the name of the limit.
+    further_limits: Vec<Self>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -256,6 +290,7 @@ impl ExplainJson {
             },
             retry_after_ms: explanation.retry_after.filter(|_| shortfall.is_none()).and_then(times::milliseconds),
             window,
+            further_limits: Vec::new(),
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tollgate::{
     Admin, Key, Mode, SqlStore,
     admin::{ModeSetting, Origin, Override, Plan},
+    model::LimitName,
     store::Migrate,
 };
 
@@ -16,7 +17,7 @@ use crate::modes::{ModeArg, SettingJson};
 use crate::output::{ChangeJson, say, say_change, say_json};
 use crate::overrides::OverrideJson;
 use crate::paging::readable;
-use crate::quota_args::{key, reason};
+use crate::quota_args::{key, limit_name, of_limit, reason};
 use crate::text::plain;
 use crate::{clock, modes, overrides, plan, times};
 
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     /// Changes or prints the mode of this key
     #[arg(long, value_name = "KEY", value_parser = key)]
     key: Option<Key>,
+    /// One further limit of the plan, or of the key's plan [default: all limits of the plan, or the first limit of the key]
+    #[arg(long, value_name = "NAME", value_parser = limit_name, conflicts_with = "all")]
+    limit: Option<LimitName>,
     /// Changes or prints the global mode, which applies to every key without a mode of its own or its plan's
     #[arg(long, conflicts_with_all = ["plan", "key"])]
     all: bool,
@@ -71,8 +75,10 @@ impl Args {
         Err(CliError::arguments(format!("no target for the mode: {change}"), hint))
     }
 
-    pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run<DB: Migrate + Examine>(mut self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         let is_read_only = self.is_read_only();
+        self.plan = self.plan.map(|plan| of_limit(plan, self.limit.as_ref()));
+        self.key = self.key.map(|key| of_limit(key, self.limit.as_ref()));
         let now = clock::now(store.pool()).await?;
         let change = ModeChange {
             mode: self.mode.map(Mode::from),

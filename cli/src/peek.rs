@@ -2,7 +2,7 @@ use std::process::ExitCode;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tollgate::{Admin, Key};
+use tollgate::{Admin, Key, admin::Filter};
 
 use crate::exit::CliError;
 use crate::levels::BucketJson;
@@ -38,9 +38,12 @@ impl Args {
             // A bucket and a window can have the same key.
             let (bucket, window) = (store.peek(&key).await?, store.peek_window(&key).await?);
             if bucket.is_none() && window.is_none() {
-                absent.push(key);
+                absent.push(key.clone());
             }
+            // The buckets of further limits follow that of the key.
+            let further = store.list(&Filter::default().prefix(key.clone()), Some(&key), MAX_LIMITS).await?;
             buckets.extend(bucket);
+            buckets.extend(further.iter().filter(|level| level.key().without_limit() == key).cloned());
             sliding.extend(window);
         }
         if self.json {
@@ -60,3 +63,6 @@ impl Args {
         Err(CliError::no_buckets(&absent, hint).into())
     }
 }
+
+/// How many limits a plan has at most.
+const MAX_LIMITS: u32 = 16;

@@ -5,8 +5,9 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{
-    Admin, Key, Quota, SqlStore,
+    Admin, Error, Key, SqlStore,
     admin::{self, ModeSetting, Plan},
+    model::{LimitName, Limits, NamedLimit},
     store::Migrate,
 };
 
@@ -15,7 +16,7 @@ use crate::exit::CliError;
 use crate::modes::SettingJson;
 use crate::output::{Cell, ChangeJson, Column, Table, say, say_change, say_json};
 use crate::paging::{PAGE, read_all, readable};
-use crate::quota_args::{QuotaArgs, key, reason};
+use crate::quota_args::{self, QuotaArgs, key, limit_name, of_limit, reason};
 use crate::text::{plain, quoted};
 use crate::{clock, failure, modes, overrides, times};
 
@@ -28,9 +29,18 @@ pub(crate) enum Command {
         json: bool,
     },
     /// Create a plan, or change the limits of all buckets that follow it, with their next request
+    ///
+    /// A request takes from all limits, or from none. All but the first have a name. Limits that are not named are removed.
+    #[command(after_help = "Examples:\n\
+    \x20 tollgate plan set free --quota '10/s burst 20'\n\
+    \x20 tollgate plan set free '10/s burst 20' 'day: 1000/day' 'month: 20000/30d'\n\
+    \x20 tollgate plan set llm 'requests: 60/min' 'tokens: 40000/min cost tokens'")]
     Set {
         #[arg(value_parser = key)]
         name: Key,
+        /// The limits, as text
+        #[arg(value_name = "LIMIT", conflicts_with_all = ["capacity", "per", "quota"])]
+        limits: Vec<String>,
         #[command(flatten)]
         quota: QuotaArgs,
         /// Print JSON
@@ -67,6 +77,9 @@ pub(crate) enum Command {
 pub(crate) struct Override {
     #[arg(value_parser = key)]
     key: Key,
+    /// The further limit of the key's plan, instead of the first
+    #[arg(long, value_name = "NAME", value_parser = limit_name)]
+    limit: Option<LimitName>,
     #[command(flatten)]
     quota: QuotaArgs,
     /// Why the limits are set, for later readers [default: the previous reason]
@@ -91,7 +104,14 @@ impl Command {
     pub(crate) async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         match self {
             Self::List { json } => list(store, json).await?,
-            Self::Set { name, quota, json } => set(store, &name, quota.required()?, json).await?,
+            Self::Set { name, limits, quota, json } => {
+                let limits = if limits.is_empty() {
+                    Limits::from(quota.required()?)
+                } else {
+                    quota_args::limits(&limits.join(";"))?
+                };
+                set(store, &name, &limits, json).await?;
+            }
             Self::Delete { name, force, json } => delete(store, &name, force, json).await?,
             Self::Override(change) => change.run(store).await?,
             Self::Overrides { json } => overrides::list(store, clock::now(store.pool()).await?, json).await?,
@@ -104,22 +124,29 @@ impl Override {
     async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<()> {
         let quota = if self.clear { None } else { Some(self.quota.required()?) };
         let now = clock::now(store.pool()).await?;
-        let before = overrides::effective(store, &self.key, now).await?;
+        let key = of_limit(self.key, self.limit.as_ref());
+        let before = overrides::effective(store, &key, now).await?;
         if self.clear && before.quota.is_none() && before.mode.is_some() {
-            return Err(overrides::missing_part(&self.key, "limits").into());
+            return Err(overrides::missing_part(&key, "limits").into());
         }
         let reason = self.reason.unwrap_or_else(|| before.reason.clone());
         let end = clock::end(self.duration, now)?.or(before.expires_at);
         let over = admin::Override { quota, mode: before.mode, reason, expires_at: end };
-        overrides::replace(store, &self.key, (&before, now), over, self.json).await?;
+        overrides::replace(store, &key, (&before, now), over, self.json).await?;
         overrides::note_end(before.mode.map(|mode| format!("mode {mode}")), before.expires_at, end);
         Ok(())
     }
 }
 
-async fn set<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, quota: Quota, json: bool) -> anyhow::Result<()> {
+async fn set<DB: Migrate + Examine>(
+    store: &SqlStore<DB>,
+    name: &Key,
+    limits: &Limits,
+    json: bool,
+) -> anyhow::Result<()> {
     let before = readable(store.plan(name).await)?.flatten();
-    store.create_plan(name, quota).await?;
+    let limits_before = readable(self::limits(store, name).await)?.flatten();
+    store.create_plan(name, limits.clone()).await?;
     let mut change = (None, None);
     if json {
         let now = clock::now(store.pool()).await?;
@@ -130,10 +157,29 @@ async fn set<DB: Migrate + Examine>(store: &SqlStore<DB>, name: &Key, quota: Quo
         );
     }
     say_change(json, change, || {
-        let before = before.map_or_else(String::new, |before| format!("; it was {}", before.quota));
-        format!("plan {}: {quota}{before}", plain(name.as_str()))
+        let before = limits_before.map_or_else(String::new, |before| format!("; it was {before}"));
+        format!("plan {}: {limits}{before}", plain(name.as_str()))
     })?;
     Ok(())
+}
+
+/// The limits of a plan in their order, if it exists.
+pub(crate) async fn limits(store: &impl Admin, name: &Key) -> Result<Option<Limits>, Error> {
+    let Some(first) = store.plan(name).await? else { return Ok(None) };
+    let Some(maintenance) = store.maintenance() else { return Ok(Some(first.quota.into())) };
+    let mut limits = Vec::new();
+    for (place, limit) in maintenance.read_plan(name).await?.iter().enumerate() {
+        let row = match limit.get_name().filter(|_| place > 0) {
+            Some(name_of_limit) => store.plan(&name.limit(name_of_limit)).await?,
+            None => Some(first.clone()),
+        };
+        if let Some(row) = row {
+            let named =
+                limit.get_name().into_iter().fold(NamedLimit::from(row.quota), |one, name| one.name(name.clone()));
+            limits.push(limit.get_cost().into_iter().fold(named, |one, cost| one.cost(cost.clone())));
+        }
+    }
+    Ok(Some(Limits::new(limits)?))
 }
 
 /// Deletes a plan, and prints its limits and how many buckets follow it. Without `force`, refuses if a bucket follows it.
@@ -144,6 +190,7 @@ async fn delete<DB: Migrate + Examine>(
     json: bool,
 ) -> anyhow::Result<()> {
     let before = store.plan(name).await?.ok_or_else(|| CliError::unknown_plan(name))?;
+    let limits = limits(store, name).await?.unwrap_or_else(|| before.quota.into());
     let planless = OrphanedBuckets::find(store.pool(), Some(name.as_str())).await;
     if !force {
         let reason = match &planless {
@@ -168,16 +215,16 @@ async fn delete<DB: Migrate + Examine>(
         let change = ChangeJson { before: Some(PlanJson::new(&before, now)), after: None };
         return Ok(say_json(&DeletedPlanJson { change, followers })?);
     }
-    let quota = before.quota.to_string();
     let mode = before.mode.as_ref().map(|mode| format!(", mode {}", modes::describe(mode, "of all", now)));
-    let deleted = format!("plan {}: deleted; it was {quota}{}", plain(name.as_str()), mode.unwrap_or_default());
-    let left = planless.and_then(|planless| planless.of_deleted(name.as_str(), &recreate_with_mode(&before, now)));
+    let deleted = format!("plan {}: deleted; it was {limits}{}", plain(name.as_str()), mode.unwrap_or_default());
+    let recreate = recreate_with_mode(&before, &limits, now);
+    let left = planless.and_then(|planless| planless.of_deleted(name.as_str(), &recreate));
     Ok(say(std::iter::once(deleted).chain(left).collect::<Vec<_>>().join("\n"))?)
 }
 
 /// The commands that make a deleted plan again, with its mode until the same end.
-fn recreate_with_mode(before: &Plan, now: DateTime<Utc>) -> String {
-    let plan = recreate_command(before.name.as_str(), &before.quota.to_string());
+fn recreate_with_mode(before: &Plan, limits: &Limits, now: DateTime<Utc>) -> String {
+    let plan = recreate_command(before.name.as_str(), &limits.to_string());
     let Some(ModeSetting { mode, reason, until, .. }) =
         before.mode.as_ref().filter(|mode| !modes::has_ended(mode, now))
     else {
@@ -204,7 +251,10 @@ async fn list<DB: Migrate + Examine>(store: &SqlStore<DB>, json: bool) -> anyhow
         let mut table = Table::new(["plan", "limit", "mode"].map(Column::Left)).shortens(&["mode"]);
         for plan in &plans {
             let mode = plan.mode.as_ref().map_or_else(String::new, |mode| modes::describe(mode, MODE_OF_ALL, now));
-            table.row([Cell::from(plan.name.as_str()), Cell::from(plan.quota.to_string()), Cell::from(mode)]);
+            let named = plan.limit.iter().fold(NamedLimit::from(plan.quota), |one, name| one.name(name.clone()));
+            let limit = plan.cost.iter().fold(named, |one, cost| one.cost(cost.clone()));
+            let name = plan.name.without_limit();
+            table.row([Cell::from(name.as_str()), Cell::from(limit.to_string()), Cell::from(mode)]);
         }
         say(table.fitted())?;
     }
@@ -221,6 +271,10 @@ pub(crate) async fn all(store: &impl Admin) -> anyhow::Result<Vec<Plan>> {
 pub(crate) struct PlanJson {
     /// The name that requests give.
     name: String,
+    /// The name of the limit. Null: the only limit, or the first one of a plan has no name.
+    limit: Option<String>,
+    /// The name of the cost that the limit counts. Null: the tokens of the request.
+    cost: Option<String>,
     /// The capacity of the buckets that follow the plan.
     capacity: u64,
     /// The quota as text.
@@ -241,7 +295,9 @@ pub(crate) struct DeletedPlanJson {
 impl PlanJson {
     fn new(plan: &Plan, now: DateTime<Utc>) -> Self {
         Self {
-            name: plan.name.to_string(),
+            name: plan.name.without_limit().to_string(),
+            limit: plan.limit.as_ref().map(LimitName::to_string),
+            cost: plan.cost.as_ref().map(LimitName::to_string),
             capacity: plan.quota.capacity(),
             quota: plan.quota.to_string(),
             setting: SettingJson::new(plan.mode.as_ref(), now),

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tollgate::{
     Key, Quota, Rule,
-    model::{KeyError, QuotaError},
+    admin::AdminError,
+    model::{KeyError, LimitName, Limits, QuotaError},
 };
 
 use crate::exit::CliError;
@@ -47,16 +48,36 @@ impl QuotaArgs {
 fn quota(text: &str) -> Result<Quota, CliError> {
     match rule(text)? {
         Rule::Quota(quota) => Ok(quota),
-        _ => Err(no_window()),
+        rule => Err(not_one_quota(&rule)),
     }
 }
 
-/// Why a bucket or a plan cannot have a sliding window.
-pub(crate) fn no_window() -> CliError {
-    CliError::arguments(
-        "buckets and plans have no sliding window",
-        "name it with each request, `tollgate take --quota`",
-    )
+/// Parses the limits of a plan: `10/s; day: 1000/day`.
+pub(crate) fn limits(text: &str) -> Result<Limits, CliError> {
+    let limits = match rule(text)? {
+        Rule::Quota(quota) => Limits::from(quota),
+        Rule::Limits(limits) => limits,
+        rule => return Err(not_one_quota(&rule)),
+    };
+    let refused = if limits.iter().any(|limit| limit.quota() == Quota::unlimited()) {
+        AdminError::UnlimitedQuota
+    } else if limits[1..].iter().any(|limit| limit.get_name().is_none()) {
+        AdminError::UnnamedLimit
+    } else {
+        return Ok(limits);
+    };
+    Err(invalid(&refused.to_string(), refused.hint().unwrap_or_default()))
+}
+
+/// Why a bucket cannot have this rule.
+pub(crate) fn not_one_quota(rule: &Rule) -> CliError {
+    match rule {
+        Rule::Limits(_) => CliError::arguments("a bucket has one limit", "give several to a plan: `tollgate plan set`"),
+        _ => CliError::arguments(
+            "buckets and plans have no sliding window",
+            "name it with each request, `tollgate take --quota`",
+        ),
+    }
 }
 
 /// Parses the limit of a request: a quota or a sliding window.
@@ -98,9 +119,24 @@ pub(crate) fn prefix(text: &str) -> Result<Key, CliError> {
     })
 }
 
-/// Parses a key.
+/// Parses a key. After U+0001, as in the commands that others print, the name of one of its limits.
 pub(crate) fn key(text: &str) -> Result<Key, CliError> {
-    Key::try_from(text).map_err(|error| invalid(&error.to_string(), error.hint()))
+    let (text, limit) = text.split_once('\u{1}').map_or((text, None), |(key, limit)| (key, Some(limit)));
+    let key = Key::try_from(text).map_err(|error| invalid(&error.to_string(), error.hint()))?;
+    Ok(match limit {
+        Some(limit) => key.limit(&limit_name(limit)?),
+        None => key,
+    })
+}
+
+/// Parses the name of a limit.
+pub(crate) fn limit_name(text: &str) -> Result<LimitName, CliError> {
+    LimitName::try_from(text).map_err(|error| invalid(&error.to_string(), error.hint()))
+}
+
+/// The key of a limit, if one is named.
+pub(crate) fn of_limit(key: Key, limit: Option<&LimitName>) -> Key {
+    limit.map_or_else(|| key.clone(), |limit| key.limit(limit))
 }
 
 fn invalid(message: &str, hint: &str) -> CliError {

@@ -10,14 +10,19 @@ pub(crate) const GREEN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(
 pub(crate) const YELLOW: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Yellow)));
 pub(crate) const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 
-/// Escapes control characters in foreign text such as keys, so that the text cannot steer the terminal.
+/// Escapes control characters in foreign text such as keys, so that the text cannot steer the terminal. The id of a further limit's
+/// bucket becomes `user:42 limit=day`.
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
+    let (text, limit) = text.split_once('\u{1}').map_or((text, None), |(key, limit)| (key, Some(limit)));
+    let limit = limit.into_iter().flat_map(|limit| LIMIT.chars().chain(limit.chars()));
+    for c in text.chars().chain(limit) {
         if is_unseen(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     shown
 }
+
+const LIMIT: &str = " limit=";
 
 /// Characters that steer a terminal, reorder other characters or are invisible.
 pub(crate) fn is_unseen(c: char) -> bool {

@@ -18,7 +18,7 @@ begin
                    (3, 'tollgate.token_mode', null), (4, 'tollgate.token_plans', null),
                    (5, 'tollgate.token_buckets', 'id'), (6, 'tollgate.token_overrides', 'id'),
                    (7, 'tollgate.token_windows', 'id'), (8, 'tollgate.token_receipts', 'bucket'),
-                   (9, 'tollgate.token_stats', 'id')) t (place, name, key)
+                   (9, 'tollgate.token_stats', 'id'), (10, 'tollgate.token_plan_limits', null)) t (place, name, key)
      where not exists (select from pg_dist_partition p where p.logicalrelid = t.name::regclass)
      order by t.place
   loop

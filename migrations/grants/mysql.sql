@@ -45,6 +45,8 @@ grant execute on procedure request_tokens_v1 to tollgate_app;
 grant execute on procedure request_planned_tokens to tollgate_app;
 grant execute on procedure request_tokens_once to tollgate_app;
 grant execute on procedure request_tokens_many to tollgate_app;
+grant execute on procedure request_tokens_all to tollgate_app;
+grant execute on procedure token_plan_limits_v1 to tollgate_app;
 grant execute on procedure request_tokens_in_window to tollgate_app;
 grant execute on procedure request_tokens_in_window_v1 to tollgate_app;
 grant execute on procedure rate_limiting_request to tollgate_app;
@@ -58,6 +60,8 @@ grant select on token_migrations to tollgate_app;
 grant tollgate_app to tollgate_operator;
 grant execute on procedure token_create_bucket to tollgate_operator;
 grant execute on procedure token_create_plan to tollgate_operator;
+grant execute on procedure token_create_plan_limit to tollgate_operator;
+grant execute on procedure token_delete_plan to tollgate_operator;
 grant execute on procedure token_reset_bucket to tollgate_operator;
 grant execute on procedure token_delete_bucket to tollgate_operator;
 grant execute on procedure token_sweep to tollgate_operator;
@@ -75,6 +79,7 @@ grant select, insert (id, capacity, refill_seconds, refill, plan),
    on token_buckets to tollgate_operator;
 
 grant select, insert, update, delete on token_plans to tollgate_operator;
+grant select, insert, update, delete on token_plan_limits to tollgate_operator;
 grant select, insert, update, delete on token_overrides to tollgate_operator;
 grant select, insert (mode, reason, until), update (mode, reason, until) on token_mode to tollgate_operator;
 

@@ -84,6 +84,9 @@ grant execute on function
   tollgate.request_tokens(text, double precision, double precision, double precision, text, uuid),
   tollgate.request_tokens_v1(text, double precision, double precision, double precision, text, uuid),
   tollgate.request_tokens_many(text[], double precision[]),
+  tollgate.request_tokens_all(text[], double precision[], text[], double precision, double precision, uuid),
+  tollgate.limit_ids(text, text),
+  tollgate.plan_limits_v1(text),
   tollgate.request_tokens_in_window(text, double precision, double precision, double precision, double precision, double precision),
   tollgate.request_tokens_in_window_v1(
     text, double precision, double precision, double precision, double precision, double precision),
@@ -101,6 +104,8 @@ grant execute on function
   tollgate.create_bucket(text, double precision, double precision, text),
   tollgate.create_plan(text, bigint, numeric, text),
   tollgate.create_plan(text, double precision, double precision, text),
+  tollgate.create_plan_limit(text, text, bigint, numeric, text, text),
+  tollgate.delete_plan(text),
   tollgate.reset_bucket(text),
   tollgate.delete_bucket(text),
   tollgate.sweep(),
@@ -121,7 +126,8 @@ to tollgate_operator;
 grant select, delete on tollgate.token_stats to tollgate_operator;
 
 grant delete on tollgate.token_buckets to tollgate_operator;
-grant select, insert, update, delete on tollgate.token_plans, tollgate.token_overrides to tollgate_operator;
+grant select, insert, update, delete on tollgate.token_plans, tollgate.token_plan_limits, tollgate.token_overrides
+   to tollgate_operator;
 grant select on tollgate.token_mode to tollgate_operator;
 
 -- The limits, but not the state. Changing the limits to refill at once can still fill a bucket, like reset_bucket. Citus refuses

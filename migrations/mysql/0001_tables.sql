@@ -108,6 +108,22 @@ create table if not exists token_plans (
   constraint token_plan_mode_is_enforce_shadow_off_or_block check (cast(mode as binary) in ('enforce', 'shadow', 'off', 'block'))
 ) engine = InnoDB comment = 'Plans: the limits of the buckets that follow them';
 
+-- The limits of a plan that has several, or one with a name: see token_create_plan_limit. Further limits are rows of token_plans,
+-- named after the plan, U+0001 and the limit. A key's bucket for such a limit has the id of the key, U+0001 and the limit.
+create table if not exists token_plan_limits (
+  plan       varbinary(255) not null,
+  place      bigint not null comment '1: the first limit, which has the name of the plan in token_plans',
+  limit_name varchar(32) character set ascii collate ascii_bin null comment 'null: only the first limit can be without a name',
+  cost_name  varchar(32) character set ascii collate ascii_bin null
+             comment 'the name of the cost that the limit counts; null: the tokens of the request',
+  primary key (plan, place),
+  constraint token_plan_limit_names_are_words check (
+    (limit_name is null and place = 1 or limit_name regexp '^[A-Za-z][A-Za-z0-9_-]{0,31}$')
+    and (cost_name is null or cost_name regexp '^[A-Za-z][A-Za-z0-9_-]{0,31}$')),
+  constraint token_plan_has_at_most_16_limits check (place between 1 and 16),
+  constraint token_plan_limit_name_is_used_once unique (plan, limit_name)
+) engine = InnoDB comment = 'Plans of several limits: the names of the limits';
+
 -- The mode of every key whose plan and override set none. One row; if the row is missing, the mode is 'enforce'.
 --
 --   update token_mode set mode = 'shadow', reason = 'incident 42', until = utc_timestamp() + interval 2 hour

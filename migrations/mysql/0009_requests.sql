@@ -37,13 +37,241 @@ select convert(b.id using utf8mb4) as id, b.burst div b.token_ticks as capacity,
                  cross join token_now n) o) b
 ;
 
+-- token_raise_undecided: raises the error of a request that has no decision.
+--
+-- Arguments: p_id, p_request_id: the request, for the message
+--            p_outcome   the outcome of token_take_v1
+--            p_capacity  tokens that the bucket holds when full
+-- Result:    none
+-- Errors:    22023, 45000: as for request_tokens_v1
+-- Locks:     none
+drop procedure if exists token_raise_undecided;
+create procedure token_raise_undecided(
+  in p_id varchar(256) character set utf8mb4, in p_request_id varchar(36) character set ascii,
+  in p_outcome varchar(10) character set ascii, in p_capacity bigint)
+no sql
+sql security definer
+begin
+  declare v_message varchar(128) character set utf8mb4;
+
+  if p_outcome = 'unknown' then
+    set v_message = concat('tollgate: no bucket ''', left(p_id, 36),
+                           ''': call token_create_bucket(id, capacity, refill_seconds, refill)');
+    signal sqlstate '45000' set message_text = v_message;
+  elseif p_outcome = 'unplanned' then
+    set v_message = concat('tollgate: no plan for bucket ''', left(p_id, 32),
+                           ''': call token_create_plan(name, capacity, refill_seconds, refill)');
+    signal sqlstate '45000' set message_text = v_message;
+  elseif p_outcome = 'conflict' then
+    set v_message = concat('tollgate: bucket ''', left(p_id, 36),
+                           ''' is provisioned with another limit: ask without a plan');
+    signal sqlstate '22023' set message_text = v_message;
+  elseif p_outcome = 'reused' then
+    set v_message = concat('tollgate: the id ', p_request_id, ' belongs to another request: use a new id for each request');
+    signal sqlstate '22023' set message_text = v_message;
+  elseif p_outcome = 'never' then
+    set v_message = concat('tollgate: bucket ''', left(p_id, 36), ''' holds ', p_capacity,
+                           ' tokens: request fewer, or raise its capacity');
+    signal sqlstate '22023' set message_text = v_message;
+  end if;
+end;
+
+-- token_request_all: takes tokens from all of several buckets, or from none, for callers in SQL.
+--
+-- Arguments: p_limits       as for token_take_all_v1
+--            p_max_wait_ms, p_request_id: as for request_tokens_v1
+-- Result:    o_levels       a JSON array with one array per bucket: id in hexadecimal, granted, affords, remaining, wait_ms,
+--                           retry_after_ms, reset_after_ms: see request_tokens_all
+-- Errors:    as for request_tokens_v1
+-- Locks:     as for token_take_all_v1
+drop procedure if exists token_request_all;
+create procedure token_request_all(
+  in p_limits longtext character set utf8mb4, in p_max_wait_ms bigint, in p_request_id varchar(36) character set ascii,
+  out o_levels longtext character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare c_day bigint default 86400000000000;  -- one day in nanoseconds
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
+  declare v_sql_big_selects boolean default @@sql_big_selects;
+  declare v_answers longtext character set utf8mb4;
+  declare v_id varchar(2048) character set utf8mb4;
+  declare v_outcome varchar(10) character set ascii;
+  declare v_capacity bigint;
+  declare exit handler for sqlexception
+  begin
+    set group_concat_max_len = v_group_concat_max_len, sql_big_selects = v_sql_big_selects;
+    resignal;
+  end;
+
+  call token_take_all_v1(p_limits, least(p_max_wait_ms, 31622400000) * 1000000, p_request_id, c_day, true, v_answers);
+  -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
+  set group_concat_max_len = 1000000000, sql_big_selects = 1;
+  with answer as (
+    select words.*, limits.id, limits.cost + limits.min_remaining as demand,
+           (words.now - words.anchor) div words.step_ns * words.step_ticks as clock
+      from json_table(v_answers, '$[*]' columns (answer varchar(400) character set ascii path '$')) as texts
+      straight_join json_table(
+             concat('["', replace(replace(texts.answer, ' ', '","'), '"-"', 'null'), '"]'),
+             '$' columns (
+               place bigint path '$[0]', outcome varchar(10) path '$[1]', mode varchar(7) path '$[2]', now bigint path '$[3]',
+               scheduled_at bigint path '$[4]', at bigint path '$[5]', burst bigint path '$[7]', anchor bigint path '$[8]',
+               step_ns bigint path '$[9]', step_ticks bigint path '$[10]', token_ticks bigint path '$[11]')) as words
+      straight_join json_table(p_limits, '$[*]' columns (
+             place for ordinality, id varchar(2048) path '$[0]', cost bigint path '$[1]',
+             min_remaining bigint path '$[2]')) as limits
+        on limits.place = words.place
+  ), due as (
+    select a.*, greatest(a.at, a.clock) as full_at,
+           if(a.demand > a.burst div a.token_ticks, null,
+              greatest(a.at, a.clock) + (a.demand - a.burst div a.token_ticks) * a.token_ticks) as tick
+      from answer a
+  )
+  select min(if(outcome in ('granted', 'denied', 'spared'), null,
+                concat(id, ' ', outcome, ' ', coalesce(burst div token_ticks, 0)))),
+         json_arrayagg(json_array(
+           id, outcome = 'granted', outcome <> 'denied',
+           if(token_ticks is null, burst, greatest((burst - full_at + clock) div token_ticks, 0)),
+           if(outcome = 'granted', coalesce((scheduled_at - now + 999999) div 1000000, 0), 0),
+           case
+             when token_ticks is null then 0
+             when outcome = 'denied' and mode = 'block' then (scheduled_at - now + 999999) div 1000000
+             when step_ns = 9223372036854775807 then if(tick <= 0, 0, null)
+             else (greatest((tick div step_ticks + (tick mod step_ticks > 0)) * step_ns + anchor - now, 0) + 999999) div 1000000
+           end,
+           case
+             when token_ticks is null then 0
+             when step_ns = 9223372036854775807 then if(full_at <= 0, 0, null)
+             else (greatest((full_at div step_ticks + (full_at mod step_ticks > 0)) * step_ns + anchor - now, 0) + 999999)
+                  div 1000000
+           end))
+    into v_id, o_levels
+    from due;
+  set group_concat_max_len = v_group_concat_max_len, sql_big_selects = v_sql_big_selects;
+  if v_id is not null then
+    set v_outcome = substring_index(substring_index(v_id, ' ', 2), ' ', -1), v_capacity = substring_index(v_id, ' ', -1);
+    call token_raise_undecided(convert(unhex(substring_index(v_id, ' ', 1)) using utf8mb4), p_request_id, v_outcome, v_capacity);
+  end if;
+end;
+
+-- request_tokens_all: takes tokens from all of several buckets, or from none.
+--
+-- Arguments: p_requests       a JSON array of [id, tokens], or of [id, tokens, plan] for a bucket that its first request
+--                             creates, each bucket once: '[["user:1", 1, "free"], ["upstream", 5]]'
+--            p_max_wait_ms, p_min_remaining, p_request_id: as for request_tokens_v1, for all buckets
+-- Result:    one row per bucket, in the order given
+--            id               the bucket
+--            granted          whether the tokens of all buckets were taken: 1 or 0
+--            affords          whether this bucket has the tokens: 1 or 0
+--            remaining, wait_ms, retry_after_ms, reset_after_ms: as for request_tokens_v1, of this bucket
+-- Errors:    as for request_tokens_v1
+-- Locks:     as for token_take_all_v1
+drop procedure if exists request_tokens_all;
+create procedure request_tokens_all(
+  in p_requests longtext character set utf8mb4, in p_max_wait_ms decimal(40, 20), in p_min_remaining decimal(40, 20),
+  in p_request_id varchar(36) character set ascii)
+modifies sql data
+sql security definer
+begin
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
+  declare v_limits, v_levels longtext character set utf8mb4;
+  declare exit handler for sqlexception
+  begin
+    set group_concat_max_len = v_group_concat_max_len;
+    resignal;
+  end;
+
+  -- Without strict mode, the server has replaced each byte that it could not convert by ?.
+  if (p_requests like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
+  if (p_max_wait_ms >= 0 and p_max_wait_ms = floor(p_max_wait_ms) and p_max_wait_ms < 1000000000000000000
+      and p_min_remaining >= 0 and p_min_remaining = floor(p_min_remaining) and p_min_remaining < 1000000000000000000
+      and json_valid(p_requests) and json_type(p_requests) = 'ARRAY' and json_length(p_requests) between 1 and 256
+      and json_length(p_requests) = (
+        select count(*)
+          from json_table(p_requests, '$[*]' columns (
+                 id text character set utf8mb4 path '$[0]', tokens decimal(40, 20) path '$[1]',
+                 more int exists path '$[3]')) as r
+         where length(r.id) between 1 and 255 and r.tokens >= 1 and r.tokens = floor(r.tokens)
+           and r.tokens < 1000000000000000000 and r.more = 0)) is not true then
+    signal sqlstate '22023' set message_text =
+      'tollgate: request_tokens_all takes a JSON array of 1 to 256 [id, tokens, plan], a wait in ms and a minimum remaining';
+  end if;
+  set group_concat_max_len = 1000000000;
+  select concat('[', group_concat(
+           json_array(hex(cast(id as binary)), tokens, cast(p_min_remaining as signed), null, null, null,
+                      hex(cast(plan as binary)))
+           order by cast(id as binary), place separator ','), ']')
+    into v_limits
+    from json_table(p_requests, '$[*]' columns (
+           place for ordinality, id text character set utf8mb4 path '$[0]', tokens bigint path '$[1]',
+           plan text character set utf8mb4 path '$[2]')) as r;
+  set group_concat_max_len = v_group_concat_max_len;
+  call token_request_all(v_limits, p_max_wait_ms, p_request_id, v_levels);
+  select r.id, (select min(x.granted) from json_table(v_levels, '$[*]' columns (granted int path '$[1]')) as x) as granted,
+         l.affords, l.remaining, l.wait_ms, l.retry_after_ms, l.reset_after_ms
+    from json_table(p_requests, '$[*]' columns (
+           place for ordinality, id text character set utf8mb4 path '$[0]')) as r
+    join json_table(v_levels, '$[*]' columns (
+           id varchar(2048) path '$[0]', affords int path '$[2]', remaining bigint path '$[3]', wait_ms bigint path '$[4]',
+           retry_after_ms bigint path '$[5]', reset_after_ms bigint path '$[6]')) as l
+      on unhex(l.id) = cast(r.id as binary)
+   order by r.place;
+end;
+
+-- token_request_planned: takes tokens from all limits of a plan, or from none.
+--
+-- Arguments, result, errors and locks: as for request_tokens_v1, with a plan that has rows in token_plan_limits
+drop procedure if exists token_request_planned;
+create procedure token_request_planned(
+  in p_id varchar(256) character set utf8mb4, in p_plan varchar(256) character set utf8mb4, in p_tokens bigint,
+  in p_max_wait_ms bigint, in p_min_remaining bigint, in p_request_id varchar(36) character set ascii)
+modifies sql data
+sql security definer
+begin
+  declare v_group_concat_max_len bigint unsigned default @@group_concat_max_len;
+  declare v_limits, v_levels longtext character set utf8mb4;
+  declare v_cost_name varchar(32) character set ascii;
+  declare exit handler for sqlexception
+  begin
+    set group_concat_max_len = v_group_concat_max_len;
+    resignal;
+  end;
+
+  set group_concat_max_len = 1000000000;
+  select concat('[', group_concat(
+           json_array(hex(concat(cast(p_id as binary), suffix)), p_tokens, p_min_remaining, null, null, null,
+                      hex(concat(cast(p_plan as binary), suffix)))
+           order by suffix separator ','), ']'), max(cost_name)
+    into v_limits, v_cost_name
+    from (select if(place = 1, cast('' as binary), concat(x'01', limit_name)) as suffix, cost_name
+            from token_plan_limits where plan = cast(p_plan as binary)) as l;
+  if v_cost_name is not null then
+    signal sqlstate '22023' set message_text =
+      'tollgate: a limit of this plan counts a cost with a name: state the tokens of each limit to request_tokens_all';
+  end if;
+  call token_request_all(v_limits, p_max_wait_ms, p_request_id, v_levels);
+  select min(granted) as granted,
+         cast(substring_index(group_concat(remaining order by affords, retry_after_ms is not null, retry_after_ms desc, remaining),
+                              ',', 1) as signed) as remaining,
+         max(wait_ms) as wait_ms, if(sum(retry_after_ms is null) > 0, null, max(retry_after_ms)) as retry_after_ms,
+         if(sum(reset_after_ms is null) > 0, null, max(reset_after_ms)) as reset_after_ms
+    from json_table(v_levels, '$[*]' columns (
+           granted int path '$[1]', affords int path '$[2]', remaining bigint path '$[3]', wait_ms bigint path '$[4]',
+           retry_after_ms bigint path '$[5]', reset_after_ms bigint path '$[6]')) as l;
+  set group_concat_max_len = v_group_concat_max_len;
+end;
+
 -- request_tokens_v1: takes tokens from a provisioned bucket, or from one that follows a plan. Takes all or none.
 --
 -- Arguments: p_id             the bucket
 --            p_tokens         tokens to take, 1 or more
 --            p_max_wait_ms    longest wait in milliseconds; 0: no wait
 --            p_min_remaining  tokens that must remain for others; 0: none
---            p_plan           plan of a bucket that its first request creates; null: the bucket exists
+--            p_plan           plan of a bucket that its first request creates; null: the bucket exists. With several limits,
+--                             takes from all of them, and answers with the values of the tightest
 --            p_request_id     id of the request, a UUID: a retry with the id within a day is charged once
 -- Result:    one row
 --            granted          whether the tokens were taken: 1 or 0
@@ -63,7 +291,6 @@ begin
   declare c_day bigint default 86400000000000;  -- one day in nanoseconds
   declare v_outcome varchar(10) character set ascii;
   declare v_mode varchar(7) character set ascii;
-  declare v_message varchar(128) character set utf8mb4;
   declare v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_tokens bigint default p_tokens;
   declare v_max_wait_ms bigint default p_max_wait_ms;
@@ -90,54 +317,44 @@ begin
     signal sqlstate '22023' set message_text =
       'tollgate: request_tokens takes an id, 1 token or more, and a wait in ms and a minimum remaining of 0 or more';
   end if;
-  call token_take_v1(p_id, least(v_tokens, c_max_counted), least(v_max_wait_ms, 31622400000) * 1000000,
-                     least(v_min_remaining, c_max_counted), null, null, null, p_plan, p_request_id, c_day, true, false,
-                     v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
-                     v_step_ticks, v_token_ticks);
-  if v_outcome = 'unknown' then
-    set v_message = concat('tollgate: no bucket ''', left(p_id, 36),
-                           ''': call token_create_bucket(id, capacity, refill_seconds, refill)');
-    signal sqlstate '45000' set message_text = v_message;
-  elseif v_outcome = 'unplanned' then
-    set v_message = concat('tollgate: no plan for bucket ''', left(p_id, 32),
-                           ''': call token_create_plan(name, capacity, refill_seconds, refill)');
-    signal sqlstate '45000' set message_text = v_message;
-  elseif v_outcome = 'conflict' then
-    set v_message = concat('tollgate: bucket ''', left(p_id, 36),
-                           ''' is provisioned with another limit: ask without a plan');
-    signal sqlstate '22023' set message_text = v_message;
-  elseif v_outcome = 'reused' then
-    set v_message = concat('tollgate: the id ', p_request_id, ' belongs to another request: use a new id for each request');
-    signal sqlstate '22023' set message_text = v_message;
-  elseif v_outcome = 'never' then
-    set v_message = concat('tollgate: bucket ''', left(p_id, 36), ''' holds ', v_burst div v_token_ticks,
-                           ' tokens: request fewer, or raise its capacity');
-    signal sqlstate '22023' set message_text = v_message;
-  end if;
+  answer: begin
+    if p_plan is not null and exists (select 1 from token_plan_limits where plan = cast(p_plan as binary)) then
+      call token_request_planned(p_id, p_plan, least(v_tokens, c_max_counted), v_max_wait_ms, least(v_min_remaining, c_max_counted),
+                                 p_request_id);
+      leave answer;
+    end if;
+    call token_take_v1(p_id, least(v_tokens, c_max_counted), least(v_max_wait_ms, 31622400000) * 1000000,
+                       least(v_min_remaining, c_max_counted), null, null, null, p_plan, p_request_id, c_day, true, false,
+                       v_times, v_outcome, v_mode, v_now, v_scheduled_at, v_full_at, v_granted, v_burst, v_anchor, v_step_ns,
+                       v_step_ticks, v_token_ticks);
+    if v_outcome not in ('granted', 'denied') then
+      call token_raise_undecided(p_id, p_request_id, v_outcome, v_burst div v_token_ticks);
+    end if;
 
-  -- A missing token_ticks means that the mode is 'off' and the bucket does not exist.
-  if v_token_ticks is null then
-    select true as granted, v_burst as remaining, 0 as wait_ms, 0 as retry_after_ms, 0 as reset_after_ms;
-  else
-    set v_full_at = greatest(v_full_at, (v_now - v_anchor) div v_step_ns * v_step_ticks);
-    set v_tick = if(v_tokens > v_burst div v_token_ticks - v_min_remaining, null,
-                    v_full_at + (v_tokens + v_min_remaining - v_burst div v_token_ticks) * v_token_ticks);
-    select v_outcome = 'granted' as granted,
-           greatest((v_burst - v_full_at + (v_now - v_anchor) div v_step_ns * v_step_ticks) div v_token_ticks, 0)
-             as remaining,
-           if(v_outcome = 'granted', (v_scheduled_at - v_now + 999999) div 1000000, 0) as wait_ms,
-           case
-             when v_outcome = 'denied' and v_mode = 'block' then (v_scheduled_at - v_now + 999999) div 1000000
-             when v_step_ns = 9223372036854775807 then if(v_tick <= 0, 0, null)
-             else (greatest((v_tick div v_step_ticks + (v_tick mod v_step_ticks > 0)) * v_step_ns + v_anchor - v_now, 0)
-                   + 999999) div 1000000
-           end as retry_after_ms,
-           case
-             when v_step_ns = 9223372036854775807 then if(v_full_at <= 0, 0, null)
-             else (greatest((v_full_at div v_step_ticks + (v_full_at mod v_step_ticks > 0)) * v_step_ns
-                            + v_anchor - v_now, 0) + 999999) div 1000000
-           end as reset_after_ms;
-  end if;
+    -- A missing token_ticks means that the mode is 'off' and the bucket does not exist.
+    if v_token_ticks is null then
+      select true as granted, v_burst as remaining, 0 as wait_ms, 0 as retry_after_ms, 0 as reset_after_ms;
+    else
+      set v_full_at = greatest(v_full_at, (v_now - v_anchor) div v_step_ns * v_step_ticks);
+      set v_tick = if(v_tokens > v_burst div v_token_ticks - v_min_remaining, null,
+                      v_full_at + (v_tokens + v_min_remaining - v_burst div v_token_ticks) * v_token_ticks);
+      select v_outcome = 'granted' as granted,
+             greatest((v_burst - v_full_at + (v_now - v_anchor) div v_step_ns * v_step_ticks) div v_token_ticks, 0)
+               as remaining,
+             if(v_outcome = 'granted', (v_scheduled_at - v_now + 999999) div 1000000, 0) as wait_ms,
+             case
+               when v_outcome = 'denied' and v_mode = 'block' then (v_scheduled_at - v_now + 999999) div 1000000
+               when v_step_ns = 9223372036854775807 then if(v_tick <= 0, 0, null)
+               else (greatest((v_tick div v_step_ticks + (v_tick mod v_step_ticks > 0)) * v_step_ns + v_anchor - v_now, 0)
+                     + 999999) div 1000000
+             end as retry_after_ms,
+             case
+               when v_step_ns = 9223372036854775807 then if(v_full_at <= 0, 0, null)
+               else (greatest((v_full_at div v_step_ticks + (v_full_at mod v_step_ticks > 0)) * v_step_ns
+                              + v_anchor - v_now, 0) + 999999) div 1000000
+             end as reset_after_ms;
+    end if;
+  end answer;
 end;
 
 -- request_tokens: calls the current version, request_tokens_v1. MySQL routines have no defaults: pass every argument.

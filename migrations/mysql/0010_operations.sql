@@ -163,6 +163,99 @@ begin
   on duplicate key update capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
 end;
 
+-- token_create_plan_limit: adds a limit to a plan, or changes its quota. A request under the plan takes from all of its limits,
+-- or from none. The mode does not change.
+--
+-- Arguments: p_plan            an existing plan, whose quota is the first limit
+--            p_limit_name      a letter, then up to 31 letters, digits, - and _
+--            p_capacity, p_refill_seconds, p_refill: as for token_create_plan
+--            p_cost_name       the name of the cost that the limit counts; null: the tokens of the request
+-- Result:    none
+-- Errors:    45000 no such plan · 22023, 23514 invalid limits or names, or more than 16 limits
+-- Locks:     the plan's row, then its limits, in its own transaction unless the caller has one
+drop procedure if exists token_create_plan_limit;
+create procedure token_create_plan_limit(
+  in p_plan varchar(256) character set utf8mb4, in p_limit_name varchar(33) character set utf8mb4,
+  in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
+  in p_cost_name varchar(33) character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_plan varbinary(1024) default cast(p_plan as binary);
+  declare v_name varbinary(1024);
+  declare v_place bigint;
+  declare v_owns_transaction boolean default false;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare exit handler for sqlexception
+  begin
+    set innodb_lock_wait_timeout = v_lock_wait_timeout;
+    if v_owns_transaction then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(true, v_owns_transaction);
+  select max(name) into v_name from token_plans where name = v_plan for update;
+  if v_name is null then
+    signal sqlstate '45000' set message_text =
+      'tollgate: there is no such plan: call token_create_plan(name, capacity, refill_seconds, refill), its first limit';
+  end if;
+  call token_create_plan(concat(p_plan, convert(x'01' using utf8mb4), p_limit_name), p_capacity, p_refill_seconds, p_refill);
+  insert ignore into token_plan_limits (plan, place) values (v_plan, 1);
+  select max(place) + 1 into v_place from token_plan_limits where plan = v_plan;
+  insert into token_plan_limits (plan, place, limit_name, cost_name) values (v_plan, v_place, p_limit_name, p_cost_name)
+  on duplicate key update cost_name = p_cost_name;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout;
+  if v_owns_transaction then commit and no chain no release; end if;
+end;
+
+-- token_delete_plan: deletes a plan with its limits. Later requests that name it fail.
+--
+-- Arguments: p_plan  the plan
+-- Result:    one row
+--            found   whether it existed
+-- Errors:    none
+-- Locks:     the plan's rows, then its limits, in its own transaction unless the caller has one
+drop procedure if exists token_delete_plan;
+create procedure token_delete_plan(in p_plan varchar(256) character set utf8mb4)
+modifies sql data
+sql security definer
+begin
+  declare v_plan varbinary(1024) default cast(p_plan as binary);
+  declare v_found boolean;
+  declare v_owns_transaction boolean default false;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare exit handler for sqlexception
+  begin
+    set innodb_lock_wait_timeout = v_lock_wait_timeout;
+    if v_owns_transaction then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  call token_begin(true, v_owns_transaction);
+  select count(*) > 0 into v_found from token_plans where name = v_plan for update;
+  delete from token_plans where name = v_plan or name > concat(v_plan, x'01') and name < concat(v_plan, x'02');
+  delete from token_plan_limits where plan = v_plan;
+  set innodb_lock_wait_timeout = v_lock_wait_timeout;
+  if v_owns_transaction then commit and no chain no release; end if;
+  select v_found as found;
+end;
+
+-- token_plan_limits_v1: reads the limits of a plan that has several, or one with a name.
+--
+-- Arguments: p_plan      the plan
+-- Result:    one row per limit, in their order: none for a plan with one limit
+--            limit_name  null: the first limit has none
+--            cost_name   the name of the cost that the limit counts; null: the tokens of the request
+-- Errors:    none
+-- Locks:     none
+drop procedure if exists token_plan_limits_v1;
+create procedure token_plan_limits_v1(in p_plan varchar(256) character set utf8mb4)
+reads sql data
+sql security definer
+begin
+  select limit_name, cost_name from token_plan_limits where plan = cast(p_plan as binary) order by place;
+end;
+
 -- token_reset_bucket: fills a bucket up to the effective capacity, and empties the sliding window with its key.
 --
 -- Arguments: p_id   the bucket

@@ -98,6 +98,21 @@ create table if not exists tollgate.token_plans (
   mode_until     timestamptz                                     -- null: until the mode is changed
 );
 
+-- The limits of a plan that has several, or one with a name: see create_plan_limit. Further limits are rows of token_plans, named
+-- after the plan, U+0001 and the limit. A key's bucket for such a limit has the id of the key, U+0001 and the limit.
+create table if not exists tollgate.token_plan_limits (
+  plan       text collate "C",
+  place      bigint,           -- 1: the first limit, which has the name of the plan in token_plans
+  limit_name text collate "C", -- null: only the first limit can be without a name
+  cost_name  text collate "C", -- the name of the cost that the limit counts; null: the tokens of the request
+  primary key (plan, place),
+  constraint names_are_words check (
+    (limit_name is null and place = 1 or limit_name ~ '^[A-Za-z][A-Za-z0-9_-]{0,31}$')
+    and (cost_name is null or cost_name ~ '^[A-Za-z][A-Za-z0-9_-]{0,31}$')),
+  constraint has_at_most_16_limits check (place between 1 and 16),
+  constraint name_is_used_once unique (plan, limit_name)
+);
+
 -- The mode of every key whose plan and override set none. One row; if the row is missing, the mode is 'enforce'.
 --
 --   update tollgate.token_mode set mode = 'shadow', reason = 'incident 42', until = now() + interval '2 hours'

@@ -288,21 +288,28 @@ begin
 
   -- One statement decides if only the tokens count, all buckets exist and all grant. Each bucket is evaluated when its row is
   -- locked, and affords at least as much when all rows are locked, which is when the clock is read.
-  if p_request_id is null and array_remove(p_plans, null) = '{}' then
+  if p_request_id is null then
     return query
       with locked as materialized (
         select l as b, i.*
-          from unnest(p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills)
-               as i (id, cost, min_remaining, capacity, refill_seconds, refill)
+          from unnest(p_ids, p_costs, p_min_remainings, p_capacities, p_refill_seconds, p_refills, p_plans)
+               as i (id, cost, min_remaining, capacity, refill_seconds, refill, plan)
           join tollgate.token_buckets l on l.id = i.id
          where not exists (select from unnest(p_ids) m (id)
                             where not exists (select from tollgate.token_buckets x where x.id = m.id))
          order by l.id for no key update of l
       ), fit as materialized (
         select count(distinct (x.b).id) = cardinality(p_ids) and bool_and(
-                 (x.b).plan is null and not (x.b).overridden
-                 and (x.capacity is null and x.refill_seconds is null and x.refill is null
-                      or (x.capacity, x.refill_seconds, x.refill) = ((x.b).capacity, (x.b).refill_seconds, (x.b).refill))
+                 not (x.b).overridden
+                 and case
+                       when x.plan is null
+                         then (x.b).plan is null
+                              and (x.capacity is null and x.refill_seconds is null and x.refill is null
+                                   or (x.capacity, x.refill_seconds, x.refill)
+                                      = ((x.b).capacity, (x.b).refill_seconds, (x.b).refill))
+                       else num_nonnulls(x.capacity, x.refill_seconds, x.refill) = 0 and x.plan = (x.b).plan
+                            and tollgate.follows_plan((x.b).plan, (x.b).capacity, (x.b).refill_seconds, (x.b).refill)
+                     end
                  and case when x.cost <= (x.b).burst / (x.b).token_ticks - x.min_remaining
                        then tollgate.bucket_due(x.b, x.cost, x.min_remaining)
                             <= tollgate.bucket_clock(x.b, tollgate.clock() + p_max_wait)

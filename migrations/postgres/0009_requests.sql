@@ -137,51 +137,21 @@ begin
 end
 $$;
 
--- request_tokens_v1: takes tokens from a provisioned bucket, or from one that follows a plan. Takes all or none.
+-- raise_undecided: raises the error of a request that has no decision.
 --
--- Arguments: p_id             the bucket
---            p_tokens         tokens to take, 1 or more; this and the next two are whole numbers, tokens below 2^53
---            p_max_wait_ms    longest wait in milliseconds; 0: no wait
---            p_min_remaining  tokens that must remain for others
---            p_plan           plan of a bucket that its first request creates; null: the bucket exists
---            p_request_id     id of the request: a retry with the id within a day is charged once
--- Result:    granted          whether the tokens were taken
---            remaining        whole tokens left
---            wait_ms          milliseconds until you can use the tokens: 0, or up to p_max_wait_ms
---            retry_after_ms   milliseconds until an equal request would be granted; 0: now; null: never, or unknown
---            reset_after_ms   milliseconds until the bucket is full; null: never
--- Errors:    22023 arguments out of range, or more tokens than the bucket can hold · P0002 no such bucket or plan
--- Locks:     as for take_v1. In your transaction, the bucket stays locked until the end, and a rollback gives the tokens back.
-create or replace function tollgate.request_tokens_v1(
-  p_id text, p_tokens double precision, p_max_wait_ms double precision, p_min_remaining double precision, p_plan text,
-  p_request_id uuid,
-  out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
+-- Arguments: p_id, p_tokens, p_min_remaining, p_plan, p_request_id: the request, for the message
+--            p_taken  the answer of take_v1
+-- Result:    none
+-- Errors:    22023, P0002: as for request_tokens_v1
+-- Locks:     none
+create or replace function tollgate.raise_undecided(
+  p_id text, p_tokens bigint, p_min_remaining bigint, p_plan text, p_request_id uuid, p_taken tollgate.taken_v1)
+returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  t               tollgate.taken_v1;
-  v_tokens        bigint;
-  v_min_remaining bigint;
-  c_day           constant bigint := 86400000000000;  -- one day in nanoseconds
-  c_year_ms       constant bigint := 31622400000;
-  c_inexact       constant double precision := 9007199254740992;
 begin
-  if (p_id is not null and p_tokens >= 1 and p_tokens < c_inexact and p_tokens = trunc(p_tokens)
-      and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
-      and p_min_remaining >= 0 and p_min_remaining < c_inexact
-      and p_min_remaining = trunc(p_min_remaining)) is not true then
-    raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a maximum wait '
-                    'and a minimum remaining of 0 or more, as whole numbers; tokens below 2^53',
-                    quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_min_remaining
-      using errcode = 'invalid_parameter_value';
-  end if;
-  v_tokens := p_tokens;
-  v_min_remaining := p_min_remaining;
-
-  t := tollgate.take_v1(p_id, v_tokens, least(p_max_wait_ms, c_year_ms)::bigint * 1000000, v_min_remaining, null, null, null,
-                        p_plan, p_request_id, c_day);
-  case t.outcome
+  case p_taken.outcome
     when 'unknown' then
       raise exception 'tollgate: there is no bucket %', quote_literal(left(p_id, 255))
         using errcode = 'no_data_found',
@@ -201,27 +171,179 @@ begin
         using errcode = 'invalid_parameter_value', hint = 'Give each request an id of its own.';
     when 'never' then
       raise exception 'tollgate: bucket % holds % tokens: a cost of % plus a minimum remaining of % can never be granted',
-                      quote_literal(p_id), t.burst / t.token_ticks, v_tokens, v_min_remaining
+                      quote_literal(p_id), p_taken.burst / p_taken.token_ticks, p_tokens, p_min_remaining
         using errcode = 'invalid_parameter_value', hint = 'Ask for fewer tokens, or give the bucket a larger capacity.';
     else
       null;
   end case;
+end
+$$;
 
-  granted := t.outcome = 'granted';
-  wait_ms := case when granted then (t.scheduled_at - t.now + 999999) / 1000000 else 0 end;
-  if t.token_ticks is null then
+-- taken_levels(p_taken, p_demand: the tokens and the minimum remaining of the request) -> the values of an answer for callers: see
+-- request_tokens_v1.
+create or replace function tollgate.taken_levels(
+  p_taken tollgate.taken_v1, p_demand bigint,
+  out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
+language plpgsql immutable
+as $$
+begin
+  wait_ms := case when p_taken.outcome = 'granted' then (p_taken.scheduled_at - p_taken.now + 999999) / 1000000 else 0 end;
+  if p_taken.token_ticks is null then
     -- The mode is 'off', and the bucket does not exist.
-    remaining := t.burst;
+    remaining := p_taken.burst;
     retry_after_ms := 0;
     reset_after_ms := 0;
     return;
   end if;
-  remaining := tollgate.taken_remaining(t);
-  retry_after_ms := tollgate.taken_until(t, v_tokens + v_min_remaining);
-  if t.outcome = 'denied' and t.mode = 'block' then
-    retry_after_ms := (t.scheduled_at - t.now + 999999) / 1000000;
+  remaining := tollgate.taken_remaining(p_taken);
+  retry_after_ms := tollgate.taken_until(p_taken, p_demand);
+  if p_taken.outcome = 'denied' and p_taken.mode = 'block' then
+    retry_after_ms := (p_taken.scheduled_at - p_taken.now + 999999) / 1000000;
   end if;
-  reset_after_ms := tollgate.taken_until(t, t.burst / t.token_ticks);
+  reset_after_ms := tollgate.taken_until(p_taken, p_taken.burst / p_taken.token_ticks);
+end
+$$;
+
+-- limit_ids(p_name, p_plan) -> the ids of a key's buckets under a plan, in the order of its limits; for p_name = p_plan, the names
+-- of the limits in token_plans.
+create or replace function tollgate.limit_ids(p_name text, p_plan text) returns text[]
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(array_agg(p_name || case when l.place = 1 then '' else chr(1) || l.limit_name end order by l.place),
+                  array[p_name])
+    from tollgate.token_plan_limits l where l.plan = p_plan
+$$;
+
+-- request_tokens_all: takes tokens from all of several buckets, or from none.
+--
+-- Arguments: p_ids            the buckets, each once
+--            p_tokens         tokens to take from each, whole numbers below 2^53
+--            p_plans          plan of each bucket that its first request creates; null: the buckets exist
+--            p_max_wait_ms, p_min_remaining, p_request_id: as for request_tokens_v1, for all buckets
+-- Result:    one row per bucket, in the order given
+--            id               the bucket
+--            granted          whether the tokens of all buckets were taken
+--            affords          whether this bucket has the tokens
+--            remaining, wait_ms, retry_after_ms, reset_after_ms: as for request_tokens_v1, of this bucket
+-- Errors:    as for request_tokens_v1
+-- Locks:     as for take_all_v1
+create or replace function tollgate.request_tokens_all(
+  p_ids text[], p_tokens double precision[], p_plans text[] default null, p_max_wait_ms double precision default 0,
+  p_min_remaining double precision default 0, p_request_id uuid default null)
+returns table (
+  id text, granted boolean, affords boolean, remaining bigint, wait_ms bigint, retry_after_ms bigint, reset_after_ms bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  t         record;
+  v_all     boolean;
+  v_places  bigint[];
+  v_taken   tollgate.taken_v1[];
+  v_none    constant text[] := array_fill(null::text, array[coalesce(cardinality(p_ids), 0)]);
+  c_day     constant bigint := 86400000000000;  -- one day in nanoseconds
+  c_year_ms constant bigint := 31622400000;
+  c_inexact constant double precision := 9007199254740992;
+begin
+  if (cardinality(p_ids) between 1 and 256 and cardinality(p_tokens) = cardinality(p_ids)
+      and coalesce(cardinality(p_plans) = cardinality(p_ids), true)
+      and array_position(p_ids, null) is null and 1 <= all (p_tokens) and c_inexact > all (p_tokens)
+      and not exists (select from unnest(p_tokens) x where x <> trunc(x))
+      and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
+      and p_min_remaining >= 0 and p_min_remaining < c_inexact and p_min_remaining = trunc(p_min_remaining)) is not true then
+    raise exception 'tollgate: request_tokens_all: give 1 to 256 ids, as many numbers of tokens, each 1 or more, as many plans '
+                    'or none, and a maximum wait and a minimum remaining of 0 or more, as whole numbers; tokens below 2^53'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  select array_agg(a.entry), array_agg(a.taken) into v_places, v_taken
+    from tollgate.take_all_v1(
+           p_ids, p_tokens::bigint[], array_fill(p_min_remaining::bigint, array[cardinality(p_ids)]), v_none::bigint[],
+           v_none::numeric[], v_none, coalesce(p_plans, v_none), least(p_max_wait_ms, c_year_ms)::bigint * 1000000,
+           p_request_id, c_day) a;
+  v_all := (select bool_and(w.outcome = 'granted') from unnest(v_taken) w);
+  for t in select u.place, u.nth from unnest(v_places) with ordinality u (place, nth) order by u.place loop
+    perform tollgate.raise_undecided(p_ids[t.place], p_tokens[t.place]::bigint, p_min_remaining::bigint, p_plans[t.place],
+                                     p_request_id, v_taken[t.nth]);
+    id := p_ids[t.place];
+    granted := v_all;
+    affords := v_taken[t.nth].outcome in ('granted', 'spared');
+    select r.remaining, r.wait_ms, r.retry_after_ms, r.reset_after_ms into remaining, wait_ms, retry_after_ms, reset_after_ms
+      from tollgate.taken_levels(v_taken[t.nth], p_tokens[t.place]::bigint + p_min_remaining::bigint) r;
+    return next;
+  end loop;
+end
+$$;
+
+-- request_tokens_v1: takes tokens from a provisioned bucket, or from one that follows a plan. Takes all or none.
+--
+-- Arguments: p_id             the bucket
+--            p_tokens         tokens to take, 1 or more; this and the next two are whole numbers, tokens below 2^53
+--            p_max_wait_ms    longest wait in milliseconds; 0: no wait
+--            p_min_remaining  tokens that must remain for others
+--            p_plan           plan of a bucket that its first request creates; null: the bucket exists. With several limits,
+--                             takes from all of them, and answers with the values of the tightest
+--            p_request_id     id of the request: a retry with the id within a day is charged once
+-- Result:    granted          whether the tokens were taken
+--            remaining        whole tokens left
+--            wait_ms          milliseconds until you can use the tokens: 0, or up to p_max_wait_ms
+--            retry_after_ms   milliseconds until an equal request would be granted; 0: now; null: never, or unknown
+--            reset_after_ms   milliseconds until the bucket is full; null: never
+-- Errors:    22023 arguments out of range, or more tokens than the bucket can hold · P0002 no such bucket or plan
+-- Locks:     as for take_v1. In your transaction, the bucket stays locked until the end, and a rollback gives the tokens back.
+create or replace function tollgate.request_tokens_v1(
+  p_id text, p_tokens double precision, p_max_wait_ms double precision, p_min_remaining double precision, p_plan text,
+  p_request_id uuid,
+  out granted boolean, out remaining bigint, out wait_ms bigint, out retry_after_ms bigint, out reset_after_ms bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  t               tollgate.taken_v1;
+  v_ids           text[];
+  v_tokens        bigint;
+  v_min_remaining bigint;
+  c_never         constant bigint := 9223372036854775807;
+  c_day           constant bigint := 86400000000000;  -- one day in nanoseconds
+  c_year_ms       constant bigint := 31622400000;
+  c_inexact       constant double precision := 9007199254740992;
+begin
+  if (p_id is not null and p_tokens >= 1 and p_tokens < c_inexact and p_tokens = trunc(p_tokens)
+      and p_max_wait_ms between 0 and 'infinity' and p_max_wait_ms = trunc(p_max_wait_ms)
+      and p_min_remaining >= 0 and p_min_remaining < c_inexact
+      and p_min_remaining = trunc(p_min_remaining)) is not true then
+    raise exception 'tollgate: request_tokens(%, %, %, %): give a bucket''s id, 1 token or more, and a maximum wait '
+                    'and a minimum remaining of 0 or more, as whole numbers; tokens below 2^53',
+                    quote_nullable(left(p_id, 255)), p_tokens, p_max_wait_ms, p_min_remaining
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if p_plan is not null and exists (select from tollgate.token_plan_limits l where l.plan = p_plan) then
+    if exists (select from tollgate.token_plan_limits l where l.plan = p_plan and l.cost_name is not null) then
+      raise exception 'tollgate: a limit of plan % counts a cost with a name', quote_literal(p_plan)
+        using errcode = 'invalid_parameter_value',
+              hint = 'State the tokens of each limit: see request_tokens_all and limit_ids.';
+    end if;
+    v_ids := tollgate.limit_ids(p_id, p_plan);
+    select bool_and(a.granted), (array_agg(a.remaining order by a.affords, a.retry_after_ms desc nulls first, a.remaining))[1],
+           max(a.wait_ms), nullif(max(coalesce(a.retry_after_ms, c_never)), c_never),
+           nullif(max(coalesce(a.reset_after_ms, c_never)), c_never)
+      into granted, remaining, wait_ms, retry_after_ms, reset_after_ms
+      from tollgate.request_tokens_all(
+             v_ids, array_fill(p_tokens, array[cardinality(v_ids)]), tollgate.limit_ids(p_plan, p_plan), p_max_wait_ms,
+             p_min_remaining, p_request_id) a;
+    return;
+  end if;
+  v_tokens := p_tokens;
+  v_min_remaining := p_min_remaining;
+
+  t := tollgate.take_v1(p_id, v_tokens, least(p_max_wait_ms, c_year_ms)::bigint * 1000000, v_min_remaining, null, null, null,
+                        p_plan, p_request_id, c_day);
+  if t.outcome not in ('granted', 'denied') then
+    perform tollgate.raise_undecided(p_id, v_tokens, v_min_remaining, p_plan, p_request_id, t);
+  end if;
+  granted := t.outcome = 'granted';
+  select r.remaining, r.wait_ms, r.retry_after_ms, r.reset_after_ms into remaining, wait_ms, retry_after_ms, reset_after_ms
+    from tollgate.taken_levels(t, v_tokens + v_min_remaining) r;
 end
 $$;
 

@@ -91,6 +91,73 @@ begin
 end
 $$;
 
+-- create_plan_limit: adds a limit to a plan, or changes its quota. A request under the plan takes from all of its limits, or from
+-- none. The mode does not change.
+--
+-- Arguments: p_plan            an existing plan, whose quota is the first limit
+--            p_limit_name      a letter, then up to 31 letters, digits, - and _
+--            p_capacity, p_refill_seconds, p_refill: as for create_plan
+--            p_cost_name       the name of the cost that the limit counts; null: the tokens of the request
+-- Result:    none
+-- Errors:    P0002 no such plan · 23514 invalid limits or names, or more than 16 limits
+-- Locks:     the plan's row, then its limits
+create or replace function tollgate.create_plan_limit(
+  p_plan text, p_limit_name text, p_capacity bigint, p_refill_seconds numeric, p_refill text default 'continuous',
+  p_cost_name text default null)
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform from tollgate.token_plans p where p.name = p_plan for update;
+  if not found then
+    raise exception 'tollgate: there is no plan %', quote_nullable(left(p_plan, 255))
+      using errcode = 'no_data_found', hint = 'Make it with its first limit: select tollgate.create_plan(name, 100, 60);';
+  end if;
+  perform tollgate.create_plan(p_plan || chr(1) || p_limit_name, p_capacity, p_refill_seconds, p_refill);
+  insert into tollgate.token_plan_limits (plan, place) values (p_plan, 1) on conflict do nothing;
+  insert into tollgate.token_plan_limits (plan, place, limit_name, cost_name)
+  select p_plan, max(l.place) + 1, p_limit_name, p_cost_name from tollgate.token_plan_limits l where l.plan = p_plan
+  on conflict (plan, limit_name) do update set cost_name = excluded.cost_name;
+end
+$$;
+
+-- delete_plan: deletes a plan with its limits. Later requests that name it fail.
+--
+-- Arguments: p_plan  the plan
+-- Result:    whether it existed
+-- Errors:    none
+-- Locks:     the plan's row, then its limits
+create or replace function tollgate.delete_plan(p_plan text) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_found boolean;
+begin
+  delete from tollgate.token_plans p where p.name = p_plan;
+  v_found := found;
+  delete from tollgate.token_plans p where p.name = any (tollgate.limit_ids(p_plan, p_plan));
+  delete from tollgate.token_plan_limits l where l.plan = p_plan;
+  return v_found;
+end
+$$;
+
+-- plan_limits_v1: reads the limits of a plan that has several, or one with a name.
+--
+-- Arguments: p_plan      the plan
+-- Result:    one row per limit, in their order: none for a plan with one limit
+--            limit_name  null: the first limit has none
+--            cost_name   the name of the cost that the limit counts; null: the tokens of the request
+-- Errors:    none
+-- Locks:     none
+create or replace function tollgate.plan_limits_v1(p_plan text) returns table (limit_name text, cost_name text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select l.limit_name, l.cost_name from tollgate.token_plan_limits l where l.plan = p_plan order by l.place
+$$;
+
 -- reset_bucket: fills a bucket up to the effective capacity, and empties the sliding window with its key.
 --
 -- Arguments: p_id  the bucket

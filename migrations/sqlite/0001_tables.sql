@@ -114,6 +114,23 @@ create table if not exists token_plans (
   constraint mode_until_is_a_time check (mode_until is null or julianday(mode_until) is not null)
 ) strict, without rowid;
 
+-- The limits of a plan that has several, or one with a name. Further limits are rows of token_plans, named after the plan, U+0001
+-- and the limit. A key's bucket for such a limit has the id of the key, U+0001 and the limit.
+create table if not exists token_plan_limits (
+  plan       text not null,
+  place      integer not null, -- 1: the first limit, which has the name of the plan in token_plans
+  limit_name text,             -- null: only the first limit can be without a name
+  cost_name  text,             -- the name of the cost that the limit counts; null: the tokens of the request
+  primary key (plan, place),
+  constraint names_are_words check (
+    (limit_name is null and place = 1
+     or length(limit_name) between 1 and 32 and limit_name glob '[A-Za-z]*' and limit_name not glob '*[^A-Za-z0-9_-]*')
+    and (cost_name is null
+         or length(cost_name) between 1 and 32 and cost_name glob '[A-Za-z]*' and cost_name not glob '*[^A-Za-z0-9_-]*')),
+  constraint has_at_most_16_limits check (place between 1 and 16),
+  constraint name_is_used_once unique (plan, limit_name)
+) strict, without rowid;
+
 -- The mode of every key whose plan and override set none. One row; if the row is missing, the mode is 'enforce'.
 --
 --   update token_mode set mode = 'shadow', reason = 'incident 42', until = datetime('now', '+2 hours')

@@ -5,18 +5,41 @@ use chrono::{DateTime, Utc};
 use crate::admin::AdminError;
 use crate::model::decide::{KeySettings, TimedMode};
 use crate::model::quota::Refill;
-use crate::model::{Key, Mode, Quota, decide};
+use crate::model::{Error, Key, LimitName, Limits, Mode, NamedLimit, Quota, TakeError, decide};
 
-/// A quota and a mode that many buckets share.
+/// A quota and a mode that many buckets share: a plan, or a further limit of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// The name that requests give.
+    /// The name that requests give. A further limit has the id [`Key::limit`] of the plan's name.
     pub name: Key,
+    /// The name of the limit, if it has one.
+    pub limit: Option<LimitName>,
+    /// The name of the cost that the limit counts. `None`: the request's cost.
+    pub cost: Option<LimitName>,
     /// The quota of each of its buckets.
     pub quota: Quota,
     /// The plan's own mode, if it has one.
     pub mode: Option<ModeSetting>,
+}
+
+/// The limits of a plan, whose quotas the store knows, from the rows of the plan in their order.
+pub(crate) fn limits_of_rows(rows: impl IntoIterator<Item = (Option<LimitName>, Option<LimitName>)>) -> Limits {
+    let unknown = Quota::unlimited();
+    let limits = rows.into_iter().map(|(name, cost)| NamedLimit { name, cost, ..unknown.into() });
+    Limits::new(limits).unwrap_or_else(|_| unknown.into())
+}
+
+/// The limits of a plan to create, which have names, and quotas that are not unlimited.
+pub(crate) fn plan_limits(plan: &Key, limits: Limits) -> Result<Limits, AdminError> {
+    limits.iter().try_for_each(|limit| limited(limit.quota).map(drop))?;
+    if limits[1..].iter().any(|limit| limit.name.is_none()) {
+        return Err(AdminError::UnnamedLimit);
+    }
+    if limits.of(plan).any(|(name, _)| name.is_too_long()) {
+        return Err(Error::from(TakeError::LimitKeyTooLong(plan.clone())).into());
+    }
+    Ok(limits)
 }
 
 /// A mode that an operator set, the reason, and its end.

@@ -25,6 +25,9 @@ pub enum AdminError {
     /// The quota is unlimited, which no store can keep. Nothing was changed.
     #[error("a quota without a limit cannot be stored: {hint}", hint = self.hint().unwrap_or_default())]
     UnlimitedQuota,
+    /// A further limit of a plan has no name. Nothing was changed.
+    #[error("each limit of a plan but the first has a name: {hint}", hint = self.hint().unwrap_or_default())]
+    UnnamedLimit,
     /// The store cannot report levels.
     #[error("this kind of store reports no levels: {hint}", hint = self.hint().unwrap_or_default())]
     Unsupported,
@@ -48,6 +51,7 @@ impl AdminError {
             Self::EndInPast(_) => "give a later time, or none",
             Self::InvalidReason(_) => "give 65535 bytes or less, without NUL",
             Self::UnlimitedQuota => "switch the mode to off instead",
+            Self::UnnamedLimit => "write 'day: 1000/day'",
             Self::Unsupported => "implement TestStore::maintenance for it",
             Self::Window(_) => "peek_window reads what it has counted",
             Self::NoWindow(_) => "peek reads its bucket",

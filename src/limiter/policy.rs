@@ -322,7 +322,7 @@ impl FallbackStore {
     fn quota_for(&self, limit: &Limit, is_limiters_rule: bool) -> Option<Quota> {
         let is_replaced = is_limiters_rule || matches!(limit.rule, Rule::Plan(_) | Rule::Provisioned);
         let of_fallback = || if is_replaced { self.fallback.local_quota(limit) } else { None };
-        limit.local.as_deref().copied().or_else(of_fallback)
+        limit.local_quota().or_else(of_fallback)
     }
 }
 

@@ -10,6 +10,7 @@ use super::settings::CurrentMode;
 use crate::layers::deny_cache::CacheMiss;
 use crate::model::{Checked, Decision, Error, Key, Mode, Receipt, Source, Take};
 use crate::store::Store;
+use crate::store::interface::{expand, expand_known};
 use crate::telemetry::{DecisionTimer, GaugeShare, WAITERS};
 
 impl<S: Store> Limiter<S> {
@@ -140,6 +141,44 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
+        match self.expand(take).await? {
+            Ok(None) => self.decide_each(take).await,
+            Ok(Some(take)) => self.decide_each(&take).await,
+            Err(decision) => Ok(decision),
+        }
+    }
+
+    /// The request for each limit of its plans and rules, if they have several. `Err`: the fallback's answer, if a plan cannot be
+    /// read.
+    async fn expand(&self, take: &Take) -> Result<Result<Option<Box<Take>>, Decision>, Error> {
+        if CurrentMode::answer(self.mode()).is_some() {
+            return Ok(Ok(None));
+        }
+        if let Ok(expanded) = expand_known(&*self.stack.store, take) {
+            return Ok(Ok(expanded.map(Box::new)));
+        }
+        let begun = self.decisions.begin();
+        let mut expanded = None;
+        let read = {
+            let reading = async {
+                expanded = expand(&*self.stack.store, take).await?;
+                Ok(Ok(Decision::without_limit()))
+            };
+            self.policy.call(take.key(), pin!(reading)).await
+        };
+        let answer = match read {
+            Ok(_) => return Ok(Ok(expanded.map(Box::new))),
+            Err(failure) => match Checked::try_from(take) {
+                Ok(checked) => self.fall_back(checked, failure),
+                Err(_) => self.policy.fall_back(take, failure),
+            },
+        };
+        self.end(begun, take, answer.as_ref());
+        answer.map(Err)
+    }
+
+    /// Decides a request with one limit for each bucket.
+    async fn decide_each(&self, take: &Take) -> Result<Decision, Error> {
         let mode = self.mode();
         let immediate;
         let take = if mode == Mode::Shadow && !take.max_wait.is_zero() {
@@ -176,7 +215,13 @@ impl<S: Store> Limiter<S> {
     #[inline]
     #[must_use = "if it is granted, its tokens are taken"]
     pub fn try_decide(&self, take: &Take) -> Option<Result<Decision, Error>> {
-        if take.max_wait.is_zero() { self.decide_locally(take, self.mode()).ok() } else { None }
+        if !take.max_wait.is_zero() {
+            return None;
+        }
+        match expand_known(&*self.stack.store, take).ok()? {
+            None => self.decide_locally(take, self.mode()).ok(),
+            Some(take) => self.decide_locally(&take, self.mode()).ok(),
+        }
     }
 
     /// Decides a request from this process. Otherwise returns the request, checked, for the store.
@@ -209,8 +254,14 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn reserve_request(&self, take: &Take) -> Result<Reservation<S>, Error> {
-        let decision = self.decide(take).await?;
-        Ok(Reservation::new(Arc::clone(&self.stack), take, decision))
+        let (expanded, decision) = match self.expand(take).await? {
+            Ok(expanded) => {
+                let decision = self.decide_each(expanded.as_deref().unwrap_or(take)).await?;
+                (expanded, decision)
+            }
+            Err(decision) => (None, decision),
+        };
+        Ok(Reservation::new(Arc::clone(&self.stack), expanded.as_deref().unwrap_or(take), decision))
     }
 
     /// Takes the tokens of a request that you build, waiting until they are available.

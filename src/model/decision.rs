@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::model::bucket::{BucketQuota, GrantRecord, NEVER_NS, Verdict};
 use crate::model::quota::nanoseconds;
-use crate::model::{Mode, Take, Window};
+use crate::model::{Key, LimitName, Mode, Take, Window};
 
 /// The answer to a request: a grant or a denial. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,12 @@ pub struct Decision {
     /// The limit that was in effect, if it is known: the capacity, and the time from empty to full.
     limits: Option<(u64, Nanoseconds)>,
     refilling: Refilling,
+    /// The place of the limit in the request for each bucket.
     limit: usize,
+    /// The place of the limit in the caller's request.
+    index: usize,
+    /// The bucket and the name of the limit, if the request has several.
+    bucket: Option<Box<(Key, Option<LimitName>)>>,
     /// The answer of each bucket, if the request has several.
     each: Box<[Self]>,
     /// The bucket's record of the grant. With several buckets, `each` has the records.
@@ -104,6 +109,8 @@ impl Decision {
             limits: None,
             refilling: Refilling::Unknown,
             limit: 0,
+            index: 0,
+            bucket: None,
             each: Box::default(),
             grant: None,
         }
@@ -230,7 +237,7 @@ impl Decision {
         // Compares remaining ÷ cost without a division.
         let suffices = |one: &Self, other: &Self| one.remaining.saturating_mul(take.limits[other.limit].cost);
         let mut decisions: Vec<Self> =
-            decisions.into_iter().map(|(limit, decision)| Self { limit, ..decision }).collect();
+            decisions.into_iter().map(|(limit, decision)| decision.of_limit(limit, take)).collect();
         decisions.sort_unstable_by_key(|decision| decision.limit);
         let each = if decisions.len() > 1 { decisions.clone().into_boxed_slice() } else { Box::default() };
         let merged = decisions.into_iter().reduce(|one, other| {
@@ -246,6 +253,13 @@ impl Decision {
             decides
         })?;
         Some(Self { each, ..merged })
+    }
+
+    /// Sets the limit that the decision is about.
+    fn of_limit(self, limit: usize, take: &Take) -> Self {
+        let of = &take.limits[limit];
+        let bucket = (take.limits.len() > 1).then(|| Box::new((of.key.clone(), of.name().cloned())));
+        Self { limit, index: take.index_of(limit), bucket, ..self }
     }
 
     /// Returns the values of this grant after `tokens` of it were given back to the bucket.
@@ -354,9 +368,26 @@ impl Decision {
     ///
     /// For a denial, the bucket that denies for longest. For a grant, the bucket that has tokens left for the fewest equal
     /// requests.
+    ///
+    /// A plan or a [rule with several limits](crate::Rule::Limits) is one limit of the request: see [`limit_name`](Self::limit_name).
     #[must_use]
     pub fn limit_index(&self) -> usize {
-        self.limit
+        self.index
+    }
+
+    /// Returns the name of the limit that decided, if the request has several and this one has a name.
+    ///
+    /// Limits of a [plan](crate::Rule::Plan) or of the [code](crate::Rule::Limits) have names. [`each`](Self::each) has the names of
+    /// the others.
+    #[must_use]
+    pub fn limit_name(&self) -> Option<&str> {
+        self.bucket.as_ref()?.1.as_ref().map(LimitName::as_str)
+    }
+
+    /// Returns the id of the bucket that decided, if the request has several.
+    #[must_use]
+    pub fn bucket(&self) -> Option<&Key> {
+        self.bucket.as_ref().map(|bucket| &bucket.0)
     }
 
     /// Returns the mode that decided.

@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 use sqlx::error::DatabaseError;
 use uuid::Uuid;
 
-use crate::model::{Key, KeyError, ModeError, QuotaError, ThrottleError};
+use crate::model::{Key, KeyError, LimitName, ModeError, QuotaError, ThrottleError};
 
 /// The reason why a request has no decision. A denial is a [`Decision`](crate::Decision), not an error.
 ///
@@ -324,9 +324,23 @@ pub enum TakeError {
     /// The request has no id, so the store does not remember it and cannot settle it. Nothing was changed.
     #[error("only a request with an id can be settled: {hint}", hint = self.hint().unwrap_or_default())]
     MissingId,
-    /// Two limits of the request have this key. A bucket has one limit.
-    #[error("two limits of the request are of bucket '{0}', which has one: {hint}", hint = self.hint().unwrap_or_default())]
-    RepeatedKey(Key),
+    /// The key and the name of one of its limits have more than 254 bytes together.
+    #[error("the bucket of a limit of '{0}' has no room for its name: {hint}", hint = self.hint().unwrap_or_default())]
+    LimitKeyTooLong(Key),
+    /// A limit counts a [cost](crate::Take::cost_of) that the request does not state.
+    #[error(
+        "a limit of '{key}' counts the cost '{cost}', which the request does not state: {hint}",
+        hint = self.hint().unwrap_or_default()
+    )]
+    MissingCost {
+        /// The key.
+        key: Key,
+        /// The name of the cost.
+        cost: LimitName,
+    },
+    /// No limit of the request counts this cost.
+    #[error("no limit of the request counts the cost '{0}': {hint}", hint = self.hint().unwrap_or_default())]
+    UnknownCost(LimitName),
     /// The request has several limits, and one of them is a sliding window.
     #[error(
         "'{0}' is under a sliding window, which is decided by itself: {hint}",
@@ -357,7 +371,9 @@ impl TakeError {
             Self::CostsDiffer => "pass the tokens of each, to settle_each or refund_each",
             Self::IdReused(_) => "repeat a request unchanged, and give every other request a new id",
             Self::MissingId => "give it one, and say for how long to remember it, by Take::id",
-            Self::RepeatedKey(_) => "give each limit a key of its own, such as 'user:42 by day'",
+            Self::LimitKeyTooLong(_) => "shorten or hash the key",
+            Self::MissingCost { .. } => "state it by Take::cost_of",
+            Self::UnknownCost(_) => "state only costs that a limit of the plan or of the code names",
             Self::WindowNotAlone(_) => "ask for it in a request of its own",
             Self::UnknownPlan { .. } => {
                 "insert its name, capacity and refill_seconds into token_plans, or call create_plan"

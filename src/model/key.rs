@@ -7,10 +7,11 @@ use hmac::{Hmac, KeyInit, Mac};
 use smol_str::{SmolStr, format_smolstr};
 use uuid::Uuid;
 
+use crate::model::LimitName;
+
 /// The id of a bucket: whose tokens it holds, or what it limits.
 ///
-/// A key has 1 to 255 bytes of UTF-8, no NUL, and does not begin with U+0001. Hash longer texts and raw bytes:
-/// [`Key::from_hash`]. Every engine compares keys byte for byte: `A`, `a` and `a ` are three buckets. Keys of up to 23
+/// A key has 1 to 255 bytes of UTF-8, without NUL and U+0001. Hash longer texts and raw bytes: [`Key::from_hash`]. Every engine compares keys byte for byte: `A`, `a` and `a ` are three buckets. Keys of up to 23
 /// bytes need no allocation, and clones never do.
 ///
 /// ```
@@ -32,9 +33,59 @@ impl std::hash::Hash for Key {
 }
 
 impl Key {
+    /// Returns the id of the bucket that a further limit of this key has: the key, U+0001, and the name. The first limit of a key
+    /// has the key itself.
+    ///
+    /// Use it where a method takes the key of a bucket, for instance to [override](crate::Admin::set_override) one limit of a
+    /// user's plan. Requests name the key alone. An id of more than 255 bytes names no bucket.
+    ///
+    /// ```
+    /// use tollgate::{Key, model::LimitName};
+    ///
+    /// let daily = Key::try_from("user:42")?.limit(&LimitName::try_from("day")?);
+    /// assert_eq!((daily.limit_name(), daily.without_limit().as_str()), (Some("day"), "user:42"));
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn limit(&self, name: &LimitName) -> Self {
+        self.with_suffix(name.as_str())
+    }
+
+    /// Returns the name of the limit, if this is the id of a [further limit's](Self::limit) bucket.
+    #[must_use]
+    pub fn limit_name(&self) -> Option<&str> {
+        self.0.split_once(LIMIT_SEPARATOR).map(|(_, name)| name)
+    }
+
+    /// Returns the key whose limit this is.
+    #[must_use]
+    pub fn without_limit(&self) -> Self {
+        self.0.split_once(LIMIT_SEPARATOR).map_or_else(|| self.clone(), |(key, _)| Self(key.into()))
+    }
+
+    /// The id of a bucket beside this one. No limit has a name that begins with a digit.
+    pub(crate) fn with_suffix(&self, suffix: &str) -> Self {
+        let separator = if self.limit_name().is_some() { '.' } else { LIMIT_SEPARATOR };
+        Self(format_smolstr!("{}{separator}{suffix}", self.0))
+    }
+
+    /// Whether the id has more bytes than a store holds.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.0.len() > MAX_KEY_BYTES
+    }
+
+    /// The id in a row of a store.
+    #[cfg(feature = "_sql")]
+    pub(crate) fn stored(id: String) -> Result<Self, KeyError> {
+        match Self::try_from(id.as_str()) {
+            Err(KeyError::Reserved) if !id.starts_with(LIMIT_SEPARATOR) => Ok(Self(id.into())),
+            checked => checked,
+        }
+    }
+
     /// The key of the receipts of a key's window, apart from those of its bucket. No caller can have this key.
     pub(crate) fn window_receipt_key(&self) -> Self {
-        Self(format_smolstr!("{WINDOW_PREFIX}{}", self.0))
+        Self(format_smolstr!("{LIMIT_SEPARATOR}{}", self.0))
     }
 
     /// Returns the key of a 64-bit hash: its 16 hexadecimal digits.
@@ -113,11 +164,9 @@ impl TryFrom<&str> for Key {
         if key.len() > MAX_KEY_BYTES {
             return Err(KeyError::TooLong(key.len()));
         }
-        if key.starts_with(WINDOW_PREFIX) {
-            return Err(KeyError::Reserved);
-        }
         match key.find('\0') {
             Some(at) => Err(KeyError::Nul(at)),
+            None if key.contains(LIMIT_SEPARATOR) => Err(KeyError::Reserved),
             None => Ok(Self(key.into())),
         }
     }
@@ -200,8 +249,8 @@ pub enum KeyError {
     /// The text has a NUL, which PostgreSQL's text cannot hold. Holds its position in bytes.
     #[error("a key has no NUL byte, and this one has one at byte {0}: {hint}", hint = self.hint())]
     Nul(usize),
-    /// The text begins with U+0001, which is reserved for the receipts of windows.
-    #[error("a key does not begin with U+0001, and this one does: {hint}", hint = self.hint())]
+    /// The text contains U+0001, which is reserved for the ids of [further limits](Key::limit) and for windows' receipts.
+    #[error("a key does not contain U+0001, and this one does: {hint}", hint = self.hint())]
     Reserved,
     /// The text has more than 255 bytes. Holds the number of bytes.
     #[error("a key has 1 to 255 bytes, and this one has {0}: {hint}", hint = self.hint())]
@@ -214,8 +263,7 @@ impl KeyError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Empty => "give it a name",
-            Self::Nul(_) => "encode it, or hash the key",
-            Self::Reserved => "put something before it, or hash it",
+            Self::Nul(_) | Self::Reserved => "encode it, or hash the key",
             Self::TooLong(_) => "hash it, or choose a shorter one",
         }
     }
@@ -228,5 +276,5 @@ const MIN_SECRET_BYTES: usize = 32;
 #[cfg(feature = "hashed-keys")]
 const HASH_DOMAIN: &[u8] = b"tollgate-key-v1:";
 
-/// Precedes the key of a window's receipts.
-const WINDOW_PREFIX: char = '\u{1}';
+/// Separates a key from the name of a further limit. Also precedes the key of a window's receipts.
+const LIMIT_SEPARATOR: char = '\u{1}';

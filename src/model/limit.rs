@@ -1,6 +1,6 @@
 //! One limit of a request: a key, its rule and a cost.
 
-use crate::model::{Key, Quota, QuotaBuilder, QuotaError, Window};
+use crate::model::{Key, LimitName, Limits, NamedLimit, Quota, QuotaBuilder, QuotaError, Window};
 
 /// One limit of a request: a bucket, its rule, and how many tokens to take from it.
 ///
@@ -23,8 +23,18 @@ pub struct Limit {
     /// Whether the cost is its own, and not the request's.
     pub(crate) own_cost: bool,
     own_min_remaining: bool,
-    /// Boxed, because few limits have one and every limit is moved.
-    pub(crate) local: Option<Box<Quota>>,
+    /// Boxed, because few limits have any and every limit is moved.
+    details: Option<Box<Details>>,
+}
+
+/// Settings that few limits have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Details {
+    /// The quota of this process while the store does not answer.
+    local: Option<Quota>,
+    name: Option<LimitName>,
+    /// The name of the cost that the limit counts.
+    cost_name: Option<LimitName>,
 }
 
 impl Limit {
@@ -36,7 +46,7 @@ impl Limit {
 
     #[inline]
     pub(crate) fn of(key: Key, rule: Rule, cost: u64, min_remaining: u64) -> Self {
-        Self { key, rule, cost, min_remaining, own_cost: false, own_min_remaining: false, local: None }
+        Self { key, rule, cost, min_remaining, own_cost: false, own_min_remaining: false, details: None }
     }
 
     /// Sets how many tokens to take from this bucket, 1 or more, regardless of the request's cost.
@@ -69,8 +79,9 @@ impl Limit {
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     #[must_use]
-    pub fn fallback_quota(self, quota: Quota) -> Self {
-        Self { local: Some(Box::new(quota)), ..self }
+    pub fn fallback_quota(mut self, quota: Quota) -> Self {
+        self.details.get_or_insert_default().local = Some(quota);
+        self
     }
 
     /// Returns the key of the bucket.
@@ -108,11 +119,53 @@ impl Limit {
         self.own_cost
     }
 
+    /// Returns the name of the limit beside others of its key, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&LimitName> {
+        self.details.as_ref()?.name.as_ref()
+    }
+
+    /// The quota of this process while the store does not answer, if the limit has its own.
+    pub(crate) fn local_quota(&self) -> Option<Quota> {
+        self.details.as_ref()?.local
+    }
+
+    /// The name of the cost that the limit counts, unless it counts the request's.
+    pub(crate) fn cost_name(&self) -> Option<&LimitName> {
+        self.details.as_ref()?.cost_name.as_ref()
+    }
+
+    /// This limit as one of several of its key, in the bucket of another id.
+    pub(crate) fn part(&self, key: Key, rule: Rule, NamedLimit { name, cost, .. }: &NamedLimit) -> Self {
+        let mut part = Self { key, rule, ..self.clone() };
+        if name.is_some() || cost.is_some() {
+            let details = part.details.get_or_insert_default();
+            (details.name, details.cost_name) = (name.clone(), cost.clone());
+        }
+        part
+    }
+
     /// Takes over the request's cost and minimum remaining, except where the limit has its own.
     #[inline]
     pub(crate) fn follow(&mut self, cost: u64, min_remaining: u64) {
         self.cost = if self.own_cost { self.cost } else { cost };
         self.min_remaining = if self.own_min_remaining { self.min_remaining } else { min_remaining };
+    }
+
+    /// The first of its limits, if it has several.
+    pub(crate) fn first(&self) -> Self {
+        match &self.rule {
+            Rule::Limits(limits) => Self { rule: Rule::Quota(limits.first().quota), ..self.clone() },
+            _ => self.clone(),
+        }
+    }
+
+    /// Takes over the cost that it counts.
+    pub(crate) fn follow_named(&mut self, costs: &[(LimitName, u64)]) {
+        let counted = self.cost_name().and_then(|name| costs.iter().find(|(other, _)| other == name));
+        if let Some(&(_, cost)) = counted {
+            (self.cost, self.own_cost) = (cost, true);
+        }
     }
 
     /// Whether the quota is unlimited.
@@ -136,6 +189,8 @@ pub enum Rule {
     /// This sliding window. A window and a bucket of one key are independent. The first request creates the window. A window
     /// that was created under other limits changes to these and keeps its counts.
     Window(Window),
+    /// These limits. A request takes from all of them, or from none.
+    Limits(Limits),
 }
 
 impl Rule {
@@ -169,6 +224,22 @@ impl From<Quota> for Rule {
     }
 }
 
+impl From<Limits> for Rule {
+    fn from(limits: Limits) -> Self {
+        if limits.are_named() { Self::Limits(limits) } else { Self::Quota(limits.first().quota) }
+    }
+}
+
+impl<const N: usize> TryFrom<[&str; N]> for Rule {
+    type Error = QuotaError;
+
+    /// Parses several limits: `["10/s burst 20", "day: 1000/day"]`.
+    fn try_from(texts: [&str; N]) -> Result<Self, QuotaError> {
+        let limits = texts.into_iter().map(str::parse).collect::<Result<Vec<NamedLimit>, _>>()?;
+        Limits::new(limits).map(Self::from)
+    }
+}
+
 impl TryFrom<QuotaBuilder> for Rule {
     type Error = QuotaError;
 
@@ -180,10 +251,11 @@ impl TryFrom<QuotaBuilder> for Rule {
 impl TryFrom<&str> for Rule {
     type Error = QuotaError;
 
-    /// Parses a quota, `10/s burst 20`, or a sliding window, `100 in 60s at 5s`.
+    /// Parses a quota, `10/s burst 20`, a sliding window, `100 in 60s at 5s`, or several limits, `10/s; day: 1000/day`.
     fn try_from(text: &str) -> Result<Self, QuotaError> {
         match text.split_whitespace().nth(1) {
             Some("in") => text.parse::<Window>().map(Self::Window),
+            _ if text.contains([';', ':']) || text.contains(" cost ") => text.parse::<Limits>().map(Self::from),
             _ => text.parse::<Quota>().map(Self::Quota),
         }
     }

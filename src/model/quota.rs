@@ -527,6 +527,15 @@ pub enum QuotaError {
     /// The text is not a valid sliding window.
     #[error("'{0}' is not a sliding window: {hint}", hint = self.hint())]
     InvalidWindowText(String),
+    /// The text is not a valid name of a limit or of a cost.
+    #[error("'{0}' is not a name of a limit: {hint}", hint = self.hint())]
+    InvalidName(String),
+    /// Two limits of one key have this name.
+    #[error("two limits are named '{0}': {hint}", hint = self.hint())]
+    RepeatedName(String),
+    /// A key has no limits, or too many.
+    #[error("a key has 1 to 16 limits, and this one has {0}: {hint}", hint = self.hint())]
+    LimitCount(usize),
 }
 
 impl QuotaError {
@@ -548,6 +557,9 @@ impl QuotaError {
             }
             Self::OutOfRange(_) => "give at most 3155760000000000000 tokens, and at most 36525 days",
             Self::TooFast { .. } | Self::TooFine { .. } => "count in larger units, 1 for 1000",
+            Self::InvalidName(_) => "write a letter, then up to 31 letters, digits, '-' and '_'",
+            Self::RepeatedName(_) => "give each limit a name of its own",
+            Self::LimitCount(_) => "combine limits, or give some of them another key",
             Self::InvalidWindowText(_) => {
                 "write '100 in 60s at 5s' for 100 in any 60 seconds, in parts of 5 seconds; units are ns, us, ms, s, m, h and d"
             }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::model::bucket::{BucketRequest, MAX_WAIT_NS};
 use crate::model::id::{IdOf, random_id};
 use crate::model::quota::nanoseconds;
-use crate::model::{Key, Limit, Rule, TakeError, Window};
+use crate::model::{Key, Limit, LimitName, Limits, Rule, TakeError, Window};
 
 /// A request for tokens of one or more buckets. It takes tokens from all of them, or from none.
 ///
@@ -26,6 +26,10 @@ use crate::model::{Key, Limit, Rule, TakeError, Window};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
     pub(crate) limits: SmallVec<[Limit; 1]>,
+    /// The place of each limit in the caller's request, once it is expanded.
+    pub(crate) indices: SmallVec<[usize; 2]>,
+    /// The costs with a name.
+    pub(crate) costs: Vec<(LimitName, u64)>,
     /// The cost of the limits that have no cost of their own.
     pub(crate) cost: u64,
     pub(crate) max_wait: Duration,
@@ -67,6 +71,31 @@ impl Take {
         self.with_limit_values()
     }
 
+    /// Sets a cost with a name, for the limits that [count it](crate::model::NamedLimit::cost): a call of a language model takes
+    /// one request and some thousand tokens.
+    ///
+    /// A limit that counts a cost which the request does not state is [`TakeError::MissingCost`], and a cost that no limit counts
+    /// [`TakeError::UnknownCost`]. Nothing is taken then.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, model::LimitName};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), ["60/min", "tokens: 40000/min cost tokens"])?;
+    /// let call = limiter.request("account:7")?.cost_of(LimitName::try_from("tokens")?, 1200);
+    /// let decision = limiter.decide(&call).await?;
+    /// assert_eq!(decision.each().iter().map(|one| one.remaining()).collect::<Vec<_>>(), [Some(59), Some(38_800)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn cost_of(mut self, name: LimitName, cost: u64) -> Self {
+        self.costs.retain(|(other, _)| *other != name);
+        self.costs.push((name, cost));
+        self
+    }
+
     /// Sets the rule of the bucket named last. Default: [`Rule::Provisioned`], the bucket's own limit.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
@@ -79,7 +108,7 @@ impl Take {
     /// Adds a bucket from which the same number of tokens is taken. The request takes from all buckets or from none, in one
     /// call of the store.
     ///
-    /// Each bucket needs its own key: two limits of one key are [`TakeError::RepeatedKey`] when the request is decided.
+    /// Two limits of one key are separate buckets: the second has the id `2` after the key, as [`Limits`] without names have.
     #[must_use]
     pub fn and(self, key: Key, rule: Rule) -> Self {
         self.and_limit(Limit::new(key, rule))
@@ -102,6 +131,70 @@ impl Take {
         limit.follow(self.cost, self.min_remaining);
         self.limits.push(limit);
         self.with_limit_values()
+    }
+
+    /// The plans that the request names.
+    #[inline]
+    pub(crate) fn plans(&self) -> impl Iterator<Item = &Key> {
+        self.limits.iter().filter_map(|limit| limit.rule.plan())
+    }
+
+    /// The request with one limit for each bucket: those of its plans and [rules](Rule::Limits). `None`: it has no others already.
+    #[inline]
+    pub(crate) fn expanded(&self, limits_of: impl Fn(&Key) -> Option<Limits>) -> Option<Self> {
+        match &self.limits[..] {
+            [Limit { rule: Rule::Provisioned | Rule::Quota(_) | Rule::Window(_), .. }] if self.costs.is_empty() => None,
+            // A store that forwards requests expands them once more.
+            _ if !self.indices.is_empty() => None,
+            _ => self.expand(limits_of),
+        }
+    }
+
+    fn expand(&self, limits_of: impl Fn(&Key) -> Option<Limits>) -> Option<Self> {
+        let several = |limit: &Limit| match &limit.rule {
+            Rule::Limits(limits) => Some(limits.clone()),
+            rule => limits_of(rule.plan()?).filter(Limits::are_named),
+        };
+        let each: SmallVec<[Option<Limits>; 4]> = self.limits.iter().map(several).collect();
+        let is_repeated = |place: usize, key: &Key| self.limits[..place].iter().any(|other| other.key == *key);
+        let has_repeated = self.keys().enumerate().any(|(place, key)| is_repeated(place, key));
+        if !has_repeated && self.costs.is_empty() && each.iter().all(Option::is_none) {
+            return None;
+        }
+        let mut take = Self { limits: SmallVec::new(), indices: SmallVec::new(), ..self.clone() };
+        for (index, (limit, limits)) in self.limits.iter().zip(&each).enumerate() {
+            match (limits, limit.rule.plan()) {
+                (None, _) => take.push(index, limit.clone()),
+                (Some(limits), None) => {
+                    for (key, named) in limits.of(&limit.key) {
+                        take.push(index, limit.part(key, Rule::Quota(named.quota), named));
+                    }
+                }
+                (Some(limits), Some(plan)) => {
+                    for ((key, named), (plan, _)) in limits.of(&limit.key).zip(limits.of(plan)) {
+                        take.push(index, limit.part(key, Rule::Plan(plan), named));
+                    }
+                }
+            }
+        }
+        Some(take.with_limit_values())
+    }
+
+    /// Adds a limit in a bucket of its own, at its named cost.
+    fn push(&mut self, index: usize, mut limit: Limit) {
+        let is_used = |key: &Key| self.limits.iter().any(|other| other.key == *key);
+        if is_used(&limit.key) {
+            let others = (2..).map(|nth: usize| limit.key.with_suffix(&nth.to_string()));
+            limit.key = others.into_iter().find(|key| !is_used(key)).expect("a request has fewer limits");
+        }
+        limit.follow_named(&self.costs);
+        self.limits.push(limit);
+        self.indices.push(index);
+    }
+
+    /// The place of a limit in the caller's request.
+    pub(crate) fn index_of(&self, place: usize) -> usize {
+        self.indices.get(place).copied().unwrap_or(place)
     }
 
     /// The request at another cost, regardless of its limit's own cost.
@@ -254,6 +347,10 @@ impl Take {
         }
         let mut limited = self.clone();
         limited.limits.retain(|limit| has_limit(limit));
+        limited.indices = (0..self.limits.len())
+            .filter(|&place| has_limit(&self.limits[place]))
+            .map(|place| self.index_of(place))
+            .collect();
         let places = self.limits.iter().enumerate().filter(|(_, limit)| has_limit(limit));
         Some((limited.with_limit_values(), places.map(|(place, _)| place).collect()))
     }
@@ -264,7 +361,7 @@ impl Take {
         if self.limits.iter().any(|limit| limit.cost == 0) {
             return Err(TakeError::ZeroCost);
         }
-        if self.limits.len() > 1 { self.check_several() } else { Ok(()) }
+        if self.limits.len() > 1 || !self.costs.is_empty() { self.check_several() } else { Ok(()) }
     }
 
     /// Checks that several limits can be decided together.
@@ -272,11 +369,18 @@ impl Take {
         if let Some(window) = self.limits.iter().find(|limit| matches!(limit.rule, Rule::Window(_))) {
             return Err(TakeError::WindowNotAlone(window.key.clone()));
         }
-        let is_repeated = |place: usize, key: &Key| self.limits[..place].iter().any(|other| other.key == *key);
-        match self.keys().enumerate().find(|(place, key)| is_repeated(*place, key)) {
-            Some((_, key)) => Err(TakeError::RepeatedKey(key.clone())),
-            None => Ok(()),
+        if let Some(limit) = self.limits.iter().find(|limit| limit.key.is_too_long()) {
+            return Err(TakeError::LimitKeyTooLong(limit.key.without_limit()));
         }
+        let is_counted = |name: &LimitName| self.limits.iter().any(|limit| limit.cost_name() == Some(name));
+        if let Some((name, _)) = self.costs.iter().find(|(name, _)| !is_counted(name)) {
+            return Err(TakeError::UnknownCost(name.clone()));
+        }
+        let missing = |limit: &Limit| {
+            let cost = limit.cost_name().filter(|_| !limit.own_cost)?.clone();
+            Some(TakeError::MissingCost { key: limit.key.without_limit(), cost })
+        };
+        self.limits.iter().find_map(missing).map_or(Ok(()), Err)
     }
 
     /// The request for the bucket at a place, in the arithmetic's units.
@@ -316,6 +420,8 @@ impl Take {
     #[inline]
     pub(crate) fn of(limit: Limit) -> Self {
         Self {
+            indices: SmallVec::new(),
+            costs: Vec::new(),
             cost: limit.cost,
             max_wait: Duration::ZERO,
             min_remaining: limit.min_remaining,

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
-use crate::model::{Key, Mode, Quota, Rule, Window};
+use crate::model::{Key, Limits, Mode, Quota, Rule, Window};
 
 macro_rules! as_text {
     ($($name:ident)*) => {$(
@@ -23,7 +23,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Mode Quota Window);
+as_text!(Limits Mode Quota Window);
 
 impl Serialize for Key {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -42,12 +42,13 @@ impl Serialize for Rule {
         match self {
             Self::Quota(quota) => quota.serialize(serializer),
             Self::Window(window) => window.serialize(serializer),
-            _ => Err(ser::Error::custom("only quotas and sliding windows have words")),
+            Self::Limits(limits) => limits.serialize(serializer),
+            _ => Err(ser::Error::custom("only limits have words")),
         }
     }
 }
 
-/// A quota or a sliding window as text.
+/// A quota, a sliding window or several limits as text.
 impl<'de> Deserialize<'de> for Rule {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         read(deserializer, |text| Self::try_from(text))

@@ -8,7 +8,7 @@ use crate::admin::{
     AdminError, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page,
     Plan, fixed_level,
 };
-use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, Window, WindowLevel};
+use crate::model::{Error, Key, Limits, Mode, Quota, Rule, TakeError, Window, WindowLevel};
 use crate::store::Store;
 
 /// Methods of operators: read the buckets of a store, change the effective limits and modes, delete buckets.
@@ -126,17 +126,36 @@ pub trait Admin: Store {
     /// As for [`peek`](Self::peek).
     fn explain(&self, key: &Key, plan: Option<&Key>) -> impl Future<Output = Result<Explanation, Error>> + Send;
 
-    /// Creates a plan, or changes its quota. Buckets of the plan keep their tokens, up to the new capacity. The plan's mode stays.
+    /// Creates a plan, or changes its limits: a [`Quota`], or [`Limits`] whose names further limits need. Buckets of the plan keep
+    /// their tokens, up to the new capacity. The modes of its limits stay.
+    ///
+    /// A request takes from all limits of its plan, or from none. A process knows of added and removed limits
+    /// within a second.
+    ///
+    /// ```
+    /// use tollgate::{Admin, Key, Limiter, MemoryStore, Rule, model::Limits};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (store, free) = (MemoryStore::new(), Key::try_from("free")?);
+    /// store.create_plan(&free, "10/s burst 20; day: 1000/day; month: 20000/30d".parse::<Limits>()?).await?;
+    /// let limiter = Limiter::new(store, Rule::Plan(free))?;
+    /// assert_eq!(limiter.allow_n("user:42", 3).await?.each()[1].remaining(), Some(997));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// A service that calls this at each start undoes the changes of operators: call [`plan`](Self::plan) first to see whether
     /// the plan exists.
     ///
     /// # Errors
     ///
-    /// Returns an error if the quota is unlimited, the store is unreachable, or the role may not change plans.
-    fn create_plan(&self, name: &Key, quota: Quota) -> impl Future<Output = Result<(), AdminError>> + Send;
+    /// Returns an error if a quota is unlimited, a further limit has no name, the store is unreachable, or the role may not change
+    /// plans.
+    fn create_plan(&self, name: &Key, limits: Limits) -> impl Future<Output = Result<(), AdminError>> + Send;
 
-    /// Sets a plan's own mode, or removes it with `None`. Returns whether the plan exists.
+    /// Sets the mode of all limits of a plan, or of one that [`Key::limit`] names. Removes it with `None`. Returns whether the plan
+    /// exists.
     ///
     /// # Errors
     ///
@@ -156,14 +175,15 @@ pub trait Admin: Store {
     /// As for [`peek`](Self::peek).
     fn plan(&self, name: &Key) -> impl Future<Output = Result<Option<Plan>, Error>> + Send;
 
-    /// Lists at most `limit` plans after `after`, or the first ones, in the byte order of their names.
+    /// Lists at most `limit` plans after `after`, or the first ones, in the byte order of their names. Further limits of a plan
+    /// follow it.
     ///
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
     fn plans(&self, after: Option<&Key>, limit: u32) -> impl Future<Output = Result<Page<Plan>, Error>> + Send;
 
-    /// Deletes a plan. Returns whether it existed. Later requests that name the plan fail.
+    /// Deletes a plan with its limits. Returns whether it existed. Later requests that name the plan fail.
     ///
     /// # Errors
     ///
@@ -260,8 +280,8 @@ impl<T: Admin> Admin for Arc<T> {
         (**self).explain(key, plan).await
     }
 
-    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
-        (**self).create_plan(name, quota).await
+    async fn create_plan(&self, name: &Key, limits: Limits) -> Result<(), AdminError> {
+        (**self).create_plan(name, limits).await
     }
 
     async fn set_plan_mode(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::admin::{AdminError, BucketLevel, SweepResult};
 use crate::model::{
-    Adjusted, Adjustment, Checked, Error, Key, Outcome, Rule, Take, TakeError, Throttle, Window, WindowLevel,
-    WindowUsage,
+    Adjusted, Adjustment, Checked, Error, Key, Limits, Outcome, Quota, Rule, Take, TakeError, Throttle, Window,
+    WindowLevel, WindowUsage,
 };
 
 pub(crate) mod sealed {
@@ -59,6 +59,8 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// If the future is dropped, it leaves no transaction open, but the tokens may have been taken.
     fn take(&self, takes: &[Take]) -> impl Future<Output = Result<Vec<Outcome>, Error>> + Send {
         async move {
+            let expanded = expand_all(self, takes).await?;
+            let takes = expanded.as_deref().unwrap_or(takes);
             if let Some(takes) = Checked::all(takes) {
                 return self.take_checked(takes, CallOptions::default()).await;
             }
@@ -80,7 +82,8 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// As for [`take`](Self::take).
     fn take_one(&self, take: &Take) -> impl Future<Output = Result<Outcome, Error>> + Send {
         async move {
-            match Checked::try_from(take) {
+            let expanded = expand(self, take).await?;
+            match Checked::try_from(expanded.as_ref().unwrap_or(take)) {
                 Ok(take) => self.take_one_checked(take, CallOptions::default()).await,
                 Err(error) => Ok(Err(error)),
             }
@@ -164,6 +167,44 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
         adjustments: &[Adjustment],
         options: CallOptions,
     ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send;
+}
+
+/// The request for each limit of its plans and rules. `Err`: this process does not know one of the plans.
+#[inline]
+pub(crate) fn expand_known<S: Store + ?Sized>(store: &S, take: &Take) -> Result<Option<Take>, UnreadPlan> {
+    let Some(store) = take.plans().next().and_then(|_| store.maintenance()) else { return Ok(take.expanded(|_| None)) };
+    if take.plans().any(|plan| store.known_plan(plan).is_none()) {
+        return Err(UnreadPlan);
+    }
+    Ok(take.expanded(|plan| store.known_plan(plan)))
+}
+
+/// This process has not read a plan of the request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnreadPlan;
+
+/// The request for each limit of its plans and rules. Reads the plans that this process does not know.
+pub(crate) async fn expand<S: Store + ?Sized>(store: &S, take: &Take) -> Result<Option<Take>, Error> {
+    let (Err(UnreadPlan), Some(store)) = (expand_known(store, take), store.maintenance()) else {
+        return Ok(expand_known(store, take).unwrap_or_default());
+    };
+    let mut read = Vec::new();
+    for plan in take.plans() {
+        read.push((plan, store.read_plan(plan).await?));
+    }
+    Ok(take.expanded(|plan| read.iter().find(|(other, _)| *other == plan).map(|(_, limits)| limits.clone())))
+}
+
+/// The requests for each limit of their plans and rules. `None`: all are as they are.
+async fn expand_all<S: Store + ?Sized>(store: &S, takes: &[Take]) -> Result<Option<Vec<Take>>, Error> {
+    if takes.iter().all(|take| matches!(expand_known(store, take), Ok(None))) {
+        return Ok(None);
+    }
+    let mut all = Vec::with_capacity(takes.len());
+    for take in takes {
+        all.push(expand(store, take).await?.unwrap_or_else(|| take.clone()));
+    }
+    Ok(Some(all))
 }
 
 /// How a store makes a call.
@@ -270,6 +311,23 @@ pub trait Maintenance: Send + Sync {
     fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel, AdminError> {
         let _ = (key, window);
         Box::pin(async { Err(AdminError::Unsupported) })
+    }
+
+    /// Returns the limits of a plan, as this process knows them: a change shows within a second. `None`: call
+    /// [`read_plan`](Self::read_plan). Default: one limit without a name.
+    fn known_plan(&self, plan: &Key) -> Option<Limits> {
+        let _ = plan;
+        Some(Quota::unlimited().into())
+    }
+
+    /// Reads the limits of a plan. A plan that does not exist has one limit, whose requests the store refuses.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store is unreachable, or the role may not read plans.
+    fn read_plan<'a>(&'a self, plan: &'a Key) -> MaintenanceFuture<'a, Limits> {
+        let _ = plan;
+        Box::pin(async { Ok(Quota::unlimited().into()) })
     }
 
     /// Deletes expired rows in one bounded step that reads about `limit` rows. On a server, a step reads at most 1000 rows.

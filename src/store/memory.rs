@@ -19,8 +19,8 @@ use crate::model::id::IdOf;
 use crate::model::receipt::AdjustmentKind;
 use crate::model::window;
 use crate::model::{
-    Adjusted, Adjustment, Checked, Decision, Error, Key, Limit, Mode, Outcome, Rule, Take, TakeError, Throttle, Window,
-    WindowLevel, WindowUsage,
+    Adjusted, Adjustment, Checked, Decision, Error, Key, Limit, Limits, Mode, Outcome, Quota, Rule, Take, TakeError,
+    Throttle, Window, WindowLevel, WindowUsage,
 };
 use crate::store::admin::{level_under, window_level_under};
 use crate::store::{CallOptions, Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store, sealed};
@@ -137,13 +137,16 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Returns an error if the request can never be granted.
     pub fn decide(&self, take: &Take) -> Outcome {
-        self.decide_checked(Checked::try_from(take)?)
+        match take.expanded(|plan| Some(self.plan_limits(plan))) {
+            None => self.decide_checked(Checked::try_from(take)?),
+            Some(take) => self.decide_checked(Checked::try_from(&take)?),
+        }
     }
 
     #[inline]
     fn decide_checked(&self, take: Checked<&Take>) -> Outcome {
         // The usual case: one limit, whose bucket is already under the limits that apply.
-        if let Some(Limit { key, rule, .. }) = take.plain() {
+        if let (Some(Limit { key, rule, .. }), true) = (take.plain(), take.indices.is_empty()) {
             let request = take.request_at(0);
             let hash = self.hasher.hash_one(key);
             let mut shard = self.shards[shard_of(hash)].lock();
@@ -334,6 +337,12 @@ impl<C: Clock> MemoryStore<C> {
         })
     }
 
+    /// The limits of a plan. One that does not exist has one limit.
+    fn plan_limits(&self, plan: &Key) -> Limits {
+        let limits = self.rules.read(|settings| settings.limits.get(plan).cloned());
+        limits.unwrap_or_else(|| Quota::unlimited().into())
+    }
+
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
         &self.shards[self.shard_of(key)]
     }
@@ -405,6 +414,10 @@ impl<C: Clock> Maintenance for MemoryStore<C> {
 
     fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel, AdminError> {
         Box::pin(async move { Ok(window_level_under(self, key, window).await?) })
+    }
+
+    fn known_plan(&self, plan: &Key) -> Option<Limits> {
+        Some(self.plan_limits(plan))
     }
 
     /// Sweeps whole shards in a step: at least a 64th of the keys.

@@ -14,6 +14,7 @@ mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod nodes;
+mod plans;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod reconnect;

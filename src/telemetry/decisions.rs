@@ -276,7 +276,9 @@ fn kind(error: &Error) -> &'static str {
         Error::Unreadable { .. } => "unreadable",
         Error::Take(
             TakeError::Conflict(_)
-            | TakeError::RepeatedKey(_)
+            | TakeError::LimitKeyTooLong(_)
+            | TakeError::MissingCost { .. }
+            | TakeError::UnknownCost(_)
             | TakeError::UnknownBucket(_)
             | TakeError::UnknownPlan { .. }
             | TakeError::WindowNotAlone(_),

@@ -1,6 +1,7 @@
 //! Operators' changes, on any engine.
 
 use chrono::{DateTime, Utc};
+use tollgate::model::Limits;
 use tollgate::{
     Admin, Error, Key, Mode, Quota,
     admin::{AdminError, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan},
@@ -50,8 +51,8 @@ impl Admin for AnyStore {
         on_each!(self.explain(key, plan))
     }
 
-    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
-        on_each!(self.create_plan(name, quota))
+    async fn create_plan(&self, name: &Key, limits: Limits) -> Result<(), AdminError> {
+        on_each!(self.create_plan(name, limits))
     }
 
     async fn set_plan_mode(

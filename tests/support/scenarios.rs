@@ -7,6 +7,7 @@ pub mod listing;
 pub mod local_reads;
 pub mod memory;
 pub mod methods;
+pub mod named_limits;
 pub mod other_limits;
 pub mod plans;
 pub mod receipts;
@@ -45,7 +46,7 @@ pub trait World: Sync {
 
     /// Creates a plan, or changes its quota, and sets its mode if `mode` is not `None`.
     async fn plan(&self, name: &Key, quota: Quota, mode: Option<Mode>) -> anyhow::Result<()> {
-        self.store().create_plan(name, quota).await?;
+        self.store().create_plan(name, quota.into()).await?;
         self.store().set_plan_mode(name, mode, None, None).await?;
         Ok(())
     }
@@ -115,7 +116,12 @@ macro_rules! for_each_scenario {
             several: a_reservation_of_several_is_cancelled_in_all_of_them,
             several: batch_for_one_or_several_buckets_is_decided_in_order,
             several: unlimited_limit_among_several_limits_nothing,
-            several: two_limits_of_one_key_are_an_error,
+            named_limits: two_limits_of_one_key_count_separately,
+            named_limits: a_plan_of_several_limits_takes_from_all_or_none,
+            named_limits: one_limit_of_a_plan_has_its_own_override_and_mode,
+            named_limits: a_plan_gains_and_loses_limits,
+            named_limits: a_limit_counts_a_cost_of_its_own,
+            named_limits: invalid_limits_of_a_plan_are_errors,
             plans: the_transcript_of_a_client_by_plan,
             plans: larger_plan_applies_from_the_next_request,
             plans: smaller_plan_limits_tokens_to_its_capacity,

@@ -7,8 +7,9 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{
-    Admin, Key, Mode, Quota,
+    Admin, Key, Mode,
     admin::{ModeSetting, Origin, Override},
+    model::Limits,
 };
 
 use super::file::{BucketEntry, Entry, OverrideEntry, PlanEntry};
@@ -16,7 +17,7 @@ use crate::exit::CliError;
 use crate::modes::ModeArg;
 use crate::paging::readable;
 use crate::text::{GREEN, YELLOW, plain};
-use crate::{levels, modes, overrides, times};
+use crate::{levels, modes, overrides, plan, times};
 
 /// The effect of an entry on the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,8 @@ enum Kind {
 /// The values of a plan, a bucket or an override.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Values {
-    quota: Option<Quota>,
+    /// Of a bucket or an override, one.
+    limits: Option<Limits>,
     mode: Option<Mode>,
     reason: Option<String>,
     until: Option<DateTime<Utc>>,
@@ -114,26 +116,28 @@ impl Change {
     }
 
     async fn of_plan(store: &impl Admin, name: &Key, entry: &PlanEntry, now: DateTime<Utc>) -> anyhow::Result<Self> {
-        let before = readable(store.plan(name).await)?.flatten().map(|plan| {
-            let values = Values { quota: Some(plan.quota), ..Values::default() };
-            match plan.mode.filter(|mode| !modes::has_ended(mode, now)) {
-                Some(ModeSetting { mode, reason, until, .. }) => {
-                    Values { mode: Some(mode), reason: reason.filter(|reason| !reason.is_empty()), until, ..values }
+        let limits = plan::limits(store, name).await;
+        let before =
+            readable(store.plan(name).await)?.flatten().zip(readable(limits)?.flatten()).map(|(plan, limits)| {
+                let values = Values { limits: Some(limits.clone()), ..Values::default() };
+                match plan.mode.filter(|mode| !modes::has_ended(mode, now)) {
+                    Some(ModeSetting { mode, reason, until, .. }) => {
+                        Values { mode: Some(mode), reason: reason.filter(|reason| !reason.is_empty()), until, ..values }
+                    }
+                    None => values,
                 }
-                None => values,
-            }
-        });
+            });
         let after = match entry.mode {
             // A mode of the file has no end.
             mode @ Some(_) => Values { mode, ..Values::default() },
             None => before.clone().unwrap_or_default(),
         };
-        let after = Values { quota: Some(entry.quota), ..after };
+        let after = Values { limits: Some(entry.quota.clone()), ..after };
         Ok(Self::new(Kind::Plan, name, before, after))
     }
 
     async fn of_bucket(store: &impl Admin, key: &Key, entry: &BucketEntry) -> anyhow::Result<Self> {
-        let after = Values { quota: Some(entry.quota), ..Values::default() };
+        let after = Values { limits: Some(entry.quota.into()), ..Values::default() };
         let Some(level) = readable(store.peek(key).await)?.flatten() else {
             return Ok(Self::new(Kind::Bucket, key, None, after));
         };
@@ -145,7 +149,12 @@ impl Change {
         };
         let from = (level.plan().is_some() || !level.is_provisioned()).then(|| levels::origin(&level));
         let is_hidden = own.is_none() && from.is_none();
-        let change = Self::new(Kind::Bucket, key, Some(Values { quota: own, from, ..Values::default() }), after);
+        let change = Self::new(
+            Kind::Bucket,
+            key,
+            Some(Values { limits: own.map(Limits::from), from, ..Values::default() }),
+            after,
+        );
         Ok(if is_hidden { Self { status: Status::Set, ..change } } else { change })
     }
 
@@ -157,7 +166,7 @@ impl Change {
     ) -> anyhow::Result<Self> {
         let current = overrides::effective(store, key, now).await?;
         let before = (current.quota.is_some() || current.mode.is_some()).then(|| Values {
-            quota: current.quota,
+            limits: current.quota.map(Limits::from),
             mode: current.mode,
             reason: Some(current.reason).filter(|reason| !reason.is_empty()),
             until: current.expires_at,
@@ -165,7 +174,7 @@ impl Change {
         });
         let kept = before.clone().unwrap_or_default();
         let after = Values {
-            quota: entry.quota.or(kept.quota),
+            limits: entry.quota.map(Limits::from).or(kept.limits),
             mode: entry.mode.or(kept.mode),
             reason: entry.reason.clone().or(kept.reason).filter(|reason| !reason.is_empty()),
             until: entry.until.or(kept.until),
@@ -175,7 +184,8 @@ impl Change {
         let is_over = entry.until.is_some_and(|end| end <= now.max(Utc::now()));
         if is_over {
             let OverrideEntry { quota, mode, reason, until } = entry;
-            let after = Values { quota: *quota, mode: *mode, reason: reason.clone(), until: *until, from: None };
+            let limits = quota.map(Limits::from);
+            let after = Values { limits, mode: *mode, reason: reason.clone(), until: *until, from: None };
             return Ok(Self { status: Status::Expired, ..Self::new(Kind::Override, key, before, after) });
         }
         Ok(Self::new(Kind::Override, key, before, after))
@@ -204,16 +214,17 @@ impl Change {
             return Ok(());
         }
         let before = self.before.clone().unwrap_or_default();
-        match (self.kind, self.after.quota) {
-            (Kind::Override, quota) => {
+        match (self.kind, self.after.limits.clone()) {
+            (Kind::Override, limits) => {
+                let quota = limits.map(|limits| limits.first().quota());
                 let Values { mode, reason, until, .. } = self.after.clone();
                 let over = Override { quota, mode, reason: reason.unwrap_or_default(), expires_at: until };
                 store.set_override(&self.name, over).await?;
             }
-            (Kind::Bucket, Some(quota)) => store.create_bucket(&self.name, quota).await?,
-            (Kind::Plan, Some(quota)) => {
-                if before.quota != Some(quota) {
-                    store.create_plan(&self.name, quota).await?;
+            (Kind::Bucket, Some(limits)) => store.create_bucket(&self.name, limits.first().quota()).await?,
+            (Kind::Plan, Some(limits)) => {
+                if before.limits.as_ref() != Some(&limits) {
+                    store.create_plan(&self.name, limits).await?;
                 }
                 let mode = |values: &Values| (values.mode, values.until, values.reason.clone());
                 if mode(&before) != mode(&self.after)
@@ -309,7 +320,7 @@ struct ValuesJson<'a> {
 impl Values {
     fn json(&self) -> ValuesJson<'_> {
         ValuesJson {
-            quota: self.quota.map(|quota| quota.to_string()),
+            quota: self.limits.as_ref().map(Limits::to_string),
             mode: self.mode.map(Mode::as_str),
             reason: self.reason.as_deref(),
             until: times::timestamp(self.until),
@@ -322,7 +333,7 @@ impl Values {
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
-            self.quota.map(|quota| quota.to_string()),
+            self.limits.as_ref().map(Limits::to_string),
             self.mode.map(|mode| format!("mode {mode}")),
             self.from.as_ref().map(|from| format!("from {}", plain(from))),
             self.until.map(|until| {

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-use std::{fs, io, io::Read as _};
+use std::{fmt, fs, io, io::Read as _};
 
 use chrono::{DateTime, SubsecRound, Utc};
-use serde::{Deserialize, Deserializer, de::Error};
-use tollgate::{Key, Mode, Quota, Rule, admin::AdminError};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use tollgate::{Key, Mode, Quota, Rule, admin::AdminError, model};
 use toml::{Spanned, Table, Value, value::Datetime};
 use toml_parser::lexer::{Token, TokenKind};
 
@@ -26,8 +27,8 @@ pub(crate) enum Entry {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlanEntry {
-    #[serde(deserialize_with = "quota")]
-    pub(crate) quota: Quota,
+    #[serde(deserialize_with = "limits")]
+    pub(crate) quota: model::Limits,
     pub(crate) mode: Option<Mode>,
 }
 
@@ -174,8 +175,36 @@ fn quota<'de, D: Deserializer<'de>>(value: D) -> Result<Quota, D::Error> {
     match Rule::deserialize(value)? {
         Rule::Quota(quota) if quota == Quota::unlimited() => Err(D::Error::custom(AdminError::UnlimitedQuota)),
         Rule::Quota(quota) => Ok(quota),
-        _ => Err(D::Error::custom(whole(&quota_args::no_window()))),
+        rule => Err(D::Error::custom(whole(&quota_args::not_one_quota(&rule)))),
     }
+}
+
+/// A plan's limits: one text, or a list of them.
+fn limits<'de, D: Deserializer<'de>>(value: D) -> Result<model::Limits, D::Error> {
+    struct Texts;
+
+    impl<'de> Visitor<'de> for Texts {
+        type Value = String;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string, or a list of strings")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut texts: A) -> Result<String, A::Error> {
+            let mut all = Vec::new();
+            while let Some(text) = texts.next_element::<String>()? {
+                all.push(text);
+            }
+            Ok(all.join(";"))
+        }
+    }
+
+    let text = value.deserialize_any(Texts)?;
+    quota_args::limits(&text).map_err(|refusal| D::Error::custom(whole(&refusal)))
 }
 
 fn given_quota<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Quota>, D::Error> {

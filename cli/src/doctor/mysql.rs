@@ -340,12 +340,13 @@ const NOT_GRANTED: u16 = 1370;
 const MAX_ROLLBACKS: usize = 5;
 
 /// The routines that a limiter's requests and reservations call, and those by which it peeks.
-const REQUIRED_ROUTINES: [&str; 12] = [
+const REQUIRED_ROUTINES: [&str; 13] = [
     "token_adjust_batch_v1",
     "token_adjust_v1",
     "token_adjust_window_v1",
     "token_explain",
     "token_peek",
+    "token_plan_limits_v1",
     "token_take_all_batch_v1",
     "token_take_all_v1",
     "token_take_batch_v1",

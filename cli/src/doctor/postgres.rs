@@ -217,7 +217,7 @@ async fn grants(connection: &mut PgConnection, report: &mut DoctorReport) -> Res
                 coalesce(bool_and(p.may) filter (where p.operates), false)
            from (select format('tollgate.%s', p.proname) as name,
                         p.proname in ('adjust_batch_v1', 'adjust_v1', 'adjust_window_v1', 'explain', 'grant_v1', 'peek',
-                                      'take_all_batch_v1', 'take_all_v1', 'take_batch_v1', 'take_each_v1',
+                                      'plan_limits_v1', 'take_all_batch_v1', 'take_all_v1', 'take_batch_v1', 'take_each_v1',
                                       'take_equal_v1', 'take_v1', 'take_window_v1', 'throttle_v1') as takes,
                         p.proname in ('count_denials_v1', 'peek_window', 'sweep_v1') as beside,
                         p.proname = 'create_bucket' as operates,

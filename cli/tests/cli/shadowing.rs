@@ -141,7 +141,7 @@ async fn administers(store: &PgStore) -> Result<(), tollgate::Error> {
     let quota = || Quota::interval(2, Duration::from_secs(3600)).expect("a quota");
     let soon = || Some(chrono::Utc::now() + Duration::from_secs(3600));
     store.create_bucket(&bucket, quota()).await?;
-    store.create_plan(&plan, quota()).await?;
+    store.create_plan(&plan, quota().into()).await?;
     store.set_plan_mode(&plan, Some(Mode::Shadow), Some("a try"), soon()).await?;
     store
         .set_override(

@@ -73,7 +73,7 @@ impl<S: Store> ScheduledRequest<S> {
 
     /// Keeps the tokens of these buckets taken, even if the request is dropped.
     pub(super) fn forfeit(&mut self, keys: &[&Key]) {
-        self.unused.retain(|receipt| !keys.contains(&receipt.key()));
+        self.unused.retain(|receipt| !keys.contains(&&receipt.key().without_limit()));
     }
 
     /// Keeps all tokens taken, because the request is sent.

@@ -26,8 +26,8 @@ impl RateLimitLayer {
             Ok(Some(decided)) => {
                 let denied = || Refusal::Denied {
                     decision: Box::new(decided.decision.clone()),
-                    limit: decided.limit().clone(),
-                    key: decided.take.keys().nth(decided.decision.limit_index()).cloned(),
+                    limit: decided.limit(),
+                    key: decided.bucket(&decided.decision).cloned(),
                 };
                 let refusal = (!decided.decision.is_granted()).then(denied);
                 Admission { decided: Some(decided), refusal }

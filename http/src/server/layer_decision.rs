@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tollgate::{Decision, Limit, Take, model::Source};
+use tollgate::{Decision, Key, Limit, Receipt, Take, model::Source};
 
 use super::headers::{add_policy, add_rate_limit, add_x_rate_limit, is_limited};
 use super::layer_limit::LayerLimit;
@@ -22,9 +22,21 @@ pub(super) struct LayerDecision<'a> {
 pub(super) type Limits<'a> = SmallVec<[&'a LayerLimit; 1]>;
 
 impl LayerDecision<'_> {
-    /// Returns the name of the limit that decided.
-    pub(super) fn limit(&self) -> &Arc<str> {
-        &self.limits[self.decision.limit_index()].name
+    /// Returns the name of the limit that decided: its own beside others of its key, or the name that the layer gives it.
+    pub(super) fn limit(&self) -> Arc<str> {
+        let of_layer = || Arc::clone(&self.limits[self.decision.limit_index()].name);
+        self.decision.limit_name().map_or_else(of_layer, Arc::from)
+    }
+
+    /// Returns the limit whose tokens a receipt is about.
+    pub(super) fn limit_of(&self, receipt: &Receipt) -> Option<&LayerLimit> {
+        let decided = self.decision.each().iter().find(|decision| self.bucket(decision) == Some(receipt.key()))?;
+        self.limits.get(decided.limit_index()).copied()
+    }
+
+    /// Returns the bucket of an answer.
+    pub(super) fn bucket<'a>(&'a self, decision: &'a Decision) -> Option<&'a Key> {
+        decision.bucket().or_else(|| self.take.keys().nth(decision.limit_index()))
     }
 
     /// Adds `RateLimit` and `RateLimit-Policy` for each limit, as after the refunds. Adds nothing if no limit applied to
@@ -35,21 +47,22 @@ impl LayerDecision<'_> {
             return;
         }
         let each: SmallVec<[(Decision, &Limit); 1]> = self.decisions_after_refunds().collect();
-        let decides = self.decides(&each);
+        let decides = self.decides(&each).cloned();
         for (decision, requested) in &each {
             let place = decision.limit_index();
             let limit = self.limits[place];
+            let name = decision.limit_name().unwrap_or(&limit.name);
             if !served || is_limited(decision) {
-                add_rate_limit(headers, &limit.name, requested.get_min_remaining(), decision, denied);
+                add_rate_limit(headers, name, requested.get_min_remaining(), decision, denied);
                 add_policy(
                     headers,
-                    &limit.name,
+                    name,
                     limit.unit.as_deref(),
                     requested.rule(),
                     requested.get_min_remaining(),
                     decision,
                 );
-                if x && place == decides {
+                if x && self.bucket(decision) == decides.as_ref() {
                     add_x_rate_limit(headers, requested.rule(), requested.get_min_remaining(), decision);
                 }
             }
@@ -60,15 +73,16 @@ impl LayerDecision<'_> {
     fn decisions_after_refunds(&self) -> impl Iterator<Item = (Decision, &Limit)> {
         self.decision.each().iter().filter_map(|decision| {
             let requested = self.take.limits().nth(decision.limit_index())?;
-            let refund = self.refunds.iter().find_map(|(key, tokens)| (key == requested.key()).then_some(*tokens));
+            let bucket = self.bucket(decision);
+            let refund = self.refunds.iter().find_map(|(key, tokens)| (Some(key) == bucket).then_some(*tokens));
             Some((refund.map_or_else(|| decision.clone(), |tokens| decision.after_refund(tokens)), requested))
         })
     }
 
-    /// Returns the place of the limit that decided. After refunds, of the limit with tokens for the fewest equal requests.
-    fn decides(&self, each: &[(Decision, &Limit)]) -> usize {
+    /// Returns the bucket that decided. After refunds, the one with tokens for the fewest equal requests.
+    fn decides<'a>(&'a self, each: &'a [(Decision, &Limit)]) -> Option<&'a Key> {
         if self.refunds.is_empty() {
-            return self.decision.limit_index();
+            return self.bucket(&self.decision);
         }
         // Compares remaining ÷ cost without a division.
         let suffices = |one: &Decision, other: &Limit| {
@@ -77,6 +91,6 @@ impl LayerDecision<'_> {
         let fewest = each
             .iter()
             .min_by(|(one, of_one), (other, of_other)| suffices(one, of_other).cmp(&suffices(other, of_one)));
-        fewest.map_or_else(|| self.decision.limit_index(), |(decision, _)| decision.limit_index())
+        self.bucket(fewest.map_or(&self.decision, |(decision, _)| decision))
     }
 }

@@ -161,19 +161,18 @@ impl RateLimitLayer {
 
     /// Gives the unused tokens back, and records how many.
     async fn settle(&self, decided: &mut LayerDecision<'_>, response: &response::Parts) {
-        let LayerDecision { charge, take, limits, refunds, .. } = decided;
-        let Some(charge) = charge.take() else {
+        let Some(charge) = decided.charge.take() else {
             return;
         };
         let refund = charge.refund(&|receipt| {
-            let limit = take.keys().zip(&*limits).find_map(|(key, limit)| (key == receipt.key()).then_some(limit));
+            let limit = decided.limit_of(receipt);
             let unused = limit.and_then(|limit| limit.refund.as_ref()).or(self.refund.as_ref());
             unused.map_or(0, |unused| unused(response, receipt.cost()))
         });
         // If the client disconnects now, the refund continues. If the refund fails, the tokens stay taken.
         let Some(refund) = refund else { return };
         match refund.await {
-            Ok(given_back) => *refunds = given_back,
+            Ok(given_back) => decided.refunds = given_back,
             Err(error) => self.limiter.record(MiddlewareEvent::RefundFailed(&error)),
         }
     }

@@ -85,11 +85,16 @@ impl Answer {
         Ok(self.header("retry-after")?.map_or(Ok(0), str::parse)?)
     }
 
+    /// Returns the values of a header.
+    pub fn values(&self, name: &str) -> anyhow::Result<Vec<&str>> {
+        Ok(self.headers.get_all(name).iter().map(|value| value.to_str()).collect::<Result<_, _>>()?)
+    }
+
     /// Returns the only value of a header.
     pub fn header(&self, name: &str) -> anyhow::Result<Option<&str>> {
-        let values: Vec<_> = self.headers.get_all(name).iter().collect();
+        let values = self.values(name)?;
         anyhow::ensure!(values.len() <= 1, "{name} is there {} times", values.len());
-        Ok(values.first().map(|value| value.to_str()).transpose()?)
+        Ok(values.first().copied())
     }
 
     pub fn json(&self) -> anyhow::Result<serde_json::Value> {

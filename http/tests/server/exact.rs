@@ -71,7 +71,7 @@ async fn kept_alive_connections_pass_exactly_the_tokens() -> anyhow::Result<()> 
 async fn eight_server_processes_pass_exactly_the_tokens() -> anyhow::Result<()> {
     let database = OwnDatabase::create().await?;
     let store = PgStore::from(database.pool().await?);
-    store.create_plan(&Key::try_from("free")?, Quota::once(100)?).await?;
+    store.create_plan(&Key::try_from("free")?, Quota::once(100)?.into()).await?;
     let mut processes = Vec::new();
     for _ in 0..8 {
         processes.push(Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?);

@@ -92,7 +92,7 @@ fn is_served(answer: &Answer) -> anyhow::Result<bool> {
 async fn http_plans_processes_share_a_limit_across_plan_changes() -> anyhow::Result<()> {
     let database = OwnDatabase::create().await?;
     let pool = database.pool().await?;
-    PgStore::from(pool.clone()).create_plan(&Key::try_from("free")?, Quota::once(20)?).await?;
+    PgStore::from(pool.clone()).create_plan(&Key::try_from("free")?, Quota::once(20)?.into()).await?;
     let one = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
     let two = Process::start("http_plans", &[&database.url, "127.0.0.1:0"]).await?;
 
@@ -197,7 +197,7 @@ async fn http_api_keys_serves_known_keys_also_in_an_outage() -> anyhow::Result<(
     let database = OwnDatabase::create().await?;
     let store = PgStore::from(database.pool().await?);
     for (plan, tokens) in [("free", 2), ("paid", 3)] {
-        store.create_plan(&Key::try_from(plan)?, Quota::once(tokens)?).await?;
+        store.create_plan(&Key::try_from(plan)?, Quota::once(tokens)?.into()).await?;
     }
     let example = Process::start("http_api_keys", &[&database.url, "127.0.0.1:0"]).await?;
     let client = Client::new(example.address);

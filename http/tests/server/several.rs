@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::http::response;
 use axum::routing::get;
 use tollgate::{Admin, Fallback, Key, Limiter, MemoryStore, Quota, Rule, Window};
-use tollgate_http::{GlobalKey, Header, RateLimitLayer};
+use tollgate_http::{GlobalKey, Header, RateLimitHeaders, RateLimitLayer};
 
 use super::broken::Broken;
 use super::client::Client;
@@ -41,6 +41,30 @@ async fn each_limit_can_have_a_plan_from_the_request() -> anyhow::Result<()> {
     }
     // A plan that does not exist is a server error.
     assert_eq!(client.get_with("/", &[("x-user", "a"), ("x-plan", "none such")]).await?.status, 500);
+    Ok(())
+}
+
+/// Each limit of a plan has its own items in the headers, and a refund gives back its tokens.
+#[tokio::test]
+async fn headers_list_each_limit_of_a_plan() -> anyhow::Result<()> {
+    let (store, free) = (MemoryStore::new(), Key::try_from("free")?);
+    store.create_plan(&free, "10 once; day: 3/d".parse()?).await?;
+    let layer = RateLimitLayer::new(Limiter::new(store, Rule::Plan(free))?)
+        .key(GlobalKey)
+        .headers(RateLimitHeaders::Always)
+        .refund(|answer, cost| if answer.status == 404 { cost } else { 0 });
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for (path, left) in [("/", [9, 2]), ("/missing", [9, 2]), ("/", [8, 1]), ("/", [7, 0])] {
+        let answer = client.get_with(path, &[]).await?;
+        let policies = answer.values("ratelimit-policy")?;
+        assert_eq!(policies, ["\"default\";q=10", "\"day\";q=3;w=86400"], "{path}");
+        let limits = answer.values("ratelimit")?;
+        let counted: Vec<_> = limits.iter().filter_map(|item| item.split(';').nth(1)).collect();
+        assert_eq!(counted, left.map(|left| format!("r={left}")), "{path}: {limits:?}");
+    }
+    let denied = client.get_with("/", &[]).await?;
+    assert_eq!((denied.status.as_u16(), &denied.json()?["violated-policies"]), (429, &serde_json::json!(["day"])));
     Ok(())
 }
 

@@ -7,11 +7,11 @@ use chrono::{DateTime, Utc};
 
 use super::MemoryStore;
 use crate::admin::{AdminError, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan};
-use crate::admin::{explain, limited};
+use crate::admin::{explain, limited, plan_limits};
 use crate::clock::Clock;
 use crate::model::decide;
 use crate::model::decide::BucketRow;
-use crate::model::{Error, Key, Mode, Quota, Rule, TakeError, WindowLevel};
+use crate::model::{Error, Key, Limits, Mode, NamedLimit, Quota, Rule, TakeError, WindowLevel};
 use crate::store::Admin;
 
 impl<C: Clock> Admin for MemoryStore<C> {
@@ -84,11 +84,18 @@ impl<C: Clock> Admin for MemoryStore<C> {
         Ok(explain(row, plan, &settings, now))
     }
 
-    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
-        let quota = limited(quota)?;
+    async fn create_plan(&self, name: &Key, limits: Limits) -> Result<(), AdminError> {
+        let limits = plan_limits(name, limits)?;
         self.rules.change(|settings| {
-            let plan = || Plan { name: name.clone(), quota, mode: None };
-            settings.plans.entry(name.clone()).or_insert_with(plan).quota = quota;
+            settings.plans.retain(|row, _| {
+                row == name || row.without_limit() != *name || limits.of(name).any(|(id, _)| id == *row)
+            });
+            for (row, NamedLimit { quota, name: limit, cost }) in limits.of(name) {
+                let mode = settings.plans.get(&row).and_then(|plan| plan.mode.clone());
+                let plan = Plan { name: row.clone(), limit: limit.clone(), cost: cost.clone(), quota: *quota, mode };
+                settings.plans.insert(row, plan);
+            }
+            settings.limits.insert(name.clone(), limits.clone());
         });
         Ok(())
     }
@@ -101,7 +108,11 @@ impl<C: Clock> Admin for MemoryStore<C> {
         until: Option<DateTime<Utc>>,
     ) -> Result<bool, AdminError> {
         let mode = mode.map(|mode| ModeSetting::checked(mode, reason, until, self.clock.now())).transpose()?;
-        Ok(self.rules.change(|settings| settings.plans.get_mut(name).map(|plan| plan.mode = mode)).is_some())
+        Ok(self.rules.change(|settings| {
+            let rows = settings.plans.range_mut(name.clone()..).map(|(_, plan)| plan);
+            let of_plan = rows.take_while(|plan| plan.name == *name || plan.name.without_limit() == *name);
+            of_plan.map(|plan| plan.mode.clone_from(&mode)).count() > 0
+        }))
     }
 
     async fn plan(&self, name: &Key) -> Result<Option<Plan>, Error> {
@@ -123,7 +134,11 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
-        Ok(self.rules.change(|settings| settings.plans.remove(name)).is_some())
+        Ok(self.rules.change(|settings| {
+            settings.plans.retain(|row, _| row == name || row.without_limit() != *name);
+            settings.limits.remove(name);
+            settings.plans.remove(name).is_some()
+        }))
     }
 
     async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {

@@ -9,7 +9,7 @@ use crate::admin::AdminSettings;
 use crate::admin::{ModeSetting, Override, Plan};
 use crate::model::decide;
 use crate::model::decide::{BucketRow, KeySettings, TimedMode};
-use crate::model::{Key, Mode, Rule};
+use crate::model::{Key, Limits, Mode, Rule};
 
 /// The plans, the mode and the overrides of a store in memory.
 #[derive(Debug, Default)]
@@ -24,6 +24,8 @@ pub(super) struct OperatorSettings {
 pub(super) struct Settings {
     pub(super) all: ModeSetting,
     pub(super) plans: BTreeMap<Key, Plan>,
+    /// The limits of each plan, in their order.
+    pub(super) limits: HashMap<Key, Limits>,
     pub(super) overrides: HashMap<Key, Override>,
 }
 
@@ -60,7 +62,7 @@ impl OperatorSettings {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.and_then(|row| row.plan.as_deref()),
-            Rule::Quota(_) | Rule::Window(_) => None,
+            Rule::Quota(_) | Rule::Window(_) | Rule::Limits(_) => None,
         };
         self.read(|settings| KeySettings {
             all: TimedMode::from_setting(&settings.all),

@@ -8,13 +8,14 @@ use chrono::{DateTime, Utc};
 use super::SqlStore;
 use super::dialect::{Dialect, Operation, PageStart, RowResult};
 use super::instant::Instant;
-use crate::admin::limited;
+use super::plans::limit_name;
 use crate::admin::{
     AdminError, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page,
     Plan,
 };
+use crate::admin::{limited, plan_limits};
 use crate::model::quota::Refill;
-use crate::model::{Error, Key, Mode, Quota, Window, WindowLevel};
+use crate::model::{Error, Key, Limits, Mode, Quota, Window, WindowLevel};
 use crate::store::Admin;
 
 impl<DB: Dialect> Admin for SqlStore<DB> {
@@ -54,8 +55,11 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
         explained.map_err(|why| unreadable(key, why))
     }
 
-    async fn create_plan(&self, name: &Key, quota: Quota) -> Result<(), AdminError> {
-        Ok(self.run_change((name.clone(), limited(quota)?), DB::create_plan).await?)
+    async fn create_plan(&self, name: &Key, limits: Limits) -> Result<(), AdminError> {
+        let limits = plan_limits(name, limits)?;
+        let created = self.run_change((name.clone(), limits), DB::create_plan).await;
+        self.plans.forget(name);
+        Ok(created?)
     }
 
     async fn set_plan_mode(
@@ -79,7 +83,9 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
     }
 
     async fn delete_plan(&self, name: &Key) -> Result<bool, Error> {
-        self.run_change(name.clone(), DB::delete_plan).await
+        let deleted = self.run_change(name.clone(), DB::delete_plan).await;
+        self.plans.forget(name);
+        deleted
     }
 
     async fn set_mode(&self, mode: Mode, reason: Option<&str>, until: Option<DateTime<Utc>>) -> Result<(), AdminError> {
@@ -204,8 +210,9 @@ pub(super) type WindowLevelColumns = (String, i64, i64, i64, i64, i64, i64);
 /// Mode, reason, until.
 pub(super) type ModeColumns = (Option<String>, Option<String>, Option<Instant>);
 
-/// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until.
-pub(super) type PlanColumns = (String, i64, i64, String, Option<String>, Option<String>, Option<Instant>);
+/// Name, capacity, nanoseconds from empty to full, refill, mode, reason, until, name of the limit, name of its cost.
+pub(super) type PlanColumns =
+    (String, i64, i64, String, Option<String>, Option<String>, Option<Instant>, Option<String>, Option<String>);
 
 /// Capacity, nanoseconds from empty to full, refill, mode, reason, expires at.
 type OverrideColumns = (Option<i64>, Option<i64>, String, Option<String>, String, Option<Instant>);
@@ -262,9 +269,11 @@ impl TryFrom<PlanColumns> for Plan {
     type Error = sqlx::Error;
 
     fn try_from(columns: PlanColumns) -> Result<Self, sqlx::Error> {
-        let (name, capacity, refill_ns, refill, mode, reason, until) = columns;
+        let (name, capacity, refill_ns, refill, mode, reason, until, limit, cost) = columns;
         Ok(Self {
             name: key(name)?,
+            limit: limit_name(limit)?,
+            cost: limit_name(cost)?,
             quota: quota(capacity, refill_ns, &refill)?,
             mode: mode_setting((mode, reason, until))?,
         })
@@ -363,7 +372,7 @@ fn instant(instant: Option<Instant>) -> Option<DateTime<Utc>> {
 }
 
 pub(super) fn key(text: String) -> Result<Key, sqlx::Error> {
-    Key::try_from(text).map_err(|error| sqlx::Error::Decode(error.into()))
+    Key::stored(text).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {

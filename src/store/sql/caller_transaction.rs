@@ -6,7 +6,8 @@ use std::time::Duration;
 use sqlx::Connection;
 
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
-use super::dialect::Dialect;
+use super::dialect::{Dialect, Operations};
+use super::plans;
 use super::retry::Failure;
 use super::store::{classify, run_routine};
 use crate::model::{Adjusted, Adjustment, Checked, Decision, Error, Outcome, Take, TakeError};
@@ -50,10 +51,25 @@ pub async fn take_within<C>(connection: &mut C, take: &Take) -> Result<Outcome, 
 where
     C: Connection<Database: Dialect<Connection = C>>,
 {
-    match Checked::try_from(take) {
+    let expanded = under_plans(connection, take).await?;
+    match Checked::try_from(expanded.as_ref().unwrap_or(take)) {
         Ok(take) => decide(connection, take).await,
         Err(error) => Ok(Err(error)),
     }
+}
+
+/// The request for each limit of its plans. `None`: each has one.
+async fn under_plans<C>(connection: &mut C, take: &Take) -> Result<Option<Take>, Error>
+where
+    C: Connection<Database: Dialect<Connection = C>>,
+{
+    let context = <C::Database as Operations>::CallContext::default();
+    let mut known = Vec::new();
+    for plan in take.plans() {
+        let rows = C::Database::plan_limits(connection, plan, &context).await.map_err(failed::<C::Database>)?;
+        known.push((plan, plans::limits(plan, rows)?));
+    }
+    Ok(take.expanded(|plan| known.iter().find(|(other, _)| *other == plan).map(|(_, limits)| limits.clone())))
 }
 
 async fn decide<C>(connection: &mut C, take: Checked<&Take>) -> Result<Outcome, Error>
@@ -100,6 +116,10 @@ where
 }
 
 async fn call_routine<DB: Dialect>(connection: &mut DB::Connection, call: RoutineCall) -> Result<RoutineReply, Error> {
-    let failed = |error| Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX);
-    run_routine::<DB>(connection, &call, &DB::in_callers_transaction(&DB::CallContext::default())).await.map_err(failed)
+    let context = DB::in_callers_transaction(&DB::CallContext::default());
+    run_routine::<DB>(connection, &call, &context).await.map_err(failed::<DB>)
+}
+
+fn failed<DB: Dialect>(error: sqlx::Error) -> Error {
+    Failure::new(classify::<DB>(&error), error).into_error(1, Duration::MAX)
 }

@@ -14,7 +14,7 @@ use super::settings::{Durability, Isolation};
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::ThrottleLevel;
-use crate::model::{Adjustment, Key, Quota, Rule, WindowLevel, WindowUsage};
+use crate::model::{Adjustment, Key, Limits, Quota, Rule, WindowLevel, WindowUsage};
 use crate::store::Capabilities;
 
 /// The databases that a [`SqlStore`](crate::SqlStore) can be on: `sqlx::Postgres`, `sqlx::MySql` and `sqlx::Sqlite`.
@@ -170,6 +170,10 @@ pub struct PageStart {
     pub skip: i64,
 }
 
+/// The name of a plan's limit, and the name of the cost that the limit counts.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub type LimitNames = (Option<String>, Option<String>);
+
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type OperationFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
@@ -279,14 +283,21 @@ pub trait Operations: Database {
         context: &'c Self::CallContext,
     ) -> OperationFuture<'c, RowResult<Explanation>>;
 
-    /// Creates a plan, or changes its quota.
+    /// Creates a plan, or changes its limits.
     fn create_plan<'c>(
         connection: &'c mut Self::Connection,
-        plan: &'c (Key, Quota),
+        plan: &'c (Key, Limits),
         context: &'c Self::CallContext,
     ) -> OperationFuture<'c, ()>;
 
-    /// Sets or clears the mode of a plan.
+    /// The names of a plan's limits and of the costs that they count, if it has several limits or one with a name.
+    fn plan_limits<'c>(
+        connection: &'c mut Self::Connection,
+        plan: &'c Key,
+        context: &'c Self::CallContext,
+    ) -> OperationFuture<'c, Vec<LimitNames>>;
+
+    /// Sets or clears the mode of all limits of a plan, or of one of its further limits.
     fn set_plan_mode<'c>(
         connection: &'c mut Self::Connection,
         plan: &'c (Key, Option<ModeSetting>),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Pool, SqlStr};
+use tokio::runtime::Handle;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -14,6 +15,7 @@ use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
 use super::dialect::{ChangeTime, Dialect, MAX_TAKE_ALL, Operation};
 use super::file::DatabaseFile;
 use super::nodes::{NODE_PATIENCE, Nodes};
+use super::plans::{self, KnownPlans};
 use super::reconnect::Reconnect;
 use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish_change, finish_conversation, finish_statement};
 use super::settings::Isolation;
@@ -21,8 +23,8 @@ use crate::admin::{AdminError, BucketLevel, DenialCount, SweepResult};
 use crate::model::answer::throttled;
 use crate::model::error::code_of;
 use crate::model::{
-    Adjusted, Adjustment, Checked, Error, Key, Outcome, Quota, Rule, Take, TakeError, Throttle, Window, WindowLevel,
-    WindowUsage,
+    Adjusted, Adjustment, Checked, Error, Key, Limits, Outcome, Quota, Rule, Take, TakeError, Throttle, Window,
+    WindowLevel, WindowUsage,
 };
 use crate::store::admin::{Admin, level_under, window_level_under};
 use crate::store::{CallOptions, Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store, sealed};
@@ -45,6 +47,7 @@ pub struct SqlStore<DB: Dialect> {
     reconnect: Reconnect,
     file: DatabaseFile,
     nodes: Option<Arc<Nodes<DB>>>,
+    pub(super) plans: KnownPlans,
 }
 
 impl<DB: Dialect> SqlStore<DB> {
@@ -75,7 +78,7 @@ impl<DB: Dialect> SqlStore<DB> {
     pub(super) fn with(pool: Pool<DB>, context: DB::CallContext) -> Self {
         let file = DatabaseFile::of(&pool);
         let (retry, reconnect) = (Retry::default(), Reconnect::default());
-        Self { pool, context, isolation: None, retry, reconnect, file, nodes: None }
+        Self { pool, context, isolation: None, retry, reconnect, file, nodes: None, plans: KnownPlans::default() }
     }
 
     /// Connects to several nodes in turn.
@@ -256,7 +259,8 @@ type AttemptsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
         let (pool, context, reconnect) = (self.pool.clone(), self.context.clone(), self.reconnect.clone());
-        Self { pool, context, reconnect, file: self.file.clone(), nodes: self.nodes.clone(), ..*self }
+        let (file, nodes, plans) = (self.file.clone(), self.nodes.clone(), self.plans.clone());
+        Self { pool, context, reconnect, file, nodes, plans, ..*self }
     }
 }
 
@@ -320,6 +324,25 @@ impl<DB: Dialect> Maintenance for SqlStore<DB> {
 
     fn window_level<'a>(&'a self, key: &'a Key, window: &'a Window) -> MaintenanceFuture<'a, WindowLevel, AdminError> {
         Box::pin(async move { Ok(window_level_under(self, key, window).await?) })
+    }
+
+    /// Limits that are older than a second are read again by a task. Without a runtime, or if that fails, they stay as they are.
+    fn known_plan(&self, plan: &Key) -> Option<Limits> {
+        let (limits, is_old) = self.plans.find(plan)?;
+        if let (true, Ok(runtime)) = (is_old, Handle::try_current()) {
+            let (store, plan) = (self.clone(), plan.clone());
+            runtime.spawn(async move { drop(store.read_plan(&plan).await) });
+        }
+        Some(limits)
+    }
+
+    fn read_plan<'a>(&'a self, plan: &'a Key) -> MaintenanceFuture<'a, Limits> {
+        Box::pin(async {
+            let rows = self.run_operation(plan.clone(), DB::plan_limits).await?;
+            let limits = plans::limits(plan, rows)?;
+            self.plans.keep(plan, limits.clone());
+            Ok(limits)
+        })
     }
 
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {

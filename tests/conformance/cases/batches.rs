@@ -104,8 +104,8 @@ impl Author {
             let plan = self.plans[self.random.usize(..2)].clone();
             match self.random.u32(..10) {
                 0..=2 => {
-                    model.create_plan(&plan, quota).await?;
-                    engine.create_plan(&plan, quota).await?;
+                    model.create_plan(&plan, quota.into()).await?;
+                    engine.create_plan(&plan, quota.into()).await?;
                 }
                 3 => {
                     let (expected, found) = (

@@ -186,7 +186,7 @@ async fn take_and_adjust(
 async fn operate(lines: &mut Vec<String>, store: &AnyStore, other: &AnyStore, keys: &[Key; 5]) -> anyhow::Result<()> {
     let quota = Quota::interval(3, Duration::from_hours(1))?;
     for key in keys {
-        note!(lines, store.create_plan(key, quota).await);
+        note!(lines, store.create_plan(key, quota.into()).await);
         note!(lines, store.set_plan_mode(key, Some(Mode::Shadow), Some(key.as_str()), None).await);
         note!(lines, other.plan(key).await);
         note!(lines, store.plan(key).await);

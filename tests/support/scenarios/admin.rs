@@ -301,7 +301,10 @@ pub async fn invalid_override_or_mode_is_refused<W: World>(world: &W) -> anyhow:
     store.set_override(&key, over).await?;
     assert_eq!(store.explain(&key, None).await?.override_reason, Some(longest));
     assert!(store.clear_override(&key).await?);
-    assert_eq!(refused(store.create_plan(&key, Quota::unlimited()).await), AdminError::UnlimitedQuota.to_string());
+    assert_eq!(
+        refused(store.create_plan(&key, Quota::unlimited().into()).await),
+        AdminError::UnlimitedQuota.to_string()
+    );
     assert_eq!(refused(store.create_bucket(&key, Quota::unlimited()).await), AdminError::UnlimitedQuota.to_string());
     assert_eq!(refused(store.set_mode(Mode::Off, None, Some(past)).await), AdminError::EndInPast(past).to_string());
     let ended = store.set_plan_mode(&key, Some(Mode::Off), None, Some(past)).await;
@@ -333,7 +336,7 @@ pub async fn explain_shows_the_effective_limit_and_mode<W: World>(world: &W) -> 
     assert_eq!((nothing.expected_outcome, nothing.retry_after), (ExpectedOutcome::UnknownBucket, None));
     assert_eq!(store.explain(&key, Some(&plan)).await?.expected_outcome, ExpectedOutcome::UnknownPlan);
 
-    store.create_plan(&plan, ten).await?;
+    store.create_plan(&plan, ten.into()).await?;
     let first = store.explain(&key, Some(&plan)).await?;
     assert_eq!((first.quota, first.quota_from, first.plan.as_ref()), (Some(ten), Some(Origin::Plan), Some(&plan)));
     assert_eq!(

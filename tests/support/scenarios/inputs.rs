@@ -90,7 +90,7 @@ pub async fn any_text_is_a_separate_key_or_a_typed_error<W: World>(world: &W) ->
     for (text, error) in [
         (String::new(), KeyError::Empty),
         ("a\0b".into(), KeyError::Nul(1)),
-        ("\u{1}a".into(), KeyError::Reserved),
+        ("a\u{1}b".into(), KeyError::Reserved),
         ("x".repeat(256), KeyError::TooLong(256)),
         ("\u{1F980}".repeat(64), KeyError::TooLong(256)),
     ] {
@@ -123,7 +123,7 @@ pub async fn any_text_is_a_separate_key_or_a_typed_error<W: World>(world: &W) ->
         "\n",
         "\r\n",
         "\t",
-        "\u{1}",
+        "\u{2}",
         "\u{7f}",
         "\u{202e}",
         "\u{feff}",

@@ -104,38 +104,6 @@ pub async fn full_call_is_decided_to_its_last_request<W: World>(world: &W) -> an
     Ok(())
 }
 
-/// Whichever rules the two limits have, and also if they are equal.
-pub async fn two_limits_of_one_key_are_an_error<W: World>(world: &W) -> anyhow::Result<()> {
-    world.at_ms(0).await?;
-    let (key, other) = (world.key(), world.key());
-    world.create(&key, "3 once".parse()?).await?;
-    let limiter = world.limiter_builder().build(Rule::Provisioned)?;
-    let expected = TakeError::RepeatedKey(key.clone());
-    for rule in ["3 once", "30/d", "unlimited"] {
-        let between = limiter.request(key.clone())?.and(other.clone(), Rule::try_from("5 once")?);
-        let take = between.and(key.clone(), Rule::try_from(rule)?);
-        let identified = take.clone().id(Uuid::new_v4(), ms(1000));
-        for take in
-            [take.clone(), identified, take.max_wait(ms(1000)), under(&key, rule)?.and(key.clone(), rule.try_into()?)]
-        {
-            let outcomes = world.store().take(&[take.clone(), take.clone()]).await?;
-            assert_eq!(outcomes, [Err(expected.clone()), Err(expected.clone())], "{rule}");
-            assert_eq!(world.store().take_one(&take).await?, Err(expected.clone()), "{rule}");
-            let answers = [
-                limiter.decide(&take).await.map(drop),
-                limiter.reserve_request(&take).await.map(drop),
-                limiter.wait_request(&take).await.map(drop),
-            ];
-            for answer in answers {
-                assert!(matches!(&answer, Err(Error::Take(error)) if *error == expected), "{rule}: {answer:?}");
-            }
-        }
-    }
-    assert_eq!(left(&world.decide(Take::from(key)).await?), (true, 2), "nothing was taken");
-    assert_eq!(left(&world.decide(under(&other, "5 once")?).await?), (true, 4), "nothing was taken");
-    Ok(())
-}
-
 pub async fn decision_names_the_limit_with_the_longest_wait<W: World>(world: &W) -> anyhow::Result<()> {
     world.at_ms(0).await?;
     let keys = [world.key(), world.key(), world.key()];

@@ -8,14 +8,26 @@ use super::super::admin::{
     self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns, WindowCounts,
 };
 use super::super::answers;
-use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use super::super::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::super::instant::Instant;
 use super::json::hex;
 use super::{TransactionOwner, bytes, refill};
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::clock::{Clock, SystemClock};
 use crate::model::bucket::ThrottleLevel;
-use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
+use crate::model::{Key, LimitName, Limits, Mode, Quota, Rule, WindowLevel};
+
+macro_rules! planned {
+    () => {
+        "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until,
+                limit_name, cost_name
+           from token_plans
+           left join token_plan_limits l
+             on l.plan = substring_index(name, x'01', 1)
+                and (place = 1 and l.plan = name
+                     or place > 1 and cast(limit_name as binary) = substring_index(name, x'01', -1) and l.plan <> name)"
+    };
+}
 
 impl Operations for MySql {
     type CallContext = TransactionOwner;
@@ -139,15 +151,49 @@ impl Operations for MySql {
 
     fn create_plan<'c>(
         connection: &'c mut MySqlConnection,
-        (name, quota): &'c (Key, Quota),
+        (plan, limits): &'c (Key, Limits),
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, ()> {
-        let create = sqlx::query("call token_create_plan(?, ?, ?, ?)")
-            .bind(bytes(name))
-            .bind(quota.capacity_i64())
-            .bind(quota.refill_seconds())
-            .bind(refill(quota));
-        Box::pin(async move { create.execute(connection).await.map(drop) })
+        Box::pin(async move {
+            // Further limits of the plan are between these two names. Those that stay keep their modes.
+            let names: Vec<Key> = limits.of(plan).map(|(name, _)| name).collect();
+            let others: Vec<(Vec<u8>,)> = sqlx::query_as(
+                "select name from token_plans where name > concat(?, x'01') and name < concat(?, x'02') for update",
+            )
+            .bind(bytes(plan))
+            .bind(bytes(plan))
+            .fetch_all(&mut *connection)
+            .await?;
+            for (other,) in others.iter().filter(|(other,)| names.iter().all(|name| bytes(name) != other)) {
+                sqlx::query("delete from token_plans where name = ?").bind(other).execute(&mut *connection).await?;
+            }
+            for (name, limit) in names.iter().zip(limits.iter()) {
+                let create = sqlx::query("call token_create_plan(?, ?, ?, ?)")
+                    .bind(bytes(name))
+                    .bind(limit.quota.capacity_i64())
+                    .bind(limit.quota.refill_seconds())
+                    .bind(refill(&limit.quota));
+                create.execute(&mut *connection).await?;
+            }
+            let names = sqlx::query("delete from token_plan_limits where plan = ?").bind(bytes(plan));
+            names.execute(&mut *connection).await?;
+            for (place, limit) in (1_i64..).zip(limits.iter().filter(|_| limits.are_named())) {
+                let insert = sqlx::query(
+                    "insert into token_plan_limits (plan, place, limit_name, cost_name) values (?, ?, ?, ?)",
+                );
+                let insert = insert.bind(bytes(plan)).bind(place).bind(limit.name.as_ref().map(LimitName::as_str));
+                insert.bind(limit.cost.as_ref().map(LimitName::as_str)).execute(&mut *connection).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn plan_limits<'c>(
+        connection: &'c mut MySqlConnection,
+        plan: &'c Key,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Vec<LimitNames>> {
+        Box::pin(sqlx::query_as("call token_plan_limits_v1(?)").bind(bytes(plan)).fetch_all(connection))
     }
 
     fn set_plan_mode<'c>(
@@ -155,11 +201,16 @@ impl Operations for MySql {
         (name, setting): &'c (Key, Option<ModeSetting>),
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, bool> {
-        let set = sqlx::query("update token_plans set mode = ?, mode_reason = ?, mode_until = ? where name = ?")
-            .bind(setting.as_ref().map(|setting| setting.mode.as_str()))
-            .bind(setting.as_ref().and_then(|setting| setting.reason.as_deref()).map(str::as_bytes))
-            .bind(setting.as_ref().and_then(|setting| setting.until).map(|until| Instant(until).to_datetime()))
-            .bind(bytes(name));
+        let set = sqlx::query(
+            "update token_plans set mode = ?, mode_reason = ?, mode_until = ?
+              where name = ? or name > concat(?, x'01') and name < concat(?, x'02')",
+        )
+        .bind(setting.as_ref().map(|setting| setting.mode.as_str()))
+        .bind(setting.as_ref().and_then(|setting| setting.reason.as_deref()).map(str::as_bytes))
+        .bind(setting.as_ref().and_then(|setting| setting.until).map(|until| Instant(until).to_datetime()))
+        .bind(bytes(name))
+        .bind(bytes(name))
+        .bind(bytes(name));
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
@@ -168,11 +219,7 @@ impl Operations for MySql {
         name: &'c Key,
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, Option<RowResult<Plan>>> {
-        let plan = sqlx::query(
-            "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
-               from token_plans where name = ?",
-        )
-        .bind(bytes(name));
+        let plan = sqlx::query(concat!(planned!(), " where name = ?")).bind(bytes(name));
         Box::pin(async move { Ok(plan.fetch_optional(connection).await?.map(|row| planned(&row)?.try_into())) })
     }
 
@@ -181,13 +228,10 @@ impl Operations for MySql {
         (after, limit): &'c (PageStart, u32),
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, Vec<RowResult<Plan>>> {
-        let plans = sqlx::query(
-            "select name, capacity, refill_seconds, refill, mode, cast(mode_reason as binary) as mode_reason, mode_until
-               from token_plans where name > ? order by name limit ? offset ?",
-        )
-        .bind(after.key.as_ref().map_or(&[][..], bytes))
-        .bind(limit)
-        .bind(after.skip);
+        let plans = sqlx::query(concat!(planned!(), " where name > ? order by name limit ? offset ?"))
+            .bind(after.key.as_ref().map_or(&[][..], bytes))
+            .bind(limit)
+            .bind(after.skip);
         Box::pin(
             async move { Ok(plans.fetch_all(connection).await?.iter().map(|row| planned(row)?.try_into()).collect()) },
         )
@@ -198,8 +242,8 @@ impl Operations for MySql {
         name: &'c Key,
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, bool> {
-        let delete = sqlx::query("delete from token_plans where name = ?").bind(bytes(name));
-        Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
+        let delete = sqlx::query_scalar("call token_delete_plan(?)").bind(bytes(name));
+        Box::pin(delete.fetch_one(connection))
     }
 
     fn set_mode<'c>(
@@ -395,6 +439,8 @@ fn planned(row: &MySqlRow) -> Result<PlanColumns, sqlx::Error> {
         row.try_get("mode")?,
         text(row, "mode_reason")?,
         row.try_get_unchecked("mode_until")?,
+        row.try_get("limit_name")?,
+        row.try_get("cost_name")?,
     ))
 }
 

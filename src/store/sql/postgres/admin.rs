@@ -12,13 +12,13 @@ use super::super::admin::{
     WindowCounts, WindowLevelColumns,
 };
 use super::super::answers;
-use super::super::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use super::super::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::super::instant::Instant;
 use super::{LockTimeout, refill};
 use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
 use crate::clock::{Clock, SystemClock};
 use crate::model::bucket::ThrottleLevel;
-use crate::model::{Key, Mode, Quota, Rule, WindowLevel};
+use crate::model::{Key, LimitName, Limits, Mode, Quota, Rule, WindowLevel};
 
 /// An end, clamped to instants that Rust's types hold. An end after the year 9999 counts as none.
 macro_rules! end {
@@ -58,7 +58,13 @@ macro_rules! planned {
             nanoseconds!("refill_seconds"),
             ", refill, mode, mode_reason, ",
             end!("mode_until"),
-            " from tollgate.token_plans"
+            ", limit_name, cost_name
+               from tollgate.token_plans
+               left join tollgate.token_plan_limits l
+                 on l.plan operator(pg_catalog.=) pg_catalog.split_part(name, pg_catalog.chr(1), 1)
+                    and (place operator(pg_catalog.=) 1 and l.plan operator(pg_catalog.=) name
+                         or place operator(pg_catalog.>) 1
+                            and limit_name operator(pg_catalog.=) pg_catalog.split_part(name, pg_catalog.chr(1), 2))"
         )
     };
 }
@@ -204,15 +210,48 @@ impl Operations for Postgres {
 
     fn create_plan<'c>(
         connection: &'c mut PgConnection,
-        (name, quota): &'c (Key, Quota),
+        (plan, limits): &'c (Key, Limits),
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
-        let create = sqlx::query("select tollgate.create_plan($1, $2, $3::pg_catalog.text::numeric, $4)")
-            .bind(name.as_str())
-            .bind(quota.capacity_i64())
-            .bind(quota.refill_seconds())
-            .bind(refill(quota));
-        Box::pin(async move { create.execute(connection).await.map(drop) })
+        Box::pin(async move {
+            let mut names = Vec::new();
+            for (name, limit) in limits.of(plan) {
+                let create = sqlx::query("select tollgate.create_plan($1, $2, $3::pg_catalog.text::numeric, $4)")
+                    .bind(name.as_str().to_owned())
+                    .bind(limit.quota.capacity_i64())
+                    .bind(limit.quota.refill_seconds())
+                    .bind(refill(&limit.quota));
+                create.execute(&mut *connection).await?;
+                names.push(name.as_str().to_owned());
+            }
+            // Further limits of the plan are between these two names.
+            let others = "delete from tollgate.token_plans
+                where name operator(pg_catalog.>) ($1 operator(pg_catalog.||) pg_catalog.chr(1))
+                  and name operator(pg_catalog.<) ($1 operator(pg_catalog.||) pg_catalog.chr(2))
+                  and name operator(pg_catalog.<>) all ($2)";
+            sqlx::query(others).bind(plan.as_str()).bind(&names).execute(&mut *connection).await?;
+            let names = "delete from tollgate.token_plan_limits where plan operator(pg_catalog.=) $1";
+            sqlx::query(names).bind(plan.as_str()).execute(&mut *connection).await?;
+            for (place, limit) in (1_i64..).zip(limits.iter().filter(|_| limits.are_named())) {
+                let insert = sqlx::query(
+                    "insert into tollgate.token_plan_limits (plan, place, limit_name, cost_name) values ($1, $2, $3, $4)",
+                );
+                let insert = insert.bind(plan.as_str()).bind(place);
+                let insert = insert.bind(limit.name.as_ref().map(LimitName::as_str));
+                insert.bind(limit.cost.as_ref().map(LimitName::as_str)).execute(&mut *connection).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn plan_limits<'c>(
+        connection: &'c mut PgConnection,
+        plan: &'c Key,
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, Vec<LimitNames>> {
+        let limits =
+            sqlx::query_as("select limit_name, cost_name from tollgate.plan_limits_v1($1)").bind(plan.as_str());
+        Box::pin(limits.fetch_all(connection))
     }
 
     fn set_plan_mode<'c>(
@@ -220,12 +259,16 @@ impl Operations for Postgres {
         (name, setting): &'c (Key, Option<ModeSetting>),
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, bool> {
-        let set =
-            sqlx::query("update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4 where name operator(pg_catalog.=) $1")
-                .bind(name.as_str())
-                .bind(setting.as_ref().map(|setting| setting.mode.as_str()))
-                .bind(setting.as_ref().and_then(|setting| setting.reason.as_deref()))
-                .bind(setting.as_ref().and_then(|setting| setting.until).map(Instant));
+        let set = sqlx::query(
+            "update tollgate.token_plans set mode = $2, mode_reason = $3, mode_until = $4
+              where name operator(pg_catalog.=) $1
+                 or name operator(pg_catalog.>) ($1 operator(pg_catalog.||) pg_catalog.chr(1))
+                    and name operator(pg_catalog.<) ($1 operator(pg_catalog.||) pg_catalog.chr(2))",
+        )
+        .bind(name.as_str())
+        .bind(setting.as_ref().map(|setting| setting.mode.as_str()))
+        .bind(setting.as_ref().and_then(|setting| setting.reason.as_deref()))
+        .bind(setting.as_ref().and_then(|setting| setting.until).map(Instant));
         Box::pin(async move { Ok(set.execute(connection).await?.rows_affected() > 0) })
     }
 
@@ -260,9 +303,8 @@ impl Operations for Postgres {
         name: &'c Key,
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, bool> {
-        let delete =
-            sqlx::query("delete from tollgate.token_plans where name operator(pg_catalog.=) $1").bind(name.as_str());
-        Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
+        let delete = sqlx::query_scalar("select tollgate.delete_plan($1)").bind(name.as_str());
+        Box::pin(delete.fetch_one(connection))
     }
 
     fn set_mode<'c>(

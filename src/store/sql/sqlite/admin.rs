@@ -9,8 +9,8 @@ use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, O
 use crate::model::bucket::ThrottleLevel;
 use crate::model::decide;
 use crate::model::decide::{BucketRow, KeySettings};
-use crate::model::{Key, Quota, Rule, WindowLevel};
-use crate::store::sql::dialect::{OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use crate::model::{Key, Limits, Quota, Rule, WindowLevel};
+use crate::store::sql::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 
 impl Operations for Sqlite {
     type CallContext = HostClock;
@@ -138,10 +138,18 @@ impl Operations for Sqlite {
 
     fn create_plan<'c>(
         connection: &'c mut SqliteConnection,
-        (name, quota): &'c (Key, Quota),
+        (plan, limits): &'c (Key, Limits),
         _: &'c HostClock,
     ) -> OperationFuture<'c, ()> {
-        Box::pin(rules::create_plan(connection, name, quota))
+        Box::pin(rules::create_plan(connection, plan, limits))
+    }
+
+    fn plan_limits<'c>(
+        connection: &'c mut SqliteConnection,
+        plan: &'c Key,
+        _: &'c HostClock,
+    ) -> OperationFuture<'c, Vec<LimitNames>> {
+        Box::pin(rules::plan_limits(connection, plan))
     }
 
     fn set_plan_mode<'c>(
@@ -173,8 +181,7 @@ impl Operations for Sqlite {
         name: &'c Key,
         _: &'c HostClock,
     ) -> OperationFuture<'c, bool> {
-        let delete = sqlx::query("delete from token_plans where name = ?1").bind(name.as_str());
-        Box::pin(async move { Ok(delete.execute(connection).await?.rows_affected() > 0) })
+        Box::pin(rules::delete_plan(connection, name))
     }
 
     fn set_mode<'c>(

@@ -5,10 +5,11 @@ use sqlx::FromRow as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::admin::{AdminSettings, ModeSetting, Override, Plan};
-use crate::model::{Key, Mode, Quota};
+use crate::model::{Key, LimitName, Limits, Mode, Quota};
 use crate::store::sql::admin::{self, key, mode_setting, over, quota};
-use crate::store::sql::dialect::{PageStart, RowResult};
+use crate::store::sql::dialect::{LimitNames, PageStart, RowResult};
 use crate::store::sql::instant::Instant;
+use crate::store::sql::plans::limit_name;
 
 /// A mode, its reason, and its end in milliseconds since 1970.
 type ModeColumns = (Option<String>, Option<String>, Option<i64>);
@@ -125,36 +126,88 @@ pub(super) async fn overrides(
     Ok(rows.iter().map(one).collect())
 }
 
-/// Name, capacity, nanoseconds from empty to full, refill, mode, reason, end in milliseconds since 1970.
-type PlanColumns = (String, i64, i64, String, Option<String>, Option<String>, Option<i64>);
+/// Name, capacity, nanoseconds from empty to full, refill, mode, reason, end in milliseconds since 1970, name of the limit, name
+/// of its cost.
+type PlanColumns =
+    (String, i64, i64, String, Option<String>, Option<String>, Option<i64>, Option<String>, Option<String>);
 
-/// Creates a plan, or changes its quota.
-pub(super) async fn create_plan(
-    connection: &mut SqliteConnection,
-    name: &Key,
-    quota: &Quota,
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "insert into token_plans (name, capacity, refill_seconds, refill) values (?1, ?2, ?3 / 1e9, ?4)
-         on conflict (name) do update
-            set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill",
-    )
-    .bind(name.as_str())
-    .bind(quota.capacity_i64())
-    .bind(quota.refill_ns())
-    .bind(quota.refill().as_str())
-    .execute(connection)
-    .await
-    .map(drop)
+macro_rules! planned {
+    () => {
+        "select name, capacity, refill_ns, refill, mode, mode_reason,
+                cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer), limit_name, cost_name
+           from token_plans
+           left join token_plan_limits l
+             on place = 1 and l.plan = name or place > 1 and l.plan || char(1) || limit_name = name"
+    };
 }
 
-/// Sets or clears the mode of a plan, and returns whether the plan exists.
+/// Creates a plan, or changes its limits.
+pub(super) async fn create_plan(
+    connection: &mut SqliteConnection,
+    plan: &Key,
+    limits: &Limits,
+) -> Result<(), sqlx::Error> {
+    let mut kept = Vec::new();
+    for (name, limit) in limits.of(plan) {
+        sqlx::query(
+            "insert into token_plans (name, capacity, refill_seconds, refill) values (?1, ?2, ?3 / 1e9, ?4)
+             on conflict (name) do update
+                set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill",
+        )
+        .bind(name.as_str())
+        .bind(limit.quota.capacity_i64())
+        .bind(limit.quota.refill_ns())
+        .bind(limit.quota.refill().as_str())
+        .execute(&mut *connection)
+        .await?;
+        kept.push(name);
+    }
+    let others: Vec<String> =
+        sqlx::query_scalar(FURTHER_LIMITS).bind(plan.as_str()).fetch_all(&mut *connection).await?;
+    for other in others.iter().filter(|other| kept.iter().all(|name| name.as_str() != **other)) {
+        sqlx::query("delete from token_plans where name = ?1").bind(other).execute(&mut *connection).await?;
+    }
+    sqlx::query("delete from token_plan_limits where plan = ?1").bind(plan.as_str()).execute(&mut *connection).await?;
+    for (place, limit) in (1_i64..).zip(limits.iter().filter(|_| limits.are_named())) {
+        sqlx::query("insert into token_plan_limits (plan, place, limit_name, cost_name) values (?1, ?2, ?3, ?4)")
+            .bind(plan.as_str())
+            .bind(place)
+            .bind(limit.name.as_ref().map(LimitName::as_str))
+            .bind(limit.cost.as_ref().map(LimitName::as_str))
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Reads the names of a plan's limits and of their costs.
+pub(super) async fn plan_limits(connection: &mut SqliteConnection, plan: &Key) -> Result<Vec<LimitNames>, sqlx::Error> {
+    sqlx::query_as("select limit_name, cost_name from token_plan_limits where plan = ?1 order by place")
+        .bind(plan.as_str())
+        .fetch_all(connection)
+        .await
+}
+
+/// Deletes a plan with its limits, and returns whether it existed.
+pub(super) async fn delete_plan(connection: &mut SqliteConnection, plan: &Key) -> Result<bool, sqlx::Error> {
+    let delete = "delete from token_plans where name = ?1 or name > ?1 || char(1) and name < ?1 || char(2)";
+    let deleted = sqlx::query(delete).bind(plan.as_str()).execute(&mut *connection).await?.rows_affected();
+    sqlx::query("delete from token_plan_limits where plan = ?1").bind(plan.as_str()).execute(connection).await?;
+    Ok(deleted > 0)
+}
+
+/// The names of a plan's further limits.
+const FURTHER_LIMITS: &str = "select name from token_plans where name > ?1 || char(1) and name < ?1 || char(2)";
+
+/// Sets or clears the mode of all limits of a plan, or of one of its further limits. Returns whether there is any.
 pub(super) async fn set_plan_mode(
     connection: &mut SqliteConnection,
     name: &Key,
     setting: Option<&ModeSetting>,
 ) -> Result<bool, sqlx::Error> {
-    sqlx::query("update token_plans set mode = ?2, mode_reason = ?3, mode_until = ?4 where name = ?1")
+    let set = "update token_plans set mode = ?2, mode_reason = ?3, mode_until = ?4
+                where name = ?1 or name > ?1 || char(1) and name < ?1 || char(2)";
+    sqlx::query(set)
         .bind(name.as_str())
         .bind(setting.map(|setting| setting.mode.as_str()))
         .bind(setting.and_then(|setting| setting.reason.as_deref()))
@@ -169,14 +222,8 @@ pub(super) async fn find_plan(
     connection: &mut SqliteConnection,
     name: &Key,
 ) -> Result<Option<RowResult<Plan>>, sqlx::Error> {
-    let columns = sqlx::query(
-        "select name, capacity, refill_ns, refill, mode, mode_reason,
-                cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)
-           from token_plans where name = ?1",
-    )
-    .bind(name.as_str())
-    .fetch_optional(connection)
-    .await?;
+    let columns =
+        sqlx::query(concat!(planned!(), " where name = ?1")).bind(name.as_str()).fetch_optional(connection).await?;
     Ok(columns.as_ref().map(plan))
 }
 
@@ -186,23 +233,21 @@ pub(super) async fn plans(
     after: &PageStart,
     limit: u32,
 ) -> Result<Vec<RowResult<Plan>>, sqlx::Error> {
-    let columns = sqlx::query(
-        "select name, capacity, refill_ns, refill, mode, mode_reason,
-                cast(round(unixepoch(mode_until, 'subsec') * 1000) as integer)
-           from token_plans where name > ?1 order by name limit ?2 offset ?3",
-    )
-    .bind(after.key.as_ref().map_or("", Key::as_str))
-    .bind(limit)
-    .bind(after.skip)
-    .fetch_all(connection)
-    .await?;
+    let columns = sqlx::query(concat!(planned!(), " where name > ?1 order by name limit ?2 offset ?3"))
+        .bind(after.key.as_ref().map_or("", Key::as_str))
+        .bind(limit)
+        .bind(after.skip)
+        .fetch_all(connection)
+        .await?;
     Ok(columns.iter().map(plan).collect())
 }
 
 fn plan(columns: &SqliteRow) -> RowResult<Plan> {
-    let (name, capacity, refill_ns, refill, mode, reason, until) = PlanColumns::from_row(columns)?;
+    let (name, capacity, refill_ns, refill, mode, reason, until, limit, cost) = PlanColumns::from_row(columns)?;
     Ok(Plan {
         name: key(name)?,
+        limit: limit_name(limit)?,
+        cost: limit_name(cost)?,
         quota: quota(capacity, refill_ns, &refill)?,
         mode: mode_setting((mode, reason, until.and_then(Instant::from_millis)))?,
     })

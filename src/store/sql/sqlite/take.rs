@@ -245,7 +245,7 @@ impl<'c, 'a> Locked<'c, 'a> {
             match rule {
                 Rule::Plan(plan) => named.push(plan.as_str().into()),
                 Rule::Provisioned => following.push(key.as_str().into()),
-                Rule::Quota(_) | Rule::Window(_) => {}
+                Rule::Quota(_) | Rule::Window(_) | Rule::Limits(_) => {}
             }
         }
         let keys: Array = buckets.iter().map(|bucket| bucket.key.as_str()).collect();
@@ -339,7 +339,7 @@ impl<'c, 'a> Locked<'c, 'a> {
         let plan = match rule {
             Rule::Plan(plan) => Some(plan),
             Rule::Provisioned => row.as_ref().and_then(|row| row.plan.as_deref()),
-            Rule::Quota(_) | Rule::Window(_) => None,
+            Rule::Quota(_) | Rule::Window(_) | Rule::Limits(_) => None,
         };
         let plan = plan.and_then(|plan| self.plans.get(plan)).copied();
         decide::effective_bucket(row.clone(), rule, &KeySettings { all: self.all, plan, over: *over }, self.now)

@@ -43,8 +43,8 @@ async fn play(db: &TestDb, mut random: Rng, overrides: bool) -> anyhow::Result<(
     let mut now = START;
     memory.at(now).await?;
     World::at(db, now).await?;
-    model.create_plan(&plan, quota(1)).await?;
-    engine.create_plan(&plan, quota(1)).await?;
+    model.create_plan(&plan, quota(1).into()).await?;
+    engine.create_plan(&plan, quota(1).into()).await?;
     let provisioned = random.bool();
     if provisioned {
         model.create_bucket(&key, quota(0)).await?;

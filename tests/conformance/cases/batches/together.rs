@@ -33,8 +33,8 @@ async fn play(db: &TestDb, mut random: Rng) -> anyhow::Result<()> {
     let mut now = START;
     memory.at(now).await?;
     World::at(db, now).await?;
-    model.create_plan(&plan, quota(0)).await?;
-    engine.create_plan(&plan, quota(0)).await?;
+    model.create_plan(&plan, quota(0).into()).await?;
+    engine.create_plan(&plan, quota(0).into()).await?;
     for key in &keys[..KEYS / 2] {
         model.create_bucket(key, quota(0)).await?;
         engine.create_bucket(key, quota(0)).await?;

@@ -64,7 +64,7 @@ async fn plan_that_blocks_applies_to_buckets_made_after_the_snapshot(db: TestDb)
     // Requires that no other plan has a mode.
     let scratch = Scratch::migrated(&db).await?;
     let (db, plan, mut keys) = (&scratch.db, scratch.db.key(), [scratch.db.key(), scratch.db.key()]);
-    db.store().create_plan(&plan, Quota::once(5)?).await?;
+    db.store().create_plan(&plan, Quota::once(5)?.into()).await?;
     db.store().set_plan_mode(&plan, Some(Mode::Block), None, None).await?;
     let host = Host::new(db).await?;
     for key in &keys {
@@ -85,8 +85,8 @@ async fn plan_that_blocks_applies_to_buckets_made_after_the_snapshot(db: TestDb)
 
 async fn plan_of_the_request_applies_although_the_snapshot_has_it(db: TestDb) -> anyhow::Result<()> {
     let (key, small, large) = (db.key(), db.key(), db.key());
-    db.store().create_plan(&small, Quota::once(1)?).await?;
-    db.store().create_plan(&large, Quota::once(9)?).await?;
+    db.store().create_plan(&small, Quota::once(1)?.into()).await?;
+    db.store().create_plan(&large, Quota::once(9)?.into()).await?;
     let follow = |plan: &Key| db.decide(Take::from(key.clone()).rule(Rule::Plan(plan.clone())));
     assert!(follow(&small).await?.is_granted());
     let host = Host::new(&db).await?;

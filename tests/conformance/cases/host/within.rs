@@ -77,8 +77,6 @@ async fn denial_in_a_transaction_leaves_it_usable(db: TestDb) -> anyhow::Result<
         let unknown = take_within(&mut *transaction, &Take::from(unknown_key.clone())).await?;
         assert_eq!(unknown.map(drop), Err(TakeError::UnknownBucket(unknown_key)));
         assert_eq!(take_within(&mut *transaction, &Take::from(key.clone()).cost(0)).await?.map(drop), Err(TakeError::ZeroCost));
-        let repeated = Take::from(key.clone()).and(key.clone(), Rule::Provisioned);
-        assert_eq!(take_within(&mut *transaction, &repeated).await?.map(drop), Err(TakeError::RepeatedKey(key.clone())));
         transaction.commit().await?;
     });
     assert_eq!(db.row(&key).await?.map(|row| row.granted), Some(1));

@@ -45,7 +45,7 @@ async fn requests_of_many_limits_are_decided(db: TestDb) -> anyhow::Result<()> {
 async fn batches_of_several_limits_are_decided(db: TestDb) -> anyhow::Result<()> {
     let session = with_session(&db, SHORT).await?.0;
     let (shared, plan) = (db.bucket(Quota::once(30)?).await?, db.key());
-    db.store().create_plan(&plan, Quota::once(9)?).await?;
+    db.store().create_plan(&plan, Quota::once(9)?.into()).await?;
     let rules = [Rule::Plan(plan), Rule::Quota(Quota::once(7)?)];
     let rule = |place: usize| rules[place % 2].clone();
     let several = |place: usize| Take::from(shared.clone()).and(db.key(), rule(place));

@@ -77,7 +77,7 @@ async fn live(
     let mut limit_arguments = format!("{capacity}, {seconds}, '{refill}', null");
     if planned {
         let plan = db.key();
-        db.store().create_plan(&plan, quota).await?;
+        db.store().create_plan(&plan, quota.into()).await?;
         limit_arguments = format!("null, null, null, '{plan}'");
     } else if matches!(refill, "calendar" | "continuous") {
         // The bucket's clock still starts in 1970.
@@ -143,7 +143,7 @@ async fn uniform_path_falls_back_where_other_rules_apply(db: TestDb) -> anyhow::
     let unmade = ids(&new.each_ref());
     assert!(call(db, &usual, ARGUMENTS).await?.is_some());
     db.create(&provisioned, Quota::once(6)?).await?;
-    db.store().create_plan(&plan, quota).await?;
+    db.store().create_plan(&plan, quota.into()).await?;
     db.pool
         .run(format!(
             "insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
@@ -297,7 +297,7 @@ async fn uniform_path_falls_back_where_a_plan_has_other_rules(db: TestDb) -> any
     };
     assert_eq!(grants(&both, &plan).await?, None, "there is no such plan");
     for plan in [&plan, &other] {
-        db.store().create_plan(plan, Quota::once(2)?).await?;
+        db.store().create_plan(plan, Quota::once(2)?.into()).await?;
     }
     assert_eq!(grants(&both, &plan).await?, Some(vec![1, 1]), "they are made");
     assert_eq!(grants(&both, &other).await?, None, "they follow another one");
@@ -309,7 +309,7 @@ async fn uniform_path_falls_back_where_a_plan_has_other_rules(db: TestDb) -> any
         assert_eq!(grants(&both, &plan).await?, None, "{mode}");
     }
     db.pool.run("update token_plans set mode = null").await?;
-    db.store().create_plan(&plan, Quota::once(4)?).await?;
+    db.store().create_plan(&plan, Quota::once(4)?.into()).await?;
     assert_eq!(grants(&both, &plan).await?, None, "the plan was changed, and they were not settled");
     for key in &followers {
         assert_eq!(db.row(key).await?.context("made")?.granted, 1);

@@ -1,0 +1,68 @@
+//! The limits of plans, as this process knows them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::dialect::LimitNames;
+use crate::admin::limits_of_rows;
+use crate::model::{Error, Key, LimitName, Limits};
+
+/// The limits of a plan, from its rows.
+pub(super) fn limits(plan: &Key, rows: Vec<LimitNames>) -> Result<Limits, Error> {
+    let names = rows.into_iter().map(|(limit, cost)| Ok((limit_name(limit)?, limit_name(cost)?)));
+    let names = names.collect::<Result<Vec<_>, sqlx::Error>>();
+    names.map(limits_of_rows).map_err(|why| Error::Unreadable { key: plan.clone(), source: Arc::new(why) })
+}
+
+/// The name of a limit, from its column.
+pub(super) fn limit_name(name: Option<String>) -> Result<Option<LimitName>, sqlx::Error> {
+    let name = name.map(|name| LimitName::try_from(name.as_str())).transpose();
+    name.map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// The limits of the plans that requests named lately.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownPlans(Arc<Mutex<HashMap<Key, KnownPlan>>>);
+
+#[derive(Debug)]
+struct KnownPlan {
+    limits: Limits,
+    read_at: Instant,
+}
+
+impl KnownPlans {
+    /// The limits of a plan, and whether the caller is to read them again.
+    pub(super) fn find(&self, plan: &Key) -> Option<(Limits, bool)> {
+        let now = Instant::now();
+        let mut plans = self.0.lock();
+        let known = plans.get_mut(plan)?;
+        let is_old = now.saturating_duration_since(known.read_at) > MAX_AGE;
+        if is_old {
+            // One caller reads, and the others go on meanwhile.
+            known.read_at = now;
+        }
+        Some((known.limits.clone(), is_old))
+    }
+
+    /// Forgets a plan that this process has changed.
+    pub(super) fn forget(&self, plan: &Key) {
+        self.0.lock().remove(plan);
+    }
+
+    /// Keeps the limits of a plan. Forgets the others if there are too many.
+    pub(super) fn keep(&self, plan: &Key, limits: Limits) {
+        let mut plans = self.0.lock();
+        if plans.len() >= MAX_PLANS && !plans.contains_key(plan) {
+            plans.clear();
+        }
+        plans.insert(plan.clone(), KnownPlan { limits, read_at: Instant::now() });
+    }
+}
+
+/// With the time of the read itself, a change shows within a second.
+const MAX_AGE: Duration = Duration::from_millis(900);
+const MAX_PLANS: usize = 10_000;
